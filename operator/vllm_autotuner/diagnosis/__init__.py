@@ -1,0 +1,1 @@
+"""From an observation to one named bottleneck with its evidence. Pure."""

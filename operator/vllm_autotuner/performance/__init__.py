@@ -1,0 +1,1 @@
+"""What the engine would do under another setting: KV capacity, step time, knee. Pure."""

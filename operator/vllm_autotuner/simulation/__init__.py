@@ -1,0 +1,1 @@
+"""A vLLM engine that needs no GPU: the scheduler, the KV pool and the metrics of the real one."""

@@ -1,0 +1,22 @@
+"""Guards for the top-level folder `operator/`, whose name is also a standard-library module.
+
+An `operator/__init__.py` (even an empty one) makes `import collections` fail in every process started from the root,
+while bare pytest still passes: only these tests notice.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_operator_folder_holds_nothing_but_the_package() -> None:
+    assert [entry.name for entry in (ROOT / "operator").iterdir() if entry.name != "__pycache__"] == ["vllm_autotuner"]
+
+
+def test_the_standard_library_wins_from_the_repository_root() -> None:
+    code = "import operator, collections; print(operator.__file__)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert not Path(found.stdout.strip()).is_relative_to(ROOT)
