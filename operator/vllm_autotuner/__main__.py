@@ -1,0 +1,8 @@
+"""Entry point of `vllm-autotuner` and `python -m vllm_autotuner`."""
+
+from vllm_autotuner.cli.app import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    main()
