@@ -1,1 +1,1 @@
-"""Prometheus (or a recording, or one engine) in, immutable observations out. The only room that speaks HTTP to a metrics source."""
+"""Prometheus (or a recording, or one engine) in, immutable observations out. The only room that speaks HTTP to them."""

@@ -1,0 +1,80 @@
+"""What vLLM calls its metrics, newest name first, so that engines of different versions look alike from here on.
+
+Apart from the queries, because a renamed metric must be one row here and nothing anywhere else. A name that an engine
+version lacks is *unknown* downstream, never zero. Source: the expositions of vLLM 0.6 to 0.32, field guide, last table.
+Must not: do I/O, or decide what a value means.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["CACHE_INFO", "NAMES", "Kind", "Meaning", "MetricNames", "canonical_names"]
+
+
+class Kind(StrEnum):
+    """How a family counts."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+class Meaning(StrEnum):
+    """What we read, whatever it is called in this engine version."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    WAITING_BY_REASON = "waiting by reason"
+    KV_USAGE = "KV usage"
+    PREEMPTIONS = "preemptions"
+    PROMPT_TOKENS = "prompt tokens"
+    GENERATION_TOKENS = "generation tokens"
+    FINISHED = "requests finished"
+    TTFT = "TTFT"
+    ITL = "ITL"
+    TPOT = "TPOT"
+    E2E = "e2e latency"
+    QUEUE_TIME = "queue time"
+    PREFILL_TIME = "prefill time"
+    PROMPT_LENGTH = "prompt length"
+    OUTPUT_LENGTH = "output length"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricNames:
+    """The family names of one meaning, newest first. Counters carry their `_total`, histograms no suffix."""
+
+    kind: Kind
+    names: tuple[str, ...]
+
+
+NAMES: Final[Mapping[Meaning, MetricNames]] = {
+    Meaning.RUNNING: MetricNames(Kind.GAUGE, ("vllm:num_requests_running",)),
+    Meaning.WAITING: MetricNames(Kind.GAUGE, ("vllm:num_requests_waiting",)),
+    Meaning.WAITING_BY_REASON: MetricNames(Kind.GAUGE, ("vllm:num_requests_waiting_by_reason",)),
+    Meaning.KV_USAGE: MetricNames(Kind.GAUGE, ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")),
+    Meaning.PREEMPTIONS: MetricNames(Kind.COUNTER, ("vllm:num_preemptions_total",)),
+    Meaning.PROMPT_TOKENS: MetricNames(Kind.COUNTER, ("vllm:prompt_tokens_total",)),
+    Meaning.GENERATION_TOKENS: MetricNames(Kind.COUNTER, ("vllm:generation_tokens_total",)),
+    Meaning.FINISHED: MetricNames(Kind.COUNTER, ("vllm:request_success_total",)),
+    Meaning.TTFT: MetricNames(Kind.HISTOGRAM, ("vllm:time_to_first_token_seconds",)),
+    Meaning.ITL: MetricNames(
+        Kind.HISTOGRAM, ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")
+    ),
+    Meaning.TPOT: MetricNames(Kind.HISTOGRAM, ("vllm:request_time_per_output_token_seconds",)),
+    Meaning.E2E: MetricNames(Kind.HISTOGRAM, ("vllm:e2e_request_latency_seconds",)),
+    Meaning.QUEUE_TIME: MetricNames(Kind.HISTOGRAM, ("vllm:request_queue_time_seconds",)),
+    Meaning.PREFILL_TIME: MetricNames(Kind.HISTOGRAM, ("vllm:request_prefill_time_seconds",)),
+    Meaning.PROMPT_LENGTH: MetricNames(Kind.HISTOGRAM, ("vllm:request_prompt_tokens",)),
+    Meaning.OUTPUT_LENGTH: MetricNames(Kind.HISTOGRAM, ("vllm:request_generation_tokens",)),
+}
+
+CACHE_INFO: Final = "vllm:cache_config_info"
+"""A gauge that is always 1; pool size and cache type are its labels."""
+
+
+def canonical_names() -> Mapping[str, Meaning]:
+    """Every known family name, old and new, with its meaning."""
+    return {name: meaning for meaning, entry in NAMES.items() for name in entry.names}

@@ -1,0 +1,98 @@
+"""Lines of metrics text into samples: a page of an engine (Prometheus text) or a recording (OpenMetrics with times).
+
+Our own small reader: the strict reader of prometheus-client refuses recordings whose time goes back between the
+series of one family, which is what `promtool` accepts and what concatenated scrapes look like.
+Must not: know file names or engines; keeps memory bounded by refusing absurd lines.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from vllm_autotuner.observation.errors import Unreadable
+
+__all__ = ["LONGEST_LINE", "Sample", "read_samples"]
+
+LONGEST_LINE: Final = 64 * 1024
+_LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+_ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line: name, labels, value, and its time in Unix seconds when the line carries one."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+    time: float | None
+
+
+def read_samples(lines: Iterable[str]) -> Iterator[Sample]:
+    """Yield the samples of a text exposition. Raises Unreadable with the line number on the first line that is none."""
+    known: dict[str, tuple[tuple[str, str], ...]] = {}
+    for number, line in enumerate(lines, start=1):
+        if len(line) > LONGEST_LINE:
+            raise Unreadable(f"line {number} is longer than {LONGEST_LINE} characters: this is not metrics text")
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        sample = _sample(text, known)
+        if sample is None:
+            raise Unreadable(f"line {number} is not metrics text: {text[:60]!r}")
+        yield sample
+
+
+def _sample(text: str, known: dict[str, tuple[tuple[str, str], ...]]) -> Sample | None:
+    opened = text.find("{")
+    if opened < 0:
+        name, _, rest = text.partition(" ")
+        labels: tuple[tuple[str, str], ...] | None = ()
+    else:
+        closed = _closing_brace(text, opened)
+        if closed < 0:
+            return None
+        name, inside, rest = text[:opened], text[opened + 1 : closed], text[closed + 1 :]
+        labels = known.get(inside)
+        if labels is None:
+            labels = _labels(inside)
+            if labels is None:
+                return None
+            known[inside] = labels
+    numbers = rest.split(" # ", 1)[0].split()
+    if not name or not 1 <= len(numbers) <= 2:
+        return None
+    try:
+        value = float(numbers[0])
+        time = float(numbers[1]) if len(numbers) == 2 else None
+    except ValueError:
+        return None
+    return Sample(name=name, labels=labels or (), value=value, time=time)
+
+
+def _closing_brace(text: str, opened: int) -> int:
+    # A label value may hold braces; quotes decide.
+    quoted, index = False, opened + 1
+    while index < len(text):
+        character = text[index]
+        if character == "\\" and quoted:
+            index += 1
+        elif character == '"':
+            quoted = not quoted
+        elif character == "}" and not quoted:
+            return index
+        index += 1
+    return -1
+
+
+def _labels(inside: str) -> tuple[tuple[str, str], ...] | None:
+    found, position = [], 0
+    while position < len(inside.rstrip()):
+        match = _LABEL.match(inside, position)
+        if match is None:
+            return None
+        value = re.sub(r'\\[\\"n]', lambda escape: _ESCAPES[escape.group()], match.group(2))
+        found.append((match.group(1), value))
+        position = match.end()
+    return tuple(sorted(found))

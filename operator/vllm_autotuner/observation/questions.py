@@ -1,0 +1,76 @@
+"""What can be asked of a metrics source: four kinds of question, as values, with their PromQL.
+
+A fixed number of these covers the whole fleet, however many services there are. A recording answers the same values
+(`recording.py`), so there is one decision path over both. Must not: do I/O, or know what an answer means.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from vllm_autotuner.observation.series import Series
+
+__all__ = ["IDENTITY", "Buckets", "Growths", "Means", "MetricsSource", "Question", "Samples", "promql"]
+
+IDENTITY: Final = ("namespace", "pod", "engine", "model_name")
+"""The labels that tell engines apart. A label that a source lacks is the empty string."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """The raw samples of the last `window` seconds, every series of every name."""
+
+    names: tuple[str, ...]
+    window: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buckets:
+    """How much each bucket of a histogram grew in `window` seconds, per engine. `names`: newest first, one wins."""
+
+    names: tuple[str, ...]
+    window: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """The mean of a gauge over each `step` seconds of the last `window` seconds, per series."""
+
+    name: str
+    window: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growths:
+    """How much a counter grew in each `step` of the last `window` seconds, per engine. `names`: newest first."""
+
+    names: tuple[str, ...]
+    window: int
+    step: int
+
+
+Question: TypeAlias = Samples | Buckets | Means | Growths
+
+
+class MetricsSource(Protocol):
+    """Whoever can answer a question for a moment in time."""
+
+    async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
+        """Answer for the moment `at` (Unix seconds). Raises SourceError; an empty answer is an answer."""
+        ...
+
+
+def promql(question: Question) -> str:
+    """Render a question as PromQL."""
+    by = ", ".join(IDENTITY)
+    match question:
+        case Samples(names=names, window=window):
+            return f'{{__name__=~"{"|".join(names)}"}}[{window}s]'
+        case Buckets(names=names, window=window):
+            return " or ".join(f"sum by ({by}, le) (increase({name}_bucket[{window}s]))" for name in names)
+        case Means(name=name, window=window, step=step):
+            return f"avg_over_time({name}[{step}s])[{window}s:{step}s]"
+        case Growths(names=names, window=window, step=step):
+            grown = " or ".join(f"sum by ({by}) (increase({name}[{step}s]))" for name in names)
+            return f"({grown})[{window}s:{step}s]"
