@@ -1,0 +1,244 @@
+"""What the operator asks of a cluster: reads, preconditioned status writes, owned applies, Events, logs, lists.
+
+Every write waits for the throttle and then asks once more whether this process may still write: leadership can be lost
+while waiting. Objects go in and come out as plain dicts; failures come out as `ClusterError`.
+Must not: decide, remember anything about an object, or retry.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from vllm_autotuner.cluster.client import JSON, MERGE_PATCH, SERVER_SIDE_APPLY, Connection
+from vllm_autotuner.cluster.errors import NOT_LEADER, ClusterError, Conflict, NotFound, Refused, Unavailable
+from vllm_autotuner.cluster.events import Event, event_body
+from vllm_autotuner.cluster.kinds import EVENT, POD, VLLM_SERVICE, Kind, kind_of
+from vllm_autotuner.cluster.ownership import controller_of, objection
+from vllm_autotuner.cluster.throttle import Throttle
+from vllm_autotuner.workload.labels import LEASE_EPOCH, OPERATOR, SERVICE
+
+PAGE_SIZE: Final = 500
+"""Objects per list request: a page of 10,000 services is 20 MB that the API server and we would hold at once."""
+LOG_READ_LIMIT: Final = 8 * 1024 * 1024
+"""Bytes read of one log at most while looking for its end."""
+LOG_TAIL_LINES: Final = 20_000
+_METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Part of a list. All pages of one list show the state at one `resource_version`."""
+
+    objects: tuple[Object, ...]
+    resource_version: str
+
+
+class Cluster:
+    """The Kubernetes API for this operator.
+
+    `instance` names this process in Events. `may_write` is asked right before each write. `observe` is told each write:
+    verb, kind, and `Done` or the name of the error's class.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        throttle: Throttle,
+        instance: str,
+        may_write: Callable[[], bool] = lambda: True,
+        observe: Callable[[str, str, str], None] = lambda verb, kind, outcome: None,
+    ) -> None:
+        self._connection = connection
+        self._throttle = throttle
+        self._instance = instance
+        self._may_write = may_write
+        self._observe = observe
+
+    async def serves_crd(self) -> bool:
+        """Tell whether the API server knows our kind. Raises ClusterError when it cannot be asked."""
+        try:
+            found = await self._connection.request("GET", f"/apis/{VLLM_SERVICE.api_version}")
+        except NotFound:
+            return False
+        return any(resource.get("name") == VLLM_SERVICE.plural for resource in found.get("resources") or [])
+
+    async def read_service(self, namespace: str, name: str) -> Object:
+        """Return the VLLMService as the API server has it now, not as a watch last saw it."""
+        return await self.read(VLLM_SERVICE, namespace=namespace, name=name)
+
+    async def read(self, kind: Kind, *, namespace: str, name: str) -> Object:
+        """Return one object as it is now. Raises NotFound."""
+        return await self._connection.request("GET", kind.path(namespace, name))
+
+    async def pages(
+        self, kind: Kind, *, namespace: str | None = None, selector: str = "", metadata_only: bool = False
+    ) -> AsyncIterator[Page]:
+        """Yield the objects of a kind page by page; `namespace` None is all. Raises Conflict when the list expired."""
+        query = {"limit": str(PAGE_SIZE)} | ({"labelSelector": selector} if selector else {})
+        accept = _METADATA_ONLY if metadata_only else JSON
+        while True:
+            found = await self._connection.request("GET", kind.path(namespace), query=query, accept=accept, timeout=30)
+            metadata = found.get("metadata") or {}
+            # Items of a list carry no kind of their own; readers of single objects expect it.
+            named = {"apiVersion": kind.api_version, "kind": kind.kind}
+            objects = tuple(item | named for item in found.get("items") or [])
+            yield Page(objects=objects, resource_version=str(metadata.get("resourceVersion", "")))
+            if not metadata.get("continue"):
+                return
+            query = query | {"continue": metadata["continue"]}
+
+    async def list_services(self, namespace: str | None = None) -> Page:
+        """Return the metadata of all VLLMServices as one page, to sweep what a watch has lost."""
+        objects: list[Object] = []
+        version = ""
+        async for page in self.pages(VLLM_SERVICE, namespace=namespace, metadata_only=True):
+            objects += page.objects
+            version = version or page.resource_version
+        return Page(objects=tuple(objects), resource_version=version)
+
+    async def write_status(self, namespace: str, name: str, status: Object, *, resource_version: str) -> Object:
+        """Replace the whole status, if the object is still the one that was read. Returns the new object.
+
+        A field absent from `status` is absent afterwards. Raises Conflict when anyone wrote the object since.
+        """
+        body = {
+            "apiVersion": VLLM_SERVICE.api_version,
+            "kind": VLLM_SERVICE.kind,
+            "metadata": {"name": name, "namespace": namespace, "resourceVersion": resource_version},
+            "status": status,
+        }
+        async with self._admitted("status", VLLM_SERVICE):
+            return await self._connection.request(
+                "PUT", VLLM_SERVICE.path(namespace, name, subresource="status"), body=body, query=_as_operator()
+            )
+
+    async def apply(self, body: Object, *, epoch: int) -> Object:
+        """Create or update a child by server-side apply and return it; `epoch` is stamped on it, not on its template.
+
+        `body` names its VLLMService by label and controller reference. Raises Refused when the live object belongs to
+        somebody else, Conflict when it is going away or a later leader wrote it.
+        """
+        kind = kind_of(body)
+        metadata: Object = body["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        controller = controller_of(body)
+        if controller is None or SERVICE not in metadata.get("labels", {}):
+            raise ValueError(f"{kind.kind} {name} does not name its VLLMService by label and controller reference")
+        async with self._admitted("apply", kind):
+            live = await self._live(kind, namespace=namespace, name=name)
+            stamped = metadata | {"annotations": {**metadata.get("annotations", {}), LEASE_EPOCH: str(epoch)}}
+            if live is not None:
+                found = objection(
+                    live=live, service_name=metadata["labels"][SERVICE], service_uid=controller["uid"], epoch=epoch
+                )
+                if found is not None:
+                    raise found
+                # Whoever deletes and re-creates the object between our look and our write gets no force from us.
+                stamped["uid"] = live["metadata"]["uid"]
+            return await self._connection.request(
+                "PATCH",
+                kind.path(namespace, name),
+                query=_as_operator() | {"force": "true" if live is not None else "false"},
+                body=body | {"metadata": stamped},
+                content_type=SERVER_SIDE_APPLY,
+            )
+
+    async def delete(self, kind: Kind, *, namespace: str, name: str, uid: str) -> None:
+        """Delete this very object and, in the background, its children. Gone already counts as done.
+
+        Raises Conflict when another object has taken the name.
+        """
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        async with self._admitted("delete", kind):
+            try:
+                await self._connection.request(
+                    "DELETE", kind.path(namespace, name), body=body | {"propagationPolicy": "Background"}
+                )
+            except NotFound:
+                return
+
+    async def annotate_service(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> Object:
+        """Set annotations of a VLLMService, None removes one: how people's commands reach the operator."""
+        async with self._admitted("annotate", VLLM_SERVICE):
+            return await self._connection.request(
+                "PATCH",
+                VLLM_SERVICE.path(namespace, name),
+                query={"fieldManager": f"{OPERATOR}-cli"},
+                body={"metadata": {"annotations": dict(annotations)}},
+                content_type=MERGE_PATCH,
+            )
+
+    async def post_event(self, about: Object, event: Event, *, now: datetime) -> None:
+        """Post an Event about an object once: a repeat of the same transition finds it there and is done."""
+        body = event_body(event, about=about, instance=self._instance, now=now)
+        async with self._admitted("event", EVENT):
+            try:
+                await self._connection.request("POST", EVENT.path(body["metadata"]["namespace"]), body=body)
+            except Conflict as error:
+                if error.reason != "AlreadyExists":
+                    raise
+
+    async def pod_log(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        previous: bool = False,
+        head_bytes: int | None = None,
+        tail_bytes: int | None = None,
+    ) -> str:
+        """Return the first `head_bytes` or the last `tail_bytes` of a container's log (exactly one is given).
+
+        `previous` is the instance before the last restart. Raises NotFound when there is no such instance or log yet.
+        """
+        if (head_bytes is None) == (tail_bytes is None):
+            raise ValueError("name either head_bytes or tail_bytes")
+        query = {"container": container, "previous": "true" if previous else "false"}
+        if head_bytes is not None:
+            query["limitBytes"] = str(head_bytes)
+        else:
+            # The API can cut bytes only at the front, so a tail in bytes is a long tail in lines, cut here.
+            query["tailLines"] = str(LOG_TAIL_LINES)
+        try:
+            raw = await self._connection.tail(
+                POD.path(namespace, pod, subresource="log"),
+                query=query,
+                keep_bytes=head_bytes or tail_bytes or 0,
+                read_bytes=LOG_READ_LIMIT,
+            )
+        except Refused as error:
+            # 400 is how the API says "no previous instance" and "not started yet".
+            if error.status == 400:
+                raise NotFound(str(error), reason=error.reason, status=400) from error
+            raise
+        return raw.decode(errors="replace")
+
+    async def _live(self, kind: Kind, *, namespace: str, name: str) -> Object | None:
+        try:
+            return await self.read(kind, namespace=namespace, name=name)
+        except NotFound:
+            return None
+
+    @asynccontextmanager
+    async def _admitted(self, verb: str, kind: Kind) -> AsyncIterator[None]:
+        async with self._throttle:
+            if not self._may_write():
+                raise Unavailable(f"{verb} {kind.kind}: this process no longer leads", reason=NOT_LEADER)
+            try:
+                yield
+            except ClusterError as error:
+                if isinstance(error, Unavailable) and error.retry_after:
+                    self._throttle.pause(error.retry_after)
+                self._observe(verb, kind.kind, type(error).__name__)
+                raise
+            self._observe(verb, kind.kind, "Done")
+
+
+def _as_operator() -> dict[str, str]:
+    return {"fieldManager": OPERATOR}

@@ -1,0 +1,212 @@
+"""One authenticated HTTP connection to the Kubernetes API, JSON in and out.
+
+Apart from the adapter, because who we are (service account, kubeconfig) and what we ask are different questions.
+The generated client gives authentication, TLS and the connection pool; its typed models are left out: they cost
+memory and start-up time, and every caller here wants plain dicts.
+Must not: know any kind, retry, or write to the kubeconfig it was handed.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from kubernetes.aio import config as kubernetes_config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from vllm_autotuner.cluster.errors import UNREADABLE, Unavailable, from_response, translated
+
+JSON: Final = "application/json"
+SERVER_SIDE_APPLY: Final = "application/apply-patch+yaml"
+MERGE_PATCH: Final = "application/merge-patch+json"
+
+REQUEST_TIMEOUT: Final = 10.0
+"""Seconds until a request counts as unanswered. The client's own default is 300 s: twenty ticks."""
+POOL_SIZE: Final = 16
+"""Connections. The write throttle admits as many at a time."""
+CREDENTIALS_AGE: Final = 60.0
+"""Seconds after which kubeconfig credentials are read again; bound tokens live an hour, rotated at 80 % of it."""
+
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What another HTTP client (kopf's) needs to reach the same API as the same user."""
+
+    server: str
+    ca_file: str | None
+    verify: bool
+    scheme: str | None
+    token: str | None
+    certificate_file: str | None
+    key_file: str | None
+    proxy: str | None
+
+
+class Connection:
+    """An open connection. Made by `connect`, closed by its context manager."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout: float = REQUEST_TIMEOUT,
+    ) -> dict[str, Any]:
+        """Send one request and return the decoded object. `timeout` in seconds, whole answer. Raises ClusterError."""
+        name = f"{method} {path}"
+        async with self._response(
+            method, path, query=query, body=body, content_type=content_type, accept=accept, timeout=timeout
+        ) as response:
+            with translated(name):
+                answer = json.loads(await response.read())
+        if not isinstance(answer, dict):
+            raise Unavailable(f"{name}: the answer is not an object", reason=UNREADABLE)
+        return answer
+
+    async def tail(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        keep_bytes: int,
+        read_bytes: int,
+        timeout: float = REQUEST_TIMEOUT,
+    ) -> bytes:
+        """Read a byte stream and keep its last `keep_bytes`; stop after `read_bytes`. Raises ClusterError."""
+        kept = bytearray()
+        seen = 0
+        async with self._response("GET", path, query=query, accept="*/*", timeout=timeout) as response:
+            with translated(f"GET {path}"):
+                async for chunk in response.content.iter_chunked(65_536):
+                    seen += len(chunk)
+                    kept += chunk
+                    del kept[:-keep_bytes]
+                    if seen >= read_bytes:
+                        break
+        return bytes(kept)
+
+    async def credentials(self) -> Credentials:
+        """Return who we are now, freshly read: called again when the API no longer accepts the last answer."""
+        configuration = self._client.configuration
+        with translated("credentials"):
+            settings = await configuration.auth_settings()
+        header = str(settings.get("BearerToken", {}).get("value") or "")
+        scheme, _, token = header.strip().rpartition(" ")
+        return Credentials(
+            server=configuration.host,
+            ca_file=configuration.ssl_ca_cert,
+            verify=configuration.verify_ssl,
+            scheme=scheme.capitalize() or None,
+            token=token or None,
+            certificate_file=configuration.cert_file,
+            key_file=configuration.key_file,
+            proxy=configuration.proxy,
+        )
+
+    async def close(self) -> None:
+        """Close all connections. Requests under way fail."""
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    @asynccontextmanager
+    async def _response(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout: float,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        name = f"{method} {path}"
+        with translated(name):
+            serialized = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": accept, "Content-Type": content_type},
+                body=dict(body) if body is not None else None,
+                auth_settings=["BearerToken"],
+            )
+            answer = await self._client.call_api(*serialized, _request_timeout=aiohttp.ClientTimeout(total=timeout))
+        response: aiohttp.ClientResponse = answer.response
+        try:
+            if not 200 <= response.status < 300:
+                with translated(name):
+                    text = await response.read()
+                raise from_response(status=response.status, body=text, headers=response.headers, request=name)
+            yield response
+        finally:
+            response.release()
+
+
+@asynccontextmanager
+async def connect(
+    kubeconfig: Path | None = None, *, context: str | None = None, pool_size: int = POOL_SIZE
+) -> AsyncIterator[Connection]:
+    """Connect as the pod's service account, or by a kubeconfig when one is named or there is no service account.
+
+    `context` chooses one of the kubeconfig; None is its current one. Raises Refused when there is nothing to connect
+    with. Nothing is sent yet: the first request finds out whether the API answers.
+    """
+    configuration = Configuration()
+    with translated("connect"):
+        if kubeconfig is None and context is None and _in_cluster():
+            kubernetes_config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+        else:
+            await _load_kubeconfig(configuration, kubeconfig=kubeconfig, context=context)
+        configuration.connection_pool_maxsize = pool_size
+        # As kubectl does: OpenSSL's strict mode (Python 3.13's default) refuses the CA of many existing clusters.
+        configuration.disable_strict_ssl_verification = True
+        client = ApiClient(configuration)
+    client.user_agent = "vllm-autotuner"
+    connection = Connection(client)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def own_namespace() -> str | None:
+    """Return the namespace this pod runs in, None outside a cluster."""
+    file = _SERVICE_ACCOUNT / "namespace"
+    return file.read_text().strip() or None if file.exists() else None
+
+
+def _in_cluster() -> bool:
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (_SERVICE_ACCOUNT / "token").exists()
+
+
+async def _load_kubeconfig(configuration: Configuration, *, kubeconfig: Path | None, context: str | None) -> None:
+    loader = await kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
+        config_file=str(kubeconfig) if kubeconfig is not None else None,
+        context=context,
+        client_configuration=configuration,
+        persist_config=False,
+    )
+    clock = asyncio.get_running_loop().time
+    read_at = clock()
+
+    async def refresh(target: Configuration) -> None:
+        # A kubeconfig may name a token file or a program: both hand out tokens that live shorter than we do.
+        nonlocal read_at
+        if clock() - read_at >= CREDENTIALS_AGE:
+            read_at = clock()
+            await loader.load_and_set(target)
+
+    configuration.refresh_api_key_hook = refresh  # type: ignore[assignment]  # generated as `None`

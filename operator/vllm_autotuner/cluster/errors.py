@@ -1,0 +1,120 @@
+"""Why the Kubernetes API did not do what it was asked, split by what to do next. No library exception leaves `cluster`.
+
+* ClusterError
+  - Conflict      409, 410, or a precondition of ours   -> read again, decide again
+  - NotFound      404                                   -> forget the object
+  - Refused       other 4xx, or an object not ours      -> tell the admin; the same request fails again
+  - Unavailable   no answer, 401, 408, 429, 5xx         -> next tick, not before `retry_after`
+
+Apart from the client, because callers match on these types and must not see which library made the request.
+Must not: retry (the next tick is the retry), log (the caller knows what it was doing).
+"""
+
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import aiohttp
+from kubernetes.aio.client.exceptions import OpenApiException
+from kubernetes.aio.config.config_exception import ConfigException
+
+NOT_OWNED: Final = "NotOwned"
+"""The object exists and belongs to somebody else. Remedy: rename it, or hand it over by deleting it."""
+NEWER_EPOCH: Final = "NewerEpoch"
+"""A later leader wrote the object: this process lost the lease without having noticed yet."""
+NOT_LEADER: Final = "NotLeader"
+"""The lease was lost while the write waited for its turn."""
+NO_ANSWER: Final = "NoAnswer"
+"""The connection failed or timed out. The request may have been executed."""
+UNREADABLE: Final = "Unreadable"
+"""An answer that is not what the API promises, e.g. a proxy's login page."""
+NOT_CONFIGURED: Final = "NotConfigured"
+"""There is no usable kubeconfig and no service account to connect with."""
+
+
+class ClusterError(Exception):
+    """A request to the Kubernetes API that had no effect we know of.
+
+    `reason` is a constant: the API's own (`AlreadyExists`, `Forbidden`, ...) or one of this module.
+    `status` is the HTTP status, None when there was no answer or the refusal is our own.
+    """
+
+    def __init__(self, message: str, *, reason: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.status = status
+
+
+class Conflict(ClusterError):
+    """The object is not what the request assumed. Read it again and decide again."""
+
+
+class NotFound(ClusterError):
+    """The object, its namespace, or its kind does not exist."""
+
+
+class Refused(ClusterError):
+    """The request is wrong, forbidden, or about an object that is not ours. Asking again cannot help."""
+
+
+class Unavailable(ClusterError):
+    """The API gave no usable answer now. `retry_after` is the server's wish in seconds, None when it named none."""
+
+    def __init__(
+        self, message: str, *, reason: str, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, reason=reason, status=status)
+        self.retry_after = retry_after
+
+
+_UNAVAILABLE: Final = frozenset({401, 408, 425, 429})
+"""4xx that pass by themselves. 401: a rotated token is read again from its file within a minute."""
+
+
+def from_response(*, status: int, body: bytes, headers: Mapping[str, str], request: str) -> ClusterError:
+    """Turn an HTTP answer outside 2xx into an error. `request` names it for people, e.g. `PATCH deployments/chat`."""
+    answer = _status_object(body)
+    reason = str(answer.get("reason") or f"HTTP{status}")
+    message = f"{request}: {answer.get('message') or body[:200].decode(errors='replace') or reason}"
+    if status in (409, 410):
+        return Conflict(message, reason=reason, status=status)
+    if status == 404:
+        return NotFound(message, reason=reason, status=status)
+    if 400 <= status < 500 and status not in _UNAVAILABLE:
+        return Refused(message, reason=reason, status=status)
+    return Unavailable(message, reason=reason, status=status, retry_after=_retry_after(answer, headers))
+
+
+@contextmanager
+def translated(request: str) -> Iterator[None]:
+    """Let nothing but ClusterError out of the block. Cancellation passes: it is not a failure."""
+    try:
+        yield
+    except ClusterError:
+        raise
+    except ConfigException as error:
+        raise Refused(f"{request}: {error}", reason=NOT_CONFIGURED) from error
+    except (TimeoutError, aiohttp.ClientError, ssl.SSLError, OSError) as error:
+        raise Unavailable(f"{request}: {str(error) or type(error).__name__}", reason=NO_ANSWER) from error
+    except (OpenApiException, ValueError) as error:
+        raise Unavailable(f"{request}: {error}", reason=UNREADABLE) from error
+
+
+def _status_object(body: bytes) -> Mapping[str, Any]:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _retry_after(answer: Mapping[str, Any], headers: Mapping[str, str]) -> float | None:
+    details = answer.get("details")
+    named = headers.get("Retry-After") or (details.get("retryAfterSeconds") if isinstance(details, dict) else None)
+    try:
+        # The header may be an HTTP date, which the API server never sends: then nobody named a number of seconds.
+        return max(0.0, float(named)) if named is not None else None
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,229 @@
+"""Who may write: leader election on a Lease, safe against dead, slow and lying clocks.
+
+Apart from the adapter, because it has its own connection and pace, and because everything else trusts `is_leader`.
+The client library's election is not used: it keeps renewing for a leader that has crashed, compares wall clocks of
+different machines, and does not release on exit.
+
+Why two processes never lead at once: a leader counts its time from *before* the request that renewed the lease and
+stops by itself after `renew_deadline`; a contender counts from *after* it saw that renewal, on its own monotonic clock,
+and waits the longer `lease_duration`. No wall clock of another machine is ever compared.
+Must not: raise when the API fails. Leadership then runs out by itself, which is the point.
+"""
+
+import asyncio
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound
+from vllm_autotuner.cluster.events import micro_time
+from vllm_autotuner.cluster.kinds import LEASE
+
+logger = logging.getLogger(__name__)
+
+_NEVER: Final = -math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """The three times of an election, in seconds; the defaults are those of Kubernetes' own controllers."""
+
+    lease_duration: float = 15.0
+    """A contender waits this long after the last renewal it saw. Longer: slower fail-over after a crash."""
+
+    renew_deadline: float = 10.0
+    """A leader that could not renew for this long stops. Must be shorter than the lease, by more than clocks drift."""
+
+    retry_period: float = 2.0
+    """Between two attempts, for leader and contenders."""
+
+    request_timeout: float = 4.0
+    """Until one attempt counts as failed. Several must fit into the renew deadline."""
+
+    def __post_init__(self) -> None:
+        """Refuse times with which two processes could lead at once, or one slow answer would cost the leadership."""
+        if not 0 < self.retry_period + self.request_timeout < self.renew_deadline < self.lease_duration:
+            raise ValueError("needs retry_period + request_timeout < renew_deadline < lease_duration")
+
+
+class Requests(Protocol):
+    """The part of a connection that the election needs."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        timeout: float = ...,
+    ) -> dict[str, Any]:
+        """Send one request and return the object. Raises ClusterError."""
+        ...
+
+
+class Election:
+    """One contender. `run` takes part until stopped; `is_leader` is right at the moment it is read."""
+
+    def __init__(
+        self,
+        api: Requests,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        settings: LeaseSettings,
+        monotonic: Callable[[], float],
+        wall: Callable[[], datetime],
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._settings = settings
+        self._monotonic = monotonic
+        self._wall = wall
+        self._leads_until = _NEVER
+        self._epoch = 0
+        self._seen: tuple[object, ...] | None = None
+        self._seen_at = _NEVER
+        self.leading = asyncio.Event()
+        """Set while leading. May be cleared a moment late: for a decision ask `is_leader`."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process may write now. Runs out by the clock, even when the event loop was blocked."""
+        return self._monotonic() < self._leads_until
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token of our latest leadership: grows with every change of leader; 0 before the first."""
+        return self._epoch
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Take part until `stop` is set; then, or when cancelled, give the lease back so that another need not wait."""
+        try:
+            while not stop.is_set():
+                await self.step()
+                try:
+                    async with asyncio.timeout(self._pause()):
+                        await stop.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            await self.release()
+
+    async def step(self) -> None:
+        """Try once to acquire or renew."""
+        asked_at = self._monotonic()
+        try:
+            await self._acquire_or_renew(asked_at)
+        except Conflict:
+            # Another contender wrote between our read and our write; the next step sees what.
+            logger.debug("lease was written by another", extra={"lease": self._name})
+        except ClusterError as error:
+            logger.warning("lease not renewed", extra={"lease": self._name, "error": str(error)})
+        self._publish()
+
+    async def release(self) -> None:
+        """Give the lease back, if it is ours. Failing to is no error: it expires."""
+        if self._leads_until == _NEVER:
+            return
+        # Before the request: from here on nobody may believe that we lead, however the request ends.
+        self._leads_until = _NEVER
+        self._publish()
+        try:
+            lease = await self._request("GET")
+            spec = lease["spec"]
+            if spec.get("holderIdentity") == self._identity:
+                lease["spec"] = spec | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}
+                await self._request("PUT", lease)
+                logger.info("lease released", extra={"lease": self._name})
+        except ClusterError as error:
+            logger.info("lease not released, it will expire", extra={"lease": self._name, "error": str(error)})
+
+    async def _acquire_or_renew(self, asked_at: float) -> None:
+        try:
+            lease = await self._request("GET")
+        except NotFound:
+            await self._create(asked_at)
+            return
+        spec = lease.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        if holder != self._identity:
+            # Somebody else holds or released it: whatever we believed, we do not lead.
+            self._leads_until = _NEVER
+            if holder and not self._has_expired(spec):
+                return
+        transitions = int(spec.get("leaseTransitions") or 0)
+        if holder == self._identity:
+            renewed = spec | {"renewTime": self._now(), "leaseDurationSeconds": self._whole_duration()}
+        else:
+            transitions += 1
+            renewed = self._spec(transitions)
+        await self._request("PUT", lease | {"spec": renewed})
+        self._lead(asked_at, epoch=transitions)
+
+    async def _create(self, asked_at: float) -> None:
+        # Minutes since 1970, not 0: epochs must keep growing also when somebody deletes the Lease.
+        epoch = int(self._wall().timestamp()) // 60
+        body = {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": self._spec(epoch),
+        }
+        self._leads_until = _NEVER
+        await self._request("POST", body)
+        self._lead(asked_at, epoch=epoch)
+
+    def _lead(self, asked_at: float, *, epoch: int) -> None:
+        if not self.leading.is_set():
+            logger.info("leading", extra={"lease": self._name, "identity": self._identity, "epoch": epoch})
+        self._epoch = epoch
+        self._leads_until = asked_at + self._settings.renew_deadline
+
+    def _has_expired(self, spec: Mapping[str, Any]) -> bool:
+        seen = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self._monotonic()
+        # The holder's own promise counts: it may run with other settings than we do.
+        duration = float(spec.get("leaseDurationSeconds") or self._settings.lease_duration)
+        return self._monotonic() >= self._seen_at + duration
+
+    def _publish(self) -> None:
+        if self.is_leader:
+            self.leading.set()
+        elif self.leading.is_set():
+            self.leading.clear()
+            logger.warning("no longer leading", extra={"lease": self._name, "epoch": self._epoch})
+
+    def _pause(self) -> float:
+        # Contenders that started together must not go on asking together.
+        spread = hashlib.sha256(self._identity.encode()).digest()[0] / 255
+        period = self._settings.retry_period
+        if self.is_leader:
+            return min(period, max(0.0, self._leads_until - self._monotonic()))
+        return period * (1 + 0.2 * spread)
+
+    def _spec(self, transitions: int) -> dict[str, Any]:
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": self._whole_duration(),
+            "acquireTime": self._now(),
+            "renewTime": self._now(),
+            "leaseTransitions": transitions,
+        }
+
+    def _whole_duration(self) -> int:
+        return math.ceil(self._settings.lease_duration)
+
+    def _now(self) -> str:
+        return micro_time(self._wall())
+
+    async def _request(self, method: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        path = LEASE.path(self._namespace, None if method == "POST" else self._name)
+        return await self._api.request(method, path, body=body, timeout=self._settings.request_timeout)

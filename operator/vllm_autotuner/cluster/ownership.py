@@ -1,0 +1,70 @@
+"""Whether a live object is ours to overwrite, and what is in the way when it is not. Pure.
+
+Apart from the adapter, because forcing a server-side apply onto somebody else's object is the one mistake that no
+rollback of ours can undo.
+Must not: ask the API, or decide what happens next (the error type says it).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vllm_autotuner.cluster.errors import NEWER_EPOCH, NOT_OWNED, ClusterError, Conflict, Refused
+from vllm_autotuner.workload.labels import LEASE_EPOCH, MANAGED_BY, OPERATOR, SERVICE
+
+Object = Mapping[str, Any]
+
+
+def objection(*, live: Object, service_name: str, service_uid: str, epoch: int) -> ClusterError | None:
+    """Return why `live` must not be written on behalf of this VLLMService by the leader of `epoch`, None when it may.
+
+    Conflict when waiting helps (the object is going away, or a newer leader is at work), Refused when it does not.
+    """
+    metadata = live.get("metadata") or {}
+    name = f"{live.get('kind', 'object')} {metadata.get('namespace')}/{metadata.get('name')}"
+    if metadata.get("deletionTimestamp"):
+        return Conflict(f"{name} is being deleted", reason="Terminating")
+    controller = controller_of(live)
+    labels = metadata.get("labels") or {}
+    if controller is not None and controller.get("uid") != service_uid:
+        if controller.get("kind") == "VLLMService" and controller.get("name") == service_name:
+            # The predecessor's, of the same name: garbage collection removes it, then the name is free.
+            return Conflict(f"{name} belongs to a deleted VLLMService of this name", reason="Terminating")
+        return Refused(
+            f"{name} belongs to {controller.get('kind')} {controller.get('name')}; rename the VLLMService",
+            reason=NOT_OWNED,
+        )
+    if controller is None and (labels.get(MANAGED_BY) != OPERATOR or labels.get(SERVICE) != service_name):
+        return Refused(
+            f"{name} exists and is managed by {_managed_by(live)}; delete it or rename the VLLMService",
+            reason=NOT_OWNED,
+        )
+    written_in = _epoch_of(metadata)
+    if written_in is not None and written_in > epoch:
+        return Conflict(f"{name} was written by the leader of epoch {written_in}, this is {epoch}", reason=NEWER_EPOCH)
+    return None
+
+
+def controller_of(live: Object) -> Mapping[str, Any] | None:
+    """Return the ownerReference that is the controller, None when there is none."""
+    references: list[Mapping[str, Any]] = (live.get("metadata") or {}).get("ownerReferences") or []
+    return next((reference for reference in references if reference.get("controller")), None)
+
+
+def _epoch_of(metadata: Mapping[str, Any]) -> int | None:
+    text = str((metadata.get("annotations") or {}).get(LEASE_EPOCH, ""))
+    return int(text) if text.isdecimal() else None
+
+
+def _managed_by(live: Object) -> str:
+    metadata = live.get("metadata") or {}
+    label = (metadata.get("labels") or {}).get(MANAGED_BY)
+    managers = sorted(set(_field_managers(metadata)))
+    named = [str(label)] if label else []
+    return " and ".join(named + managers) or "nobody we know"
+
+
+def _field_managers(metadata: Mapping[str, Any]) -> Iterator[str]:
+    for entry in metadata.get("managedFields") or []:
+        # Controllers that only report status do not own the object.
+        if not entry.get("subresource") and entry.get("manager"):
+            yield str(entry["manager"])

@@ -1,0 +1,24 @@
+"""The labels and annotations by which children name their service and their configuration.
+
+Apart from rendering, because `cluster` judges ownership and `control` reads views by the same names.
+"""
+
+from typing import Final
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+"""Kubernetes' own label; with the value `OPERATOR` it selects what we watch."""
+
+OPERATOR: Final = "vllm-autotuner"
+"""The value of `MANAGED_BY`, and the field manager of every server-side apply."""
+
+SERVICE: Final = "vllm-autotuner.dev/service"
+"""Label of every child: the name of its VLLMService, in the same namespace."""
+
+CONFIG_HASH: Final = "vllm-autotuner.dev/config-hash"
+"""Annotation of Deployments and pods: the hash of the effective configuration they were rendered from."""
+
+LEASE_EPOCH: Final = "vllm-autotuner.dev/lease-epoch"
+"""Annotation of children, never of pod templates: the epoch of the leader that wrote last (the fencing token)."""
+
+MANAGED_SELECTOR: Final = f"{MANAGED_BY}={OPERATOR}"
+"""The label selector of everything the operator owns."""
