@@ -1,0 +1,110 @@
+"""What the test bed builds: one row per go.mod under tools/, with the version that the binary must report.
+
+Apart from the build, because a new tool is one folder and one row here.
+Must not: start a process or name a version: go.mod is the only place that does.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from e2e.errors import BinariesError
+
+TOOLS_FOLDER: Final = Path(__file__).resolve().parent.parent / "tools"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One go.mod, the binaries it gives, and how long its first build takes."""
+
+    name: str
+    packages: Mapping[str, str]
+    """Binary name -> Go package."""
+    module: str
+    """The module whose version the binaries report."""
+    usual: str
+    """The first build with its downloads, on two cores."""
+    version_variable: str | None = None
+    """The Go variable that carries the version. Without it `/version` is empty, and clients that parse it fail."""
+    folder: Path
+    """Where go.mod and go.sum are."""
+
+    def ldflags(self) -> str:
+        """Return the linker flags: stripped, and with the version that go.mod names."""
+        if self.version_variable is None:
+            return "-s -w"
+        version = required_version((self.folder / "go.mod").read_text(encoding="utf-8"), module=self.module)
+        return f"-s -w -X {self.version_variable}={release_name(self.module, version=version)}"
+
+
+PROMETHEUS_MODULE: Final = "github.com/prometheus/prometheus"
+TOOLS: Final[tuple[Tool, ...]] = (
+    Tool(
+        name="etcd",
+        folder=TOOLS_FOLDER / "etcd",
+        packages={"etcd": "go.etcd.io/etcd/server/v3"},
+        module="go.etcd.io/etcd/server/v3",
+        usual="45 s",
+    ),
+    Tool(
+        name="kubernetes",
+        folder=TOOLS_FOLDER / "kubernetes",
+        packages={
+            name: f"k8s.io/kubernetes/cmd/{name}"
+            for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+        },
+        module="k8s.io/kubernetes",
+        version_variable="k8s.io/component-base/version.gitVersion",
+        usual="4 min",
+    ),
+    Tool(
+        name="prometheus",
+        folder=TOOLS_FOLDER / "prometheus",
+        packages={name: f"{PROMETHEUS_MODULE}/cmd/{name}" for name in ("prometheus", "promtool")},
+        module=PROMETHEUS_MODULE,
+        version_variable="github.com/prometheus/common/version.Version",
+        usual="4 min",
+    ),
+    Tool(
+        name="helm",
+        folder=TOOLS_FOLDER / "helm",
+        packages={"helm": "helm.sh/helm/v4/cmd/helm"},
+        module="helm.sh/helm/v4",
+        version_variable="helm.sh/helm/v4/internal/version.version",
+        usual="90 s",
+    ),
+)
+
+
+def required_version(go_mod: str, *, module: str) -> str:
+    """Read the version of `module` from a go.mod. Raises BinariesError when it is not required there."""
+    match = re.search(rf"^(?:require)?\s+{re.escape(module)} (v\S+)", go_mod, re.MULTILINE)
+    if match is None:
+        raise BinariesError(f"go.mod does not require {module}")
+    return match[1]
+
+
+def release_name(module: str, *, version: str) -> str:
+    """Return the version as the project's releases spell it: Prometheus' module v0.315.0 is release 3.15.0."""
+    if module != PROMETHEUS_MODULE:
+        return version
+    _, minor, patch = version.removeprefix("v").split(".")
+    return f"{int(minor) // 100}.{int(minor) % 100}.{patch}"
+
+
+def cache_key(tool: Tool, *, go_version: str) -> str:
+    """Return a short hash that changes with anything that changes the binaries."""
+    digest = hashlib.sha256()
+    for part in (
+        (tool.folder / "go.mod").read_bytes(),
+        (tool.folder / "go.sum").read_bytes(),
+        go_version.encode(),
+        tool.ldflags().encode(),
+        repr(sorted(tool.packages.items())).encode(),
+    ):
+        # With its length, so that no two different lists of parts read the same.
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()[:16]
