@@ -1,0 +1,59 @@
+"""Flags that do not belong into `spec.engine.args`, because a field of the spec stands for them.
+
+A tuned flag hidden in the arguments would override every decision of the operator, so it is refused in each spelling
+that an argparse command line may take: `--max-num-seqs 64`, `--max-num-seqs=64`, `--max_num_seqs`, `-tp`, and
+abbreviations from the point where they are unmistakable.
+"""
+
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, Field
+
+from vllm_autotuner.api.fields import cel_string
+from vllm_autotuner.api.model import VALIDATIONS
+
+ARG_MAX_LENGTH: Final = 4096
+ARGS_MAX_ITEMS: Final = 64
+
+
+def _spellings(unmistakable: str, rest: str = "", *, short: str = "") -> str:
+    """Return the pattern of a long flag, of its abbreviations from `unmistakable` on, and of a short form."""
+    tail = ""
+    for letter in reversed(rest):
+        tail = f"({letter}{tail})?"
+    long = (f"--{unmistakable}{tail}").replace("_", "[-_]")
+    return f"^({long}{'|' + short if short else ''})(=|$)"
+
+
+_RESERVED: Final[tuple[tuple[str, str], ...]] = (
+    (_spellings("max_num_s", "eqs"), "use spec.engine.maxNumSeqs instead of --max-num-seqs"),
+    (_spellings("max_mo", "del_len"), "use spec.engine.maxModelLen instead of --max-model-len"),
+    (_spellings("kv_cache_d", "type"), "use spec.engine.kvCacheDtype instead of --kv-cache-dtype"),
+    (
+        _spellings("tensor_p", "arallel_size", short="-tp"),
+        "use spec.engine.tensorParallelSize instead of --tensor-parallel-size",
+    ),
+    (_spellings("model"), "use spec.model.name instead of --model"),
+    (_spellings("served_", "model_name"), "use spec.model.servedName instead of --served-model-name"),
+    (_spellings("rev", "ision"), "use spec.model.revision instead of --revision"),
+    (_spellings("(port|host)"), "remove --port and --host: the engine listens on port 8000 of every address"),
+    (_spellings("config"), "write the flags into spec.engine.args instead of --config: a file could hide tuned flags"),
+)
+
+
+def _check(argument: str) -> str:
+    for pattern, message in _RESERVED:
+        if re.search(pattern, argument) is not None:
+            raise ValueError(message)
+    return argument
+
+
+_RULES: Final[list[dict[str, Any]]] = [
+    {"rule": f"!self.matches({cel_string(pattern)})", "message": message} for pattern, message in _RESERVED
+]
+
+EngineArg = Annotated[
+    str, AfterValidator(_check), Field(max_length=ARG_MAX_LENGTH, json_schema_extra={VALIDATIONS: _RULES})
+]
+"""One word of the engine's command line."""

@@ -1,0 +1,125 @@
+"""Scalar types of the API: what they accept, how they look in the CRD, and what they say when refused."""
+
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+from vllm_autotuner.api.durations import (
+    DURATION_MAX_LENGTH,
+    DURATION_MESSAGE,
+    DURATION_PATTERN,
+    format_duration,
+    parse_duration,
+)
+from vllm_autotuner.api.model import VALIDATIONS
+
+MESSAGE_MAX_LENGTH: Final = 1024
+"""Texts for people are cut here (in characters), so that one long engine error cannot push a status past its size."""
+
+
+def matching(pattern: str, *, max_length: int, message: str) -> tuple[AfterValidator, Any]:
+    """Return the metadata of a string that must match, with a message instead of the bare pattern.
+
+    The pattern is checked by CEL, not by `pattern`: a schema violation would hide the message.
+    """
+
+    def check(text: str) -> str:
+        if re.search(pattern, text) is None:
+            raise ValueError(message)
+        return text
+
+    rule: dict[str, Any] = {"rule": f"self.matches({cel_string(pattern)})", "message": message}
+    return AfterValidator(check), Field(max_length=max_length, json_schema_extra={VALIDATIONS: [rule]})
+
+
+def cel_string(text: str) -> str:
+    """Quote a text as a CEL string literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _duration(value: object) -> timedelta:
+    """Accept the wire form and, for callers in Python, a timedelta. Zero and less are refused."""
+    duration = parse_duration(value) if isinstance(value, str) else value
+    if not isinstance(duration, timedelta) or duration <= timedelta():
+        raise ValueError(DURATION_MESSAGE)
+    return duration
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC)
+
+
+def format_time(moment: datetime) -> str:
+    """Write an instant as RFC 3339 in UTC with `Z`; microseconds only when there are any."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _finite(value: object) -> object:
+    """Turn NaN and infinity into "nobody knows": JSON has no word for them, and a zero would be a lie."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= MESSAGE_MAX_LENGTH else text[: MESSAGE_MAX_LENGTH - 1] + "…"
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "maxLength": DURATION_MAX_LENGTH,
+            VALIDATIONS: [
+                {
+                    "rule": f"self.matches({cel_string(DURATION_PATTERN)}) && self.matches('[1-9]')",
+                    "message": DURATION_MESSAGE,
+                }
+            ],
+        }
+    ),
+]
+"""A positive duration: a timedelta in Python, `1h30m` on the wire."""
+
+Timestamp = Annotated[
+    AwareDatetime,
+    AfterValidator(_utc),
+    PlainSerializer(format_time, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""An instant, always in UTC."""
+
+Number = Annotated[float | None, BeforeValidator(_finite)]
+"""A measured number; None when nobody knows. Never NaN."""
+
+Message = Annotated[str, AfterValidator(_clip)]
+"""A sentence for people, cut at MESSAGE_MAX_LENGTH."""
+
+Count = Annotated[int, Field(strict=True, ge=1, le=1_048_576)]
+"""A positive whole number of sequences or devices."""
+
+Tokens = Annotated[int, Field(strict=True, ge=1, le=134_217_728)]
+"""A positive number of tokens."""
+
+Quantile = Annotated[
+    str,
+    *matching(
+        r"^0\.[0-9]{0,5}[1-9][0-9]{0,5}$",
+        max_length=12,
+        message='write the quantile as a string between "0" and "1", both excluded, such as "0.95"',
+    ),
+]
+"""A quantile such as `"0.95"`; a string because the Kubernetes API avoids floats."""
+
+DnsLabel = Annotated[
+    str,
+    *matching(
+        r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+        max_length=253,
+        message="write a name of at most 63 lower-case letters, digits and '-', such as `main`",
+    ),
+]

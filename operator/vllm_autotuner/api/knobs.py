@@ -1,0 +1,50 @@
+"""The knobs: what the operator may change, by the names users know from the object."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from vllm_autotuner.api.fields import Count, Tokens, matching
+from vllm_autotuner.api.model import ApiModel
+
+KvCacheDtype = Annotated[
+    str,
+    *matching(r"^[a-z][a-z0-9_]{0,31}$", max_length=64, message="write a vLLM KV-cache dtype such as auto or fp8"),
+]
+
+
+class Knob(StrEnum):
+    """The values are the field names of the API, and stand in status, Events and metrics."""
+
+    MAX_NUM_SEQS = "maxNumSeqs"
+    MAX_MODEL_LEN = "maxModelLen"
+    KV_CACHE_DTYPE = "kvCacheDtype"
+    TENSOR_PARALLEL_SIZE = "tensorParallelSize"
+    REPLICAS = "replicas"
+
+
+class EngineKnobs(ApiModel):
+    """One setting of the engine; a knob that is absent is left to the engine's own default."""
+
+    max_num_seqs: Count | None = None
+    """Sequences one replica runs at once (--max-num-seqs). Default: the engine's."""
+
+    max_model_len: Tokens | None = None
+    """Prompt plus output of one request, in tokens (--max-model-len). Default: the model's."""
+
+    kv_cache_dtype: KvCacheDtype | None = None
+    """Data type of the KV cache (--kv-cache-dtype); anything below the model's own affects quality. Default: auto."""
+
+    tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None
+    """GPUs that share one replica (--tensor-parallel-size). Default: 1."""
+
+    @property
+    def knobs(self) -> "EngineKnobs":
+        """Only the knobs, for comparing objects that hold them beside other fields."""
+        return EngineKnobs(
+            max_num_seqs=self.max_num_seqs,
+            max_model_len=self.max_model_len,
+            kv_cache_dtype=self.kv_cache_dtype,
+            tensor_parallel_size=self.tensor_parallel_size,
+        )

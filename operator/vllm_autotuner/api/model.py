@@ -1,0 +1,74 @@
+"""The base of every API model, and rules that hold twice: in Python and, as CEL, in the API server.
+
+A rule is written once, with one message, so that `kubectl apply` and an operator older than the CRD say the same. What
+cannot be known from the object alone (GPU counts, model geometry) is not a rule: it becomes a condition.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+from typing_extensions import override
+
+VALIDATIONS: Final = "x-kubernetes-validations"
+
+PUBLISHED_DEFAULT: Final = "x-published-default"
+"""Marks a default that the API server writes into the user's object. Only for constants of the API that will not move;
+every other default stays in Python, where an upgrade can change it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule over the fields of one object; the message says what to write instead."""
+
+    cel: str
+    """The rule for the API server, over `self`. Everything it touches needs a bound on its length (CEL cost)."""
+
+    message: str
+    holds: Callable[[Any], bool]
+    """The same rule for Python, over the model."""
+
+
+class ApiModel(BaseModel):
+    """Frozen, camelCase on the wire, snake_case in Python; fields of a newer CRD are ignored, not refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        serialize_by_alias=True,
+        use_attribute_docstrings=True,
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _keeps_its_rules(self) -> Self:
+        broken = [rule.message for rule in self.rules if not rule.holds(self)]
+        if broken:
+            raise ValueError("; ".join(broken))
+        return self
+
+    @classmethod
+    @override
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Add the rules to the JSON schema, where `api.crd` finds them."""
+        schema = handler(core_schema)
+        if cls.rules:
+            handler.resolve_ref_schema(schema)[VALIDATIONS] = [
+                {"rule": rule.cel, "message": rule.message} for rule in cls.rules
+            ]
+        return schema
+
+
+def to_wire(model: BaseModel) -> dict[str, Any]:
+    """Return the object as the API server stores it: camelCase, plain JSON values, absent instead of null.
+
+    An absent key means "not there" only in a full replacement; in a merge patch it would leave the old value standing.
+    """
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,112 @@
+"""One VLLMService as the operator holds it: identity, spec and status; or why it cannot be read.
+
+An unreadable object is a value, not an exception: it is reported on that object and must not stop the fleet.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from vllm_autotuner.api.errors import first_errors
+from vllm_autotuner.api.spec import VLLMServiceSpec
+from vllm_autotuner.api.status import StatusUnreadable, VLLMServiceStatus, parse_status
+
+GROUP: Final = "vllm-autotuner.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "VLLMService"
+PLURAL: Final = "vllmservices"
+
+
+class InvalidReason(StrEnum):
+    """Which part of an object cannot be read; the values are reasons of the condition Stalled."""
+
+    SPEC = "InvalidSpec"
+    """Remedy: edit the named field."""
+
+    STATUS = "InvalidStatus"
+    """Somebody edited the status. Remedy: repair or remove the named field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectMeta:
+    """The part of the metadata that the operator uses."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    deleting: bool = False
+    """A deletion waits for finalizers: nothing may be created any more."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VLLMService:
+    """A readable object."""
+
+    metadata: ObjectMeta
+    spec: VLLMServiceSpec
+    status: VLLMServiceStatus = field(default_factory=VLLMServiceStatus)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return self.metadata.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidService:
+    """An object whose spec or status cannot be read. Its workload is left as it is."""
+
+    metadata: ObjectMeta
+    reason: InvalidReason
+    message: str
+    """Field paths and what to write instead."""
+
+    status: VLLMServiceStatus | None
+    """The status when that could be read: its conditions must not be forgotten by the report."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return self.metadata.key
+
+
+def parse_service(raw: Mapping[str, Any]) -> VLLMService | InvalidService:
+    """Read an object as the API server gives it. Raises KeyError without name and namespace: no such object exists."""
+    metadata = _metadata(raw["metadata"])
+    try:
+        status = parse_status(raw.get("status"))
+    except StatusUnreadable as error:
+        return InvalidService(metadata=metadata, reason=InvalidReason.STATUS, message=str(error), status=None)
+    try:
+        spec = VLLMServiceSpec.model_validate(raw.get("spec") or {})
+    except ValidationError as error:
+        message = first_errors(error, "spec")
+        return InvalidService(metadata=metadata, reason=InvalidReason.SPEC, message=message, status=status)
+    return VLLMService(metadata=metadata, spec=spec, status=status)
+
+
+def _metadata(raw: Mapping[str, Any]) -> ObjectMeta:
+    """Fields that only a stored object has (uid, generation) are empty for one from a file."""
+    return ObjectMeta(
+        namespace=raw["namespace"],
+        name=raw["name"],
+        uid=raw.get("uid", ""),
+        generation=raw.get("generation", 0),
+        resource_version=raw.get("resourceVersion", ""),
+        annotations=raw.get("annotations") or {},
+        labels=raw.get("labels") or {},
+        deleting="deletionTimestamp" in raw,
+    )

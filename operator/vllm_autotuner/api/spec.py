@@ -1,0 +1,433 @@
+"""`VLLMService.spec`: what users ask for. The operator reads it and never writes it (GitOps tools would fight back).
+
+Everything that can be known from the object alone is refused here and, by the same rules as CEL, by the API server.
+What needs the world (GPUs, model geometry, a Deployment to adopt) is judged later and becomes a condition.
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, StrictBool
+
+from vllm_autotuner.api.engine_args import ARGS_MAX_ITEMS, EngineArg
+from vllm_autotuner.api.fields import DnsLabel, Duration, Quantile, matching
+from vllm_autotuner.api.knobs import EngineKnobs, KvCacheDtype
+from vllm_autotuner.api.model import PUBLISHED_DEFAULT, ApiModel, Rule
+from vllm_autotuner.api.pod_template import PodTemplate
+
+_Replicas = Annotated[int, Field(strict=True, ge=0, le=10_000)]
+_MinReplicas = Annotated[int, Field(strict=True, ge=1, le=10_000)]
+_Bound = Annotated[int, Field(strict=True, ge=1, le=134_217_728)]
+
+
+class Profile(StrEnum):
+    """What the service is for, when objectives leave a choice."""
+
+    LATENCY = "Latency"
+    """Interactive: keep every objective with a reserve."""
+
+    THROUGHPUT = "Throughput"
+    """Batch: as many tokens as the objectives allow."""
+
+    BURSTY = "Bursty"
+    """Quiet hours and peaks: judged by the peaks."""
+
+
+class Mode(StrEnum):
+    """How far the operator may go."""
+
+    OFF = "Off"
+    """Serve the spec; no diagnosis, no recommendation."""
+
+    RECOMMEND = "Recommend"
+    """Diagnose and recommend; change nothing."""
+
+    APPROVE = "Approve"
+    """Change what a person approved by its recommendation id."""
+
+    AUTOMATIC = "Automatic"
+    """Change within bounds, budget and windows; measure, and roll back what does not help."""
+
+
+class StrategyType(StrEnum):
+    """How a change reaches the service."""
+
+    CANARY = "Canary"
+    """One pod first, beside the others."""
+
+    IN_PLACE = "InPlace"
+    """The Deployment itself; judged before against after."""
+
+
+class DeletionPolicy(StrEnum):
+    """What becomes of the Deployment and Service when the VLLMService is deleted."""
+
+    RETAIN = "Retain"
+    """They keep serving, without an owner."""
+
+    DELETE = "Delete"
+    """They are garbage-collected."""
+
+
+class Model(ApiModel):
+    """The model to serve."""
+
+    name: Annotated[str, Field(min_length=1, max_length=512)]
+    """What vLLM loads: a Hugging Face id or a path inside the container."""
+
+    served_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """The name that clients send (--served-model-name). Default: spec.model.name."""
+
+    revision: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Branch, tag or commit (--revision). Default: the repository's default branch."""
+
+
+class Engine(EngineKnobs):
+    """The engine and the starting values of its knobs."""
+
+    image: Annotated[str, Field(min_length=1, max_length=512)]
+    """Container image of vLLM."""
+
+    args: Annotated[tuple[EngineArg, ...], Field(max_length=ARGS_MAX_ITEMS)] = ()
+    """Flags that are not tuned; one that has a field of its own is refused. Default: none."""
+
+
+class Accelerator(ApiModel):
+    """The device a replica needs; its count is the tensor-parallel size."""
+
+    resource_name: Annotated[
+        str,
+        *matching(
+            r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+            max_length=253,
+            message="write an extended resource such as nvidia.com/gpu or amd.com/gpu",
+        ),
+    ] = "nvidia.com/gpu"
+    """The extended resource to request. Default: nvidia.com/gpu."""
+
+    product: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    """The device as its node label says, such as NVIDIA-H100-80GB-HBM3. Default: unknown."""
+
+
+class ScaleOut(ApiModel):
+    """When to add replicas."""
+
+    waiting_for: Duration = timedelta(seconds=30)
+    """How long requests must have been waiting. Default: 30s."""
+
+
+class ScaleIn(ApiModel):
+    """When to remove replicas."""
+
+    stabilization: Duration = timedelta(minutes=10)
+    """How long the lower number must have sufficed. Default: 10m."""
+
+
+class Scaling(ApiModel):
+    """Replicas set by this operator. Leave it out where an HPA or KEDA targets the VLLMService."""
+
+    min_replicas: _MinReplicas = 1
+    """Never fewer than this. Default: 1."""
+
+    max_replicas: _MinReplicas
+    """Never more than this."""
+
+    scale_out: ScaleOut = ScaleOut()
+    """When to add replicas."""
+
+    scale_in: ScaleIn = ScaleIn()
+    """When to remove replicas."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="(has(self.minReplicas) ? self.minReplicas : 1) <= self.maxReplicas",
+            message="scaling.minReplicas must not exceed scaling.maxReplicas",
+            holds=lambda scaling: scaling.min_replicas <= scaling.max_replicas,
+        ),
+    )
+
+
+class Objective(ApiModel):
+    """A service level: this quantile of the latency stays below the target."""
+
+    quantile: Quantile = "0.95"
+    """Which quantile, as a string. Default: "0.95"."""
+
+    target: Duration
+    """The latency to stay below."""
+
+
+class Objectives(ApiModel):
+    """What the users of the service notice. Without any, only saturation and waste can be named."""
+
+    profile: Profile = Profile.LATENCY
+    """What to do with what the objectives leave over. Default: Latency."""
+
+    ttft: Objective | None = None
+    """Time to first token. Default: none."""
+
+    tpot: Objective | None = None
+    """Time per output token. Default: none."""
+
+    e2e: Objective | None = None
+    """From request to last token. Default: none."""
+
+
+class IntBounds(ApiModel):
+    """Between which values a knob may be set, both included."""
+
+    min: _Bound
+    """The smallest value."""
+
+    max: _Bound
+    """The largest value."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.min <= self.max",
+            message="min must not exceed max",
+            holds=lambda bounds: bounds.min <= bounds.max,
+        ),
+    )
+
+
+class AllowedStrings(ApiModel):
+    """Which values a knob may be set to."""
+
+    allowed: Annotated[tuple[KvCacheDtype, ...], Field(min_length=1, max_length=16)]
+    """The values."""
+
+
+class AllowedInts(ApiModel):
+    """Which numbers a knob may be set to."""
+
+    allowed: Annotated[tuple[Annotated[int, Field(strict=True, ge=1, le=64)], ...], Field(min_length=1, max_length=16)]
+    """The numbers."""
+
+
+class Strategy(ApiModel):
+    """How a change is made and how long each phase may take."""
+
+    type: StrategyType | None = None
+    """Canary or InPlace. Default: Canary where there are two replicas and a free device, else none."""
+
+    warm_up: Duration = timedelta(seconds=60)
+    """Serving without judgement, for caches and compilation. Default: 60s."""
+
+    analysis: Duration = timedelta(minutes=5)
+    """How long a verdict is sought before it is Inconclusive. Default: 5m."""
+
+    provisioning_deadline: Duration = timedelta(minutes=20)
+    """By when changed pods must be ready. Default: 20m."""
+
+    data_budget: Duration = timedelta(minutes=15)
+    """How long metrics may be missing during a change before it is rolled back without blame. Default: 15m."""
+
+
+class Window(ApiModel):
+    """A time in which changes may start."""
+
+    schedule: Annotated[
+        str,
+        *matching(
+            r"^[0-9*,/-]+( [0-9*,/-]+){2} [0-9A-Za-z*,/-]+ [0-9A-Za-z*,/-]+$",
+            max_length=100,
+            message='write a cron schedule of five fields, such as "0 2 * * *" for every night at two',
+        ),
+    ]
+    """When it opens, as five cron fields."""
+
+    time_zone: Annotated[
+        str,
+        *matching(
+            r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}$",
+            max_length=64,
+            message="write an IANA time zone such as Europe/Berlin or UTC",
+        ),
+    ] = "UTC"
+    """The zone of the schedule. Default: UTC."""
+
+    duration: Duration
+    """How long it stays open."""
+
+
+class Budget(ApiModel):
+    """How much change a service takes."""
+
+    changes_per_day: Annotated[int, Field(strict=True, ge=1, le=48)] = 2
+    """Changes in 24 hours, rolled back ones included. Default: 2."""
+
+
+class Tuning(ApiModel):
+    """How far, within which bounds, and how often the operator may change the engine."""
+
+    mode: Annotated[Mode, Field(json_schema_extra={PUBLISHED_DEFAULT: "Recommend"})] = Mode.RECOMMEND
+    """Off, Recommend, Approve or Automatic. Default: Recommend."""
+
+    max_num_seqs: IntBounds | None = None
+    """Bounds of maxNumSeqs. Default: recommended only, never changed."""
+
+    max_model_len: IntBounds | None = None
+    """Bounds of maxModelLen. Default: recommended only, never changed."""
+
+    kv_cache_dtype: AllowedStrings | None = None
+    """Allowed values of kvCacheDtype; listing one accepts its effect on quality. Default: recommended only."""
+
+    tensor_parallel_size: AllowedInts | None = None
+    """Allowed values of tensorParallelSize. Default: recommended only, never changed."""
+
+    strategy: Strategy = Strategy()
+    """How a change is made."""
+
+    windows: Annotated[tuple[Window, ...], Field(max_length=16)] = ()
+    """When changes may start. Default: always."""
+
+    budget: Budget = Budget()
+    """How many changes a service takes."""
+
+    cooldown: Duration = timedelta(hours=6)
+    """How long a service is left alone after a change. Default: 6h."""
+
+
+class PrometheusRef(ApiModel):
+    """Where the metrics of this service are."""
+
+    source: DnsLabel
+    """The name of a source in the operator's configuration; never an address, which could leak credentials."""
+
+
+class TargetRef(ApiModel):
+    """An existing Deployment that the operator diagnoses but does not own."""
+
+    kind: Literal["Deployment"] = "Deployment"
+    """Only Deployment. Default: Deployment."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Its name, in the same namespace."""
+
+
+def _inside(value: int | None, bounds: IntBounds | None) -> bool:
+    return value is None or bounds is None or bounds.min <= value <= bounds.max
+
+
+def _listed(value: object, choice: AllowedStrings | AllowedInts | None) -> bool:
+    return value is None or choice is None or value in choice.allowed
+
+
+def _starting_value(knob: str, *, cel: str, message: str, holds: Any) -> Rule:
+    """A rule over a knob's starting value and its bounds, when both are there."""
+    both = f"!has(self.engine) || !has(self.engine.{knob}) || !has(self.tuning) || !has(self.tuning.{knob})"
+    value, bounds = f"self.engine.{knob}", f"self.tuning.{knob}"
+    return Rule(
+        cel=f"{both} || {cel.format(value=value, bounds=bounds)}",
+        message=message,
+        holds=lambda spec: spec.engine is None or holds(spec.engine, spec.tuning),
+    )
+
+
+class VLLMServiceSpec(ApiModel):
+    """What a model's service should be: workload, objectives, and how far it may be tuned."""
+
+    model: Model | None = None
+    """The model to serve; required with engine."""
+
+    engine: Engine | None = None
+    """The engine that serves it. Exactly one of engine and targetRef."""
+
+    target_ref: TargetRef | None = None
+    """An existing Deployment to diagnose instead of one of our own: recommendations only."""
+
+    accelerator: Accelerator | None = None
+    """The device of a replica. Default: none is requested (CPU, or the pod template asks itself)."""
+
+    pod_template: PodTemplate | None = None
+    """Metadata and spec to merge into the pods: volumes, env, nodeSelector, tolerations, resources."""
+
+    replicas: _Replicas | None = None
+    """A fixed number of replicas, and where the scale subresource writes. Exactly one of replicas and scaling."""
+
+    scaling: Scaling | None = None
+    """Bounds between which the operator sets the replicas."""
+
+    objectives: Objectives = Objectives()
+    """What the users of the service notice."""
+
+    tuning: Annotated[Tuning, Field(json_schema_extra={PUBLISHED_DEFAULT: {}})] = Tuning()
+    """How far the operator may go."""
+
+    prometheus: PrometheusRef | None = None
+    """Another source of metrics. Default: the operator's own."""
+
+    paused: StrictBool = False
+    """Stop tuning; serving and health go on. Default: false."""
+
+    deletion_policy: Annotated[DeletionPolicy, Field(json_schema_extra={PUBLISHED_DEFAULT: "Retain"})] = (
+        DeletionPolicy.RETAIN
+    )
+    """What becomes of the workload when this object is deleted. Default: Retain."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.engine) != has(self.targetRef)",
+            message="set exactly one of engine (the operator runs the workload) "
+            "and targetRef (an existing Deployment, recommendations only)",
+            holds=lambda spec: (spec.engine is None) != (spec.target_ref is None),
+        ),
+        Rule(
+            cel="has(self.model) || !has(self.engine)",
+            message="set model.name: engine needs a model to serve",
+            holds=lambda spec: spec.model is not None or spec.engine is None,
+        ),
+        Rule(
+            cel="!has(self.model) || !has(self.targetRef)",
+            message="remove model: the Deployment that targetRef names decides which model it serves",
+            holds=lambda spec: spec.model is None or spec.target_ref is None,
+        ),
+        Rule(
+            cel="has(self.targetRef) || has(self.replicas) != has(self.scaling)",
+            message="set exactly one of replicas (a fixed number, or an autoscaler on the scale subresource) "
+            "and scaling (minReplicas, maxReplicas)",
+            holds=lambda spec: spec.target_ref is not None or (spec.replicas is None) != (spec.scaling is None),
+        ),
+        Rule(
+            cel="!has(self.targetRef) || !(has(self.replicas) || has(self.scaling))",
+            message="remove replicas and scaling: the Deployment that targetRef names keeps its own",
+            holds=lambda spec: spec.target_ref is None or (spec.replicas is None and spec.scaling is None),
+        ),
+        Rule(
+            cel="!has(self.targetRef) || !(has(self.podTemplate) || has(self.accelerator))",
+            message="remove podTemplate and accelerator: the operator does not change the Deployment of targetRef",
+            holds=lambda spec: spec.target_ref is None or (spec.pod_template is None and spec.accelerator is None),
+        ),
+        Rule(
+            cel="!has(self.targetRef) || !has(self.tuning) || !has(self.tuning.mode)"
+            " || self.tuning.mode in ['Off', 'Recommend']",
+            message="set tuning.mode to Off or Recommend: a Deployment named by targetRef is never changed",
+            holds=lambda spec: spec.target_ref is None or spec.tuning.mode in (Mode.OFF, Mode.RECOMMEND),
+        ),
+        _starting_value(
+            "maxNumSeqs",
+            cel="({value} >= {bounds}.min && {value} <= {bounds}.max)",
+            message="engine.maxNumSeqs must lie within tuning.maxNumSeqs.min and max",
+            holds=lambda engine, tuning: _inside(engine.max_num_seqs, tuning.max_num_seqs),
+        ),
+        _starting_value(
+            "maxModelLen",
+            cel="({value} >= {bounds}.min && {value} <= {bounds}.max)",
+            message="engine.maxModelLen must lie within tuning.maxModelLen.min and max",
+            holds=lambda engine, tuning: _inside(engine.max_model_len, tuning.max_model_len),
+        ),
+        _starting_value(
+            "kvCacheDtype",
+            cel="{value} in {bounds}.allowed",
+            message="engine.kvCacheDtype must be one of tuning.kvCacheDtype.allowed",
+            holds=lambda engine, tuning: _listed(engine.kv_cache_dtype, tuning.kv_cache_dtype),
+        ),
+        _starting_value(
+            "tensorParallelSize",
+            cel="{value} in {bounds}.allowed",
+            message="engine.tensorParallelSize must be one of tuning.tensorParallelSize.allowed",
+            holds=lambda engine, tuning: _listed(engine.tensor_parallel_size, tuning.tensor_parallel_size),
+        ),
+    )
