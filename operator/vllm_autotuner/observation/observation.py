@@ -141,7 +141,7 @@ def observe(snapshot: FleetSnapshot, keys: Iterable[EngineKey], *, expected: int
         found = snapshot.engines.get(key)
         window = _engine_window(key, found, snapshot=snapshot) if found is not None else None
         if found is None or window is None:
-            silent.append(key.pod or key.model or "engine")
+            silent.append(key.pod or f"engine {key.engine}")
         else:
             fresh.append(window)
             series.append(found)

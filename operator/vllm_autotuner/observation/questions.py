@@ -12,7 +12,7 @@ from vllm_autotuner.observation.series import Series
 
 __all__ = ["IDENTITY", "Buckets", "Growths", "Means", "MetricsSource", "Question", "Samples", "promql"]
 
-IDENTITY: Final = ("namespace", "pod", "engine", "model_name")
+IDENTITY: Final = ("namespace", "pod", "engine")
 """The labels that tell engines apart. A label that a source lacks is the empty string."""
 
 

@@ -38,12 +38,11 @@ class WindowSettings:
 
 @dataclass(frozen=True, slots=True, order=True)
 class EngineKey:
-    """One engine core. An absent label is the empty string."""
+    """One engine core. An absent label is the empty string. Not the model: cache_config_info does not carry it."""
 
     namespace: str
     pod: str
     engine: str
-    model: str
 
 
 class StepPart(StrEnum):
@@ -177,9 +176,7 @@ def _split(name: str) -> tuple[str, str]:
 
 def _key_of(series: Series) -> EngineKey:
     labels = series.labels
-    return EngineKey(
-        labels.get("namespace", ""), labels.get("pod", ""), labels.get("engine", ""), labels.get("model_name", "")
-    )
+    return EngineKey(labels.get("namespace", ""), labels.get("pod", ""), labels.get("engine", ""))
 
 
 def _names_of(kind: Kind) -> tuple[str, ...]:

@@ -1,0 +1,120 @@
+"""What every rule is given, and the few readings that several rules need, computed once and in one way."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
+from vllm_autotuner.diagnosis.objectives import Target, Targets
+from vllm_autotuner.observation.observation import EngineWindow, Observation
+from vllm_autotuner.observation.reading import Measured, NoData, Reading
+
+__all__ = ["Case", "Sustained", "kv_max", "kv_mean", "seats_taken_share", "tpot_reading", "waiting_share"]
+
+FEWEST_FINISHED: Final = 10
+"""Finished requests from which the per-request TPOT is preferred to the inter-token latency: it is what users feel,
+but it lags, and with few finishes one request decides. Our choice, unmeasured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sustained:
+    """When a condition on single scrapes counts as lasting."""
+
+    enter: Threshold = Threshold(
+        limit=0.8, unit="of scrapes", reason="a queue that comes and goes is traffic, not a limit", source="design"
+    )
+    stay: Threshold = Threshold(
+        limit=0.5, unit="of scrapes", reason="leaving needs the opposite for longer than entering", source="our choice"
+    )
+
+    def limit(self, *, holding: bool) -> float:
+        """The share to reach; lower while the class is already held, so that noise never flips it."""
+        return (self.stay if holding else self.enter).limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One service at one moment."""
+
+    observation: Observation
+    targets: Targets
+    knobs: EngineKnobs
+    """The flags in effect; None where nobody told us."""
+    holding: frozenset[str] = frozenset()
+    """Classes that the previous diagnosis named (primary or contributing): these have the lower limit to stay."""
+
+    @property
+    def engines(self) -> tuple[EngineWindow, ...]:
+        """The engines that report."""
+        return self.observation.engines
+
+    def queueing(self, *, holding: bool, sustained: Sustained = Sustained()) -> tuple[EngineWindow, ...]:
+        """The engines in which requests have been waiting for capacity, lastingly."""
+        limit = sustained.limit(holding=holding)
+        return tuple(engine for engine in self.engines if waiting_share(engine) >= limit)
+
+    def waiting_evidence(self, engine: EngineWindow, *, limit: float) -> Evidence:
+        """How long requests have been waiting in `engine`."""
+        return Evidence(
+            name="scrapes with requests waiting",
+            value=round(waiting_share(engine), 3),
+            unit="share",
+            threshold=limit,
+            window=self.observation.window,
+            note=f"up to {max(moment.waiting for moment in engine.moments):.0f} waiting",
+        )
+
+    def ttft_evidence(self) -> Evidence:
+        """TTFT against its target."""
+        return _against(self, "TTFT", self.observation.ttft.quantile(self.targets.ttft.quantile), self.targets.ttft)
+
+    def tpot_evidence(self) -> Evidence:
+        """TPOT against its target."""
+        return _against(self, "TPOT", tpot_reading(self), self.targets.tpot)
+
+
+def _against(case: Case, name: str, reading: Reading, target: Target) -> Evidence:
+    note = "default objective of the profile" if target.defaulted else ""
+    value = None
+    match reading:
+        case Measured(measured):
+            value = round(measured, 6)
+        case NoData(why=why):
+            note = why
+    return Evidence(
+        name=f"{name} {target.label}",
+        value=value,
+        unit="s",
+        threshold=target.seconds,
+        window=case.observation.window,
+        note=note,
+    )
+
+
+def tpot_reading(case: Case) -> Reading:
+    """TPOT at the target's quantile (seconds): per request where enough have finished, else between tokens."""
+    observation, quantile = case.observation, case.targets.tpot.quantile
+    if observation.tpot.count >= FEWEST_FINISHED and observation.tpot.buckets:
+        return observation.tpot.quantile(quantile)
+    return observation.itl.quantile(quantile)
+
+
+def waiting_share(engine: EngineWindow) -> float:
+    """The share of scrapes in which at least one request waits for capacity."""
+    return sum(moment.waiting > 0 for moment in engine.moments) / len(engine.moments)
+
+
+def seats_taken_share(engine: EngineWindow, *, seats: float) -> float:
+    """The share of scrapes in which `seats` sequences run."""
+    return sum(moment.running >= seats for moment in engine.moments) / len(engine.moments)
+
+
+def kv_max(engine: EngineWindow) -> float | None:
+    """The highest KV usage (0..1) in the window; None when not exported."""
+    return max((moment.kv for moment in engine.moments if moment.kv is not None), default=None)
+
+
+def kv_mean(engine: EngineWindow) -> float | None:
+    """The mean KV usage (0..1) in the window; None when not exported."""
+    known = [moment.kv for moment in engine.moments if moment.kv is not None]
+    return sum(known) / len(known) if known else None

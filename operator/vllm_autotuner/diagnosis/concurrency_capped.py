@@ -1,0 +1,85 @@
+"""ConcurrencyCapped: every seat is taken, the pool has room, tokens come fast enough: the cap itself is the limit."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max, seats_taken_share, tpot_reading
+from vllm_autotuner.diagnosis.classes import Confidence, DiagnosisClass
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+from vllm_autotuner.observation.observation import EngineWindow
+from vllm_autotuner.observation.reading import Measured
+
+__all__ = ["ConcurrencyCapped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConcurrencyCapped:
+    """Requests wait, running stands at max-num-seqs, the KV cache has room and TPOT is inside its objective.
+
+    max-num-seqs is not exported by the engine. Where nobody tells it, a running count pinned at its own maximum
+    while the pool is far from full is taken as the cap, with less confidence.
+    """
+
+    diagnosis: ClassVar = DiagnosisClass.CONCURRENCY_CAPPED
+    sustained: Sustained = Sustained()
+    seats_taken: Threshold = Threshold(
+        limit=0.7,
+        unit="of scrapes",
+        reason="a seat is empty for a moment between two requests (28 of 30 scrapes in the recording)",
+        source="recording seats-saturation",
+    )
+    kv_room: Threshold = Threshold(limit=0.9, unit="of the pool", reason="below it nothing is refused", source="F3")
+
+    def judge(self, case: Case) -> Finding:
+        """Hold when most of the queueing engines are pinned at their seats and nothing else binds."""
+        holding = self.diagnosis in case.holding
+        queueing = case.queueing(holding=holding, sustained=self.sustained)
+        pinned = [engine for engine in queueing if self._pinned(engine, case=case, holding=holding)]
+        if not queueing or 2 * len(pinned) <= len(queueing):
+            return Fails()
+        tpot = tpot_reading(case)
+        if isinstance(tpot, Measured) and tpot.value > case.targets.tpot.seconds:
+            return Fails()
+        engine = max(pinned, key=lambda one: one.moments[-1].waiting)
+        seats, known = self._seats(engine, case=case), case.knobs.max_num_seqs is not None
+        usage = kv_max(engine)
+        room = "an unknown share" if usage is None else f"{usage:.0%}"
+        how = "" if known else " (max-num-seqs is not known; running never exceeded this)"
+        message = (
+            f"All {seats:.0f} seats are taken{how} and {engine.moments[-1].waiting:.0f} requests wait, "
+            f"while the KV cache is used to {room} at most."
+        )
+        limit = self.sustained.limit(holding=holding)
+        window = case.observation.window
+        taken = round(seats_taken_share(engine, seats=seats), 3)
+        return Holds(
+            message=message,
+            evidence=(
+                case.waiting_evidence(engine, limit=limit),
+                Evidence(
+                    name="scrapes with all seats taken",
+                    value=taken,
+                    unit="share",
+                    threshold=self.seats_taken.limit,
+                    window=window,
+                    note=f"max-num-seqs {seats:.0f}" + ("" if known else ", inferred"),
+                ),
+                Evidence(
+                    name="KV usage, maximum", value=usage, unit="share", threshold=self.kv_room.limit, window=window
+                ),
+                case.ttft_evidence(),
+                case.tpot_evidence(),
+            ),
+            confidence=Confidence.HIGH if known and usage is not None else Confidence.MEDIUM,
+        )
+
+    def _seats(self, engine: EngineWindow, *, case: Case) -> float:
+        return case.knobs.max_num_seqs or max(moment.running for moment in engine.moments)
+
+    def _pinned(self, engine: EngineWindow, *, case: Case, holding: bool) -> bool:
+        seats = self._seats(engine, case=case)
+        limit = self.sustained.stay.limit if holding else self.seats_taken.limit
+        usage = kv_max(engine)
+        has_room = usage is None or usage < self.kv_room.limit
+        return seats >= 1 and seats_taken_share(engine, seats=seats) >= limit and has_room and not engine.preemptions

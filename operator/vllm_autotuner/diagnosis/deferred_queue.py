@@ -1,0 +1,34 @@
+"""DeferredQueue: requests wait for something that capacity does not buy."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vllm_autotuner.diagnosis.case import Case, Sustained, waiting_share
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.evidence import Evidence
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+
+__all__ = ["DeferredQueue"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredQueue:
+    """The engine itself says that its queue does not wait for capacity (reason "deferred")."""
+
+    diagnosis: ClassVar = DiagnosisClass.DEFERRED_QUEUE
+    sustained: Sustained = Sustained()
+
+    def judge(self, case: Case) -> Finding:
+        """Hold when deferred requests last and capacity waiting does not."""
+        limit = self.sustained.limit(holding=self.diagnosis in case.holding)
+        for engine in case.engines:
+            deferred = [moment.deferred for moment in engine.moments if moment.deferred is not None]
+            share = sum(count > 0 for count in deferred) / len(deferred) if deferred else 0.0
+            if share >= limit and waiting_share(engine) < self.sustained.stay.limit:
+                seen = Evidence(name="deferred requests", value=deferred[-1], unit="requests", threshold=0)
+                message = (
+                    f"{deferred[-1]:.0f} requests wait, none of them for capacity: grammar compilation, KV transfer "
+                    "or LoRA slots. More replicas or seats do not help."
+                )
+                return Holds(message=message, evidence=(seen,))
+        return Fails()

@@ -1,0 +1,44 @@
+"""What a rule can answer."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeAlias
+
+from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.diagnosis.classes import Confidence, DiagnosisClass
+from vllm_autotuner.diagnosis.evidence import Evidence
+
+__all__ = ["Fails", "Finding", "Holds", "Rule", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holds:
+    """The class holds; `message` is one plain sentence with its figures."""
+
+    message: str
+    evidence: tuple[Evidence, ...]
+    confidence: Confidence = Confidence.HIGH
+
+
+@dataclass(frozen=True, slots=True)
+class Fails:
+    """The class does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody can say: `why` names the missing input."""
+
+    why: str
+
+
+Finding: TypeAlias = Holds | Fails | Unknown
+
+
+class Rule(Protocol):
+    """One class, one unit: thresholds are fields, `judge` is pure."""
+
+    diagnosis: ClassVar[DiagnosisClass]
+
+    def judge(self, case: Case) -> Finding:
+        """Say whether the class holds."""
+        ...

@@ -1,0 +1,29 @@
+"""Idle: fresh metrics, and nothing to do."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.evidence import Evidence
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+
+__all__ = ["Idle"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """No request arrived, ran or waited in the whole window."""
+
+    diagnosis: ClassVar = DiagnosisClass.IDLE
+
+    def judge(self, case: Case) -> Finding:
+        """Hold when every scrape of every engine is empty and no counter moved."""
+        for engine in case.engines:
+            if any(moment.running > 0 or moment.waiting > 0 or (moment.deferred or 0) > 0 for moment in engine.moments):
+                return Fails()
+            # A short request may come and go between two scrapes: the counters remember it.
+            if (engine.finished or 0) > 0 or (engine.generation_tokens or 0) > 0:
+                return Fails()
+        seen = Evidence(name="requests", value=0, unit="requests", window=case.observation.window)
+        return Holds(message="No requests; the metrics are fresh.", evidence=(seen,))

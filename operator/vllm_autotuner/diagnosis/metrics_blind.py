@@ -1,0 +1,49 @@
+"""MetricsBlind: before everything else, because silence is not idleness."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+
+__all__ = ["MetricsBlind"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsBlind:
+    """Too few engines report fresh metrics, or the metrics source gave no usable answer."""
+
+    diagnosis: ClassVar = DiagnosisClass.METRICS_BLIND
+    fresh: Threshold = Threshold(
+        limit=0.5,
+        unit="of ready pods",
+        reason="the silent ones may be the saturated ones: more than half must speak",
+        source="our choice, unmeasured",
+    )
+
+    def judge(self, case: Case) -> Finding:
+        """Hold on any provider error, on no fresh engine, and when not more than half of the ready pods report."""
+        observation = case.observation
+        if observation.problem is not None:
+            return Holds(message=f"The metrics source failed: {observation.problem.why}.", evidence=())
+        reporting = len({engine.key.pod for engine in observation.engines})
+        expected = observation.expected
+        known = expected if expected is not None else reporting + len(observation.silent)
+        evidence = Evidence(
+            name="pods with fresh metrics",
+            value=reporting,
+            unit="pods",
+            threshold=None if not known else known * self.fresh.limit,
+            window=observation.window,
+            note=f"silent: {', '.join(observation.silent[:5])}" if observation.silent else "",
+        )
+        if not observation.engines:
+            silent = f"{len(observation.silent)} known engine(s) went silent" if observation.silent else "no series"
+            message = f"No vLLM engine reports fresh metrics ({silent}). Check the scrape of the pods' /metrics."
+            return Holds(message=message, evidence=(evidence,))
+        if expected is not None and reporting <= expected * self.fresh.limit:
+            message = f"Only {reporting} of {expected} ready pods report fresh metrics. Check the scrape of the others."
+            return Holds(message=message, evidence=(evidence,))
+        return Fails()

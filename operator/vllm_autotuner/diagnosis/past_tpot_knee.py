@@ -1,0 +1,79 @@
+"""PastTPOTKnee: tokens come slower than the objective, and a smaller batch would meet it."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vllm_autotuner.diagnosis.case import Case, tpot_reading
+from vllm_autotuner.diagnosis.classes import Confidence, DiagnosisClass
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
+from vllm_autotuner.observation.reading import Measured
+from vllm_autotuner.performance.knee import largest_batch_within
+from vllm_autotuner.performance.step_time import NoFit, StepTime, fit_step_time
+
+__all__ = ["PastTPOTKnee"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastTPOTKnee:
+    """TPOT is over its objective at the current batch and the step-time model says that a smaller batch meets it."""
+
+    diagnosis: ClassVar = DiagnosisClass.PAST_TPOT_KNEE
+    smallest_batch: Threshold = Threshold(
+        limit=4,
+        unit="sequences",
+        reason="below it the batch is not what makes tokens slow: the step itself is",
+        source="design: DecodeBandwidthBound at batch 1-2; our choice for the margin",
+    )
+    stay: Threshold = Threshold(
+        limit=0.9, unit="of the objective", reason="leaves only when clearly inside again", source="our choice"
+    )
+
+    def judge(self, case: Case) -> Finding:
+        """Hold when TPOT is over target with a batch that can shrink."""
+        holding = self.diagnosis in case.holding
+        target = case.targets.tpot
+        reading = tpot_reading(case)
+        if not isinstance(reading, Measured):
+            return Unknown(f"TPOT: {reading.why}")
+        if reading.value <= target.seconds * (self.stay.limit if holding else 1.0):
+            return Fails()
+        batch = _mean_batch(case)
+        if batch < self.smallest_batch.limit:
+            return Fails()
+        model = fit_step_time(case.observation.steps)
+        match model:
+            case StepTime():
+                # The objective is about a quantile, the model about the mean: carry the ratio of the two over.
+                mean = case.observation.itl.mean
+                tail = reading.value / mean.value if isinstance(mean, Measured) and mean.value > 0 else 1.0
+                knee = largest_batch_within(model, target=target.seconds / max(tail, 1.0))
+                if knee is None:
+                    return Fails()
+                if knee >= batch:
+                    return Unknown(f"TPOT is over its objective, but the step-time model allows a batch of {knee}")
+                fit = f"the model fitted to {model.points} windows meets it at {knee}"
+                confidence = Confidence.HIGH if model.covers(knee) else Confidence.MEDIUM
+            case NoFit(why):
+                knee, fit, confidence = None, f"no step-time model yet ({why})", Confidence.LOW
+        message = (
+            f"TPOT {target.label} is {reading.value * 1000:.0f} ms at a batch of {batch:.0f}, over the objective of "
+            f"{target.seconds * 1000:.0f} ms; {fit}."
+        )
+        window = case.observation.window
+        return Holds(
+            message=message,
+            evidence=(
+                case.tpot_evidence(),
+                Evidence(
+                    name="running, mean per engine", value=round(batch, 2), unit="sequences", window=window, note=fit
+                ),
+                Evidence(name="largest batch within the objective", value=knee, unit="sequences"),
+            ),
+            confidence=confidence,
+        )
+
+
+def _mean_batch(case: Case) -> float:
+    means = [sum(moment.running for moment in engine.moments) / len(engine.moments) for engine in case.engines]
+    return sum(means) / len(means) if means else 0.0

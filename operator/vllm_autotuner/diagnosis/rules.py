@@ -1,0 +1,33 @@
+"""The diagnosis classes in order of precedence: the first that holds is primary, later ones contribute.
+
+Apart from the rules, because the order is a decision of its own.
+Must not: compare a number (a rule does), read a clock, log, or know what helps (`planning` does).
+Assumes that `observation` has left out what is stale. If that moves, `MetricsBlind` must be revisited.
+"""
+
+from typing import Final
+
+from vllm_autotuner.diagnosis.concurrency_capped import ConcurrencyCapped
+from vllm_autotuner.diagnosis.deferred_queue import DeferredQueue
+from vllm_autotuner.diagnosis.finding import Rule
+from vllm_autotuner.diagnosis.healthy import Healthy
+from vllm_autotuner.diagnosis.idle import Idle
+from vllm_autotuner.diagnosis.kv_cache_saturated import KVCacheSaturated
+from vllm_autotuner.diagnosis.metrics_blind import MetricsBlind
+from vllm_autotuner.diagnosis.overloaded import Overloaded
+from vllm_autotuner.diagnosis.past_tpot_knee import PastTPOTKnee
+from vllm_autotuner.diagnosis.wedged import Wedged
+
+__all__ = ["RULES"]
+
+RULES: Final[tuple[Rule, ...]] = (
+    MetricsBlind(),  # before everything: silence is not idleness
+    Wedged(),  # before every class that scales out: a hang looks like load
+    Idle(),
+    DeferredQueue(),  # before the capacity classes: this queue does not wait for capacity
+    KVCacheSaturated(),  # before the seats: with a full pool more seats make it worse
+    ConcurrencyCapped(),
+    PastTPOTKnee(),
+    Overloaded(),  # a queue that no setting above explains
+    Healthy(),
+)
