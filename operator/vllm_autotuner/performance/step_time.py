@@ -85,3 +85,8 @@ def fit_step_time(points: Sequence[StepPoint]) -> StepTimeFit:
 
 
 def _line(batch: FloatArray, itl: FloatArray, weight: FloatArray) -> tuple[float, float]:
+    # Relative error: divide by itl. The root, because least squares squares the rows.
+    scale = np.sqrt(weight) / itl
+    rows = np.stack([scale, batch * scale], axis=1)
+    (base, slope), *_ = np.linalg.lstsq(rows, itl * scale, rcond=None)
+    return float(base), float(slope)
