@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from vllm_autotuner.api import service
 from vllm_autotuner.cluster.errors import Refused
 
 
@@ -31,7 +32,7 @@ class Kind:
         return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
-VLLM_SERVICE: Final = Kind(api_version="vllm-autotuner.dev/v1alpha1", kind="VLLMService", plural="vllmservices")
+VLLM_SERVICE: Final = Kind(api_version=service.API_VERSION, kind=service.KIND, plural=service.PLURAL)
 DEPLOYMENT: Final = Kind(api_version="apps/v1", kind="Deployment", plural="deployments")
 CONTROLLER_REVISION: Final = Kind(api_version="apps/v1", kind="ControllerRevision", plural="controllerrevisions")
 POD: Final = Kind(api_version="v1", kind="Pod", plural="pods")
