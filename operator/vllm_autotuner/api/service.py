@@ -3,6 +3,7 @@
 An unreadable object is a value, not an exception: it is reported on that object and must not stop the fleet.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,6 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from vllm_autotuner.api.errors import first_errors
+from vllm_autotuner.api.model import Rule
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import StatusUnreadable, VLLMServiceStatus, parse_status
 
@@ -19,6 +21,16 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "VLLMService"
 PLURAL: Final = "vllmservices"
+
+
+_NAME: Final = "^[a-z]([-a-z0-9]{0,43}[a-z0-9])?$"
+
+NAME_RULE: Final = Rule(
+    cel=f"self.metadata.name.matches('{_NAME}')",
+    message="metadata.name names a Service too: use at most 45 lower-case letters, digits and '-', a letter first",
+    holds=lambda name: re.fullmatch(_NAME, name) is not None,
+)
+"""A DNS label (RFC 1035) that leaves room for the suffix of a canary within 63 characters."""
 
 
 class InvalidReason(StrEnum):
@@ -90,6 +102,8 @@ def parse_service(raw: Mapping[str, Any]) -> VLLMService | InvalidService:
         status = parse_status(raw.get("status"))
     except StatusUnreadable as error:
         return InvalidService(metadata=metadata, reason=InvalidReason.STATUS, message=str(error), status=None)
+    if not NAME_RULE.holds(metadata.name):
+        return InvalidService(metadata=metadata, reason=InvalidReason.SPEC, message=NAME_RULE.message, status=status)
     try:
         spec = VLLMServiceSpec.model_validate(raw.get("spec") or {})
     except ValidationError as error:

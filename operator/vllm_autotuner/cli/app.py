@@ -2,6 +2,8 @@
 
 import typer
 
+from vllm_autotuner.cli.crd import crd
+
 app = typer.Typer(
     name="vllm-autotuner",
     help="Name the bottleneck of a vLLM deployment, and tune it: one safe, measured, reversible change at a time.",
@@ -15,6 +17,9 @@ app = typer.Typer(
 @app.callback()
 def _root() -> None:
     """Keep commands as subcommands even while there is only one."""
+
+
+app.command()(crd)
 
 
 def main() -> None:
