@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-__all__ = ["Confidence", "DiagnosisClass"]
+__all__ = ["DiagnosisClass"]
 
 
 class DiagnosisClass(StrEnum):
@@ -28,14 +28,3 @@ class DiagnosisClass(StrEnum):
     """Objectives are met, nothing waits for long, the KV cache has room."""
     UNCLEAR = "Unclear"
     """No rule holds. The message says what was missing or what contradicts."""
-
-
-class Confidence(StrEnum):
-    """How far to trust a diagnosis."""
-
-    HIGH = "High"
-    """Every input of the rule was measured."""
-    MEDIUM = "Medium"
-    """An input was inferred, or some engines do not report."""
-    LOW = "Low"
-    """The rule holds on what is known, but a decisive input is missing."""

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.case import Case
-from vllm_autotuner.diagnosis.classes import Confidence, DiagnosisClass
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence
 from vllm_autotuner.diagnosis.finding import Holds, Unknown
 from vllm_autotuner.diagnosis.objectives import Targets

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias
 
+from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.case import Case
-from vllm_autotuner.diagnosis.classes import Confidence, DiagnosisClass
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence
 
 __all__ = ["Fails", "Finding", "Holds", "Rule", "Unknown"]

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.case import Case, Sustained, kv_mean, tpot_reading, waiting_share
-from vllm_autotuner.diagnosis.classes import Confidence, DiagnosisClass
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
 from vllm_autotuner.observation.observation import EngineWindow

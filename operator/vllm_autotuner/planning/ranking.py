@@ -1,0 +1,45 @@
+"""Which of two outcomes is better. One order for predicted candidates and for measured results.
+
+Objectives first, then GPUs, then the margin that the profile cares for. Every later key points the same way as common
+sense (faster, more tokens, fewer GPUs), so that an outcome that is at least as good everywhere and better somewhere
+wins in every profile: an inverted sign here would apply the worst candidate of all, as has happened elsewhere.
+"""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from vllm_autotuner.api.spec import Profile
+from vllm_autotuner.diagnosis.objectives import Targets
+
+__all__ = ["Effect", "best", "rank"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What a configuration does: latencies in seconds at the objectives' quantiles, output tokens per second, GPUs."""
+
+    ttft: float
+    tpot: float
+    tokens_per_second: float
+    gpus: int
+
+
+def rank(effect: Effect, *, targets: Targets) -> tuple[float, ...]:
+    """The sort key; smaller is better."""
+    ttft, tpot = effect.ttft / targets.ttft.seconds, effect.tpot / targets.tpot.seconds
+    missed = max(0.0, ttft - 1) + max(0.0, tpot - 1)
+    match targets.profile:
+        case Profile.LATENCY:
+            margin = (tpot, ttft, -effect.tokens_per_second)
+        case Profile.THROUGHPUT:
+            margin = (-effect.tokens_per_second, tpot, ttft)
+        case Profile.BURSTY:
+            margin = (ttft, -effect.tokens_per_second, tpot)
+        case unreachable:
+            assert_never(unreachable)
+    return (missed, float(effect.gpus), *margin)
+
+
+def best(effects: dict[str, Effect], *, targets: Targets, current: str | None = None) -> str:
+    """The name of the best effect; ties go to `current`. Raises ValueError without effects."""
+    return min(effects, key=lambda name: (rank(effects[name], targets=targets), name != current))

@@ -1,0 +1,200 @@
+"""max-num-seqs: how many sequences one engine should run at once.
+
+Up when the seats are the limit: to what the load, the KV pool and the knee allow. Down when the batch is past the knee.
+The bounds come from observed data: a sequence's share of the pool is what it is seen to use, not what a table says.
+Must not: propose past a factor of two, or without a bound derived from data.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.spec import IntBounds
+from vllm_autotuner.api.status import ChangeTarget, Confidence
+from vllm_autotuner.diagnosis.case import Case, tpot_reading
+from vllm_autotuner.observation.observation import EngineWindow, Observation
+from vllm_autotuner.observation.reading import Measured
+from vllm_autotuner.performance.knee import largest_batch_within
+from vllm_autotuner.performance.step_time import NoFit, StepTime, StepTimeFit, fit_step_time
+from vllm_autotuner.planning.limits import Limit, limited
+from vllm_autotuner.planning.proposal import Predicted, Proposal
+from vllm_autotuner.planning.situation import Situation
+
+__all__ = ["NothingToGain", "kv_bound", "lower_seats", "raise_seats"]
+
+STEP: Final = 2
+"""At most this factor in one change. Design, planning.md: a wrong model costs at most one halving or doubling."""
+KV_MARGIN: Final = 0.1
+"""Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
+LEAST_GAIN: Final = 0.1
+"""A change of fewer than 10 % of the seats is noise. Design, planning.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToGain:
+    """No proposal, and this is why: the explanation prints it."""
+
+    why: str
+
+
+def raise_seats(situation: Situation) -> Proposal | NothingToGain:
+    """More seats: the smallest of demand, step limit, KV bound, knee and the user's bound."""
+    observation, seats = situation.observation, _seats(situation)
+    pool = kv_bound(observation)
+    if pool is None:
+        return NothingToGain("how many sequences the KV cache holds is not known yet: no usage and no lengths")
+    model, tail = fit_step_time(observation.steps), _tail(situation)
+    knee = _knee(model, situation=situation, tail=tail)
+    demand = max(moment.running + moment.waiting for engine in observation.engines for moment in engine.moments)
+    bounds = situation.tuning.max_num_seqs
+    found = limited(
+        max(math.ceil(demand), seats),
+        limits=(
+            Limit(name=f"step limit (x{STEP})", high=seats * STEP),
+            Limit(name="KV cache at observed lengths", high=pool),
+            *([Limit(name="TPOT knee", high=knee)] if knee is not None else []),
+            *_failed_above(situation, seats=seats),
+            *_user(bounds),
+        ),
+    )
+    if found.value < math.ceil(seats * (1 + LEAST_GAIN)):
+        return NothingToGain(f"max-num-seqs {seats} cannot usefully be raised: {found.limited_by or 'no demand'}")
+    known = isinstance(model, StepTime) and situation.knobs.max_num_seqs is not None
+    return Proposal(
+        knob=Knob.MAX_NUM_SEQS,
+        current=situation.knobs.max_num_seqs,
+        value=found.value,
+        target=ChangeTarget.TTFT,
+        reason=f"All {seats} seats are taken while requests wait; the KV cache has room for {pool} sequences.",
+        confidence=Confidence.HIGH if known else Confidence.MEDIUM,
+        limited_by=found.limited_by,
+        predicted=_predicted(model, tail=tail, now=seats, then=found.value, engines=len(observation.engines)),
+        recommend_only="" if bounds is not None else "spec.tuning.maxNumSeqs sets no bounds",
+    )
+
+
+def lower_seats(situation: Situation) -> Proposal | NothingToGain:
+    """Fewer seats: down to the knee, at most halving the batch that runs now."""
+    observation = situation.observation
+    batch = max(_mean_running(engine) for engine in observation.engines)
+    model, tail = fit_step_time(observation.steps), _tail(situation)
+    knee = _knee(model, situation=situation, tail=tail)
+    if isinstance(model, StepTime) and knee is None:
+        return NothingToGain("tokens are too slow even for a single sequence: a smaller batch does not help")
+    step = math.ceil(batch / STEP)
+    bounds = situation.tuning.max_num_seqs
+    found = limited(
+        knee if knee is not None else step,
+        limits=(
+            Limit(name=f"step limit (x{STEP})", low=step),
+            *_failed_below(situation, batch=batch),
+            *_user(bounds),
+        ),
+    )
+    if found.value > batch * (1 - LEAST_GAIN):
+        return NothingToGain(
+            f"max-num-seqs cannot usefully be lowered below a batch of {batch:.0f}: {found.limited_by or 'the knee'}"
+        )
+    return Proposal(
+        knob=Knob.MAX_NUM_SEQS,
+        current=situation.knobs.max_num_seqs,
+        value=found.value,
+        target=ChangeTarget.TPOT,
+        reason=f"At a batch of {batch:.0f} tokens come slower than the objective; "
+        + (f"{knee} meets it." if knee is not None else "half of it shows whether a smaller one meets it."),
+        confidence=Confidence.HIGH if isinstance(model, StepTime) and model.covers(found.value) else Confidence.LOW,
+        limited_by=found.limited_by,
+        predicted=_predicted(model, tail=tail, now=round(batch), then=found.value, engines=len(observation.engines)),
+        recommend_only="" if bounds is not None else "spec.tuning.maxNumSeqs sets no bounds",
+    )
+
+
+def kv_bound(observation: Observation) -> int | None:
+    """How many sequences the pool of the fullest engine holds at observed lengths, less a margin. None: not known.
+
+    First choice: what running sequences are seen to use of the pool. Second: the pool in tokens over the median
+    request (prompt and output), which overestimates a sequence's mean share and so errs on the safe side.
+    """
+    by_use = [bound for engine in observation.engines if (bound := _by_use(engine)) is not None]
+    if by_use:
+        return min(by_use)
+    prompt, output = observation.prompt_length.quantile(0.5), observation.output_length.quantile(0.5)
+    pools = [engine.pool.tokens for engine in observation.engines if engine.pool.tokens is not None]
+    if not pools or not isinstance(prompt, Measured) or not isinstance(output, Measured):
+        return None
+    length = prompt.value + output.value
+    return max(1, math.floor(min(pools) * (1 - KV_MARGIN) / length)) if length > 0 else None
+
+
+def _by_use(engine: EngineWindow) -> int | None:
+    busy = [moment for moment in engine.moments if moment.kv and moment.running > 0]
+    if not busy:
+        return None
+    # The 90th percentile of use per sequence: sequences grow in step, the mean of a young batch flatters.
+    shares = sorted((moment.kv or 0.0) / moment.running for moment in busy)
+    return max(1, math.floor((1 - KV_MARGIN) / shares[min(len(shares) - 1, round(0.9 * len(shares)))]))
+
+
+def _seats(situation: Situation) -> int:
+    seen = max(moment.running for engine in situation.observation.engines for moment in engine.moments)
+    return situation.knobs.max_num_seqs or max(1, round(seen))
+
+
+def _mean_running(engine: EngineWindow) -> float:
+    return sum(moment.running for moment in engine.moments) / len(engine.moments)
+
+
+def _tail(situation: Situation) -> float:
+    """The ratio of TPOT at the objective's quantile to its mean, at least 1: the model knows means only."""
+    case = Case(observation=situation.observation, targets=situation.targets, knobs=situation.knobs)
+    at_quantile, mean = tpot_reading(case), situation.observation.itl.mean
+    if isinstance(at_quantile, Measured) and isinstance(mean, Measured) and mean.value > 0:
+        return max(1.0, at_quantile.value / mean.value)
+    return 1.0
+
+
+def _knee(model: StepTimeFit, *, situation: Situation, tail: float) -> int | None:
+    """The largest batch inside the TPOT objective; None without a model, and when not even one sequence meets it."""
+    if isinstance(model, NoFit):
+        return None
+    return largest_batch_within(model, target=situation.targets.tpot.seconds / tail)
+
+
+def _failed_above(situation: Situation, *, seats: int) -> tuple[Limit, ...]:
+    """Stay clearly below what was rolled back before: half way, so that neither it nor its neighbour is tried again."""
+    above = [value for value in situation.failed_seats if value > seats]
+    return (Limit(name=f"rolled back before at {min(above)}", high=(seats + min(above)) // 2),) if above else ()
+
+
+def _failed_below(situation: Situation, *, batch: float) -> tuple[Limit, ...]:
+    below = [value for value in situation.failed_seats if value < batch]
+    if not below:
+        return ()
+    return (Limit(name=f"rolled back before at {max(below)}", low=math.ceil((batch + max(below)) / 2)),)
+
+
+def _user(bounds: IntBounds | None) -> tuple[Limit, ...]:
+    if bounds is None:
+        return ()
+    return (
+        Limit(name="spec.tuning.maxNumSeqs.min", low=bounds.min),
+        Limit(name="spec.tuning.maxNumSeqs.max", high=bounds.max),
+    )
+
+
+def _predicted(model: StepTimeFit, *, tail: float, now: int, then: int, engines: int) -> tuple[Predicted, ...]:
+    match model:
+        case NoFit():
+            return ()
+        case StepTime():
+            before, after = model.predict(now), model.predict(then)
+            return (
+                Predicted(name="TPOT", unit="s", current=before * tail, predicted=after * tail),
+                Predicted(
+                    name="output tokens per second",
+                    unit="tokens/s",
+                    current=engines * now / before,
+                    predicted=engines * then / after,
+                ),
+            )

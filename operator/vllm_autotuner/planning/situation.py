@@ -1,0 +1,29 @@
+"""Everything a plan is made from, gathered once."""
+
+from dataclasses import dataclass, field
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.spec import Scaling, Tuning
+from vllm_autotuner.diagnosis.diagnose import Diagnosis
+from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.observation.observation import Observation
+
+__all__ = ["Situation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """One service: what is seen, what it is called, what may move."""
+
+    observation: Observation
+    diagnosis: Diagnosis
+    targets: Targets
+    knobs: EngineKnobs
+    """The flags in effect; None where nobody told."""
+    tuning: Tuning = field(default_factory=Tuning)
+    """Bounds. A knob without bounds is recommended only."""
+    replicas: int = 1
+    scaling: Scaling | None = None
+    """None: replicas are not ours to change."""
+    failed_seats: tuple[int, ...] = ()
+    """Values of max-num-seqs that were rolled back in this environment and are not to be tried again yet."""
