@@ -19,6 +19,9 @@ from vllm_autotuner.api.model import VALIDATIONS
 MESSAGE_MAX_LENGTH: Final = 1024
 """Texts for people are cut here (in characters), so that one long engine error cannot push a status past its size."""
 
+NOTE_MAX_LENGTH: Final = 256
+"""The same for texts that stand in lists."""
+
 
 def matching(pattern: str, *, max_length: int, message: str) -> tuple[AfterValidator, Any]:
     """Return the metadata of a string that must match, with a message instead of the bare pattern.
@@ -27,7 +30,7 @@ def matching(pattern: str, *, max_length: int, message: str) -> tuple[AfterValid
     """
 
     def check(text: str) -> str:
-        if re.search(pattern, text) is None:
+        if re.fullmatch(pattern, text) is None:
             raise ValueError(message)
         return text
 
@@ -62,8 +65,8 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _clip(text: str) -> str:
-    return text if len(text) <= MESSAGE_MAX_LENGTH else text[: MESSAGE_MAX_LENGTH - 1] + "…"
+def _cut(length: int) -> AfterValidator:
+    return AfterValidator(lambda text: text if len(text) <= length else text[: length - 1] + "…")
 
 
 Duration = Annotated[
@@ -96,8 +99,11 @@ Timestamp = Annotated[
 Number = Annotated[float | None, BeforeValidator(_finite)]
 """A measured number; None when nobody knows. Never NaN."""
 
-Message = Annotated[str, AfterValidator(_clip)]
+Message = Annotated[str, _cut(MESSAGE_MAX_LENGTH)]
 """A sentence for people, cut at MESSAGE_MAX_LENGTH."""
+
+Note = Annotated[str, _cut(NOTE_MAX_LENGTH)]
+"""A sentence for people inside a list, cut at NOTE_MAX_LENGTH."""
 
 Count = Annotated[int, Field(strict=True, ge=1, le=1_048_576)]
 """A positive whole number of sequences or devices."""

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from vllm_autotuner.api.conditions import Condition
 from vllm_autotuner.api.errors import first_errors
-from vllm_autotuner.api.fields import Message, Number, Timestamp
+from vllm_autotuner.api.fields import Message, Note, Number, Timestamp
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
 
@@ -153,7 +153,7 @@ class Evidence(ApiModel):
     window: str | None = None
     """Over which time."""
 
-    note: Message | None = None
+    note: Note | None = None
     """What it means."""
 
 
@@ -163,7 +163,7 @@ class Contribution(ApiModel):
     class_: Annotated[str, Field(alias="class")]
     """Its diagnosis class."""
 
-    message: Message = ""
+    message: Note = ""
     """A sentence for people."""
 
 
@@ -391,7 +391,7 @@ class FailedCandidate(ApiModel):
     retry_after: Timestamp | None = None
     """Not before this."""
 
-    reason: Message = ""
+    reason: Note = ""
     """What went wrong."""
 
 
@@ -455,7 +455,7 @@ class HistoryEntry(ApiModel):
     outcome: Outcome
     """How it ended."""
 
-    reason: Message = ""
+    reason: Note = ""
     """Why it ended so."""
 
     started_at: Timestamp | None = None
