@@ -1,0 +1,161 @@
+"""From flags and a profile of model and GPU to the configuration of one engine, or the refusal to start.
+
+Apart from the scheduler, as in vLLM: what the engine refuses is decided before it exists.
+Must not: read the environment or a command line (`settings` and `arguments` do).
+"""
+
+from dataclasses import dataclass, field
+
+from vllm_autotuner.engine.flags import EngineFlags
+from vllm_autotuner.simulation.step_time import StepLaw, StepTimes, step_law
+
+DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
+"""vLLM's own since 0.29; `Profile.gpu_blocks` is the pool at this value."""
+
+
+class StartupRefused(Exception):
+    """The engine does not start; the message is vLLM's own."""
+
+
+class ConfigRefused(StartupRefused):
+    """Refused while the configuration `config` is built: the API server prints a validation error."""
+
+    def __init__(self, message: str, *, config: str) -> None:
+        super().__init__(message)
+        self.config = config
+
+
+class CoreRefused(StartupRefused):
+    """Refused once the KV pool is known: the engine core prints the cause, the API server a wrapper after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A model on a GPU. The defaults are Llama-3.1-8B in bf16 on one H100."""
+
+    step: StepTimes = field(default_factory=StepTimes)
+    gpu_blocks: int = 26_304
+    """KV blocks at tensor parallel size 1, 16-bit KV and the default utilization: 420,864 tokens measured."""
+    block_size: int = 16
+    """Tokens per block, unless `--block-size` says otherwise."""
+    weights_to_pool: float = 0.29
+    """Memory of the weights against that of the pool: 14.99 / 51.38 GiB. What a higher TP frees per GPU."""
+    memory_to_pool: float = 1.54
+    """Memory of the GPU against that of the pool: 79.18 / 51.38 GiB. What a utilization of 1.0 more would add."""
+    attention_heads: int = 32
+    kv_heads: int = 8
+    model_max_len: int = 131_072
+    kv_bytes_per_token: int = 131_072
+    """At 16 bit, all GPUs together. Only for the GiB in messages."""
+    max_num_seqs: int = 1024
+    """When the flag is not given: 1024 on H100 and H200, 256 on smaller GPUs."""
+    max_num_batched_tokens: int = 8192
+    """When the flag is not given: 8192 on H100 and H200, 2048 on smaller GPUs."""
+    prefix_hit_ratio: float = 0.0
+    """Part of each prompt that the prefix cache holds, 0..1, when caching is on. Those blocks are not shared here."""
+
+    def blocks(self, *, tensor_parallel_size: int, kv_cache_dtype: str, gpu_memory_utilization: float) -> int:
+        """Return the blocks of the pool.
+
+        A higher TP frees part of the weights and splits the KV heads while there are any; fp8 halves a token's bytes.
+        Worked with the defaults: TP 2 gives 26,304 * (1 + 0.29 / 2) * 2 = 60,236; fp8 gives 52,608.
+        """
+        freed = self.weights_to_pool * (1 - 1 / tensor_parallel_size)
+        more = self.memory_to_pool * (gpu_memory_utilization - DEFAULT_GPU_MEMORY_UTILIZATION)
+        tokens_per_byte = min(tensor_parallel_size, self.kv_heads) * (2 if kv_cache_dtype.startswith("fp8") else 1)
+        return max(0, int(self.gpu_blocks * (1 + freed + more) * tokens_per_byte + 1e-6))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything that a running engine is set to. Raises CoreRefused when the pool cannot hold one longest sequence."""
+
+    max_num_seqs: int
+    max_model_len: int
+    num_gpu_blocks: int
+    block_size: int = 16
+    max_num_batched_tokens: int = 8192
+    law: StepLaw = field(default_factory=lambda: step_law(StepTimes(), tensor_parallel_size=1, kv_heads=8))
+    jitter: float = 0.0
+    model_name: str = "simulated"
+    """The served name: the `model_name` label."""
+    kv_cache_dtype: str = "auto"
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = DEFAULT_GPU_MEMORY_UTILIZATION
+    enable_prefix_caching: bool = True
+    prefix_hit_ratio: float = 0.0
+    num_gpu_blocks_override: int | None = None
+    user_specified_block_size: bool = False
+    kv_bytes_per_token: int = 131_072
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            message = (
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be greater than or equal to "
+                f"max_num_seqs ({self.max_num_seqs})."
+            )
+            raise ConfigRefused(message, config="SchedulerConfig")
+        usable_tokens = (self.num_gpu_blocks - 1) * self.block_size
+        if usable_tokens <= 0:
+            raise CoreRefused(
+                "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing "
+                "the engine."
+            )
+        if usable_tokens < self.max_model_len:
+            gib = self.kv_bytes_per_token / 2**30
+            raise CoreRefused(
+                f"To serve at least one request with the model's max seq len ({self.max_model_len}), "
+                f"({round(self.max_model_len * gib, 2)} GiB KV cache is needed, which is larger than the available KV "
+                f"cache memory ({round(usable_tokens * gib, 2)} GiB). Based on the available memory, the estimated "
+                f"maximum model length is {usable_tokens}. Try increasing `gpu_memory_utilization` or decreasing "
+                "`max_model_len` when initializing the engine."
+            )
+
+
+def configure(flags: EngineFlags, *, profile: Profile) -> EngineConfig:
+    """Return the configuration that these flags give on this model and GPU. Raises StartupRefused as vLLM would."""
+    tp = flags.tensor_parallel_size or 1
+    if profile.attention_heads % tp:
+        message = (
+            f"Total number of attention heads ({profile.attention_heads}) must be divisible by tensor parallel size "
+            f"({tp})."
+        )
+        raise ConfigRefused(message, config="VllmConfig")
+    if flags.max_model_len is not None and flags.max_model_len > profile.model_max_len:
+        message = (
+            f"User-specified max_model_len ({flags.max_model_len}) is greater than the derived max_model_len "
+            f"(max_position_embeddings={float(profile.model_max_len)} or model_max_length=None in model's "
+            "config.json). To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
+        )
+        raise ConfigRefused(message, config="ModelConfig")
+    dtype = flags.kv_cache_dtype or "auto"
+    utilization = flags.gpu_memory_utilization or DEFAULT_GPU_MEMORY_UTILIZATION
+    block_size = flags.block_size or profile.block_size
+    blocks = flags.num_gpu_blocks_override
+    if blocks is None:
+        of_profile = profile.blocks(tensor_parallel_size=tp, kv_cache_dtype=dtype, gpu_memory_utilization=utilization)
+        blocks = of_profile * profile.block_size // block_size
+    max_model_len = flags.max_model_len or profile.model_max_len
+    if flags.max_model_len_auto:
+        max_model_len = max(1, min(profile.model_max_len, (blocks - 1) * block_size))
+    prefix_caching = flags.enable_prefix_caching is not False
+    max_num_seqs = flags.max_num_seqs or profile.max_num_seqs
+    return EngineConfig(
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        num_gpu_blocks=blocks,
+        block_size=block_size,
+        # vLLM raises its own default to the seats, but never a value that was given.
+        max_num_batched_tokens=flags.max_num_batched_tokens or max(profile.max_num_batched_tokens, max_num_seqs),
+        law=step_law(profile.step, tensor_parallel_size=tp, kv_heads=profile.kv_heads),
+        jitter=profile.step.jitter,
+        model_name=flags.served_model_name or flags.model or "simulated",
+        kv_cache_dtype=dtype,
+        tensor_parallel_size=tp,
+        gpu_memory_utilization=utilization,
+        enable_prefix_caching=prefix_caching,
+        prefix_hit_ratio=profile.prefix_hit_ratio if prefix_caching else 0.0,
+        num_gpu_blocks_override=flags.num_gpu_blocks_override,
+        user_specified_block_size=flags.block_size is not None,
+        kv_bytes_per_token=profile.kv_bytes_per_token // (2 if dtype.startswith("fp8") else 1),
+    )

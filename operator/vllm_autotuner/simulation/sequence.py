@@ -1,0 +1,111 @@
+"""A request, its life inside the engine, and what came of it.
+
+Must not: decide anything; the scheduler moves sequences, this only says what they are.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, as a client sends it."""
+
+    arrival: float
+    """Seconds on the engine's clock."""
+    prompt_tokens: int
+    max_tokens: int
+    eos_after: int | None = None
+    """Output tokens after which the sequence ends by itself; None when only `max_tokens` ends it (`ignore_eos`)."""
+
+
+class RequestRefused(Exception):
+    """The engine will never run this request (HTTP 400); the message says which limit it breaks."""
+
+    def __init__(self, message: str, *, parameter: str) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+class FinishReason(StrEnum):
+    """vLLM's own values of the `finished_reason` label that this engine can produce."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class State(Enum):
+    """Where a sequence is."""
+
+    WAITING = 1
+    PREFILLING = 2
+    DECODING = 3
+    FINISHED = 4
+
+
+class Sequence:
+    """A request inside the engine. Only the scheduler writes to it.
+
+    While it decodes, it gains one token per step; so nothing is counted per step, but from the step it joined at:
+    tokens held = `held_base` + steps since `joined`, tokens generated = `generated_base` + the same.
+    """
+
+    __slots__ = (
+        "cached_tokens", "computed", "finish_tick", "first_scheduled", "first_token", "generated_base", "held_base",
+        "identity", "joined", "last_token", "preemptions", "request", "state", "target",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, *, identity: int, cached_tokens: int) -> None:
+        self.request = request
+        self.identity = identity
+        self.cached_tokens = cached_tokens
+        """Tokens of the prompt that the prefix cache holds."""
+        self.target = min(request.max_tokens, request.eos_after or request.max_tokens)
+        """Output tokens at which it ends."""
+        self.state = State.WAITING
+        self.computed = 0
+        """Tokens prefilled so far since the last (re)start."""
+        self.held_base = 0
+        self.generated_base = 0
+        self.joined = 0
+        self.finish_tick = 0
+        self.first_scheduled: float | None = None
+        self.first_token: float | None = None
+        self.last_token = 0.0
+        self.preemptions = 0
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why it ends when nobody aborts it."""
+        return FinishReason.LENGTH if self.target == self.request.max_tokens else FinishReason.STOP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A finished request. Times in seconds on the engine's clock."""
+
+    sequence: Sequence
+    reason: FinishReason
+    first_scheduled: float
+    first_token: float
+    finished: float
+    output_tokens: int
+
+    @property
+    def ttft(self) -> float:
+        """Time to first token, seconds, queue included."""
+        return self.first_token - self.sequence.request.arrival
+
+    @property
+    def tpot(self) -> float:
+        """Mean time per output token after the first, seconds; 0 for a single token, as vLLM reports it."""
+        if self.output_tokens < 2:
+            return 0.0
+        return (self.finished - self.first_token) / (self.output_tokens - 1)
+
+
+def goodput(outcomes: Iterable[Outcome], *, ttft: float, tpot: float, seconds: float) -> float:
+    """Return requests per second that met both limits (seconds), over a window of `seconds`."""
+    return sum(outcome.ttft <= ttft and outcome.tpot <= tpot for outcome in outcomes) / seconds

@@ -1,0 +1,66 @@
+"""How long one step of the engine takes: t = a + cb * batch + ck * thousands of KV tokens + p * prefill tokens.
+
+Apart from the scheduler, which only asks for a duration, so that another law changes one file.
+Must not: know requests, queues or the clock.
+Source of the form and of the defaults: measured curves of vLLM 0.9 to 0.12 on H100 and H200 (docs: step-time law).
+"""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """The coefficients at tensor parallel size 1. The defaults are Llama-3.1-8B in bf16 on an H100."""
+
+    base_ms: float = 7.0
+    """One step of an almost empty batch: reading the weights, plus work per layer and on the host. Measured 7.0-7.4."""
+    per_sequence_ms: float = 0.03
+    """Sampling and scheduling of one sequence. Measured 0-0.03 for 8B models, about 0.06 for 32B and 70B."""
+    per_ktoken_ms: float = 0.054
+    """Reading the KV cache of 1,000 tokens: 131,072 bytes per token at 0.72 of 3.35 TB/s."""
+    prefill_per_token_ms: float = 0.026
+    """Computing one prompt token: 38,700 tokens/s measured."""
+    weight_share: float = 0.69
+    """Part of `base_ms` that divides by the tensor parallel size (4.8 of 7.0 ms here); the rest does not."""
+    all_reduce_ms: float = 0.1
+    """What each doubling of the tensor parallel size adds to a step over fast links. Slow links: several ms."""
+    prefill_scaling: float = 0.8
+    """Prefill per token divides by TP to this power; measured 0.57-0.59 per doubling, so 0.76-0.81."""
+    jitter: float = 0.0
+    """Standard deviation of the logarithm of a random factor on each step; 0 makes steps exact."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLaw:
+    """The coefficients of one running engine, in seconds."""
+
+    base: float
+    per_sequence: float
+    per_held_token: float
+    per_prefill_token: float
+
+    def seconds(self, *, batch: int, held_tokens: int, prefill_tokens: int) -> float:
+        """Return the duration of a step with `batch` sequences that hold `held_tokens` of KV between them."""
+        return (
+            self.base
+            + self.per_sequence * batch
+            + self.per_held_token * held_tokens
+            + self.per_prefill_token * prefill_tokens
+        )
+
+
+def step_law(times: StepTimes, *, tensor_parallel_size: int, kv_heads: int) -> StepLaw:
+    """Return the law at this tensor parallel size.
+
+    Worked with the defaults: TP 2 gives a = 7.0 * (0.69 / 2 + 0.31) + 0.1 = 4.69 ms, not the half of 7.0; measured
+    elsewhere x0.63 to x0.66 per doubling. KV heads are copied, not split, beyond one per GPU.
+    """
+    share = times.weight_share / tensor_parallel_size + 1 - times.weight_share
+    base = times.base_ms * share + times.all_reduce_ms * math.log2(tensor_parallel_size)
+    return StepLaw(
+        base=base / 1e3,
+        per_sequence=times.per_sequence_ms / 1e3,
+        per_held_token=times.per_ktoken_ms / min(tensor_parallel_size, kv_heads) / 1e6,
+        per_prefill_token=times.prefill_per_token_ms / tensor_parallel_size**times.prefill_scaling / 1e3,
+    )
