@@ -1,0 +1,64 @@
+"""The bed of a test run: started by the first test that asks for it, one for all of them, a namespace for each.
+
+Apart from the bed, because only pytest knows when a run begins and ends.
+Must not: share anything else between tests; whatever a test changes lives in its own namespace.
+"""
+
+import itertools
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from e2e.bed import Bed, current_mode
+from e2e.binaries import ensure_binaries
+from e2e.errors import BedError
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs the real binaries, so that `-m "not control_plane"` leaves it out."""
+    for item in items:
+        if isinstance(item, pytest.Function) and {"bed", "binaries"} & set(item.fixturenames):
+            item.add_marker(pytest.mark.control_plane)
+
+
+@pytest.fixture(scope="session")
+def binaries(pytestconfig: pytest.Config) -> Mapping[str, Path]:
+    """The bed's programs; builds what is missing, and lets the person see how long that takes."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():
+        try:
+            return ensure_binaries()
+        except BedError as error:
+            inside = " (inside the bed's namespace there is no internet: run `python -m e2e.binaries` before)"
+            pytest.fail(f"{error}{inside if current_mode() == 'namespace' else ''}", pytrace=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def bed(binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bed]:
+    """The one bed of this run: control plane, process node with 8 GPUs, Prometheus."""
+    assert binaries
+    bed = Bed(state_dir=tmp_path_factory.mktemp("bed"))
+    try:
+        await bed.start()
+    except BedError as error:
+        bed.stop()
+        pytest.fail(str(error), pytrace=False)
+    yield bed
+    bed.stop()
+
+
+@pytest.fixture
+def namespace(bed: Bed, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A fresh namespace, named after the test; its deletion is begun and not waited for."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_")).strip("-")
+    name = f"{words[:40].strip('-')}-{next(_NUMBERS)}"
+    bed.create_namespace(name)
+    yield name
+    bed.delete_namespace(name)
