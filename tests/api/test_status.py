@@ -73,9 +73,7 @@ def test_tolerates(raw: dict[str, Any] | None) -> None:
 @pytest.mark.parametrize(
     ("raw", "named"),
     [
-        pytest.param(
-            {"activeChange": {"id": "c1"}}, "status.activeChange.generation: Field required", id="half a change"
-        ),
+        pytest.param({"activeChange": {"id": "c1"}}, "activeChange.generation: Field required", id="half a change"),
         pytest.param({"observedGeneration": "many"}, "status.observedGeneration", id="a text for a number"),
         pytest.param({"cooldownUntil": "tomorrow"}, "status.cooldownUntil", id="a time that is none"),
         pytest.param({"cooldownUntil": "2026-03-01T12:00:00"}, "status.cooldownUntil", id="a time without a zone"),

@@ -138,7 +138,7 @@ def _node(node: _Schema, definitions: Mapping[str, _Schema], path: str) -> _Sche
     node = _merged(node, definitions, path)
     if unknown := node.keys() - set(_KEPT) - _TRANSLATED - {PUBLISHED_DEFAULT}:
         raise NotStructural(f"{path or '.'}: no translation for {sorted(unknown)}")
-    result = {key: node[key] for key in _KEPT if key in node}
+    result: _Schema = {key: node[key] for key in _KEPT if key in node}
     if PUBLISHED_DEFAULT in node:
         result["default"] = node[PUBLISHED_DEFAULT]
     if "const" in node:
