@@ -192,7 +192,7 @@ def _engine_window(key: EngineKey, series: EngineSeries, *, snapshot: FleetSnaps
         generation_tokens=grown(Meaning.GENERATION_TOKENS),
         stalled_for=_stalled_for(series, at=snapshot.at),
         itl=_distribution([series], Meaning.ITL, snapshot=snapshot).mean,
-        pool=_pool(series.cache_info),
+        pool=_pool(series.cache_info.labels if series.cache_info is not None else None),
         labels=series.labels,
     )
 

@@ -12,8 +12,9 @@ from vllm_autotuner.observation.series import Series
 
 __all__ = ["IDENTITY", "Buckets", "Growths", "Means", "MetricsSource", "Question", "Samples", "promql"]
 
-IDENTITY: Final = ("namespace", "pod", "engine")
-"""The labels that tell engines apart. A label that a source lacks is the empty string."""
+IDENTITY: Final = ("namespace", "pod", "instance", "engine")
+"""The labels that tell engines apart; `instance` for those that run outside Kubernetes and have no `pod`. A label that
+a source lacks is the empty string."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from statistics import median
-from typing import Final
+from typing import Final, TypeVar
 
 from vllm_autotuner.engine.metric_names import CACHE_INFO, NAMES, Kind, Meaning, canonical_names
 from vllm_autotuner.observation.errors import SourceError
@@ -20,6 +20,8 @@ from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.series import Series
 
 __all__ = ["EngineKey", "EngineSeries", "FleetSnapshot", "StepPart", "WindowSettings", "take_snapshot"]
+
+_Place = TypeVar("_Place")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class EngineKey:
 
     namespace: str
     pod: str
+    """Outside Kubernetes, where there is no `pod` label: the scraped address (`instance`)."""
     engine: str
 
 
@@ -69,7 +72,8 @@ class EngineSeries:
     """Over the long window."""
     steps: dict[StepPart, Mapping[float, float]] = field(default_factory=dict)
     """Over the long window, one value each state window, by its time."""
-    cache_info: Mapping[str, str] | None = None
+    cache_info: Series | None = None
+    """Its labels are the content."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """All labels of the running gauge: where a configured service label is found."""
 
@@ -134,10 +138,16 @@ def _file(
         case Buckets() if isinstance(topic, Meaning):
             engine = engines.setdefault(_key_of(series), EngineSeries())
             shelf = engine.long_buckets if topic in LENGTHS else engine.buckets
-            shelf.setdefault(topic, {})[float(series.labels["le"])] = series.values[-1]
+            edges, edge = shelf.setdefault(topic, {}), float(series.labels["le"])
+            edges[edge] = edges.get(edge, 0.0) + series.values[-1]
         case Means() | Growths() if isinstance(topic, StepPart):
             engine = engines.setdefault(_key_of(series), EngineSeries())
-            engine.steps[topic] = dict(zip(series.times, series.values, strict=True))
+            points = dict(zip(series.times, series.values, strict=True))
+            known = engine.steps.get(topic, {})
+            if topic is not StepPart.RUNNING:
+                # Growths are per address: those of a pod that changed it add up. A mean does not.
+                points = {time: value + known.get(time, 0.0) for time, value in points.items()}
+            engine.steps[topic] = {**known, **points}
         case _:
             raise AssertionError(f"a question without a shelf: {question}")
 
@@ -146,25 +156,39 @@ def _file_raw(engines: dict[EngineKey, EngineSeries], series: Series) -> None:
     engine = engines.setdefault(_key_of(series), EngineSeries())
     name = series.name
     if name == CACHE_INFO:
-        engine.cache_info = series.labels
+        # A restarted engine may have found another pool: the labels differ, so the old series stays for a while.
+        if engine.cache_info is None or series.times[-1] > engine.cache_info.times[-1]:
+            engine.cache_info = series
         return
     family, part = _split(name)
     meaning = canonical_names()[family]
-    preferred = NAMES[meaning].names.index(family) == 0
     match NAMES[meaning].kind:
         case Kind.GAUGE if meaning is Meaning.WAITING_BY_REASON:
-            engine.waiting_by_reason[series.labels.get("reason", "")] = series
+            _keep(engine.waiting_by_reason, series.labels.get("reason", ""), series)
         case Kind.GAUGE:
-            if preferred or meaning not in engine.gauges:
-                engine.gauges[meaning] = series
+            _keep(engine.gauges, meaning, series)
             if meaning is Meaning.RUNNING:
-                engine.labels = series.labels
+                engine.labels = engine.gauges[meaning].labels
         case Kind.COUNTER:
-            engine.counters.setdefault(meaning, {})[series.labels.get("finished_reason", "")] = series
+            _keep(engine.counters.setdefault(meaning, {}), series.labels.get("finished_reason", ""), series)
         case Kind.HISTOGRAM:
-            shelf = engine.sums if part == "_sum" else engine.counts
-            if preferred or meaning not in shelf:
-                shelf[meaning] = series
+            _keep(engine.sums if part == "_sum" else engine.counts, meaning, series)
+
+
+def _keep(shelf: dict[_Place, Series], place: _Place, series: Series) -> None:
+    """Put `series` on the shelf unless a better one is there: a newer name first, then the one that was seen last.
+
+    Two series of one engine and name differ in a label that we do not know: a pod that came back under another
+    address, a relabelling, two scrape jobs. The older of the two has ended.
+    """
+    there = shelf.get(place)
+    if there is None or _rank(series) > _rank(there):
+        shelf[place] = series
+
+
+def _rank(series: Series) -> tuple[int, float]:
+    family, _ = _split(series.name)
+    return -NAMES[canonical_names()[family]].names.index(family), series.times[-1]
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -176,7 +200,8 @@ def _split(name: str) -> tuple[str, str]:
 
 def _key_of(series: Series) -> EngineKey:
     labels = series.labels
-    return EngineKey(labels.get("namespace", ""), labels.get("pod", ""), labels.get("engine", ""))
+    pod = labels.get("pod") or labels.get("instance", "")
+    return EngineKey(labels.get("namespace", ""), pod, labels.get("engine", ""))
 
 
 def _names_of(kind: Kind) -> tuple[str, ...]:
