@@ -3,6 +3,8 @@
 import typer
 
 from vllm_autotuner.cli.crd import crd
+from vllm_autotuner.cli.run import EXAMPLES as RUN_EXAMPLES
+from vllm_autotuner.cli.run import run
 
 app = typer.Typer(
     name="vllm-autotuner",
@@ -20,6 +22,7 @@ def _root() -> None:
 
 
 app.command()(crd)
+app.command(epilog=RUN_EXAMPLES)(run)
 
 
 def main() -> None:

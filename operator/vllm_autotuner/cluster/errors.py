@@ -95,7 +95,8 @@ def translated(request: str) -> Iterator[None]:
     except ClusterError:
         raise
     except ConfigException as error:
-        raise Refused(f"{request}: {error}", reason=NOT_CONFIGURED) from error
+        message = f"{request}: there is no service account and no usable kubeconfig ({error})"
+        raise Refused(message, reason=NOT_CONFIGURED) from error
     except (TimeoutError, aiohttp.ClientError, ssl.SSLError, OSError) as error:
         raise Unavailable(f"{request}: {str(error) or type(error).__name__}", reason=NO_ANSWER) from error
     except (OpenApiException, ValueError) as error:

@@ -1,0 +1,149 @@
+"""`vllm-autotuner run`: the operator. Turns flags into settings; everything else lives in `control`.
+
+Apart from the other commands, because it imports kopf and the Kubernetes client, for which the offline commands must
+not pay: that is why those imports stand inside the function.
+"""
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vllm_autotuner.api.durations import parse_duration
+from vllm_autotuner.cli.log_format import LogFormat, LogLevel, configure_logging
+
+EXAMPLES = """
+Examples:
+
+  In a cluster (what the Helm chart runs):
+
+    vllm-autotuner run --prometheus-url http://prometheus.monitoring:9090
+
+  On a laptop, against the current kubeconfig, two namespaces only:
+
+    export PROMETHEUS_URL=http://localhost:9090
+
+    vllm-autotuner run -n chat -n search --listen-address 127.0.0.1:8080
+
+  With a Mimir that asks for a password and a tenant:
+
+    vllm-autotuner run --prometheus-header X-Scope-OrgID=gpu
+
+      --prometheus-username me --prometheus-password-file pw.txt
+"""
+
+_PROMETHEUS = "Prometheus"
+_CLUSTER = "Cluster"
+_LOGGING = "Logging"
+
+
+def run(
+    prometheus_url: Annotated[
+        str, typer.Option(envvar="PROMETHEUS_URL", help="Base URL of Prometheus.", rich_help_panel=_PROMETHEUS)
+    ],
+    prometheus_bearer_token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with a bearer token; read again on each query.", rich_help_panel=_PROMETHEUS),
+    ] = None,
+    prometheus_username: Annotated[
+        str | None, typer.Option(help="User for basic authentication.", rich_help_panel=_PROMETHEUS)
+    ] = None,
+    prometheus_password_file: Annotated[
+        Path | None, typer.Option(help="File with the password of that user.", rich_help_panel=_PROMETHEUS)
+    ] = None,
+    prometheus_ca_file: Annotated[
+        Path | None, typer.Option(help="CA that signed Prometheus' certificate.", rich_help_panel=_PROMETHEUS)
+    ] = None,
+    prometheus_header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Extra header, e.g. a tenant. Repeatable.", rich_help_panel=_PROMETHEUS),
+    ] = None,
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Between two looks at the fleet.")] = "15s",
+    window: Annotated[str, typer.Option(metavar="DURATION", help="Over which rates are taken.")] = "30s",
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option("--namespace", "-n", help="Serve only this namespace. Repeatable.", rich_help_panel=_CLUSTER),
+    ] = None,
+    lease_namespace: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the Lease is. Default: the pod's namespace, else `default`.", rich_help_panel=_CLUSTER
+        ),
+    ] = None,
+    lease_name: Annotated[
+        str, typer.Option(help="Name of the Lease that replicas share.", rich_help_panel=_CLUSTER)
+    ] = "vllm-autotuner",
+    listen_address: Annotated[
+        str, typer.Option(help="Where /healthz, /readyz and /metrics answer.", rich_help_panel=_CLUSTER)
+    ] = "0.0.0.0:8080",
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="Default: the pod's service account, else $KUBECONFIG.", rich_help_panel=_CLUSTER),
+    ] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="text for people, json for a log store.", rich_help_panel=_LOGGING)
+    ] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option(help="Least severity that is written.", rich_help_panel=_LOGGING)
+    ] = LogLevel.INFO,
+) -> None:
+    """Run the operator: watch VLLMServices, diagnose them, and tune them within their bounds.
+
+    Several replicas may run; one leads, the others keep watching and take over. SIGTERM ends it within seconds and
+    hands the lead over at once.
+    """
+    from vllm_autotuner.cluster.client import own_namespace
+    from vllm_autotuner.control.app import OperatorFailed
+    from vllm_autotuner.control.app import run as run_operator
+    from vllm_autotuner.control.probes import split_address
+    from vllm_autotuner.control.settings import OperatorSettings
+    from vllm_autotuner.observation.prometheus import PrometheusAddress
+
+    configure_logging(log_format=log_format, level=log_level)
+    try:
+        split_address(listen_address)
+        settings = OperatorSettings(
+            prometheus=PrometheusAddress(
+                url=prometheus_url,
+                bearer_token_file=prometheus_bearer_token_file,
+                username=prometheus_username,
+                password_file=prometheus_password_file,
+                ca_file=prometheus_ca_file,
+                headers=_headers(prometheus_header or ()),
+            ),
+            interval=parse_duration(interval),
+            window=parse_duration(window),
+            namespaces=tuple(dict.fromkeys(namespace or ())),
+            lease_namespace=lease_namespace or own_namespace() or "default",
+            lease_name=lease_name,
+            listen_address=listen_address,
+            kubeconfig=kubeconfig,
+            identity=new_identity(),
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    try:
+        asyncio.run(run_operator(settings))
+    except OperatorFailed as error:
+        typer.secho(f"vllm-autotuner: {error}", err=True, fg=typer.colors.RED)
+        raise typer.Exit(1) from error
+
+
+def new_identity() -> str:
+    """Return a name for this process: the pod's (or host's), and something that a restart in the same pod changes."""
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+
+
+def _headers(pairs: Sequence[str]) -> dict[str, str]:
+    headers = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not key or not separator:
+            raise ValueError(f"--prometheus-header {pair!r}: write KEY=VALUE")
+        headers[key.strip()] = value.strip()
+    return headers

@@ -1,0 +1,80 @@
+"""What an administrator can set about the operator itself. Everything about a service stands in its VLLMService.
+
+Apart from the command line, because tests and other entry points build it without parsing text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from vllm_autotuner.cluster.lease import LeaseSettings
+from vllm_autotuner.cluster.throttle import ThrottleSettings
+from vllm_autotuner.observation.prometheus import PrometheusAddress
+
+_SHORTEST_INTERVAL: Final = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """The operator's own settings. Raises ValueError for values with which it could not work."""
+
+    prometheus: PrometheusAddress
+    """Where the metrics of all services are, unless a service names one of `sources`."""
+
+    sources: Mapping[str, PrometheusAddress] = field(default_factory=dict)
+    """Further Prometheus servers by the name that `spec.prometheus.source` refers to. Services never name addresses."""
+
+    interval: timedelta = timedelta(seconds=15)
+    """Between two ticks of the fleet loop. Shorter than the scrape interval sees nothing new; longer reacts later."""
+
+    window: timedelta = timedelta(seconds=30)
+    """Over which rates are taken. Must hold at least two scrapes (Prometheus' default scrapes every 15 s to 1 min)."""
+
+    quarantine: timedelta = timedelta(seconds=60)
+    """After taking the lead no new change begins for so long, so that restarts cause none. Two windows. Our choice."""
+
+    namespaces: tuple[str, ...] = ()
+    """The namespaces served; empty means all. Each one costs a watch per kind."""
+
+    lease_namespace: str = "default"
+    """Where the election's Lease is. In a cluster: the operator's own namespace."""
+
+    lease_name: str = "vllm-autotuner"
+    """Name of the Lease. Two operators that share a fleet must share it; two with disjoint namespaces must not."""
+
+    lease: LeaseSettings = field(default_factory=LeaseSettings)
+    """The times of the election."""
+
+    throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
+    """The pace of writes."""
+
+    sweep_interval: timedelta = timedelta(minutes=10)
+    """Between two lists that look for deletions a watch has lost. Each lists the metadata of everything we watch."""
+
+    listen_address: str = "0.0.0.0:8080"
+    """Host and port of /healthz, /readyz and /metrics: the kubelet and Prometheus come from outside the pod."""
+
+    kubeconfig: Path | None = None
+    """None: the pod's service account, else the default kubeconfig."""
+
+    identity: str
+    """Who this process is, in the Lease and in Events. Unique per process: a restarted container is another one."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if self.interval < _SHORTEST_INTERVAL:
+            raise ValueError("the interval must be at least 1s")
+        if self.window < self.interval:
+            raise ValueError("the window must not be shorter than the interval")
+        if not self.identity:
+            raise ValueError("an identity is needed")
+
+    @property
+    def heartbeat_limit(self) -> timedelta:
+        """Age of the last sign of life of the fleet loop at which the process counts as hung and is restarted.
+
+        Generous: a restart costs the whole fleet a quarantine, and slow answers of Prometheus are no reason for it.
+        """
+        return max(4 * self.interval, timedelta(minutes=2))
