@@ -332,6 +332,9 @@ class ActiveChange(ApiModel):
     state_reason: Message = ""
     """Why it stands there."""
 
+    harmful: bool | None = None
+    """True while it is rolled back because the candidate itself did harm; then it is remembered against it."""
+
     state_since: Timestamp | None = None
     """Since when."""
 

@@ -1,0 +1,38 @@
+"""The states of a change and the moves between them. A move that is not in the table is a bug and raises.
+
+Assumes one strategy, in place with surge. A canary adds rows here; nothing else moves a change.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from vllm_autotuner.api.status import ActiveChange, ChangeState
+
+__all__ = ["EDGES", "IllegalMove", "moved"]
+
+EDGES: Final[Mapping[ChangeState, frozenset[ChangeState]]] = {
+    ChangeState.PROVISIONING: frozenset({ChangeState.VERIFYING, ChangeState.ROLLING_BACK}),
+    ChangeState.VERIFYING: frozenset({ChangeState.WARMING_UP, ChangeState.ROLLING_BACK}),
+    ChangeState.WARMING_UP: frozenset({ChangeState.ANALYZING, ChangeState.HELD, ChangeState.ROLLING_BACK}),
+    ChangeState.ANALYZING: frozenset({ChangeState.HELD, ChangeState.ROLLING_BACK}),
+    ChangeState.HELD: frozenset({ChangeState.WARMING_UP, ChangeState.ANALYZING, ChangeState.ROLLING_BACK}),
+    ChangeState.ROLLING_BACK: frozenset(),
+}
+
+
+class IllegalMove(AssertionError):
+    """The table has no such edge."""
+
+    def __init__(self, before: ChangeState, to: ChangeState) -> None:
+        super().__init__(f"{before.value} -> {to.value}")
+
+
+def moved(
+    change: ActiveChange, to: ChangeState, *, why: str, now: datetime, limit: timedelta | None = None
+) -> ActiveChange:
+    """Return the change in state `to`, with a deadline `limit` from now. Raises IllegalMove and changes nothing."""
+    if to not in EDGES.get(change.state, frozenset()):
+        raise IllegalMove(change.state, to)
+    deadline = None if limit is None else now + limit
+    return change.model_copy(update={"state": to, "state_reason": why, "state_since": now, "deadline": deadline})

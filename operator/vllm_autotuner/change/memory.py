@@ -1,0 +1,131 @@
+"""What is remembered after a change: cooldown, budget, the failed candidate, the circuit breaker, the history.
+
+All of it stands in status; a person may have edited it, so it is read like any other input.
+"""
+
+import hashlib
+from datetime import datetime, timedelta
+from typing import Final
+
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.spec import VLLMServiceSpec
+from vllm_autotuner.api.status import (
+    ActiveChange,
+    BudgetStatus,
+    Circuit,
+    CircuitState,
+    FailedCandidate,
+    HistoryEntry,
+    Outcome,
+    VLLMServiceStatus,
+)
+from vllm_autotuner.change.machine import Ending
+
+__all__ = ["environment_of", "failed_seats", "remembered", "spent"]
+
+FIRST_RETRY: Final = timedelta(days=1)
+"""A harmful candidate is left alone for a day: it sees one daily peak on the old configuration. Our choice."""
+LONGEST_RETRY: Final = timedelta(days=7)
+"""Doubling stops here, so that a repaired service is tried again within a week. Our choice."""
+UNCLEAR_RETRY: Final = timedelta(hours=6)
+"""A candidate without clear effect is no harm, only not worth repeating at once. Our choice."""
+ROLLBACKS_TO_OPEN: Final = 2
+CIRCUIT_WINDOW: Final = timedelta(days=7)
+CIRCUIT_OPEN_FOR: Final = timedelta(days=14)
+"""Two rollbacks for harm in seven days open the circuit for fourteen. Design, changes.md 6 (G31)."""
+
+
+def environment_of(spec: VLLMServiceSpec) -> str:
+    """A fingerprint of what a candidate failed in: image, model, device and the flags that are not tuned."""
+    engine, model, device = spec.engine, spec.model, spec.accelerator
+    parts = (
+        engine.image if engine else "",
+        " ".join(engine.args) if engine else "",
+        f"{model.name}@{model.revision}" if model else "",
+        (device.product or "") if device else "",
+    )
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def failed_seats(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: datetime) -> tuple[int, ...]:
+    """Values of max-num-seqs that were rolled back in this environment and rest until later."""
+    environment = environment_of(spec)
+    return tuple(
+        int(entry.value)
+        for entry in status.failure_memory
+        if entry.knob == Knob.MAX_NUM_SEQS
+        and entry.environment == environment
+        and entry.value.isdecimal()
+        and (entry.retry_after is None or now < entry.retry_after)
+    )
+
+
+def spent(budget: BudgetStatus | None, *, now: datetime) -> BudgetStatus:
+    """Count one change, in a window of 24 hours."""
+    if budget is None or budget.window_start is None or now - budget.window_start >= timedelta(days=1):
+        return BudgetStatus(changes_today=1, window_start=now)
+    return budget.model_copy(update={"changes_today": max(0, budget.changes_today) + 1})
+
+
+def remembered(
+    status: VLLMServiceStatus, change: ActiveChange, ending: Ending, *, spec: VLLMServiceSpec, now: datetime
+) -> VLLMServiceStatus:
+    """Return the status after a change ended: no active change, one history entry, cooldown, memory, circuit."""
+    after = change.analysis.last[-1] if change.analysis and change.analysis.last else None
+    entry = HistoryEntry(
+        id=change.id,
+        knob=change.knob,
+        from_value=change.from_value,
+        to_value=change.to_value,
+        outcome=ending.outcome,
+        reason=ending.reason,
+        started_at=change.started_at,
+        finished_at=now,
+        before=change.baseline,
+        after=after,
+    )
+    update: dict[str, object] = {
+        "active_change": None,
+        "history": (*status.history, entry),
+        "cooldown_until": now + spec.tuning.cooldown,
+    }
+    if ending.outcome is Outcome.ROLLED_BACK:
+        memory = _with_failure(status, change, ending, environment=environment_of(spec), now=now)
+        update["failure_memory"] = memory
+        if ending.blame:
+            update["circuit"] = _circuit(status.circuit, now=now)
+    return status.model_copy(update=update)
+
+
+def _with_failure(
+    status: VLLMServiceStatus, change: ActiveChange, ending: Ending, *, environment: str, now: datetime
+) -> tuple[FailedCandidate, ...]:
+    candidate = f"{change.knob}={change.to_value}"
+    earlier = next(
+        (one for one in status.failure_memory if one.candidate == candidate and one.environment == environment), None
+    )
+    failures = (max(0, earlier.failures) if earlier else 0) + 1
+    # 16 doublings are far past the longest wait; an edited status must not overflow.
+    harmful = min(FIRST_RETRY * (1 << min(failures - 1, 16)), LONGEST_RETRY)
+    found = FailedCandidate(
+        candidate=candidate,
+        knob=change.knob,
+        value=change.to_value,
+        environment=environment,
+        failures=failures,
+        last_failure_time=now,
+        retry_after=now + (harmful if ending.blame else UNCLEAR_RETRY),
+        reason=ending.reason,
+    )
+    return (*(one for one in status.failure_memory if one is not earlier), found)
+
+
+def _circuit(circuit: Circuit | None, *, now: datetime) -> Circuit:
+    """Count a harmful rollback. `opened_at` holds the first of the counted ones while the circuit is closed."""
+    first = circuit.opened_at if circuit is not None else None
+    recent = circuit is not None and first is not None and now - first < CIRCUIT_WINDOW
+    count = (max(0, circuit.rollbacks) if circuit is not None and recent else 0) + 1
+    if count < ROLLBACKS_TO_OPEN:
+        return Circuit(state=CircuitState.CLOSED, opened_at=now, rollbacks=count)
+    reason = f"{count} changes were rolled back within {CIRCUIT_WINDOW.days} days"
+    return Circuit(state=CircuitState.OPEN, opened_at=now, until=now + CIRCUIT_OPEN_FOR, rollbacks=count, reason=reason)

@@ -1,0 +1,217 @@
+"""Whether a proposal may become a change now. The chain reads as the specification.
+
+Every link is a pure function that stands on its own; the unknown holds. All links are asked, so that `explain` can
+list every objection; the strictest answer decides. Must not: propose, or remember.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.spec import Mode, StrategyType, VLLMServiceSpec
+from vllm_autotuner.api.status import CircuitState, Confidence, VLLMServiceStatus
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.diagnose import Diagnosis
+from vllm_autotuner.guardrails.reasons import HoldReason
+from vllm_autotuner.planning.proposal import Proposal
+
+__all__ = ["GUARDRAILS", "Allow", "Answer", "Context", "Deny", "Hold", "objections", "strictest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """No objection."""
+
+    strictness: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Not now; it may be asked again."""
+
+    reason: HoldReason
+    message: str
+    strictness: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deny:
+    """Not this."""
+
+    reason: HoldReason
+    message: str
+    strictness: int = 2
+
+
+Answer: TypeAlias = Allow | Hold | Deny
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the links may look at."""
+
+    now: datetime
+    spec: VLLMServiceSpec
+    status: VLLMServiceStatus
+    diagnosis: Diagnosis
+    paused: bool
+    """By spec, by annotation (an unreadable one counts as paused) or by the operator."""
+    settled: bool
+    """The Deployment runs the effective configuration, rolled out, every replica ready."""
+    watching_since: datetime
+    """When this leader began to observe."""
+    window: timedelta
+    """The observation window."""
+
+
+Policy: TypeAlias = Callable[[Proposal, Context], Answer]
+
+
+def mode_applies(proposal: Proposal, context: Context) -> Answer:
+    """Only Automatic changes anything by itself (G01)."""
+    mode = context.spec.tuning.mode
+    if mode is Mode.AUTOMATIC:
+        return Allow()
+    return Hold(reason=HoldReason.MODE, message=f"spec.tuning.mode is {mode.value}: recommended, not applied")
+
+
+def not_paused(proposal: Proposal, context: Context) -> Answer:
+    """A person said stop; unreadable counts as paused."""
+    return Hold(reason=HoldReason.PAUSED, message="tuning is paused") if context.paused else Allow()
+
+
+def may_be_applied(proposal: Proposal, context: Context) -> Answer:
+    """A knob without bounds is recommended only."""
+    if proposal.recommend_only:
+        return Hold(reason=HoldReason.RECOMMEND_ONLY, message=f"recommended only: {proposal.recommend_only}")
+    return Allow()
+
+
+def strategy_supported(proposal: Proposal, context: Context) -> Answer:
+    """What the spec asks for and this version cannot do is not replaced by something riskier."""
+    tuning = context.spec.tuning
+    if tuning.strategy.type is StrategyType.CANARY:
+        message = "strategy Canary is not available in this version: set strategy.type InPlace, or leave it out"
+        return Hold(reason=HoldReason.UNSUPPORTED, message=message)
+    if tuning.windows:
+        message = "change windows are not available in this version: remove spec.tuning.windows to allow changes"
+        return Hold(reason=HoldReason.UNSUPPORTED, message=message)
+    return Allow()
+
+
+def metrics_fresh(proposal: Proposal, context: Context) -> Answer:
+    """No evidence, no change."""
+    if context.diagnosis.primary is DiagnosisClass.METRICS_BLIND:
+        return Hold(reason=HoldReason.METRICS_MISSING, message=context.diagnosis.message)
+    return Allow()
+
+
+def confident(proposal: Proposal, context: Context) -> Answer:
+    """A guess may be shown, not applied."""
+    if Confidence.LOW in (proposal.confidence, context.diagnosis.confidence):
+        message = "the evidence is thin (confidence Low): recommended, not applied"
+        return Hold(reason=HoldReason.LOW_CONFIDENCE, message=message)
+    return Allow()
+
+
+def one_at_a_time(proposal: Proposal, context: Context) -> Answer:
+    """A second change would make both unjudgeable."""
+    change = context.status.active_change
+    if change is not None:
+        message = f"{change.knob} -> {change.to_value} is under way ({change.state.value})"
+        return Hold(reason=HoldReason.CHANGE_ACTIVE, message=message)
+    return Allow()
+
+
+def cooled_down(proposal: Proposal, context: Context) -> Answer:
+    """The last change needs time to show what it does (G10)."""
+    until = context.status.cooldown_until
+    if until is not None and context.now < until:
+        message = f"cooling down until {until:%Y-%m-%dT%H:%M:%SZ} (spec.tuning.cooldown)"
+        return Hold(reason=HoldReason.COOLDOWN, message=message)
+    return Allow()
+
+
+def within_budget(proposal: Proposal, context: Context) -> Answer:
+    """So many changes in 24 hours and no more."""
+    budget, allowed = context.status.budget, context.spec.tuning.budget.changes_per_day
+    if budget is None or budget.window_start is None:
+        return Allow()
+    if context.now - budget.window_start < timedelta(days=1) and budget.changes_today >= allowed:
+        message = f"{budget.changes_today} of {allowed} changes used since {budget.window_start:%Y-%m-%dT%H:%M:%SZ}"
+        return Hold(reason=HoldReason.BUDGET, message=message)
+    return Allow()
+
+
+def circuit_closed(proposal: Proposal, context: Context) -> Answer:
+    """Repeated harm ends the experiments (G31)."""
+    circuit = context.status.circuit
+    if circuit is None or circuit.state is not CircuitState.OPEN:
+        return Allow()
+    if circuit.until is not None and context.now >= circuit.until:
+        return Allow()
+    return Hold(reason=HoldReason.CIRCUIT_OPEN, message=circuit.reason or "too many rollbacks: recommendations only")
+
+
+def settled(proposal: Proposal, context: Context) -> Answer:
+    """An unhealthy or moving workload is no baseline (T23)."""
+    if context.settled:
+        return Allow()
+    message = "the Deployment is still rolling out, or a replica is not ready"
+    return Hold(reason=HoldReason.NOT_SETTLED, message=message)
+
+
+def watched_long_enough(proposal: Proposal, context: Context) -> Answer:
+    """A fresh leader watches one whole window before it changes anything (G38)."""
+    if context.now - context.watching_since >= context.window:
+        return Allow()
+    return Hold(reason=HoldReason.STARTING, message="the operator has just started: watching one whole window first")
+
+
+def inside_bounds(proposal: Proposal, context: Context) -> Answer:
+    """Every value within the user's bounds, checked once more on the way out (G05)."""
+    match proposal.knob:
+        case Knob.MAX_NUM_SEQS:
+            bounds = context.spec.tuning.max_num_seqs
+            if bounds is not None and not bounds.min <= proposal.value <= bounds.max:
+                message = f"{proposal.value} is outside spec.tuning.maxNumSeqs ({bounds.min} to {bounds.max})"
+                return Deny(reason=HoldReason.OUT_OF_BOUNDS, message=message)
+        case Knob.REPLICAS:
+            scaling = context.spec.scaling
+            if scaling is not None and not scaling.min_replicas <= proposal.value <= scaling.max_replicas:
+                message = f"{proposal.value} is outside spec.scaling ({scaling.min_replicas} to {scaling.max_replicas})"
+                return Deny(reason=HoldReason.OUT_OF_BOUNDS, message=message)
+        case _:
+            message = f"{proposal.knob.value} is recommended only in this version"
+            return Hold(reason=HoldReason.UNSUPPORTED, message=message)
+    return Allow()
+
+
+GUARDRAILS: Final[tuple[Policy, ...]] = (
+    mode_applies,  # the user allowed changes at all
+    not_paused,  # a person said stop; unreadable counts as paused
+    may_be_applied,  # the knob has bounds
+    inside_bounds,  # and the value is within them
+    strategy_supported,  # in the way the user asked for
+    metrics_fresh,  # no evidence, no change
+    confident,  # a guess is shown, not applied
+    watched_long_enough,  # a fresh leader looks first
+    settled,  # a moving workload is no baseline
+    one_at_a_time,  # two changes make both unjudgeable
+    cooled_down,
+    within_budget,
+    circuit_closed,
+)
+
+
+def objections(proposal: Proposal, context: Context) -> tuple[Hold | Deny, ...]:
+    """Ask every link; return those that object, in order of the chain. Empty: the change may happen."""
+    answers = [policy(proposal, context) for policy in GUARDRAILS]
+    return tuple(answer for answer in answers if not isinstance(answer, Allow))
+
+
+def strictest(answers: Sequence[Answer]) -> Answer:
+    """Return the first of the strictest answers (Deny > Hold > Allow); Allow when there is none."""
+    return max(answers, key=lambda answer: answer.strictness, default=Allow())

@@ -1,0 +1,36 @@
+"""Why a change may not happen now. The values are API: alerts match them, they are never renamed or parsed."""
+
+from enum import StrEnum
+
+__all__ = ["HoldReason"]
+
+
+class HoldReason(StrEnum):
+    """One constant for each link of the chain. The message beside it says what to do."""
+
+    MODE = "ModeDoesNotApply"
+    """Mode Off, Recommend or Approve. Remedy: spec.tuning.mode Automatic."""
+    PAUSED = "Paused"
+    """A person said stop. Remedy: spec.paused false, or remove the pause annotation."""
+    RECOMMEND_ONLY = "RecommendOnly"
+    """The knob has no bounds, or this service's replicas are not ours. Remedy: set the bounds named in the message."""
+    UNSUPPORTED = "NotSupportedYet"
+    """The spec asks for a way of changing that this version lacks. Nothing is changed in another way instead."""
+    METRICS_MISSING = "MetricsMissing"
+    """Fresh metrics are missing: no evidence, no change. Remedy: condition MetricsAvailable."""
+    LOW_CONFIDENCE = "LowConfidence"
+    """The diagnosis or its prediction rests on too little. Remedy: wait, or change it by hand."""
+    CHANGE_ACTIVE = "ChangeActive"
+    """One change at a time."""
+    COOLDOWN = "Cooldown"
+    """The last change is too recent. Remedy: spec.tuning.cooldown."""
+    BUDGET = "BudgetUsed"
+    """Today's changes are used up. Remedy: spec.tuning.budget.changesPerDay."""
+    CIRCUIT_OPEN = "CircuitOpen"
+    """Two rollbacks in a week: recommendations only, until a person asks to retry or two weeks have passed."""
+    NOT_SETTLED = "WorkloadNotSettled"
+    """The Deployment still rolls out, or a replica is not ready. A change now could not be judged."""
+    OUT_OF_BOUNDS = "OutOfBounds"
+    """The value lies outside the user's bounds: a defect of the planner, stopped here."""
+    STARTING = "OperatorStarting"
+    """The operator has not watched for a whole window yet."""
