@@ -1,0 +1,97 @@
+"""The engine in real time: one task lets steps end when they are due and tells those who wait.
+
+Apart from the server, which knows HTTP, and from the engine, which knows no clock.
+Must not: measure how long a step took. A step ends at the time that the engine computed, so a late wake-up delays
+answers by a tick but never shifts the next step: metrics stay exact and nothing drifts.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from vllm_autotuner.simulation.scheduler import SimulatedEngine
+from vllm_autotuner.simulation.sequence import Outcome, Request, Sequence
+
+TICK = 0.02
+"""Seconds between two wake-ups at least while nobody reads token by token: saves the CPU, costs answers 10 ms."""
+STREAMING_TICK = 0.005
+"""The same while somebody streams."""
+
+
+class Generation:
+    """One request on its way: await `outcome`, or for a stream `progress` again and again."""
+
+    __slots__ = ("outcome", "progress", "sequence")
+
+    def __init__(self, sequence: Sequence) -> None:
+        self.sequence = sequence
+        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.progress = asyncio.Event()
+
+
+class EngineDriver:
+    """Drives one engine by a monotonic clock."""
+
+    def __init__(
+        self,
+        engine: SimulatedEngine,
+        *,
+        clock: Callable[[], float],
+        eos_mean_tokens: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.engine = engine
+        self._clock = clock
+        self._eos_mean_tokens = eos_mean_tokens
+        self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
+        self._generations: dict[int, Generation] = {}
+        self._streaming: set[int] = set()
+        self._work = asyncio.Event()
+
+    def catch_up(self) -> None:
+        """Let every step end that is due, and tell those who wait."""
+        for outcome in self.engine.advance(self._clock()):
+            generation = self._generations.pop(outcome.sequence.identity)
+            if not generation.outcome.done():
+                generation.outcome.set_result(outcome)
+        for identity in self._streaming:
+            if identity in self._generations:
+                self._generations[identity].progress.set()
+
+    def submit(self, *, prompt_tokens: int, max_tokens: int, ignore_eos: bool, stream: bool) -> Generation:
+        """Queue a request now. Raises RequestRefused. Call `leave` when its client is served or gone."""
+        self.catch_up()
+        eos_after = None
+        if self._eos_mean_tokens and not ignore_eos:
+            eos_after = 1 + int(self._random.expovariate(1 / self._eos_mean_tokens))
+        request = Request(
+            arrival=self._clock(), prompt_tokens=prompt_tokens, max_tokens=max_tokens, eos_after=eos_after
+        )
+        generation = Generation(self.engine.submit(request))
+        identity = generation.sequence.identity
+        self._generations[identity] = generation
+        if stream:
+            self._streaming.add(identity)
+            generation.outcome.add_done_callback(lambda _: generation.progress.set())
+        self._work.set()
+        return generation
+
+    def leave(self, generation: Generation) -> None:
+        """Forget a request; abort it when it is not finished."""
+        identity = generation.sequence.identity
+        self._streaming.discard(identity)
+        if self._generations.pop(identity, None) is not None:
+            self.catch_up()
+            self.engine.abort(generation.sequence)
+
+    async def run(self) -> None:
+        """Drive until cancelled."""
+        while True:
+            due = self.engine.next_step_end
+            if due is None:
+                self._work.clear()
+                await self._work.wait()
+            else:
+                tick = STREAMING_TICK if self._streaming else TICK
+                await asyncio.sleep(max(due - self._clock(), tick))
+            self.catch_up()
