@@ -5,7 +5,7 @@ Kubernetes validates it when the Deployment is made; here only what would fight 
 
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from vllm_autotuner.api.model import ApiModel, Rule
 
@@ -19,6 +19,12 @@ class _PassedThrough(ApiModel):
     """An object whose other fields are kept as they are."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={PRESERVE: True})
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Keep explicit nulls, which remove what the operator renders, but not those of absent declared fields."""
+        declared = type(self).model_fields
+        return {name: value for name, value in handler(self).items() if value is not None or name not in declared}
 
 
 class TemplateMetadata(_PassedThrough):
@@ -76,5 +82,5 @@ class PodTemplate(_PassedThrough):
     """Anything a pod spec may hold."""
 
     def overlay(self) -> dict[str, Any]:
-        """Return the template as it was written, as plain JSON values."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        """Return the template as it was written, explicit nulls included."""
+        return self.model_dump(mode="json", by_alias=True)

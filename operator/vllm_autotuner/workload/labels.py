@@ -22,3 +22,15 @@ LEASE_EPOCH: Final = "vllm-autotuner.dev/lease-epoch"
 
 MANAGED_SELECTOR: Final = f"{MANAGED_BY}={OPERATOR}"
 """The label selector of everything the operator owns."""
+
+SERVICE_UID: Final = "vllm-autotuner.dev/service-uid"
+"""Annotation of every child: the uid of its VLLMService, also where no ownerReference names it (Retain)."""
+
+HASH_VERSION: Final = "vllm-autotuner.dev/hash-version"
+"""Annotation beside `CONFIG_HASH`: the version of the rendering; hashes of two versions cannot be compared."""
+
+TRACK: Final = "vllm-autotuner.dev/track"
+"""Label that tells pods of one service apart; in the selector of each Deployment, not in the Service's."""
+
+STABLE: Final = "stable"
+"""The value of `TRACK` for the service's own Deployment."""
