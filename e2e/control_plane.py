@@ -102,6 +102,8 @@ class ControlPlane:
         self._processes.start(SCHEDULER, self._scheduler_command())
         # Until the controller manager has made it, pods are refused.
         await self._processes.wait_ready(CONTROLLER_MANAGER, self._default_service_account, seconds=START_SECONDS)
+        # It has no port to ask; one that could not start has ended by now.
+        await self._processes.wait_ready(SCHEDULER, self._api_ready, seconds=START_SECONDS)
 
     async def wait_api_ready(self) -> None:
         """Wait until the API server serves; also after its process was killed and restarted."""
@@ -198,6 +200,8 @@ class ControlPlane:
         )
 
     async def _etcd_healthy(self) -> bool:
+        if not self._processes.listens(ETCD, port=self._ports.etcd):
+            return False
         async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
             return await answers(client, f"http://127.0.0.1:{self._ports.etcd}/health")
 

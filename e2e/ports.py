@@ -1,10 +1,13 @@
-"""Free TCP ports for the bed's servers.
+"""TCP ports of the bed's servers: which are free, and whose they are.
 
 Apart from the servers, because ports taken one by one could be the same.
+Must not: take an answer on a port for ours; only the kernel knows who listens.
 """
 
+import os
 import random
 import socket
+from pathlib import Path
 from typing import Final
 
 RANGE: Final = range(20_000, 32_000)
@@ -35,3 +38,22 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def listens(pid: int, *, port: int) -> bool:
+    """Whether this very process listens on a port: a stranger on it would answer our health checks as well."""
+    listening = set()
+    for table in ("tcp", "tcp6"):
+        # Columns: 1 local address, 3 state (0A is LISTEN), 9 inode; the address ends in the port, in hex.
+        for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            columns = line.split()
+            if columns[3] == "0A" and int(columns[1].rpartition(":")[2], 16) == port:
+                listening.add(f"socket:[{columns[9]}]")
+    return any(_target(entry) in listening for entry in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return os.readlink(descriptor)
+    except FileNotFoundError:  # closed at this moment
+        return ""

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Final
 
 from e2e.errors import StartError
+from e2e.ports import listens
 
 POLL_SECONDS: Final = 0.05
 TIED: Final = Path(__file__).with_name("tied.py")
-TELLING: Final = ("already in use", "rror:", "err=", "fatal", "panic:", "cannot run")
+TELLING: Final = ("already in use", "rror:", "err=", "fatal", "panic:", "not defined", "cannot run")
 """Words of the line that says why a server ended; what follows it is usage text or a stack."""
 
 
@@ -124,14 +125,15 @@ class Processes:
         """Wait until `probe` holds. Raises StartError with a line of the log when the process dies or is late."""
         running = self._running[name]
         deadline = time.monotonic() + seconds
-        while not await probe():
+        while True:
             if (code := running.process.poll()) is not None:
                 self.stop(name)
                 raise StartError(f"{name} ended with code {code}: {telling_line(running.log)} (log: {running.log})")
+            if await probe():
+                return
             if time.monotonic() > deadline:
-                raise StartError(
-                    f"{name} was not ready after {seconds:.0f} s: {telling_line(running.log)} (log: {running.log})"
-                )
+                last = telling_line(running.log)
+                raise StartError(f"{name} was not ready after {seconds:.0f} s: {last} (log: {running.log})")
             await asyncio.sleep(POLL_SECONDS)
 
     def log(self, name: str) -> Path:
@@ -145,6 +147,13 @@ class Processes:
     def names(self) -> list[str]:
         """Return what was started and not stopped, in the order of starting."""
         return list(self._running)
+
+    def listens(self, name: str, *, port: int) -> bool:
+        """Whether the process itself, and no stranger, listens on a port."""
+        try:
+            return listens(self._running[name].identity.pid, port=port)
+        except (FileNotFoundError, PermissionError):  # ended at this moment
+            return False
 
     def pause(self, name: str) -> None:
         """Freeze a process: it keeps its ports and answers nobody."""
@@ -188,5 +197,16 @@ def telling_line(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     for line in reversed(lines):
         if any(word in line for word in TELLING):
-            return line
-    return lines[-1] if lines else "it wrote nothing"
+            return shortened(line)
+    return shortened(lines[-1]) if lines else "it wrote nothing"
+
+
+def shortened(line: str) -> str:
+    """Keep message and error of a line of JSON (etcd adds its stack); other lines stay."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(fields, dict):
+        return line
+    return ": ".join(str(fields[name]) for name in ("msg", "error") if name in fields) or line

@@ -7,6 +7,7 @@ Must not: decide what a query means; it hands back what Prometheus answered.
 import gzip
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,8 @@ class Prometheus:
         return [Sample(labels=series["metric"], value=float(series["value"][1])) for series in answer["data"]["result"]]
 
     async def _ready(self) -> bool:
+        if not self._processes.listens(self._name, port=self._port):
+            return False
         async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
             return await answers(client, f"{self.url}/-/ready")
 
@@ -155,14 +158,14 @@ def load_recording(
     `labels` are added to every series; recordings with equal labels must not overlap in time.
     Raises CommandError with promtool's words when the file is not OpenMetrics.
     """
-    data.mkdir(parents=True, exist_ok=True)
-    plain = source
-    if source.suffix == ".gz":
-        plain = data / source.stem
-        with gzip.open(source) as packed, plain.open("wb") as unpacked:
-            shutil.copyfileobj(packed, unpacked)
     added = [f"--label={name}={value}" for name, value in (labels or {}).items()]
-    run([binaries["promtool"], "tsdb", "create-blocks-from", "openmetrics", *added, plain, data / "tsdb"])
+    with tempfile.TemporaryDirectory() as folder:
+        plain = source
+        if source.suffix == ".gz":  # promtool reads no gzip
+            plain = Path(folder) / source.stem
+            with gzip.open(source) as packed, plain.open("wb") as unpacked:
+                shutil.copyfileobj(packed, unpacked)
+        run([binaries["promtool"], "tsdb", "create-blocks-from", "openmetrics", *added, plain, data / "tsdb"])
 
 
 def run(command: Sequence[str | Path]) -> str:
