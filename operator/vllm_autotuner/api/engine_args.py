@@ -28,10 +28,10 @@ def _spellings(unmistakable: str, rest: str = "", *, short: str = "") -> str:
 
 _RESERVED: Final[tuple[tuple[str, str], ...]] = (
     (_spellings("max_num_s", "eqs"), "use spec.engine.maxNumSeqs instead of --max-num-seqs"),
-    (_spellings("max_mo", "del_len"), "use spec.engine.maxModelLen instead of --max-model-len"),
+    (_spellings("max_m", "odel_len"), "use spec.engine.maxModelLen instead of --max-model-len"),
     (_spellings("kv_cache_d", "type"), "use spec.engine.kvCacheDtype instead of --kv-cache-dtype"),
     (
-        _spellings("tensor_p", "arallel_size", short="-tp"),
+        _spellings("te", "nsor_parallel_size", short="-tp"),
         "use spec.engine.tensorParallelSize instead of --tensor-parallel-size",
     ),
     (_spellings("model"), "use spec.model.name instead of --model"),
