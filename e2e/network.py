@@ -43,8 +43,8 @@ class Network(Protocol):
     mode: Mode
     node_ip: str
 
-    async def add_pod(self, key: str) -> PodNetwork:
-        """Give the pod an address. Raises NetworkError. The same key again gets the same network."""
+    async def add_pod(self, key: str, *, host: bool = False) -> PodNetwork:
+        """Give the pod an address (with `host` the node's own); the same key gets the same. Raises NetworkError."""
         ...
 
     async def remove_pod(self, key: str) -> None:
@@ -66,8 +66,10 @@ class LoopbackNetwork:
         self._free = _addresses(LOOPBACK_RANGE, start=random.randrange(2, 60_000))
         self._pods: dict[str, PodNetwork] = {}
 
-    async def add_pod(self, key: str) -> PodNetwork:
+    async def add_pod(self, key: str, *, host: bool = False) -> PodNetwork:
         """See `Network`."""
+        if host:
+            return PodNetwork(ip=self.node_ip, command_prefix=())
         if key not in self._pods:
             taken = {pod.ip for pod in self._pods.values()}
             self._pods[key] = PodNetwork(ip=next(ip for ip in self._free if ip not in taken), command_prefix=())
@@ -87,8 +89,10 @@ class NamespaceNetwork:
         self._free = _addresses(POD_RANGE, start=2)
         self._pods: dict[str, tuple[str, PodNetwork]] = {}
 
-    async def add_pod(self, key: str) -> PodNetwork:
+    async def add_pod(self, key: str, *, host: bool = False) -> PodNetwork:
         """See `Network`."""
+        if host:
+            return PodNetwork(ip=self.node_ip, command_prefix=())
         if key in self._pods:
             return self._pods[key][1]
         # A namespace left by a killed process node keeps its address until it is removed here.
