@@ -90,6 +90,13 @@ def test_our_own_object_may_be_written(found: dict[str, Any]) -> None:
         pytest.param(
             live(owner={"uid": "u0"}), Conflict, "Terminating", "deleted VLLMService", id="left over from a predecessor"
         ),
+        pytest.param(
+            live(owner={"name": "other", "uid": "u2"}),
+            Refused,
+            "NotOwned",
+            "belongs to VLLMService other",
+            id="another VLLMService controls it",
+        ),
         pytest.param(live(deleting=True), Conflict, "Terminating", "being deleted", id="ours, but on its way out"),
         pytest.param(live(epoch="8"), Conflict, "NewerEpoch", "epoch 8", id="a later leader wrote it"),
     ],
@@ -100,3 +107,16 @@ def test_what_is_not_ours_is_named(found: dict[str, Any], expected: type[Excepti
     assert error is not None
     assert error.reason == reason
     assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("found", "allowed"),
+    [
+        pytest.param(live(owner={}), True, id="children that outlive their service are known by label"),
+        pytest.param(live(owner={"uid": "any"}), True, id="a reference by name from before the policy changed"),
+        pytest.param(live(owner={"name": "other"}), False, id="a reference of another service"),
+        pytest.param(live(owner={}, labels={}), False, id="neither label nor reference"),
+    ],
+)
+def test_without_controller_references_name_and_label_decide(found: dict[str, Any], allowed: bool) -> None:
+    assert (objection(live=found, service_name="chat", service_uid=None, epoch=7) is None) is allowed

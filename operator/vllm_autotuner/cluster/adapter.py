@@ -120,22 +120,20 @@ class Cluster:
     async def apply(self, body: Object, *, epoch: int) -> Object:
         """Create or update a child by server-side apply and return it; `epoch` is stamped on it, not on its template.
 
-        `body` names its VLLMService by label and controller reference. Raises Refused when the live object belongs to
-        somebody else, Conflict when it is going away or a later leader wrote it.
+        `body` names its VLLMService by label, and by controller reference unless it shall outlive it. Raises Refused
+        when the live object belongs to somebody else, Conflict when it is going away or a later leader wrote it.
         """
         kind = kind_of(body)
         metadata: Object = body["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         controller = controller_of(body)
-        if controller is None or SERVICE not in metadata.get("labels", {}):
-            raise ValueError(f"{kind.kind} {name} does not name its VLLMService by label and controller reference")
+        service_name: str = metadata["labels"][SERVICE]
         async with self._admitted("apply", kind):
             live = await self._live(kind, namespace=namespace, name=name)
             stamped = metadata | {"annotations": {**metadata.get("annotations", {}), LEASE_EPOCH: str(epoch)}}
             if live is not None:
-                found = objection(
-                    live=live, service_name=metadata["labels"][SERVICE], service_uid=controller["uid"], epoch=epoch
-                )
+                service_uid = controller["uid"] if controller is not None else None
+                found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
                 if found is not None:
                     raise found
                 # Whoever deletes and re-creates the object between our look and our write gets no force from us.

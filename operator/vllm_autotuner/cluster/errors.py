@@ -22,6 +22,8 @@ from kubernetes.aio.config.config_exception import ConfigException
 
 NOT_OWNED: Final = "NotOwned"
 """The object exists and belongs to somebody else. Remedy: rename it, or hand it over by deleting it."""
+TERMINATING: Final = "Terminating"
+"""The object is on its way out; its name is free in a moment."""
 NEWER_EPOCH: Final = "NewerEpoch"
 """A later leader wrote the object: this process lost the lease without having noticed yet."""
 NOT_LEADER: Final = "NotLeader"

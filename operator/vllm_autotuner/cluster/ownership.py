@@ -8,36 +8,35 @@ Must not: ask the API, or decide what happens next (the error type says it).
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vllm_autotuner.cluster.errors import NEWER_EPOCH, NOT_OWNED, ClusterError, Conflict, Refused
+from vllm_autotuner.api.service import KIND
+from vllm_autotuner.cluster.errors import NEWER_EPOCH, NOT_OWNED, TERMINATING, ClusterError, Conflict, Refused
 from vllm_autotuner.workload.labels import LEASE_EPOCH, MANAGED_BY, OPERATOR, SERVICE
 
 Object = Mapping[str, Any]
 
 
-def objection(*, live: Object, service_name: str, service_uid: str, epoch: int) -> ClusterError | None:
+def objection(*, live: Object, service_name: str, service_uid: str | None, epoch: int) -> ClusterError | None:
     """Return why `live` must not be written on behalf of this VLLMService by the leader of `epoch`, None when it may.
 
+    `service_uid` None: the VLLMService keeps no controller reference on its children (they outlive it).
     Conflict when waiting helps (the object is going away, or a newer leader is at work), Refused when it does not.
     """
     metadata = live.get("metadata") or {}
     name = f"{live.get('kind', 'object')} {metadata.get('namespace')}/{metadata.get('name')}"
     if metadata.get("deletionTimestamp"):
-        return Conflict(f"{name} is being deleted", reason="Terminating")
+        return Conflict(f"{name} is being deleted", reason=TERMINATING)
     controller = controller_of(live)
     labels = metadata.get("labels") or {}
-    if controller is not None and controller.get("uid") != service_uid:
-        if controller.get("kind") == "VLLMService" and controller.get("name") == service_name:
-            # The predecessor's, of the same name: garbage collection removes it, then the name is free.
-            return Conflict(f"{name} belongs to a deleted VLLMService of this name", reason="Terminating")
-        return Refused(
-            f"{name} belongs to {controller.get('kind')} {controller.get('name')}; rename the VLLMService",
-            reason=NOT_OWNED,
-        )
-    if controller is None and (labels.get(MANAGED_BY) != OPERATOR or labels.get(SERVICE) != service_name):
-        return Refused(
-            f"{name} exists and is managed by {_managed_by(live)}; delete it or rename the VLLMService",
-            reason=NOT_OWNED,
-        )
+    if controller is None:
+        if labels.get(MANAGED_BY) != OPERATOR or labels.get(SERVICE) != service_name:
+            found = f"{name} exists and is managed by {_managed_by(live)}"
+            return Refused(f"{found}; delete it or rename the VLLMService", reason=NOT_OWNED)
+    elif controller.get("kind") != KIND or controller.get("name") != service_name:
+        found = f"{name} belongs to {controller.get('kind')} {controller.get('name')}"
+        return Refused(f"{found}; rename the VLLMService", reason=NOT_OWNED)
+    elif service_uid is not None and controller.get("uid") != service_uid:
+        # Garbage collection removes the predecessor's children, then the name is free.
+        return Conflict(f"{name} belongs to a deleted VLLMService of this name", reason=TERMINATING)
     written_in = _epoch_of(metadata)
     if written_in is not None and written_in > epoch:
         return Conflict(f"{name} was written by the leader of epoch {written_in}, this is {epoch}", reason=NEWER_EPOCH)

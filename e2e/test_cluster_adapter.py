@@ -1,0 +1,357 @@
+"""The adapter's promises on a real API server, with the rights of the chart and no others."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.bed import Bed
+from e2e.control_plane import write_kubeconfig
+from e2e.operator_account import install, vllm_service
+from e2e.ports import free_ports
+from vllm_autotuner.cluster import adapter
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.client import Connection, connect
+from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound, Refused, Unavailable
+from vllm_autotuner.cluster.events import Event
+from vllm_autotuner.cluster.kinds import DEPLOYMENT, LEASE, VLLM_SERVICE, Kind
+from vllm_autotuner.cluster.lease import Election, LeaseSettings
+from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
+from vllm_autotuner.workload.labels import LEASE_EPOCH, MANAGED_BY, MANAGED_SELECTOR, OPERATOR, SERVICE
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(bed: Bed) -> Path:
+    return install(bed)
+
+
+@pytest.fixture
+async def connection(kubeconfig: Path) -> AsyncIterator[Connection]:
+    async with connect(kubeconfig) as connection:
+        yield connection
+
+
+@pytest.fixture
+def cluster(connection: Connection) -> Cluster:
+    return cluster_on(connection)
+
+
+def cluster_on(connection: Connection, **options: Any) -> Cluster:
+    throttle = Throttle(ThrottleSettings(), monotonic=time.monotonic)
+    return Cluster(connection, throttle=throttle, instance="test_1", **options)
+
+
+@pytest.fixture
+async def service(bed: Bed, cluster: Cluster, namespace: str) -> dict[str, Any]:
+    """A VLLMService, as the API server has it."""
+    bed.apply([vllm_service(namespace)])
+    return await cluster.read_service(namespace, "chat")
+
+
+def child(service: dict[str, Any], *, name: str = "chat", image: str = "python:3", **spec: Any) -> dict[str, Any]:
+    """A Deployment of this service, asking for no pods."""
+    metadata = service["metadata"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "labels": {MANAGED_BY: OPERATOR, SERVICE: metadata["name"]},
+            "ownerReferences": [
+                {
+                    "apiVersion": service["apiVersion"],
+                    "kind": service["kind"],
+                    "name": metadata["name"],
+                    "uid": metadata["uid"],
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [{"name": "vllm", "image": image}]},
+            },
+        }
+        | spec,
+    }
+
+
+STATUS = {"observedGeneration": 1, "replicas": 3, "cooldownUntil": "2026-11-20T12:00:00Z"}
+
+
+async def test_a_status_is_replaced_whole_and_the_spec_is_left_alone(cluster: Cluster, service: dict[str, Any]) -> None:
+    namespace = service["metadata"]["namespace"]
+    first = await cluster.write_status(
+        namespace, "chat", STATUS, resource_version=service["metadata"]["resourceVersion"]
+    )
+    assert first["status"] == STATUS
+    second = await cluster.write_status(
+        namespace, "chat", {"observedGeneration": 1}, resource_version=first["metadata"]["resourceVersion"]
+    )
+    live = await cluster.read_service(namespace, "chat")
+    assert live["status"] == second["status"] == {"observedGeneration": 1}, "a field that was left out survived"
+    assert live["spec"] == service["spec"]
+    assert live["metadata"]["generation"] == service["metadata"]["generation"]
+
+
+async def test_a_status_from_a_stale_read_is_a_conflict(bed: Bed, cluster: Cluster, service: dict[str, Any]) -> None:
+    namespace, version = service["metadata"]["namespace"], service["metadata"]["resourceVersion"]
+    bed.kubectl("annotate", "vllmservice", "chat", f"--namespace={namespace}", "someone=else")
+    with pytest.raises(Conflict) as caught:
+        await cluster.write_status(namespace, "chat", STATUS, resource_version=version)
+    assert caught.value.status == 409
+    assert "status" not in await cluster.read_service(namespace, "chat")
+
+
+async def test_a_status_never_reaches_a_successor_of_the_same_name(
+    bed: Bed, cluster: Cluster, service: dict[str, Any]
+) -> None:
+    namespace, version = service["metadata"]["namespace"], service["metadata"]["resourceVersion"]
+    bed.kubectl("delete", "vllmservice", "chat", f"--namespace={namespace}")
+    with pytest.raises(NotFound):
+        await cluster.write_status(namespace, "chat", STATUS, resource_version=version)
+    bed.apply([vllm_service(namespace)])
+    with pytest.raises(Conflict):
+        await cluster.write_status(namespace, "chat", STATUS, resource_version=version)
+
+
+async def test_an_apply_creates_then_updates_what_it_left_out_before(cluster: Cluster, service: dict[str, Any]) -> None:
+    created = await cluster.apply(child(service, minReadySeconds=5), epoch=7)
+    assert created["metadata"]["annotations"][LEASE_EPOCH] == "7"
+    assert LEASE_EPOCH not in json.dumps(created["spec"]), "a new leader would roll the fleet"
+    again = await cluster.apply(child(service, minReadySeconds=5), epoch=7)
+    assert again["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"], "the same apply wrote"
+    updated = await cluster.apply(child(service), epoch=8)
+    assert "minReadySeconds" not in updated["spec"]
+    assert updated["metadata"]["annotations"][LEASE_EPOCH] == "8"
+
+
+async def test_an_apply_takes_back_a_field_that_somebody_changed(
+    bed: Bed, cluster: Cluster, service: dict[str, Any]
+) -> None:
+    namespace = service["metadata"]["namespace"]
+    await cluster.apply(child(service), epoch=7)
+    bed.kubectl("set", "image", "deployment/chat", "vllm=other:1", f"--namespace={namespace}")
+    updated = await cluster.apply(child(service), epoch=7)
+    assert updated["spec"]["template"]["spec"]["containers"][0]["image"] == "python:3"
+
+
+async def test_an_apply_never_forces_itself_onto_another_owner(
+    bed: Bed, cluster: Cluster, service: dict[str, Any]
+) -> None:
+    theirs = child(service, image="theirs:1")
+    theirs["metadata"] = {"name": "chat", "namespace": service["metadata"]["namespace"], "labels": {MANAGED_BY: "Helm"}}
+    bed.apply([theirs])
+    before = await cluster.read(DEPLOYMENT, namespace=service["metadata"]["namespace"], name="chat")
+    with pytest.raises(Refused, match="managed by Helm and kubectl") as caught:
+        await cluster.apply(child(service), epoch=7)
+    assert caught.value.reason == "NotOwned"
+    after = await cluster.read(DEPLOYMENT, namespace=service["metadata"]["namespace"], name="chat")
+    assert after == before
+
+
+async def test_an_apply_of_a_deposed_leader_is_a_conflict(cluster: Cluster, service: dict[str, Any]) -> None:
+    await cluster.apply(child(service), epoch=8)
+    with pytest.raises(Conflict) as caught:
+        await cluster.apply(child(service, image="old:1"), epoch=7)
+    assert caught.value.reason == "NewerEpoch"
+
+
+class ReadsThePast:
+    """A connection whose reads answer with an object that is no longer there."""
+
+    def __init__(self, connection: Connection, past: dict[str, Any] | None) -> None:
+        self._connection = connection
+        self._past = past
+
+    async def request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        if method != "GET":
+            return await self._connection.request(method, path, **options)
+        if self._past is None:
+            raise NotFound("not there yet", reason="NotFound", status=404)
+        return self._past
+
+
+async def test_an_apply_misses_an_object_that_was_recreated_in_between(
+    bed: Bed, cluster: Cluster, connection: Connection, service: dict[str, Any]
+) -> None:
+    namespace = service["metadata"]["namespace"]
+    ours = await cluster.apply(child(service), epoch=7)
+    bed.kubectl("delete", "deployment", "chat", f"--namespace={namespace}", "--cascade=orphan")
+    foreign = child(service, image="theirs:1")
+    foreign["metadata"] = {"name": "chat", "namespace": namespace}
+    bed.apply([foreign])
+    with pytest.raises(ClusterError):
+        await cluster_on(ReadsThePast(connection, ours)).apply(child(service), epoch=7)  # type: ignore[arg-type]
+    live = await cluster.read(DEPLOYMENT, namespace=namespace, name="chat")
+    assert live["spec"]["template"]["spec"]["containers"][0]["image"] == "theirs:1"
+
+
+async def test_an_apply_does_not_force_when_somebody_created_the_name_first(
+    bed: Bed, cluster: Cluster, connection: Connection, service: dict[str, Any]
+) -> None:
+    namespace = service["metadata"]["namespace"]
+    foreign = child(service, image="theirs:1")
+    foreign["metadata"] = {"name": "chat", "namespace": namespace}
+    bed.apply([foreign])
+    with pytest.raises(Conflict):
+        await cluster_on(ReadsThePast(connection, None)).apply(child(service), epoch=7)  # type: ignore[arg-type]
+    live = await cluster.read(DEPLOYMENT, namespace=namespace, name="chat")
+    assert live["spec"]["template"]["spec"]["containers"][0]["image"] == "theirs:1"
+
+
+async def test_a_delete_hits_only_the_object_that_was_meant(cluster: Cluster, service: dict[str, Any]) -> None:
+    namespace = service["metadata"]["namespace"]
+    made = await cluster.apply(child(service), epoch=7)
+    with pytest.raises(Conflict):
+        await cluster.delete(DEPLOYMENT, namespace=namespace, name="chat", uid="11111111-1111-1111-1111-111111111111")
+    for _ in range(2):
+        await cluster.delete(DEPLOYMENT, namespace=namespace, name="chat", uid=made["metadata"]["uid"])
+    with pytest.raises(NotFound):
+        await cluster.read(DEPLOYMENT, namespace=namespace, name="chat")
+
+
+async def test_an_event_is_posted_exactly_once(bed: Bed, cluster: Cluster, service: dict[str, Any]) -> None:
+    namespace = service["metadata"]["namespace"]
+    happened = Event(reason="RolledBack", note="TPOT got worse", action="Rollback", transition="c1", warning=True)
+    for _ in range(3):
+        await cluster.post_event(service, happened, now=NOW)
+    found = json.loads(bed.kubectl("get", "events.events.k8s.io", f"--namespace={namespace}", "-o", "json"))["items"]
+    assert [(each["reason"], each["note"], each["type"]) for each in found] == [
+        ("RolledBack", "TPOT got worse", "Warning")
+    ]
+    assert "TPOT got worse" in bed.kubectl("describe", "vllmservice", "chat", f"--namespace={namespace}")
+
+
+async def test_a_write_after_losing_the_lead_is_not_sent(connection: Connection, service: dict[str, Any]) -> None:
+    outcomes: list[tuple[str, str, str]] = []
+    follower = cluster_on(connection, may_write=lambda: False, observe=lambda *seen: outcomes.append(seen))
+    with pytest.raises(Unavailable) as caught:
+        await follower.apply(child(service), epoch=7)
+    assert caught.value.reason == "NotLeader"
+    with pytest.raises(NotFound):
+        await follower.read(DEPLOYMENT, namespace=service["metadata"]["namespace"], name="chat")
+
+
+async def test_lists_come_in_pages_of_one_moment(
+    bed: Bed, cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "PAGE_SIZE", 2)
+    bed.apply([vllm_service(namespace, f"chat-{number}") for number in range(5)])
+    pages = [page async for page in cluster.pages(VLLM_SERVICE, namespace=namespace)]
+    assert [len(page.objects) for page in pages] == [2, 2, 1]
+    assert len({page.resource_version for page in pages}) == 1
+    assert all(each["kind"] == "VLLMService" and "spec" in each for page in pages for each in page.objects)
+    listed = await cluster.list_services(namespace)
+    assert {each["metadata"]["name"] for each in listed.objects} == {f"chat-{number}" for number in range(5)}
+    assert not any("spec" in each for each in listed.objects), "metadata was asked for"
+
+
+async def test_selectors_keep_other_peoples_objects_out(bed: Bed, cluster: Cluster, service: dict[str, Any]) -> None:
+    namespace = service["metadata"]["namespace"]
+    foreign = child(service, name="theirs")
+    foreign["metadata"] = {"name": "theirs", "namespace": namespace}
+    bed.apply([foreign])
+    await cluster.apply(child(service), epoch=7)
+    pages = cluster.pages(DEPLOYMENT, namespace=namespace, selector=MANAGED_SELECTOR)
+    assert [each["metadata"]["name"] async for page in pages for each in page.objects] == ["chat"]
+
+
+async def test_annotations_are_set_and_removed(cluster: Cluster, service: dict[str, Any]) -> None:
+    namespace = service["metadata"]["namespace"]
+    paused = await cluster.annotate_service(namespace, "chat", {"vllm-autotuner.dev/paused": "true"})
+    assert paused["metadata"]["annotations"]["vllm-autotuner.dev/paused"] == "true"
+    resumed = await cluster.annotate_service(namespace, "chat", {"vllm-autotuner.dev/paused": None})
+    assert "vllm-autotuner.dev/paused" not in resumed["metadata"].get("annotations", {})
+    assert resumed["metadata"]["generation"] == service["metadata"]["generation"]
+
+
+async def test_the_crd_is_found(cluster: Cluster) -> None:
+    assert await cluster.serves_crd()
+
+
+async def test_what_the_account_may_not_do_is_refused_with_the_rule_that_is_missing(
+    cluster: Cluster, namespace: str
+) -> None:
+    secrets = Kind(api_version="v1", kind="Secret", plural="secrets")
+    with pytest.raises(Refused, match="cannot get resource") as caught:
+        await cluster.read(secrets, namespace=namespace, name="token")
+    assert (caught.value.status, caught.value.reason) == (403, "Forbidden")
+
+
+async def test_an_invalid_child_is_refused_with_the_servers_words(cluster: Cluster, service: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="selector"):
+        await cluster.apply(child(service, selector={"matchLabels": {"app": "x"}}), epoch=7)
+
+
+async def test_a_log_that_is_not_there_is_not_found(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(NotFound):
+        await cluster.pod_log(namespace, "nobody", "vllm", tail_bytes=100)
+
+
+async def test_a_server_that_is_not_there_is_unavailable(bed: Bed, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    write_kubeconfig(
+        tmp_path / "kubeconfig", server=f"https://127.0.0.1:{port}", ca_file=bed.ca_file, token="irrelevant"
+    )
+    async with connect(tmp_path / "kubeconfig") as connection:
+        with pytest.raises(Unavailable):
+            await cluster_on(connection).serves_crd()
+
+
+async def test_a_token_that_is_not_accepted_is_waited_for(bed: Bed, tmp_path: Path) -> None:
+    write_kubeconfig(tmp_path / "kubeconfig", server=bed.api_url, ca_file=bed.ca_file, token="expired")
+    async with connect(tmp_path / "kubeconfig") as connection:
+        with pytest.raises(Unavailable) as caught:
+            await cluster_on(connection).serves_crd()
+    assert caught.value.status == 401
+
+
+async def test_a_lease_changes_hands_on_release_and_on_silence(
+    bed: Bed, connection: Connection, kubeconfig: Path, namespace: str
+) -> None:
+    settings = LeaseSettings(lease_duration=3, renew_deadline=2, retry_period=0.2, request_timeout=1)
+
+    def contender(name: str) -> Election:
+        return Election(
+            connection,
+            namespace=namespace,
+            name="tuner",
+            identity=name,
+            settings=settings,
+            monotonic=time.monotonic,
+            wall=lambda: NOW + timedelta(seconds=time.monotonic()),
+        )
+
+    first, second, third = contender("a"), contender("b"), contender("c")
+    stop = asyncio.Event()
+    leading = asyncio.create_task(first.run(stop))
+    async with asyncio.timeout(20):
+        await first.leading.wait()
+        epoch = first.epoch
+        await second.step()
+        assert not second.is_leader
+        stop.set()
+        await leading
+        await second.step()
+        assert second.is_leader, "a released lease is free at once"
+        assert second.epoch == epoch + 1
+        while not third.is_leader:  # `second` is silent from here on, as if it had crashed
+            assert not (second.is_leader and third.is_leader)
+            await third.step()
+            await asyncio.sleep(0.05)
+    assert not second.is_leader
+    assert third.epoch == epoch + 2
+    lease = await connection.request("GET", LEASE.path(namespace, "tuner"))
+    assert lease["spec"]["holderIdentity"] == "c"
