@@ -17,7 +17,7 @@ from e2e.ports import free_ports
 from vllm_autotuner.cluster import adapter
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.client import Connection, connect
-from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound, Refused, Unavailable
+from vllm_autotuner.cluster.errors import Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, LEASE, VLLM_SERVICE, Kind
 from vllm_autotuner.cluster.lease import Election, LeaseSettings
@@ -192,7 +192,7 @@ async def test_an_apply_misses_an_object_that_was_recreated_in_between(
     foreign = child(service, image="theirs:1")
     foreign["metadata"] = {"name": "chat", "namespace": namespace}
     bed.apply([foreign])
-    with pytest.raises(ClusterError):
+    with pytest.raises(Conflict):
         await cluster_on(ReadsThePast(connection, ours)).apply(child(service), epoch=7)  # type: ignore[arg-type]
     live = await cluster.read(DEPLOYMENT, namespace=namespace, name="chat")
     assert live["spec"]["template"]["spec"]["containers"][0]["image"] == "theirs:1"

@@ -1,10 +1,10 @@
 """Why the Kubernetes API did not do what it was asked, split by what to do next. No library exception leaves `cluster`.
 
 * ClusterError
-  - Conflict      409, 410, or a precondition of ours   -> read again, decide again
-  - NotFound      404                                   -> forget the object
-  - Refused       other 4xx, or an object not ours      -> tell the admin; the same request fails again
-  - Unavailable   no answer, 401, 408, 429, 5xx         -> next tick, not before `retry_after`
+  - Conflict      409, 410, a uid that changed, or a precondition of ours -> read again, decide again
+  - NotFound      404                                                     -> forget the object
+  - Refused       other 4xx, or an object not ours                        -> tell the admin; asking again fails too
+  - Unavailable   no answer, 401, 408, 429, 5xx                           -> next tick, not before `retry_after`
 
 Apart from the client, because callers match on these types and must not see which library made the request.
 Must not: retry (the next tick is the retry), log (the caller knows what it was doing).
@@ -80,7 +80,8 @@ def from_response(*, status: int, body: bytes, headers: Mapping[str, str], reque
     answer = _status_object(body)
     reason = str(answer.get("reason") or f"HTTP{status}")
     message = f"{request}: {answer.get('message') or body[:200].decode(errors='replace') or reason}"
-    if status in (409, 410):
+    if status in (409, 410) or "metadata.uid" in _fields_of(answer):
+        # A uid that does not fit is "invalid" (422) to the API: the object was deleted and created again under us.
         return Conflict(message, reason=reason, status=status)
     if status == 404:
         return NotFound(message, reason=reason, status=status)
@@ -111,6 +112,12 @@ def _status_object(body: bytes) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}
+
+
+def _fields_of(answer: Mapping[str, Any]) -> list[Any]:
+    details = answer.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return [cause.get("field") for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []
 
 
 def _retry_after(answer: Mapping[str, Any], headers: Mapping[str, str]) -> float | None:
