@@ -85,6 +85,9 @@ class Reason(StrEnum):
     INVALID_STATUS = "InvalidStatus"
     """Stalled: the status was edited into something unreadable. Remedy: repair or remove the named field."""
 
+    NOT_SUPPORTED = "NotSupportedYet"
+    """Stalled: the object asks for something that this version lacks. The message says what to do instead."""
+
     FORBIDDEN = "Forbidden"
     """Stalled: the operator lacks a permission. Remedy: the rule of the Helm chart that the message names."""
 

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Measurement
+from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Measurement, VLLMServiceStatus
 from vllm_autotuner.change.effective import settled_knobs
 from vllm_autotuner.planning.proposal import Proposal
 
@@ -18,15 +18,16 @@ def begin(
     proposal: Proposal,
     *,
     service: VLLMService,
+    status: VLLMServiceStatus,
     hash_of: Callable[[EngineKnobs], str],
     baseline: Measurement,
     epoch: int,
     now: datetime,
 ) -> ActiveChange:
     """Write down the intent: what runs now, what shall run, what was measured before. Touches nothing."""
-    before = settled_knobs(service.spec, service.status)
+    before = settled_knobs(service.spec, status)
     after = with_value(before, proposal)
-    attempt = len(service.status.history)
+    attempt = status.history[-1].id if status.history else ""
     generation = service.metadata.generation
     text = f"{service.metadata.uid}/{generation}/{attempt}/{proposal.knob.value}={proposal.value}"
     return ActiveChange(

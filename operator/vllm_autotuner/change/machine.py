@@ -31,8 +31,10 @@ class Rollout:
 
     config_hash: str | None
     """Of the live Deployment; None when there is none."""
+    rolled_out: bool
+    """Every pod that exists is of the live configuration; none of an older one is left."""
     settled: bool
-    """Rolled out completely, every replica ready."""
+    """Rolled out, and every replica ready."""
     ready: int
     replicas: int
     crashed: str = ""

@@ -1,16 +1,231 @@
-"""The fleet loop: one tick every interval for all services."""
+"""The fleet loop: every interval, in the leader only, one look at the metrics of all services, then each in turn.
+
+Order for each service: decide, write the status, announce what it says, only then make the workload follow it. Killed
+between any two of these, the next leader reads the same status and goes on: intent stands before effect (T01).
+Must not: decide anything itself. An exception for one service never reaches the others.
+"""
 
 import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import datetime
 
+from vllm_autotuner.api.model import to_wire
+from vllm_autotuner.api.service import InvalidService, VLLMService
+from vllm_autotuner.api.status import VLLMServiceStatus
+from vllm_autotuner.change.effective import effective_knobs
+from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound
+from vllm_autotuner.cluster.events import Event
+from vllm_autotuner.control.announcing import announcements
 from vllm_autotuner.control.context import ControlContext
+from vllm_autotuner.control.invalid import adopting, invalid
+from vllm_autotuner.control.looking import approved_id, hash_of, is_paused, observed, rollout_of, verification_of
+from vllm_autotuner.control.registry import Key, RegistrySnapshot
+from vllm_autotuner.control.remembering import Memories
+from vllm_autotuner.control.sight import Sight, wanted_replicas
+from vllm_autotuner.control.sources import Sources
+from vllm_autotuner.control.tick import Decision, decide
+from vllm_autotuner.control.views import ServiceEntry
+from vllm_autotuner.observation.snapshot import FleetSnapshot
+from vllm_autotuner.workload.hashing import RENDERING_VERSION
+from vllm_autotuner.workload.rendering import pod_selector, render_deployment, render_service
+
+__all__ = ["FleetLoop", "run_fleet_loop"]
+
+logger = logging.getLogger(__name__)
 
 
 async def run_fleet_loop(context: ControlContext, stop: asyncio.Event) -> None:
     """Tick until `stop`."""
-    while not stop.is_set():
-        context.heartbeat.beat()
+    sources = Sources(context.settings)
+    loop = FleetLoop(context, sources=sources)
+    try:
+        while not stop.is_set():
+            context.heartbeat.beat()
+            started = context.monotonic()
+            await loop.tick()
+            rest = context.settings.interval.total_seconds() - (context.monotonic() - started)
+            try:
+                async with asyncio.timeout(max(0.0, rest)):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+    finally:
+        await sources.close()
+
+
+class FleetLoop:
+    """Keeps between ticks only what a restart may forget: what was seen last, and since when this process leads."""
+
+    def __init__(self, context: ControlContext, *, sources: Sources) -> None:
+        self._context = context
+        self._sources = sources
+        self._memories = Memories()
+        self._epoch: int | None = None
+        self._watching_since: datetime | None = None
+
+    async def tick(self) -> None:
+        """Look once at everything. Followers look at nothing: they only keep their registry warm."""
+        context = self._context
+        context.metrics.leader.set(1 if context.election.is_leader else 0)
+        if not context.election.is_leader:
+            self._epoch = None
+            return
+        if self._epoch != context.election.epoch:
+            self._epoch, self._watching_since = context.election.epoch, context.wall()
+            self._memories = Memories()
+        fleet = context.registry.snapshot()
+        self._memories.keep_only({entry.uid for entry in fleet.services.values()})
+        snapshots = await self._sources.look(fleet.services.values(), at=context.wall().timestamp())
+        for name, snapshot in snapshots.items():
+            if snapshot.error is not None:
+                context.metrics.prometheus_errors.labels(source=name or "default", kind="Failed").inc()
+                logger.warning("metrics not available", extra={"source": name, "error": snapshot.error.why})
+        with context.metrics.tick_duration.time():
+            await self._each(fleet, snapshots)
+        classes: dict[str, int] = {}
+        for diagnosis in self._memories.classes():
+            classes[diagnosis] = classes.get(diagnosis, 0) + 1
+        context.metrics.set_services(classes)
+        context.metrics.ticks.labels(outcome="Done").inc()
+
+    async def _each(self, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]) -> None:
+        for count, (key, entry) in enumerate(fleet.services.items()):
+            if count % 50 == 0:
+                # A long tick must not look like a hung one, and the watches and the lease must breathe.
+                self._context.heartbeat.beat()
+                await asyncio.sleep(0)
+            try:
+                await self._one(key, entry, fleet=fleet, snapshots=snapshots)
+            except NotFound:
+                self._context.registry.services.evict(key, uid=entry.uid)
+            except ClusterError as error:
+                logger.warning("service not handled", extra={"service": "/".join(key), "error": str(error)})
+            except Exception:
+                # A poisoned object is reported on itself and never stops the others.
+                self._context.metrics.ticks.labels(outcome="Failed").inc()
+                logger.exception("service failed", extra={"service": "/".join(key)})
+                await self._report_failure(entry)
+
+    async def _one(
+        self, key: Key, entry: ServiceEntry, *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]
+    ) -> None:
+        service = entry.service
+        if isinstance(service, InvalidService):
+            if service.status is not None:
+                await self._write(entry, service.status, invalid(service, now=self._context.wall()))
+            return
+        if service.metadata.deleting:
+            return
+        if service.spec.engine is None:
+            await self._write(entry, service.status, adopting(service, now=self._context.wall()))
+            return
+        sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots)
+        decision = decide(sight)
         try:
-            async with asyncio.timeout(context.settings.interval.total_seconds()):
-                await stop.wait()
-        except TimeoutError:
-            continue
+            service, entry = await self._settle(entry, service, decision)
+        except Conflict:
+            # Someone wrote the object since our watch saw it: decide again from what the API server has now.
+            fresh = await self._read(key)
+            if not isinstance(fresh.service, VLLMService):
+                return
+            sight = await self._sight(key, fresh.service, fleet=fleet, snapshots=snapshots)
+            decision = decide(sight)
+            service, entry = await self._settle(fresh, fresh.service, decision)
+        self._memories.put(entry.uid, decision.history)
+        if decision.desired is not None:
+            gauge = self._context.metrics.desired_replicas
+            gauge.labels(namespace=key.namespace, name=key.name).set(decision.desired)
+        await self._follow(key, service, decision.status, fleet=fleet)
+
+    async def _sight(
+        self, key: Key, service: VLLMService, *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]
+    ) -> Sight:
+        context = self._context
+        pods = fleet.pods_of(key)
+        deployment = fleet.deployments.get(key)
+        now = context.wall()
+        return Sight(
+            service=service,
+            observation=observed(self._sources.of(service, snapshots), pods, now=now),
+            rollout=await rollout_of(deployment, pods, cluster=context.cluster),
+            verification=await verification_of(service, pods, cluster=context.cluster),
+            history=self._memories.of(service),
+            hash_of=lambda knobs: hash_of(service, knobs),
+            hash_version=RENDERING_VERSION,
+            paused=is_paused(service),
+            approved=approved_id(service),
+            now=now,
+            watching_since=self._watching_since or now,
+            epoch=context.election.epoch,
+            pods=deployment.current_replicas if deployment is not None else 0,
+            selector=pod_selector(service.metadata.name),
+        )
+
+    async def _settle(
+        self, entry: ServiceEntry, service: VLLMService, decision: Decision
+    ) -> tuple[VLLMService, ServiceEntry]:
+        """Persist the decision, then say what it means."""
+        written = await self._write(entry, service.status, decision.status)
+        if written is entry:
+            return service, entry
+        for event in announcements(service, decision.status, ended=decision.ended):
+            logger.info("announced", extra={"service": service.key, "reason": event.reason, "note": event.note})
+            await self._context.cluster.post_event(dict(entry.body), event, now=self._context.wall())
+        if decision.ended is not None:
+            change, ending = decision.ended
+            self._context.metrics.changes.labels(knob=change.knob, outcome=ending.outcome.value).inc()
+        found = written.service
+        return (found if isinstance(found, VLLMService) else service), written
+
+    async def _write(self, entry: ServiceEntry, before: VLLMServiceStatus, after: VLLMServiceStatus) -> ServiceEntry:
+        """Write the status if it says anything new. Raises Conflict when the object is no longer the one we read."""
+        wire = to_wire(after)
+        if wire == to_wire(before) and entry.body.get("status"):
+            return entry
+        body = await self._context.cluster.write_status(
+            entry.namespace, entry.name, wire, resource_version=entry.resource_version
+        )
+        # Our own write must not wait for the watch to come round: the next tick would decide on the old status.
+        self._context.registry.services.see(body)
+        return self._context.registry.services.views()[Key(entry.namespace, entry.name)]
+
+    async def _read(self, key: Key) -> ServiceEntry:
+        body = await self._context.cluster.read_service(key.namespace, key.name)
+        self._context.registry.services.see(body)
+        return self._context.registry.services.views()[key]
+
+    async def _follow(
+        self, key: Key, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot
+    ) -> None:
+        """Make the workload what the written status says; nothing to do in a steady state."""
+        context = self._context
+        knobs, replicas = effective_knobs(service.spec, status), wanted_replicas(service, status)
+        body = render_deployment(service, knobs, replicas)
+        live = fleet.deployments.get(key)
+        if live is None or self._memories.is_new(service.metadata.uid):
+            await context.cluster.apply(render_service(service), epoch=context.election.epoch)
+            self._memories.seen(service.metadata.uid)
+        same = (
+            live is not None
+            and live.config_hash == hash_of(service, knobs)
+            and (replicas is None or live.replicas == replicas)
+        )
+        if same:
+            return
+        logger.info("applying", extra={"service": service.key, "knobs": to_wire(knobs), "replicas": replicas})
+        applied = await context.cluster.apply(body, epoch=context.election.epoch)
+        context.registry.deployments.see(applied)
+
+    async def _report_failure(self, entry: ServiceEntry) -> None:
+        event = Event(
+            reason="ServiceFailed",
+            note="the operator failed on this object; its log has the cause. Other services are not affected",
+            action="Reconcile",
+            transition=f"failed/{entry.generation}",
+            warning=True,
+        )
+        try:
+            await self._context.cluster.post_event(dict(entry.body), event, now=self._context.wall())
+        except ClusterError as error:
+            logger.warning("failure not reported", extra={"service": entry.name, "error": str(error)})

@@ -64,15 +64,17 @@ class Context:
     """When this leader began to observe."""
     window: timedelta
     """The observation window."""
+    approved: bool = False
+    """A person approved this very recommendation."""
 
 
 Policy: TypeAlias = Callable[[Proposal, Context], Answer]
 
 
 def mode_applies(proposal: Proposal, context: Context) -> Answer:
-    """Only Automatic changes anything by itself (G01)."""
+    """Only Automatic changes anything by itself; Approve needs a person's word for this recommendation (G01, G41)."""
     mode = context.spec.tuning.mode
-    if mode is Mode.AUTOMATIC:
+    if mode is Mode.AUTOMATIC or (mode is Mode.APPROVE and context.approved):
         return Allow()
     return Hold(reason=HoldReason.MODE, message=f"spec.tuning.mode is {mode.value}: recommended, not applied")
 

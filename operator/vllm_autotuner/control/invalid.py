@@ -1,0 +1,41 @@
+"""What is said about an object that cannot be acted upon. Everything its status remembers is kept."""
+
+from datetime import datetime
+
+from vllm_autotuner.api.conditions import Condition, ConditionType, Reason, set_condition
+from vllm_autotuner.api.service import InvalidService, VLLMService
+from vllm_autotuner.api.status import VLLMServiceStatus
+
+__all__ = ["adopting", "invalid"]
+
+
+def invalid(service: InvalidService, *, now: datetime) -> VLLMServiceStatus:
+    """The status of an unreadable object: Stalled with the remedy; its workload is left as it is."""
+    status = service.status or VLLMServiceStatus()
+    reason = Reason(service.reason.value)
+    return _stalled(status, reason, service.message, generation=service.metadata.generation, now=now)
+
+
+def adopting(service: VLLMService, *, now: datetime) -> VLLMServiceStatus:
+    """The status of a service with targetRef, which this version accepts but does not look after."""
+    message = (
+        "spec.targetRef is not looked after in this version: set spec.engine, or use `vllm-autotuner diagnose` "
+        "against the same Prometheus"
+    )
+    reason = Reason.NOT_SUPPORTED
+    return _stalled(service.status, reason, message, generation=service.metadata.generation, now=now)
+
+
+def _stalled(
+    status: VLLMServiceStatus, reason: Reason, message: str, *, generation: int, now: datetime
+) -> VLLMServiceStatus:
+    conditions: tuple[Condition, ...] = status.conditions
+    for kind, state in (
+        (ConditionType.RECONCILING, False),
+        (ConditionType.STALLED, True),
+        (ConditionType.READY, False),
+    ):
+        conditions = set_condition(
+            conditions, type=kind, status=state, reason=reason, message=message, observed_generation=generation, now=now
+        )
+    return status.model_copy(update={"conditions": conditions, "observed_generation": generation})

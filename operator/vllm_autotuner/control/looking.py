@@ -1,0 +1,132 @@
+"""From the registry and the metrics to one `Sight`: what a tick needs to know about one service.
+
+The only reads of the API here are pod logs, and only where a decision waits for them: a start-up line while a change is
+verified, the end of a crashed start. Must not: write, or decide.
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.spec import Mode
+from vllm_autotuner.api.status import ChangeState
+from vllm_autotuner.change.machine import Rollout
+from vllm_autotuner.change.verification import Undecided, Verification, Witness, verify
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.errors import ClusterError
+from vllm_autotuner.control.views import ENGINE_CONTAINER, DeploymentView, PodView
+from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
+from vllm_autotuner.engine.startup_failure import parse_startup_failure
+from vllm_autotuner.observation.observation import Observation, observe
+from vllm_autotuner.observation.snapshot import FleetSnapshot
+from vllm_autotuner.workload.hashing import config_hash
+from vllm_autotuner.workload.rendering import render_deployment
+
+__all__ = ["APPROVE", "PAUSE", "approved_id", "hash_of", "is_paused", "observed", "rollout_of", "verification_of"]
+
+PAUSE: Final = "vllm-autotuner.dev/pause"
+"""Annotation: anything but "false" pauses, also what nobody can read."""
+APPROVE: Final = "vllm-autotuner.dev/approve"
+"""Annotation: the id of the recommendation that a person approves, in mode Approve."""
+
+START_LOG_BYTES: Final = 64 * 1024
+"""vLLM prints its arguments within its first lines; plugins and warnings before them stay far below this."""
+CRASH_LOG_BYTES: Final = 32 * 1024
+"""The root cause of a failed start was seen up to 7.2 KiB before the end of the log."""
+YOUNG: Final = timedelta(seconds=15)
+"""How long a ready pod may be missing from the metrics: discovery and the first scrape take this long."""
+
+logger = logging.getLogger(__name__)
+
+
+def hash_of(service: VLLMService, knobs: EngineKnobs) -> str:
+    """The hash of the workload that these knobs would give."""
+    return config_hash(render_deployment(service, knobs, None))
+
+
+def is_paused(service: VLLMService) -> bool:
+    """Whether a person said stop."""
+    annotation = service.metadata.annotations.get(PAUSE)
+    return service.spec.paused or (annotation is not None and annotation.strip().lower() != "false")
+
+
+def approved_id(service: VLLMService) -> str:
+    """The recommendation id that a person approved, empty when none or in another mode."""
+    if service.spec.tuning.mode is not Mode.APPROVE:
+        return ""
+    return service.metadata.annotations.get(APPROVE, "").strip()
+
+
+def observed(snapshot: FleetSnapshot, pods: Sequence[PodView], *, now: datetime) -> Observation:
+    """What the metrics say about these pods. Pods that are going away do not count, young ones are not missed yet."""
+    staying = [pod for pod in pods if not pod.deleting]
+    keys = {(pod.namespace, pod.name) for pod in staying if pod.ready}
+    grace = max(YOUNG, timedelta(seconds=3 * (snapshot.scrape_interval or 0)))
+    expected = [pod for pod in staying if pod.ready and pod.ready_since is not None and now - pod.ready_since > grace]
+    mine = [key for key in snapshot.engines if (key.namespace, key.pod) in keys]
+    return observe(snapshot, mine, expected=len(expected))
+
+
+async def rollout_of(deployment: DeploymentView | None, pods: Sequence[PodView], *, cluster: Cluster) -> Rollout:
+    """What the cluster says about the Deployment; the cause of a crash is read from the log of the crashed start."""
+    if deployment is None:
+        return Rollout(config_hash=None, rolled_out=False, settled=False, ready=0, replicas=0)
+    current = deployment.observed_generation >= deployment.generation
+    rolled_out = current and deployment.updated_replicas == deployment.current_replicas
+    complete = deployment.current_replicas == deployment.replicas == deployment.ready_replicas
+    latest = [pod for pod in pods if pod.config_hash == deployment.config_hash and not pod.deleting]
+    crashed = [pod for pod in latest if not pod.ready and pod.last_termination is not None and pod.restarts > 0]
+    return Rollout(
+        config_hash=deployment.config_hash,
+        rolled_out=rolled_out,
+        settled=rolled_out and complete and len(latest) >= deployment.replicas,
+        ready=deployment.ready_replicas,
+        replicas=deployment.replicas,
+        crashed=await _cause(crashed[0], cluster=cluster) if crashed else "",
+        unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), ""),
+    )
+
+
+async def _cause(pod: PodView, *, cluster: Cluster) -> str:
+    """Why the engine did not start, in the engine's own words where the log has them."""
+    text = ""
+    for previous in (True, False):
+        try:
+            text = await cluster.pod_log(
+                pod.namespace, pod.name, ENGINE_CONTAINER, previous=previous, tail_bytes=CRASH_LOG_BYTES
+            )
+        except ClusterError as error:
+            logger.info("crash log not readable", extra={"pod": pod.name, "error": str(error)})
+            continue
+        if (failure := parse_startup_failure(text)) is not None:
+            return f"{failure.reason.value}: {failure.message}"
+    ended = pod.last_termination
+    code = "unknown" if ended is None or ended.exit_code is None else str(ended.exit_code)
+    return f"{pod.name} ended with exit code {code} {pod.restarts} time(s)"
+
+
+async def verification_of(service: VLLMService, pods: Sequence[PodView], *, cluster: Cluster) -> Verification:
+    """What the running engines say about the value under test; asked only while a change waits for the answer."""
+    change = service.status.active_change
+    if change is None or change.state is not ChangeState.VERIFYING:
+        return Undecided("nothing to verify")
+    serving = [pod for pod in pods if pod.ready and not pod.deleting and pod.config_hash == change.to.config_hash]
+    witnesses = [await _witness(pod, cluster=cluster) for pod in serving]
+    return verify(Knob(change.knob), change.to.knobs, witnesses=[one for one in witnesses if one is not None])
+
+
+async def _witness(pod: PodView, *, cluster: Cluster) -> Witness | None:
+    try:
+        asked = parse_flags(pod.args)
+    except FlagError as error:
+        logger.warning("arguments not readable", extra={"pod": pod.name, "error": str(error)})
+        return None
+    try:
+        log = await cluster.pod_log(pod.namespace, pod.name, ENGINE_CONTAINER, head_bytes=START_LOG_BYTES)
+    except ClusterError as error:
+        logger.info("start-up log not readable", extra={"pod": pod.name, "error": str(error)})
+        return Witness(pod=pod.name, asked=asked, started_with=None)
+    return Witness(pod=pod.name, asked=asked, started_with=parse_effective(log))

@@ -1,0 +1,281 @@
+"""What a status says to people and tools: diagnosis, recommendation, conditions, short texts.
+
+Apart from the decisions, because here nothing is decided. Written so that a steady state writes nothing: figures are
+taken anew only together with something that changed.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from vllm_autotuner.api.conditions import Condition, ConditionStatus, ConditionType, Reason, set_condition
+from vllm_autotuner.api.durations import format_duration
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.status import (
+    ActiveChange,
+    ChangeState,
+    CircuitState,
+    Contribution,
+    DiagnosisStatus,
+    Evidence,
+    Outcome,
+    Prediction,
+    Recommendation,
+    Summary,
+    VLLMServiceStatus,
+)
+from vllm_autotuner.change.effective import effective_knobs
+from vllm_autotuner.change.machine import Ending
+from vllm_autotuner.change.verdict import measure
+from vllm_autotuner.control.sight import Sight
+from vllm_autotuner.diagnosis.case import kv_mean
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.diagnose import Diagnosis
+from vllm_autotuner.diagnosis.objectives import Target, Targets
+from vllm_autotuner.guardrails.chain import Deny, Hold
+from vllm_autotuner.planning.proposal import Proposal
+
+__all__ = ["described", "recommended"]
+
+SAME_RECOMMENDATION: Final = 0.2
+"""A value that moved by less than this share is still the same recommendation: a new id for each tick would write each
+tick, and nobody could approve it. Our choice, unmeasured."""
+
+
+def recommended(
+    proposal: Proposal | None, held: Sequence[Hold | Deny], *, before: Recommendation | None, sight: Sight
+) -> Recommendation | None:
+    """The recommendation to show; the standing one while it still says the same."""
+    if proposal is None:
+        return None
+    current = None if proposal.current is None else str(proposal.current)
+    value = proposal.value
+    # The first objection by the chain's order; what keeps it from being applied is part of the explanation.
+    reason = proposal.reason + (f" Not applied: {held[0].message}." if held else "")
+    if before is not None and before.knob == proposal.knob.value and before.current == current:
+        standing = int(before.recommended) if before.recommended.isdecimal() else value
+        if abs(standing - value) <= SAME_RECOMMENDATION * standing:
+            return before if before.reason == reason else before.model_copy(update={"reason": reason})
+    text = f"{sight.service.metadata.uid}/{proposal.knob.value}/{current}/{value}"
+    return Recommendation(
+        id=hashlib.sha256(text.encode()).hexdigest()[:8],
+        knob=proposal.knob.value,
+        current=current,
+        recommended=str(value),
+        limited_by=proposal.limited_by,
+        predicted=tuple(
+            Prediction(name=each.name, unit=each.unit, current=_short(each.current), predicted=_short(each.predicted))
+            for each in proposal.predicted
+        ),
+        reason=reason,
+        confidence=proposal.confidence,
+        first_seen=sight.now,
+    )
+
+
+def described(
+    status: VLLMServiceStatus,
+    *,
+    sight: Sight,
+    diagnosis: Diagnosis,
+    targets: Targets,
+    ended: tuple[ActiveChange, Ending] | None,
+) -> VLLMServiceStatus:
+    """Complete a decided status with everything that only reports."""
+    before = sight.service.status
+    named = _diagnosis(diagnosis, before=before.diagnosis)
+    status = status.model_copy(
+        update={
+            "observed_generation": sight.service.metadata.generation,
+            "diagnosis": named,
+            "replicas": sight.pods,
+            "ready_replicas": sight.rollout.ready,
+            "selector": sight.selector,
+        }
+    )
+    status = status.model_copy(update={"conditions": _conditions(status, sight, diagnosis=diagnosis, ended=ended)})
+    # The short texts move with every request; they are only refreshed when something else is written anyway.
+    if status.model_copy(update={"summary": before.summary}) == before:
+        return before
+    return status.model_copy(update={"summary": _summary(status, sight, targets=targets)})
+
+
+def _diagnosis(diagnosis: Diagnosis, *, before: DiagnosisStatus | None) -> DiagnosisStatus:
+    contributing = tuple(
+        Contribution(class_=part.diagnosis.value, message=part.message) for part in diagnosis.contributing
+    )
+    if (
+        before is not None
+        and before.class_ == diagnosis.primary
+        and before.confidence is diagnosis.confidence
+        and [part.class_ for part in before.contributing] == [part.class_ for part in contributing]
+    ):
+        return before
+    return DiagnosisStatus(
+        class_=diagnosis.primary.value,
+        confidence=diagnosis.confidence,
+        since=datetime.fromtimestamp(diagnosis.since, tz=UTC),
+        message=diagnosis.message,
+        evidence=tuple(
+            Evidence(
+                name=each.name,
+                value=_short(each.value),
+                unit=each.unit,
+                threshold=_short(each.threshold),
+                window=None if each.window is None else format_duration(timedelta(seconds=each.window)),
+                note=each.note or None,
+            )
+            for each in diagnosis.evidence
+        ),
+        contributing=contributing,
+    )
+
+
+def _conditions(
+    status: VLLMServiceStatus,
+    sight: Sight,
+    *,
+    diagnosis: Diagnosis,
+    ended: tuple[ActiveChange, Ending] | None,
+) -> tuple[Condition, ...]:
+    conditions = status.conditions
+    generation, now = sight.service.metadata.generation, sight.now
+
+    def put(kind: ConditionType, state: ConditionStatus | bool, reason: Reason, message: str) -> None:
+        nonlocal conditions
+        conditions = set_condition(
+            conditions,
+            type=kind,
+            status=state,
+            reason=reason,
+            message=message,
+            observed_generation=generation,
+            now=now,
+        )
+
+    for kind, state, reason, message in (*_serving(status, sight), _metrics(diagnosis), _recommending(status, sight)):
+        put(kind, state, reason, message)
+    change = status.active_change
+    about = "" if change is None else f"{change.knob} {change.from_value or 'default'} -> {change.to_value}"
+    state_text = "" if change is None else f"{about}: {change.state.value}"
+    put(ConditionType.TUNING_IN_PROGRESS, change is not None, Reason.CHANGE_ACTIVE, state_text)
+    if ended is not None:
+        finished, ending = ended
+        good = ending.outcome is Outcome.SUCCEEDED
+        message = f"{finished.knob}={finished.to_value}: {ending.reason}"
+        put(ConditionType.LAST_CHANGE_SUCCEEDED, good, Reason(ending.outcome.value), message)
+    by_spec = sight.service.spec.paused
+    paused_by = Reason.PAUSED_BY_SPEC if by_spec else Reason.PAUSED_BY_ANNOTATION
+    where = "spec.paused is true" if by_spec else "the annotation vllm-autotuner.dev/pause is set"
+    put(ConditionType.PAUSED, sight.paused, paused_by, f"{where}; serving goes on, nothing is tuned")
+    circuit = status.circuit
+    is_open = (
+        circuit is not None
+        and circuit.state is CircuitState.OPEN
+        and not (circuit.until is not None and now >= circuit.until)
+    )
+    why = circuit.reason if circuit is not None else ""
+    put(ConditionType.CIRCUIT_OPEN, is_open, Reason.REPEATED_ROLLBACKS, f"{why}: recommendations only")
+    return conditions
+
+
+def _serving(
+    status: VLLMServiceStatus, sight: Sight
+) -> tuple[tuple[ConditionType, ConditionStatus | bool, Reason, str], ...]:
+    """Ready, Reconciling, Stalled and RollbackFailed: the four that must never contradict each other."""
+    rollout, spec, change = sight.rollout, sight.service.spec, status.active_change
+    floor = spec.scaling.min_replicas if spec.scaling is not None else (spec.replicas or 0)
+    failed = (
+        change is not None
+        and change.state is ChangeState.ROLLING_BACK
+        and change.deadline is not None
+        and sight.now >= change.deadline
+    )
+    if failed:
+        message = "the last known good configuration does not become ready: look at its pods"
+        return (
+            (ConditionType.RECONCILING, False, Reason.PROGRESSING, ""),
+            (ConditionType.READY, False, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
+            (ConditionType.ROLLBACK_FAILED, True, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
+            (ConditionType.STALLED, True, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
+        )
+    enough = rollout.ready >= floor
+    # Tuning is not reconciling: a rollout that a change causes leaves a service that serves its spec Ready.
+    follows_spec = change is None and (
+        rollout.config_hash is None
+        or (status.effective is not None and rollout.config_hash != status.effective.config_hash)
+        or not rollout.rolled_out
+    )
+    served = f"{rollout.ready} of {floor} replica(s) serve"
+    if rollout.crashed and not enough:
+        served += f"; {rollout.crashed}"
+    elif rollout.unschedulable and not enough:
+        served += f"; {rollout.unschedulable}"
+    waiting = follows_spec or not enough
+    reason = Reason.PROGRESSING if follows_spec else Reason.REPLICAS_UNAVAILABLE
+    return (
+        (ConditionType.ROLLBACK_FAILED, False, Reason.LAST_KNOWN_GOOD_NOT_SERVING, ""),
+        (ConditionType.STALLED, False, Reason.LAST_KNOWN_GOOD_NOT_SERVING, ""),
+        (ConditionType.RECONCILING, waiting, reason, served),
+        (ConditionType.READY, not waiting, reason if waiting else Reason.SERVING, served),
+    )
+
+
+def _metrics(diagnosis: Diagnosis) -> tuple[ConditionType, bool, Reason, str]:
+    if diagnosis.primary is not DiagnosisClass.METRICS_BLIND:
+        return ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "fresh metrics of the engines"
+    failed = diagnosis.message.startswith("The metrics source failed")
+    stale = any(each.note.startswith("silent") for each in diagnosis.evidence)
+    reason = Reason.PROVIDER_ERROR if failed else Reason.METRICS_STALE if stale else Reason.METRICS_MISSING
+    return ConditionType.METRICS_AVAILABLE, False, reason, f"{diagnosis.message} Nothing is changed meanwhile."
+
+
+def _recommending(status: VLLMServiceStatus, sight: Sight) -> tuple[ConditionType, bool, Reason, str]:
+    found = status.recommendation
+    if found is None:
+        return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.NOTHING_TO_IMPROVE, "nothing to recommend"
+    message = f"{found.knob} {found.current or 'default'} -> {found.recommended}"
+    awaiting = sight.service.spec.tuning.mode.value == "Approve" and status.active_change is None
+    reason = Reason.AWAITING_APPROVAL if awaiting else Reason.RECOMMENDED
+    if awaiting:
+        message += (
+            f"; approve: kubectl annotate vllm {sight.service.metadata.name} vllm-autotuner.dev/approve={found.id}"
+        )
+    return ConditionType.RECOMMENDATION_AVAILABLE, True, reason, message
+
+
+def _summary(status: VLLMServiceStatus, sight: Sight, *, targets: Targets) -> Summary:
+    found = measure(sight.observation, targets=targets)
+    usages = [usage for engine in sight.observation.engines if (usage := kv_mean(engine)) is not None]
+    change = status.active_change
+    return Summary(
+        effective=_knobs_text(effective_knobs(sight.service.spec, status)),
+        ttft=_against(found.ttft_seconds, targets.ttft),
+        tpot=_against(found.tpot_seconds, targets.tpot),
+        kv_usage=f"{max(usages):.0%}" if usages else None,
+        change=None if change is None else f"{change.knob}={change.to_value} {change.state.value}",
+    )
+
+
+def _knobs_text(knobs: EngineKnobs) -> str:
+    parts = (
+        ("seqs", knobs.max_num_seqs),
+        ("len", knobs.max_model_len),
+        ("kv", knobs.kv_cache_dtype),
+        ("tp", knobs.tensor_parallel_size),
+    )
+    return " ".join(f"{name}={value}" for name, value in parts if value is not None) or "engine defaults"
+
+
+def _against(seconds: float | None, target: Target) -> str | None:
+    return None if seconds is None else f"{_duration(seconds)}/{_duration(target.seconds)}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f}ms" if seconds < 1 else f"{seconds:.1f}s"
+
+
+def _short(value: float | None) -> float | None:
+    """Three significant digits: enough to judge by, and the same text for the same state."""
+    return None if value is None else float(f"{value:.3g}")

@@ -1,0 +1,47 @@
+"""One service as one tick sees it: everything that a decision or a report may look at."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.status import VLLMServiceStatus
+from vllm_autotuner.change.machine import Rollout
+from vllm_autotuner.change.verification import Verification
+from vllm_autotuner.diagnosis.diagnose import History
+from vllm_autotuner.observation.observation import Observation
+
+__all__ = ["Sight", "wanted_replicas"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """One service as this tick sees it."""
+
+    service: VLLMService
+    observation: Observation
+    rollout: Rollout
+    verification: Verification
+    history: History
+    hash_of: Callable[[EngineKnobs], str]
+    """The hash of the workload rendered from these knobs."""
+    hash_version: int
+    paused: bool
+    approved: str
+    """The recommendation id that a person approved; empty when none is."""
+    now: datetime
+    watching_since: datetime
+    epoch: int
+    pods: int = 0
+    """Pods of the workload that exist, ready or not."""
+    selector: str = ""
+
+
+def wanted_replicas(service: VLLMService, status: VLLMServiceStatus) -> int | None:
+    """The replicas to ask for: the user's number, or the scaled one within its bounds."""
+    scaling = service.spec.scaling
+    if scaling is None:
+        return service.spec.replicas
+    known = status.effective.replicas if status.effective is not None else None
+    return max(scaling.min_replicas, min(scaling.max_replicas, known or scaling.min_replicas))

@@ -1,0 +1,249 @@
+"""What one tick decides for one service: everything known goes in, the next status and its Events come out.
+
+Pure: no I/O and no clock, so that a story of many ticks is a table in a test. The effects are not decided here: what
+the workload should run follows from the status (`change.effective`), and only from a status that has been written.
+Order within a tick: the spec, then health and the change under way, then new ideas, then the report.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.spec import Mode
+from vllm_autotuner.api.status import (
+    ActiveChange,
+    Effective,
+    LastKnownGood,
+    Outcome,
+    Recommendation,
+    Source,
+    VLLMServiceStatus,
+)
+from vllm_autotuner.change.begin import begin
+from vllm_autotuner.change.effective import effective_knobs, settled_knobs, spec_knobs
+from vllm_autotuner.change.machine import Ending, World, advance
+from vllm_autotuner.change.memory import failed_seats, remembered, spent
+from vllm_autotuner.change.verdict import measure
+from vllm_autotuner.control.reporting import described, recommended
+from vllm_autotuner.control.sight import Sight, wanted_replicas
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
+from vllm_autotuner.diagnosis.objectives import Targets, targets_of
+from vllm_autotuner.guardrails.chain import Context, objections
+from vllm_autotuner.planning.plan import plan
+from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.situation import Situation
+from vllm_autotuner.scaling.replicas import desired_replicas
+
+__all__ = ["Decision", "decide"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The next status, and what to remember until the next tick."""
+
+    status: VLLMServiceStatus
+    history: History
+    diagnosis: Diagnosis
+    ended: tuple[ActiveChange, Ending] | None = None
+    desired: int | None = None
+    """Replicas that demand asks for; None where they are not ours."""
+
+
+def decide(sight: Sight) -> Decision:
+    """Take one tick's decisions."""
+    service, status = sight.service, sight.service.status
+    targets = targets_of(service.spec.objectives)
+    diagnosis, history = diagnose(
+        sight.observation, targets=targets, knobs=effective_knobs(service.spec, status), history=sight.history
+    )
+    status = _following_the_spec(status, sight)
+    status, ended = _change(status, sight, diagnosis=diagnosis, targets=targets)
+    status = _effective(status, sight)
+    status, desired = _ideas(status, sight, diagnosis=diagnosis, targets=targets, ended=ended is not None)
+    status = described(status, sight=sight, diagnosis=diagnosis, targets=targets, ended=ended)
+    return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended, desired=desired)
+
+
+def _following_the_spec(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
+    """A user who edits the workload under a change gets what he wrote; the change is over, its candidate unblamed."""
+    change, spec = status.active_change, sight.service.spec
+    if change is None or change.generation == sight.service.metadata.generation:
+        return status
+    untouched = sight.hash_of(change.from_.knobs) == change.from_.config_hash
+    if untouched and settled_knobs(spec, status) == change.from_.knobs:
+        kept = change.model_copy(update={"generation": sight.service.metadata.generation})
+        return status.model_copy(update={"active_change": kept})
+    ending = Ending(outcome=Outcome.SUPERSEDED, reason="the spec changed underneath")
+    return remembered(status, change, ending, spec=spec, now=sight.now)
+
+
+def _change(
+    status: VLLMServiceStatus, sight: Sight, *, diagnosis: Diagnosis, targets: Targets
+) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
+    change = status.active_change
+    if change is None:
+        return status, None
+    spec = sight.service.spec
+    world = World(
+        now=sight.now,
+        rollout=sight.rollout,
+        observation=sight.observation,
+        blind=diagnosis.primary is DiagnosisClass.METRICS_BLIND,
+        targets=targets,
+        strategy=spec.tuning.strategy,
+        verification=sight.verification,
+        paused=sight.paused,
+        abort=_abort(change, sight),
+    )
+    step = advance(change, world)
+    status = status.model_copy(update={"active_change": step.change})
+    if step.ending is None:
+        return status, None
+    if step.ending.outcome is Outcome.SUCCEEDED:
+        kept = change.to.knobs
+        status = status.model_copy(
+            update={
+                "effective": Effective(
+                    **kept.model_dump(),
+                    replicas=status.effective.replicas if status.effective else None,
+                    config_hash=change.to.config_hash,
+                    hash_version=sight.hash_version,
+                    since=sight.now,
+                    source=Source.TUNED,
+                    basis=spec_knobs(spec),
+                ),
+                "last_known_good": LastKnownGood(
+                    **kept.model_dump(),
+                    config_hash=change.to.config_hash,
+                    hash_version=sight.hash_version,
+                    verified_at=sight.now,
+                ),
+            }
+        )
+    return remembered(status, step.change, step.ending, spec=spec, now=sight.now), (step.change, step.ending)
+
+
+def _abort(change: ActiveChange, sight: Sight) -> str:
+    tuning = sight.service.spec.tuning
+    if tuning.mode not in (Mode.AUTOMATIC, Mode.APPROVE):
+        return f"spec.tuning.mode became {tuning.mode.value}"
+    bounds = tuning.max_num_seqs
+    allowed = bounds is not None and bounds.min <= int(change.to_value) <= bounds.max
+    if change.knob == Knob.MAX_NUM_SEQS and not allowed:
+        return "spec.tuning.maxNumSeqs no longer allows the value"
+    return ""
+
+
+def _effective(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
+    """Write down what the workload is asked to run, before anybody asks the workload."""
+    if status.active_change is not None:
+        return status
+    spec, before = sight.service.spec, status.effective
+    knobs = settled_knobs(spec, status)
+    tuned = before is not None and before.source is Source.TUNED and before.basis == spec_knobs(spec)
+    effective = Effective(
+        **knobs.model_dump(),
+        replicas=wanted_replicas(sight.service, status),
+        config_hash=sight.hash_of(knobs),
+        hash_version=sight.hash_version,
+        since=sight.now,
+        source=Source.TUNED if tuned else Source.SPEC,
+        basis=spec_knobs(spec),
+    )
+    if before is not None:
+        same = before.model_copy(update={"since": None}) == effective.model_copy(update={"since": None})
+        effective = before if same else effective
+    status = status.model_copy(update={"effective": effective})
+    good = status.last_known_good
+    serves = sight.rollout.settled and sight.rollout.config_hash == effective.config_hash
+    if serves and (good is None or good.config_hash != effective.config_hash):
+        good = LastKnownGood(
+            **knobs.model_dump(),
+            config_hash=effective.config_hash,
+            hash_version=sight.hash_version,
+            verified_at=sight.now,
+        )
+    return status.model_copy(update={"last_known_good": good})
+
+
+def _ideas(
+    status: VLLMServiceStatus, sight: Sight, *, diagnosis: Diagnosis, targets: Targets, ended: bool
+) -> tuple[VLLMServiceStatus, int | None]:
+    """Recommend, and where everything allows it begin a change or ask for other replicas."""
+    service, spec = sight.service, sight.service.spec
+    replicas = wanted_replicas(service, status)
+    if spec.tuning.mode is Mode.OFF:
+        return status.model_copy(update={"recommendation": None}), None
+    situation = Situation(
+        observation=sight.observation,
+        diagnosis=diagnosis,
+        targets=targets,
+        knobs=settled_knobs(spec, status),
+        tuning=spec.tuning,
+        replicas=replicas if replicas is not None else 1,
+        scaling=spec.scaling,
+        failed_seats=failed_seats(spec, status, now=sight.now),
+    )
+    proposal = plan(situation).proposal
+    context = Context(
+        now=sight.now,
+        spec=spec,
+        status=status,
+        diagnosis=diagnosis,
+        paused=sight.paused,
+        settled=sight.rollout.settled and not ended,
+        watching_since=sight.watching_since,
+        window=timedelta(seconds=sight.observation.window),
+        approved=_is_approved(status.recommendation, proposal, sight=sight),
+    )
+    held = objections(proposal, context) if proposal is not None else ()
+    status = status.model_copy(
+        update={"recommendation": recommended(proposal, held, before=status.recommendation, sight=sight)}
+    )
+    if proposal is not None and proposal.knob is not Knob.REPLICAS and not held:
+        return _begun(status, proposal, sight=sight, targets=targets), replicas
+    if spec.scaling is None or replicas is None or not _may_scale(status, sight):
+        return status, None if spec.scaling is None else replicas
+    scale = desired_replicas(
+        current=replicas,
+        ready=sight.rollout.ready,
+        scaling=spec.scaling,
+        diagnosis=diagnosis,
+        observation=sight.observation,
+        now=sight.now,
+    )
+    if status.effective is not None and scale.replicas != status.effective.replicas:
+        effective = status.effective.model_copy(update={"replicas": scale.replicas})
+        status = status.model_copy(update={"effective": effective})
+    return status, scale.replicas
+
+
+def _begun(status: VLLMServiceStatus, proposal: Proposal, *, sight: Sight, targets: Targets) -> VLLMServiceStatus:
+    change = begin(
+        proposal,
+        service=sight.service,
+        status=status,
+        hash_of=sight.hash_of,
+        baseline=measure(sight.observation, targets=targets),
+        epoch=sight.epoch,
+        now=sight.now,
+    )
+    return status.model_copy(update={"active_change": change, "budget": spent(status.budget, now=sight.now)})
+
+
+def _may_scale(status: VLLMServiceStatus, sight: Sight) -> bool:
+    """Replicas are written in Automatic only, and never beside a change: the verdict would judge both."""
+    return sight.service.spec.tuning.mode is Mode.AUTOMATIC and not sight.paused and status.active_change is None
+
+
+def _is_approved(standing: Recommendation | None, proposal: Proposal | None, *, sight: Sight) -> bool:
+    """Whether a person approved this very recommendation: same id, and still what would be proposed now."""
+    return (
+        standing is not None
+        and proposal is not None
+        and bool(sight.approved)
+        and standing.id == sight.approved
+        and standing.knob == proposal.knob.value
+        and standing.recommended == str(proposal.value)
+    )
