@@ -5,7 +5,6 @@ Must not: know the product, or run it with the admin's token (`service_account_k
 Assumes that the caller is already where the bed shall live (see `enter`); there `AUTOTUNER_BED_MODE` is set.
 """
 
-import asyncio
 import json
 import os
 import shutil
@@ -105,7 +104,10 @@ class Bed:
             ),
         )
         self.prometheus_url = self.prometheus.url
-        await asyncio.gather(self.start_agent(), self.prometheus.start())
+        # At the same time, for either waits a second for the API.
+        self._launch_agent()
+        await self.prometheus.start()
+        await self._agent_ready()
         self.state.write(
             ready=True,
             mode=self.mode,
@@ -115,7 +117,11 @@ class Bed:
         )
 
     async def start_agent(self) -> None:
-        """Start the process node and wait until the scheduler may use it; also after `stop_agent`."""
+        """Start the process node again after `stop_agent`, and wait until the scheduler may use it."""
+        self._launch_agent()
+        await self._agent_ready()
+
+    def _launch_agent(self) -> None:
         command = [
             *(sys.executable, "-m", "e2e.agent"),
             *("--kubeconfig", str(self.admin_kubeconfig)),
@@ -126,6 +132,8 @@ class Bed:
             *("--gpus", str(self._gpus)),
         ]
         self.processes.start(AGENT, command, environment=os.environ | {"PYTHONPATH": import_path()})
+
+    async def _agent_ready(self) -> None:
         await self.processes.wait_ready(AGENT, self._node_usable, seconds=START_SECONDS)
 
     def set_images(self, rows: Sequence[Mapping[str, object]]) -> None:

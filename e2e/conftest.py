@@ -17,6 +17,7 @@ from e2e.binaries import ensure_binaries
 from e2e.errors import BedError
 
 _NUMBERS = itertools.count(1)
+_LOGS = pytest.StashKey[Path]()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -25,6 +26,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and {"bed", "binaries"} & set(item.fixturenames):
             item.add_marker(pytest.mark.control_plane)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say where the bed's logs are when something failed."""
+    logs = config.stash.get(_LOGS, None)
+    if logs is not None and any(terminalreporter.stats.get(kind) for kind in ("failed", "error")):
+        terminalreporter.write_line(f"logs of the bed: {logs}")
 
 
 @pytest.fixture(scope="session")
@@ -41,10 +49,13 @@ def binaries(pytestconfig: pytest.Config) -> Mapping[str, Path]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def bed(binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bed]:
+async def bed(
+    binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> AsyncIterator[Bed]:
     """The one bed of this run: control plane, process node with 8 GPUs, Prometheus."""
     assert binaries
     bed = Bed(state_dir=tmp_path_factory.mktemp("bed"))
+    pytestconfig.stash[_LOGS] = bed.state_dir / "logs"
     try:
         await bed.start()
     except BedError as error:
