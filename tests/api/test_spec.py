@@ -32,6 +32,12 @@ def test_an_accepted_spec_survives_the_wire(case: Case) -> None:
     assert VLLMServiceSpec.model_validate(to_wire(spec)) == spec
 
 
+def test_no_field_of_the_complete_object_is_ignored() -> None:
+    complete = next(case for case in CASES if case.id == "every field").manifest("prod")["spec"]
+    read = VLLMServiceSpec.model_validate(complete)
+    assert read.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True) == complete
+
+
 def test_what_is_left_out_has_its_documented_default() -> None:
     spec = VLLMServiceSpec.model_validate(dict(SMALLEST))
     assert spec.tuning.mode is Mode.RECOMMEND

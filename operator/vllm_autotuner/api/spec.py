@@ -170,7 +170,8 @@ class Objectives(ApiModel):
     tpot: Objective | None = None
     """Time per output token. Default: none."""
 
-    e2e: Objective | None = None
+    # Named by hand: the generator of the other names would make it `e2E`.
+    e2e: Annotated[Objective | None, Field(alias="e2e")] = None
     """From request to last token. Default: none."""
 
 
