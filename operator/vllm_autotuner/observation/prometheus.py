@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -18,7 +19,7 @@ from vllm_autotuner.observation.errors import Overloaded, Rejected, Unreachable,
 from vllm_autotuner.observation.questions import Question, promql
 from vllm_autotuner.observation.series import Series
 
-__all__ = ["PrometheusAddress", "PrometheusSource", "fetch_page"]
+__all__ = ["PrometheusAddress", "PrometheusSource", "fetch_page", "refuse_unusable_url"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +40,26 @@ class PrometheusSource:
     """Answers questions by instant queries."""
 
     def __init__(self, address: PrometheusAddress, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """Raises Rejected for a URL or a CA file that can never work."""
         self._address = address
+        refuse_unusable_url(address.url)
         verify: Any = True
         if address.ca_file is not None:
             try:
                 verify = httpx.create_ssl_context(verify=str(address.ca_file))
             except OSError as error:
                 raise Rejected(f"cannot read the CA file {address.ca_file}: {error.strerror}") from error
-        self._client = httpx.AsyncClient(
-            base_url=address.url.rstrip("/") + "/",
-            timeout=address.timeout.total_seconds(),
-            limits=httpx.Limits(max_connections=8),
-            verify=verify,
-            transport=transport,
-            follow_redirects=True,
-        )
+        try:
+            self._client = httpx.AsyncClient(
+                base_url=address.url.rstrip("/") + "/",
+                timeout=address.timeout.total_seconds(),
+                limits=httpx.Limits(max_connections=8),
+                verify=verify,
+                transport=transport,
+                follow_redirects=True,
+            )
+        except httpx.InvalidURL as error:
+            raise Rejected(f"{address.url} is not a URL: {error}") from error
 
     async def close(self) -> None:
         """Give the connections back."""
@@ -73,8 +79,8 @@ class PrometheusSource:
                 response = await self._client.post("api/v1/query", data=form, headers=self._headers())
         except TimeoutError as error:
             raise Unreachable(f"{self._address.url} did not answer within {limit:.0f} s") from error
-        except httpx.InvalidURL as error:
-            raise Rejected(f"{self._address.url} is not a URL: {error}") from error
+        except UnicodeError as error:
+            raise Rejected(f"the headers for {self._address.url} hold characters that HTTP does not know") from error
         except (httpx.TransportError, httpx.TooManyRedirects, httpx.DecodingError) as error:
             reason = str(error) or type(error).__name__
             raise Unreachable(f"cannot reach {self._address.url}: {reason}") from error
@@ -91,7 +97,7 @@ class PrometheusSource:
                 auth = httpx.BasicAuth(self._address.username, password)
                 request = next(auth.auth_flow(httpx.Request("GET", "http://unused")))
                 headers["Authorization"] = request.headers["Authorization"]
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise Rejected(f"cannot read the credentials for {self._address.url}: {error}") from error
         return headers
 
@@ -134,9 +140,22 @@ def _first_line(response: httpx.Response) -> str:
     return response.text.strip().splitlines()[0][:200] if response.text.strip() else "(empty)"
 
 
+def refuse_unusable_url(url: str) -> None:
+    """Raise Rejected for what can never be fetched: no http or https, no host, an impossible port."""
+    try:
+        parts = urlsplit(url)
+        # The client would find a port above 65535 only when it connects, with an error of no kind that it documents.
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise Rejected(f"{url} is not a URL: {error}") from error
+    if not usable:
+        raise Rejected(f"{url} is not a URL such as http://localhost:9090")
+
+
 async def fetch_page(url: str, *, timeout: timedelta, transport: httpx.AsyncBaseTransport | None = None) -> str:
     """Fetch one page of metrics. Raises SourceError. Reads at most 32 MiB: an endless stream must not fill memory."""
     limit = 32 * 1024 * 1024
+    refuse_unusable_url(url)
     try:
         async with (
             asyncio.timeout(timeout.total_seconds()),
@@ -153,7 +172,7 @@ async def fetch_page(url: str, *, timeout: timedelta, transport: httpx.AsyncBase
             return page.decode(errors="replace")
     except TimeoutError as error:
         raise Unreachable(f"{url} did not answer within {timeout.total_seconds():.0f} s") from error
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise Rejected(f"{url} is not a URL that can be fetched: {error}") from error
+    except httpx.InvalidURL as error:
+        raise Rejected(f"{url} is not a URL: {error}") from error
     except (httpx.TransportError, httpx.TooManyRedirects, httpx.DecodingError) as error:
         raise Unreachable(f"cannot reach {url}: {str(error) or type(error).__name__}") from error

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from vllm_autotuner.observation.errors import Rejected, SourceError, Unreadable
+from vllm_autotuner.observation.errors import SourceError, Unreadable
 from vllm_autotuner.observation.exposition import Sample, read_samples
-from vllm_autotuner.observation.prometheus import fetch_page
+from vllm_autotuner.observation.prometheus import fetch_page, refuse_unusable_url
 from vllm_autotuner.observation.recording import Recording
 
 __all__ = ["Clock", "ScrapeTarget", "Scraped", "sample_engines", "scrape_targets"]
@@ -69,13 +69,8 @@ def scrape_targets(urls: Sequence[str]) -> tuple[ScrapeTarget, ...]:
 
 def _page_of(url: str) -> str:
     full = url if "://" in url else f"http://{url}"
-    try:
-        parts = urlsplit(full)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError as error:
-        raise Rejected(f"{url!r} is not a URL: {error}") from error
-    if not known:
-        raise Rejected(f"{url!r} is not a URL of an engine; write it such as http://localhost:8000")
+    refuse_unusable_url(full)
+    parts = urlsplit(full)
     path = parts.path.rstrip("/")
     return parts._replace(path=path if path.endswith("/metrics") else f"{path}/metrics", fragment="").geturl()
 
@@ -93,9 +88,7 @@ async def sample_engines(
 
     Raises the first target's SourceError when no target answers the first scrape: then waiting would not help.
     """
-    sampling = _Sampling(
-        recording=Recording(), clock=clock, zero=clock.monotonic(), transport=transport, scraped=scraped
-    )
+    sampling = _Sampling(clock, transport=transport, scraped=scraped)
     first = await asyncio.gather(*(sampling.scrape(target) for target in targets))
     errors = [error for error in first if error is not None]
     if len(errors) == len(targets):

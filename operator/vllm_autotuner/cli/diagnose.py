@@ -1,0 +1,232 @@
+"""`vllm-autotuner diagnose`: the operator's judgement without Kubernetes, over a Prometheus, engines or a recording.
+
+This module reads options and chooses an exit code: 0 evaluated, 1 an error in one line, 2 no data.
+Must not: decide anything about an engine.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.text import Text
+from typer.core import TyperCommand
+from typing_extensions import override
+
+from vllm_autotuner.cli.diagnosis_answer import Answer, answer
+from vllm_autotuner.cli.diagnosis_json import as_json
+from vllm_autotuner.cli.diagnosis_request import Request, duration_of, one_of, prometheus_of, subject_of
+from vllm_autotuner.cli.diagnosis_text import panel
+from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.sources import NoEngine, direct_scrape, source_of
+from vllm_autotuner.cli.terminal import answers, printable, remarks
+from vllm_autotuner.engine.flags import FlagError
+from vllm_autotuner.observation.errors import SourceError
+
+__all__ = ["EXAMPLES", "DiagnoseCommand", "diagnose"]
+
+EXAMPLES = """
+Examples:
+
+  A fleet that a Prometheus scrapes:
+
+    vllm-autotuner diagnose --prometheus http://localhost:9090 --namespace chat
+
+  One engine, sampled for a minute:
+
+    vllm-autotuner diagnose --metrics http://localhost:8000 --for 60s --engine-args "--max-num-seqs 64"
+
+  A recording, with a timeline:
+
+    vllm-autotuner diagnose --recording incident.om.gz --every 30s --ttft 2s --tpot 50ms
+
+  What held 90 seconds after its start, for a program:
+
+    vllm-autotuner diagnose --recording incident.om.gz --at +90s --output json
+
+Exit codes: 0 evaluated, 1 error, 2 no data (nothing reports, or there is no vLLM engine).
+"""
+
+FAILED: Final = 1
+NO_DATA: Final = 2
+
+
+class DiagnoseCommand(TyperCommand):
+    """A command whose usage errors are errors like any other: 2 is taken by "no data"."""
+
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; an unknown option or a missing value leaves with exit code 1."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "exit_code", FAILED) == NO_DATA:
+                error.exit_code = FAILED  # type: ignore[attr-defined]  # the class is private to typer
+            raise
+
+
+def diagnose(
+    prometheus: Annotated[
+        str | None, typer.Option(metavar="URL", help="Ask a Prometheus (also Thanos, Mimir).", rich_help_panel="Source")
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Sample an engine's own /metrics; repeat for the engines of one service.",
+            rich_help_panel="Source",
+        ),
+    ] = None,
+    recording: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Read a recording: OpenMetrics, .om or .om.gz.", rich_help_panel="Source"),
+    ] = None,
+    sample_for: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="How long to sample --metrics. Default: 60s.")
+    ] = None,
+    scrape_interval: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time between samples of --metrics. Default: 1s.")
+    ] = None,
+    bearer_token_file: Annotated[
+        Path | None,
+        typer.Option("--prometheus-bearer-token-file", metavar="FILE", rich_help_panel="Prometheus", help="A token."),
+    ] = None,
+    username: Annotated[
+        str | None,
+        typer.Option("--prometheus-username", metavar="NAME", rich_help_panel="Prometheus", help="For basic auth."),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--prometheus-password-file", metavar="FILE", rich_help_panel="Prometheus", help="For basic auth."
+        ),
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option("--prometheus-ca-file", metavar="FILE", rich_help_panel="Prometheus", help="A CA to trust."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prometheus-header",
+            metavar="NAME=VALUE",
+            rich_help_panel="Prometheus",
+            help="A header, such as a tenant; repeatable.",
+        ),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel="Prometheus", help="Only this namespace.")
+    ] = None,
+    service: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel="Prometheus", help="Only this service.")
+    ] = None,
+    service_label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LABEL",
+            rich_help_panel="Prometheus",
+            help="The label that names the service. Default: the pod's workload, else the model.",
+        ),
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="latency, throughput or bursty.", rich_help_panel="Objectives")
+    ] = "latency",
+    ttft: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="TTFT objective, such as 2s.", rich_help_panel="Objectives"),
+    ] = None,
+    tpot: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="TPOT objective, such as 50ms.", rich_help_panel="Objectives"),
+    ] = None,
+    quantile: Annotated[
+        str, typer.Option(metavar="Q", help="The quantile of both objectives.", rich_help_panel="Objectives")
+    ] = "0.95",
+    engine_args: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARGS",
+            help='The flags that vLLM runs with: "--max-num-seqs 64". They are in no metric and make answers surer.',
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="One moment: Unix seconds, RFC 3339, or +90s after a recording's start."),
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Add a timeline over the whole recording, such as 30s.")
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT", help="human or json.")] = "human",
+) -> None:
+    """Name the bottleneck of running or recorded vLLM engines. Needs no Kubernetes and changes nothing.
+
+    Name exactly one source: --prometheus, --metrics or --recording.
+    """
+    try:
+        as_text = one_of("--output", output, ("human", "json")) == "human"
+        remote_source = prometheus_of(
+            prometheus,
+            bearer_token_file=bearer_token_file,
+            username=username,
+            password_file=password_file,
+            ca_file=ca_file,
+            headers=header or (),
+        )
+        if not metrics and (sample_for or scrape_interval):
+            raise CommandError("--for and --scrape-interval belong to --metrics")
+        if recording is None and every is not None:
+            raise CommandError("--every belongs to --recording")
+        if metrics and at is not None:
+            raise CommandError("--at belongs to --recording and --prometheus: --metrics looks at now")
+        if at is not None and every is not None:
+            raise CommandError("--at asks about one moment and --every about all: give one of them")
+        if prometheus is None and (namespace, service, service_label) != (None, None, None):
+            raise CommandError("--namespace, --service and --service-label belong to --prometheus")
+        request = Request(
+            source=source_of(
+                prometheus=remote_source,
+                recording=recording,
+                metrics=direct_scrape(
+                    metrics,
+                    duration=duration_of("--for", sample_for or "60s"),
+                    interval=duration_of("--scrape-interval", scrape_interval or "1s"),
+                )
+                if metrics
+                else None,
+            ),
+            subject=subject_of(profile, ttft=ttft, tpot=tpot, quantile=quantile, engine_args=engine_args),
+            at=at,
+            every=None if every is None else duration_of("--every", every).total_seconds(),
+            namespace=namespace,
+            service=service,
+            service_label=service_label,
+        )
+        found = asyncio.run(answer(request))
+    except NoEngine as error:
+        _print_nothing(str(error), as_text=as_text)
+        raise typer.Exit(NO_DATA) from None
+    except (CommandError, SourceError, FlagError) as error:
+        remarks().print(Text(printable(f"error: {error}")), soft_wrap=True)
+        raise typer.Exit(FAILED) from None
+    _print(found, as_text=as_text)
+    if all(report.blind for report in found.reports):
+        raise typer.Exit(NO_DATA)
+
+
+def _print(found: Answer, *, as_text: bool) -> None:
+    console = answers()
+    if not as_text:
+        body = as_json(found.reports, at=found.at, span=found.span, notes=found.notes)
+        typer.echo(json.dumps(body, indent=2, allow_nan=False))
+        return
+    for report in found.reports:
+        console.print(panel(report, at=found.at, span=found.span))
+    for note in found.notes:
+        console.print(Text(f"Note: {printable(note)}"))
+
+
+def _print_nothing(why: str, *, as_text: bool) -> None:
+    remarks().print(Text(printable(f"no data: {why}")), soft_wrap=True)
+    if not as_text:
+        typer.echo(json.dumps({"services": [], "notes": [why]}, indent=2))

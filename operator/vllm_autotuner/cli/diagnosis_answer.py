@@ -1,0 +1,128 @@
+"""From a request to an answer: open the source, evaluate what is asked, and say what a person should know about it.
+
+Must not: print an answer, or choose an exit code.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Final
+
+from vllm_autotuner.cli.diagnosis_request import Request
+from vllm_autotuner.cli.evaluation import ServiceReport, evaluate
+from vllm_autotuner.cli.moments import Span, moment_of, recorded, remote
+from vllm_autotuner.cli.service_groups import by_labels, one_service
+from vllm_autotuner.cli.sources import (
+    DirectScrape,
+    NoEngine,
+    Opened,
+    RecordingFile,
+    RemotePrometheus,
+    open_recording,
+    sampled,
+)
+from vllm_autotuner.cli.terminal import printable, progress, remarks
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusSource
+from vllm_autotuner.observation.scrape import Clock
+from vllm_autotuner.observation.snapshot import WindowSettings
+
+__all__ = ["Answer", "answer"]
+
+QUIET: Final = (DiagnosisClass.HEALTHY, DiagnosisClass.IDLE, DiagnosisClass.UNCLEAR)
+"""Classes that need no mention once they are over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What was found at the moment `at` (Unix seconds). `span`: what a recording covers; `notes`: its limits."""
+
+    reports: Sequence[ServiceReport]
+    at: float
+    span: Span | None = None
+    notes: tuple[str, ...] = ()
+
+
+async def answer(request: Request) -> Answer:
+    """Answer the request. Raises SourceError, CommandError, or NoEngine when there is nothing to judge."""
+    match request.source:
+        case RemotePrometheus(address):
+            return await _from_prometheus(request, address=address)
+        case RecordingFile(path):
+            with remarks().status(f"reading {printable(path.name)}") if sys.stderr.isatty() else nullcontext():
+                opened = open_recording(path)
+            return await _from_samples(request, opened=opened, place=path.name)
+        case DirectScrape() as source:
+            opened = await _sampled(source)
+            return await _from_samples(request, opened=opened, place=" ".join(one.url for one in source.targets))
+
+
+async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> Answer:
+    at = time.time() if request.at is None else moment_of(request.at, start=None)
+    source = PrometheusSource(address)
+    schedule = remote(at)
+    try:
+        with progress(remarks()) as bar:
+            task = bar.add_task("asking Prometheus", total=len(schedule.ticks))
+            reports = await evaluate(
+                source,
+                schedule=schedule,
+                grouping=by_labels(request.service_label),
+                subject=request.subject,
+                settings=WindowSettings(),
+                wanted=request.wanted,
+                evaluated=lambda: bar.advance(task),
+            )
+    finally:
+        await source.close()
+    if not reports:
+        filters = {"namespace": request.namespace, "service": request.service}
+        chosen = "".join(f", {name} {value}" for name, value in filters.items() if value is not None)
+        raise NoEngine(f"no vLLM engine reports to {address.url}{chosen}")
+    return Answer(reports=reports, at=at)
+
+
+async def _from_samples(request: Request, *, opened: Opened, place: str) -> Answer:
+    span = opened.span
+    at = None if request.at is None else moment_of(request.at, start=span.first)
+    schedule = recorded(span, at=at, every=request.every)
+    usual = WindowSettings()
+    length = span.last - span.first
+    notes = opened.notes
+    if length < usual.state:
+        notes += (f"only {length:.0f} s of samples: a state is judged over {usual.state} s",)
+    with progress(remarks()) as bar:
+        task = bar.add_task("evaluating", total=len(schedule.ticks))
+        reports = await evaluate(
+            opened.recording,
+            schedule=schedule,
+            grouping=one_service,
+            subject=request.subject,
+            settings=replace(usual, state=max(1, min(usual.state, int(length)))),
+            evaluated=lambda: bar.advance(task),
+        )
+    if not reports:
+        raise NoEngine(f"no vLLM engine reports in {place} at that moment")
+    if not schedule.shown:
+        notes += tuple(note for report in reports for note in _earlier(report, span=span))
+    return Answer(reports=reports, at=schedule.ticks[-1], span=span, notes=notes)
+
+
+def _earlier(report: ServiceReport, *, span: Span) -> Iterable[str]:
+    """What a reader of the last moment would miss: limits that came and went before it."""
+    unremarkable = (report.diagnosis.primary, *QUIET)
+    before = [turn for turn in report.turns if turn.diagnosis.primary not in unremarkable]
+    if before:
+        seen = ", ".join(f"{turn.diagnosis.primary} from +{turn.time - span.first:.0f} s" for turn in before[:5])
+        yield f"earlier: {seen}"
+
+
+async def _sampled(source: DirectScrape) -> Opened:
+    clock = Clock(started=time.time(), monotonic=time.monotonic, sleep=asyncio.sleep)
+    scrapes = int(source.duration / source.interval) + 1
+    with progress(remarks()) as bar:
+        task = bar.add_task("sampling", total=scrapes * len(source.targets))
+        return await sampled(source, clock=clock, scraped=lambda target: bar.advance(task))

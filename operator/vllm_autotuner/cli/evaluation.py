@@ -1,0 +1,131 @@
+"""Evaluating one moment after the other with the operator's own functions; what Kubernetes would know is left open.
+
+Must not: hold a threshold, or print.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.moments import Schedule
+from vllm_autotuner.cli.service_groups import Grouping, ServiceName
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
+from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.observation.observation import Observation, observe
+from vllm_autotuner.observation.questions import MetricsSource
+from vllm_autotuner.observation.snapshot import EngineKey, FleetSnapshot, WindowSettings, take_snapshot
+from vllm_autotuner.planning import plan as planning
+from vllm_autotuner.planning.situation import Situation
+
+__all__ = ["Evaluated", "ServiceReport", "Subject", "evaluate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What every service is held against."""
+
+    targets: Targets
+    knobs: EngineKnobs
+    """The flags in effect, where the user told them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One point of a timeline."""
+
+    time: float
+    diagnosis: Diagnosis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceReport:
+    """One service at the moment asked about, and its timeline where one was asked for."""
+
+    service: ServiceName
+    model: str
+    targets: Targets
+    observation: Observation
+    diagnosis: Diagnosis
+    plan: planning.Plan
+    timeline: tuple[Evaluated, ...] = ()
+    turns: tuple[Evaluated, ...] = ()
+    """Every evaluation at which another class was named than before, the first one included."""
+
+    @property
+    def blind(self) -> bool:
+        """Whether nothing can be said about this service."""
+        return self.diagnosis.primary is DiagnosisClass.METRICS_BLIND
+
+
+@dataclass(slots=True)
+class _Track:
+    """A service while its moments pass."""
+
+    history: History = field(default_factory=History)
+    points: list[Evaluated] = field(default_factory=list)
+    turns: list[Evaluated] = field(default_factory=list)
+    last: tuple[Observation, Diagnosis] | None = None
+
+
+async def evaluate(
+    source: MetricsSource,
+    *,
+    schedule: Schedule,
+    grouping: Grouping,
+    subject: Subject,
+    settings: WindowSettings,
+    wanted: Callable[[ServiceName], bool] = lambda service: True,
+    evaluated: Callable[[], None] = lambda: None,
+) -> Sequence[ServiceReport]:
+    """Evaluate the schedule in order and report the services that are there at its last moment.
+
+    Raises CommandError when the source fails: here, unlike in the operator, a person waits and can look.
+    """
+    tracks: dict[ServiceName, _Track] = {}
+    found: Sequence[ServiceName] = ()
+    for at in schedule.ticks:
+        snapshot = await take_snapshot(source, at=at, settings=settings)
+        evaluated()
+        if snapshot.error is not None:
+            raise CommandError(snapshot.error.why)
+        groups = {service: keys for service, keys in grouping(snapshot).items() if wanted(service)}
+        for service, keys in groups.items():
+            track = tracks.setdefault(service, _Track())
+            _evaluate_one(track, snapshot=snapshot, keys=keys, subject=subject)
+            if track.last is not None and at in schedule.shown:
+                track.points.append(Evaluated(at, track.last[1]))
+        found = tuple(groups)
+    return [_report(service, tracks[service], subject=subject) for service in found]
+
+
+def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[EngineKey], subject: Subject) -> None:
+    observation = observe(snapshot, keys)
+    named, track.history = diagnose(observation, targets=subject.targets, knobs=subject.knobs, history=track.history)
+    if track.last is None or track.last[1].primary is not named.primary:
+        track.turns.append(Evaluated(snapshot.at, named))
+    track.last = (observation, named)
+
+
+def _report(service: ServiceName, track: _Track, *, subject: Subject) -> ServiceReport:
+    assert track.last is not None
+    observation, diagnosis = track.last
+    models = (engine.labels.get("model_name", "") for engine in observation.engines)
+    situation = Situation(
+        observation=observation,
+        diagnosis=diagnosis,
+        targets=subject.targets,
+        knobs=subject.knobs,
+        replicas=len({engine.key.pod for engine in observation.engines}),
+    )
+    return ServiceReport(
+        service=service,
+        model=next(filter(None, models), ""),
+        targets=subject.targets,
+        observation=observation,
+        diagnosis=diagnosis,
+        plan=planning.plan(situation),
+        timeline=tuple(track.points),
+        turns=tuple(track.turns),
+    )

@@ -1,0 +1,118 @@
+"""Which moments are evaluated, and how people name one.
+
+A class is named after several evaluations agree, so the moment asked about needs the ones before it.
+Must not: read a clock; "now" comes from the caller.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from vllm_autotuner.api.durations import parse_duration
+from vllm_autotuner.cli.errors import CommandError
+
+__all__ = ["Schedule", "Span", "moment_of", "recorded", "remote", "rfc3339"]
+
+TICK: Final = 5.0
+"""Seconds between evaluations of a recording: a sixth of the state window, so that a change is named within two
+windows. More often costs time and sees the same samples again."""
+WARM_UP: Final = 1800.0
+"""Seconds before the moment asked about from which a recording is evaluated: what was named before that is over."""
+REMOTE_TICK: Final = 15.0
+"""Seconds between evaluations of a Prometheus: the pace of the operator."""
+REMOTE_TICKS: Final = 4
+"""One more than a change of class and its confirmation need. Each one is a round of queries over the whole fleet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From when to when a source has samples (Unix seconds)."""
+
+    first: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Every moment to evaluate, ascending; the last one is the answer. `shown` is the timeline, empty for none."""
+
+    ticks: tuple[float, ...]
+    shown: frozenset[float] = frozenset()
+
+
+def recorded(span: Span, *, at: float | None = None, every: float | None = None) -> Schedule:
+    """Plan the evaluation of a recording: its end, the moment `at`, or every `every` seconds of its length and its end.
+
+    Raises CommandError when `at` lies outside of the recording, or `every` is longer than it.
+    """
+    if every is not None:
+        return _timeline(span, every=every)
+    moment = span.last if at is None else at
+    # Times typed with three decimals must not fall off the end by a fraction of one.
+    if not span.first - 0.001 <= moment <= span.last + 0.001:
+        raise CommandError(
+            f"--at {rfc3339(moment)} is outside of the recording, which covers "
+            f"{rfc3339(span.first)} to {rfc3339(span.last)} (Unix {span.first:.3f} to {span.last:.3f}, "
+            f"+0s to +{span.last - span.first:.0f}s)"
+        )
+    moment = min(max(moment, span.first), span.last)
+    back = math.floor(min(WARM_UP, moment - span.first) / TICK)
+    # The first sample alone tells nothing about growth.
+    ticks = [moment - TICK * index for index in range(back, -1, -1)]
+    return Schedule(ticks=tuple(tick for tick in ticks if tick > span.first) or (moment,))
+
+
+def _timeline(span: Span, *, every: float) -> Schedule:
+    length = span.last - span.first
+    if every > length:
+        raise CommandError(f"--every is longer than the recording, which covers {length:.0f} s")
+    parts = math.ceil(every / TICK)
+    shown = [span.first + every * index for index in range(1, math.floor(length / every + 1e-9) + 1)]
+    ticks = [end - every + every * part / parts for end in shown for part in range(1, parts)] + shown
+    rest = span.last - shown[-1]
+    ticks += [shown[-1] + TICK * index for index in range(1, math.ceil(rest / TICK - 1e-9))] + [span.last]
+    return Schedule(ticks=tuple(sorted(set(ticks))), shown=frozenset([*shown, span.last]))
+
+
+def remote(at: float) -> Schedule:
+    """Plan the evaluation of a Prometheus at `at`."""
+    return Schedule(ticks=tuple(at - REMOTE_TICK * index for index in range(REMOTE_TICKS - 1, -1, -1)))
+
+
+def moment_of(text: str, *, start: float | None) -> float:
+    """Read a moment: Unix seconds, RFC 3339, or `+90s` after `start`. Raises CommandError."""
+    if text.startswith("+"):
+        if start is None:
+            raise CommandError(f"--at {text} counts from the start of a recording; for Prometheus give a time of day")
+        try:
+            return start + parse_duration(text[1:]).total_seconds()
+        except ValueError:
+            raise CommandError(f"--at {text}: write a duration after the plus, such as +90s or +2m30s") from None
+    try:
+        moment = float(text)
+    except ValueError:
+        moment = _read_rfc3339(text)
+    if not math.isfinite(moment) or not 0 <= moment < 1e11:
+        raise CommandError(f"--at {text} is no time in Unix seconds")
+    return moment
+
+
+def _read_rfc3339(text: str) -> float:
+    example = "write Unix seconds, a time such as 2026-11-20T21:44:00Z, or +90s from the start of a recording"
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise CommandError(f"--at {text!r} is not a time; {example}") from None
+    if moment.tzinfo is None:
+        raise CommandError(f"--at {text!r} has no time zone; {example}")
+    return moment.timestamp()
+
+
+def rfc3339(time: float) -> str:
+    """Write Unix seconds as RFC 3339 in UTC, to the millisecond."""
+    try:
+        moment = datetime.fromtimestamp(time, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{time:g}"
+    return moment.isoformat(timespec="milliseconds").replace(".000", "").replace("+00:00", "Z")
