@@ -134,7 +134,7 @@ class Election:
             return
         # Before the request: from here on nobody may believe that we lead, however the request ends.
         self._leads_until = _NEVER
-        self._publish()
+        self.leading.clear()
         try:
             lease = await self._request("GET")
             spec = lease["spec"]

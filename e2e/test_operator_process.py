@@ -1,0 +1,192 @@
+"""`vllm-autotuner run` as a process: it starts, leads, ends on request, and is replaced when it dies."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from e2e.bed import Bed
+from e2e.control_plane import API_SERVER
+from e2e.operator_account import NAMESPACE, install, vllm_service
+from e2e.ports import free_ports
+
+START_SECONDS = 30.0
+
+
+class Operator:
+    """One operator process. Its log lines are JSON; whatever else it writes to stderr is for people."""
+
+    def __init__(self, bed: Bed, *, kubeconfig: Path, lease: str, log: Path, listen: str | None = None) -> None:
+        self.address = listen or f"127.0.0.1:{free_ports(1)[0]}"
+        self._log = log
+        command = [
+            *(sys.executable, "-m", "vllm_autotuner", "run"),
+            *("--prometheus-url", bed.prometheus_url),
+            *("--kubeconfig", str(kubeconfig)),
+            *("--listen-address", self.address),
+            *("--lease-namespace", NAMESPACE, "--lease-name", lease),
+            *("--interval", "1s", "--window", "5s", "--log-format", "json"),
+        ]
+        with log.open("wb") as stderr:
+            self.process = subprocess.Popen(command, stderr=stderr, start_new_session=True)
+
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.output().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["message"] == message]
+
+    def get(self, path: str) -> httpx.Response | None:
+        try:
+            return httpx.get(f"http://{self.address}{path}", trust_env=False, timeout=2)
+        except httpx.TransportError:
+            return None
+
+    @property
+    def ready(self) -> bool:
+        answer = self.get("/readyz")
+        return answer is not None and answer.status_code == 200
+
+    @property
+    def leads(self) -> bool:
+        answer = self.get("/metrics")
+        return answer is not None and "vllm_autotuner_leader 1.0" in answer.text
+
+    def wait_until(self, condition: Callable[[], bool], what: str, *, seconds: float = START_SECONDS) -> float:
+        """Wait for a condition and return how long it took; say what was seen when it does not come."""
+        began = time.monotonic()
+        while not condition():
+            if time.monotonic() - began > seconds:
+                pytest.fail(f"not {what} within {seconds:.0f} s; its log:\n{self.output()}")
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def ends(self, *, within: float) -> int:
+        try:
+            return self.process.wait(timeout=within)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {within:.0f} s; its log:\n{self.output()}")
+
+
+Start = Callable[..., Operator]
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(bed: Bed) -> Path:
+    return install(bed)
+
+
+@pytest.fixture
+def start(bed: Bed, kubeconfig: Path, tmp_path: Path, namespace: str) -> Iterator[Start]:
+    """Start operators that share a lease of this test alone."""
+    started: list[Operator] = []
+
+    def start(**options: Any) -> Operator:
+        log = tmp_path / f"operator-{len(started)}.log"
+        started.append(Operator(bed, lease=namespace, log=log, **{"kubeconfig": kubeconfig} | options))
+        return started[-1]
+
+    yield start
+    for operator in started:
+        if operator.process.poll() is None:
+            operator.process.kill()
+            operator.process.wait()
+
+
+def holder(bed: Bed, lease: str) -> str:
+    return bed.kubectl("get", "lease", lease, f"--namespace={NAMESPACE}", "-o", "jsonpath={.spec.holderIdentity}")
+
+
+def test_it_lists_the_fleet_becomes_ready_leads_and_ends_on_sigterm(bed: Bed, start: Start, namespace: str) -> None:
+    bed.apply([vllm_service(namespace)])
+    operator = start()
+    operator.wait_until(lambda: operator.ready, "ready")
+    operator.wait_until(lambda: operator.leads, "leading")
+    listed = operator.logged("fleet listed")
+    assert listed[0]["services"] >= 1
+    health = operator.get("/healthz")
+    assert health is not None
+    assert health.status_code == 200, health.text
+    operator.process.send_signal(signal.SIGTERM)
+    assert operator.ends(within=10) == 0, operator.output()
+    assert holder(bed, namespace) == "", "the lease was not given back"
+    assert "Traceback" not in operator.output()
+
+
+def test_a_standby_is_ready_and_takes_over_at_once_when_the_leader_is_told_to_end(start: Start) -> None:
+    first = start()
+    first.wait_until(lambda: first.leads, "leading")
+    second = start()
+    second.wait_until(lambda: second.ready, "ready")
+    assert not second.leads
+    first.process.send_signal(signal.SIGTERM)
+    second.wait_until(lambda: second.leads, "leading", seconds=10)
+    assert first.ends(within=10) == 0
+    assert second.logged("leading")[-1]["epoch"] > first.logged("leading")[-1]["epoch"]
+
+
+def test_a_killed_leader_is_replaced_after_the_lease_and_not_before(bed: Bed, start: Start, namespace: str) -> None:
+    first = start()
+    first.wait_until(lambda: first.leads, "leading")
+    second = start()
+    second.wait_until(lambda: second.ready, "ready")
+    first.process.kill()
+    first.process.wait()
+    took = second.wait_until(lambda: second.leads, "leading", seconds=40)
+    # 15 s after the last renewal that the standby saw, which may have been 2 s before the kill.
+    assert took > 12, f"took over after {took:.1f} s: before the lease could have been over"
+    assert second.logged("leading")[-1]["epoch"] > first.logged("leading")[-1]["epoch"]
+    assert holder(bed, namespace) == second.logged("leading")[-1]["identity"]
+
+
+def test_a_hanging_api_server_costs_the_lead_but_not_the_process(bed: Bed, start: Start) -> None:
+    operator = start()
+    operator.wait_until(lambda: operator.leads, "leading")
+    bed.processes.pause(API_SERVER)
+    try:
+        took = operator.wait_until(lambda: not operator.leads, "stepping down", seconds=20)
+    finally:
+        bed.processes.resume(API_SERVER)
+    assert took < 15, f"led for {took:.1f} s without a renewal: another could have taken the lease"
+    operator.wait_until(lambda: operator.leads, "leading again")
+    assert operator.process.poll() is None
+
+
+def test_an_account_without_rights_is_told_which_one_is_missing(bed: Bed, start: Start, namespace: str) -> None:
+    bed.kubectl("create", "serviceaccount", "nobody", f"--namespace={namespace}")
+    operator = start(kubeconfig=bed.service_account_kubeconfig(namespace, "nobody"))
+    assert operator.ends(within=START_SECONDS) == 1
+    assert "cannot list resource" in operator.output().splitlines()[-1]
+    assert "Traceback" not in operator.output()
+
+
+def test_an_address_in_use_is_named(start: Start) -> None:
+    first = start()
+    first.wait_until(lambda: first.ready, "ready")
+    second = start(listen=first.address)
+    assert second.ends(within=START_SECONDS) == 1
+    last = second.output().splitlines()[-1]
+    assert "probes" in last
+    assert first.address.rpartition(":")[2] in last
+
+
+def test_a_watch_that_dies_ends_the_process_in_one_line(bed: Bed, start: Start) -> None:
+    operator = start()
+    operator.wait_until(lambda: operator.ready, "ready")
+    try:
+        bed.kubectl("delete", "crd", "vllmservices.vllm-autotuner.dev")
+        assert operator.ends(within=60) == 1
+        assert operator.output().splitlines()[-1].startswith("vllm-autotuner: ")
+        late = start()
+        assert late.ends(within=START_SECONDS) == 1
+        assert "kubectl apply -f crds/" in late.output().splitlines()[-1]
+    finally:
+        install(bed)
