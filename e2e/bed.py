@@ -63,6 +63,7 @@ class Bed:
         self._gpus = gpus
         self._settings = settings
         self._progress = progress
+        self._ours = False
         self._data = self.state_dir / "data"
         self._images_file = self._data / "images.yaml"
         self.state = StateFile(self.state_dir / "bed.json")
@@ -82,6 +83,7 @@ class Bed:
     async def start(self) -> None:
         """Start everything and wait until the node takes pods. Raises BedError in one line."""
         refuse_second_bed(self.state.path)
+        self._ours = True
         self.bin: Mapping[str, Path] = ensure_binaries(progress=self._progress)
         # Of a former bed; its certificates and tokens fit no server any more.
         shutil.rmtree(self._data, ignore_errors=True)
@@ -150,6 +152,8 @@ class Bed:
 
     def stop(self) -> None:
         """End every process of the bed; the state folder keeps the logs. Safe to call twice."""
+        if not self._ours:  # refused: the state file is that of another bed, which runs
+            return
         # The process node first: it ends its containers, which are its children and not ours.
         self.stop_agent()
         for name in reversed(self.processes.names()):

@@ -16,6 +16,7 @@ import pytest
 from e2e.bed import Bed, recorded_processes
 from e2e.bed_command import holder_of, read_state
 from e2e.control_plane import ControlPlaneSettings
+from e2e.errors import BedError
 from e2e.processes import Identity
 from e2e.prometheus import run
 
@@ -95,6 +96,17 @@ def test_a_killed_holder_takes_its_bed_with_it_and_the_next_one_starts(by_hand: 
     assert by_hand("status")[0] == 3
     code, _, err = by_hand("up")
     assert code == 0, err
+
+
+async def test_a_second_bed_on_the_same_folder_is_refused_and_the_first_stays(bed: Bed) -> None:
+    before = recorded_processes(bed.state.path)
+
+    with pytest.raises(BedError, match="a bed runs already"):
+        async with Bed(state_dir=bed.state_dir):
+            pass
+
+    assert recorded_processes(bed.state.path) == before
+    assert bed.kubectl("get", "nodes", "--output=name") == "node/bed\n"
 
 
 def node_condition(bed: Bed) -> str:
