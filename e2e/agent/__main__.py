@@ -7,12 +7,13 @@ Must not: leave a container behind: SIGTERM ends them first, after SIGKILL the k
 import argparse
 import asyncio
 import logging
+import os
 import resource
 import shutil
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import aiohttp
@@ -26,6 +27,7 @@ from e2e.agent.node import Node
 from e2e.agent.pods import Pods
 from e2e.agent.server import NodeServer
 from e2e.network import network_for
+from e2e.processes import TIED
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -89,6 +91,8 @@ async def run_node(options: argparse.Namespace) -> None:
                 api.follow("/api/v1/pods", pods, selector=f"spec.nodeName={options.node_name}", listed=listed.set)
             ),
         ]
+        if network.mode == "namespace":
+            running.append(asyncio.create_task(keep_forwarding(options.kubeconfig)))
         try:
             await listed.wait()
             print("ready", flush=True)
@@ -102,6 +106,24 @@ async def run_node(options: argparse.Namespace) -> None:
             # Each of them runs for ever: whatever it raised but our cancellation is a defect to be seen.
             if isinstance(outcome, Exception):
                 raise outcome
+
+
+async def keep_forwarding(kubeconfig: Path) -> None:
+    """Run the Service forwarder for ever."""
+    command = (sys.executable, "-m", "e2e.services", "--kubeconfig", str(kubeconfig))
+    while True:
+        # Tied to this process: a killed node leaves no forwarder to answer for it.
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(TIED), str(os.getpid()), *command),
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        )
+        try:
+            code = await process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+        logging.getLogger(__name__).error("the Service forwarder ended with code %s", code)
+        await asyncio.sleep(1)
 
 
 def kept_folders(data: Path) -> list[str]:

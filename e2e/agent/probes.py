@@ -1,12 +1,13 @@
-"""Probes: what is asked (HTTP, TCP, a command), how often, and when the answers change a container's state.
+"""How a probe or a hook asks (HTTP, TCP, a command), how often, and how many equal answers count.
 
-Apart from `container`, which decides what a change means.
-Must not: know which of the three probes it is, or kill anything.
+Apart from `health`, which knows the three kinds of probe and what follows.
+Must not: know which of them it is, or kill anything.
 """
 
 import asyncio
+import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 import aiohttp
 
 from e2e.agent.objects import Object
+from e2e.agent.process import StartFailed
 
 _LONGEST_BODY: Final = 10 * 1024
 
@@ -71,6 +73,35 @@ class ProbeFailed(Exception):
 Check = Callable[[float], Awaitable[None]]
 """Asks once, within so many seconds. Raises ProbeFailed."""
 
+Ask = Callable[[Object, float], Awaitable[None]]
+"""Does what a probe or a hook says, within so many seconds. Raises ProbeFailed."""
+
+RunInside = Callable[[Sequence[str], float], Awaitable[tuple[int, str]]]
+"""Runs a command in the container. Returns exit code and output; raises StartFailed or TimeoutError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is asked: one container at its pod's address."""
+
+    container: Object
+    ip: str
+    http: aiohttp.ClientSession
+    run_inside: RunInside
+
+    async def ask(self, action: Object, seconds: float) -> None:
+        """See `Ask`."""
+        if http := action.get("httpGet"):
+            await http_get(self.http, http, ip=self.ip, port=port_of(http, self.container), seconds=seconds)
+        elif tcp := action.get("tcpSocket"):
+            await tcp_socket(tcp, ip=self.ip, port=port_of(tcp, self.container), seconds=seconds)
+        elif pause := action.get("sleep"):
+            await asyncio.sleep(pause["seconds"])
+        elif command := action.get("exec"):
+            await exec_command(self.run_inside, command["command"], seconds=seconds)
+        else:
+            raise ProbeFailed(f"{sorted(action)} is not supported by the process node")
+
 
 async def verdicts(timing: ProbeTiming, check: Check) -> AsyncIterator[Verdict]:
     """Ask for ever, one verdict each period."""
@@ -105,7 +136,7 @@ async def http_get(session: aiohttp.ClientSession, action: Object, *, ip: str, p
     except TimeoutError:
         raise ProbeFailed(f'Get "{url}": no answer within {seconds:g} s') from None
     except aiohttp.ClientConnectorError as error:
-        raise ProbeFailed(f'Get "{url}": dial tcp {error.host}:{error.port}: {error.os_error.strerror}') from None
+        raise ProbeFailed(f'Get "{url}": dial tcp {error.host}:{error.port}: {_words(error.os_error)}') from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ProbeFailed(f'Get "{url}": {error!r}') from None
     if not 200 <= response.status < 400:
@@ -122,10 +153,22 @@ async def tcp_socket(action: Object, *, ip: str, port: int, seconds: float) -> N
     except TimeoutError:
         raise ProbeFailed(f"dial tcp {ip}:{port}: no answer within {seconds:g} s") from None
     except OSError as error:
-        raise ProbeFailed(f"dial tcp {ip}:{port}: {error.strerror or error}") from None
+        raise ProbeFailed(f"dial tcp {ip}:{port}: {_words(error)}") from None
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()
+
+
+async def exec_command(run_inside: RunInside, argv: Sequence[str], *, seconds: float) -> None:
+    """Ask by a command; exit code 0 is yes."""
+    try:
+        code, output = await run_inside(argv, seconds)
+    except TimeoutError:
+        raise ProbeFailed(f"command timed out after {seconds:g} s") from None
+    except StartFailed as error:
+        raise ProbeFailed(str(error)) from None
+    if code != 0:
+        raise ProbeFailed(output.strip() or f"command ended with exit code {code}")
 
 
 def port_of(action: Object, container: Object) -> int:
@@ -137,6 +180,11 @@ def port_of(action: Object, container: Object) -> int:
         if declared.get("name") == port:
             return int(declared["containerPort"])
     raise ProbeFailed(f"the container has no port named {port!r}")
+
+
+def _words(error: OSError) -> str:
+    # asyncio puts a sentence with the address where the system's words would be.
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _unverified() -> ssl.SSLContext:

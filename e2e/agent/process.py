@@ -49,6 +49,17 @@ class Command:
     join: int | None = None
     """Process id of a container whose mounts to enter instead."""
 
+    def beside(self, argv: Sequence[str], *, pid: int) -> "Command":
+        """Return a command that runs in the same place as this one, which runs as process `pid`."""
+        isolated = self.mounts is not None
+        return Command(
+            argv=argv,
+            env=self.env,
+            folder="/" if isolated else self.folder,
+            prefix=self.prefix,
+            join=pid if isolated else None,
+        )
+
 
 Output = Callable[[str, bytes], None]
 """Called with "stdout" or "stderr" and what came."""
