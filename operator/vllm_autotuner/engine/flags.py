@@ -261,7 +261,9 @@ _EFFECTIVE_LINE: Final = re.compile(r"non-default args: (\{.*\})\s*$", re.MULTIL
 def parse_effective(log: str) -> EngineFlags | None:
     """Read the flags that an engine says it took, from its start-up line `non-default args: {...}`.
 
-    Returns None when the log has no readable such line (it was rotated away, or cut off): then nothing is proven.
+    vLLM lists only what differs from its default: None here means the default, also when the flag was given
+    (`--tensor-parallel-size 1`). Returns None when the log has no readable such line (rotated away, cut off): then
+    nothing is proven.
     The last line counts, as a restarted server appends to its log.
     """
     for line in reversed(_EFFECTIVE_LINE.findall(log)):

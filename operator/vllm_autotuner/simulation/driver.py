@@ -48,25 +48,26 @@ class EngineDriver:
         self._streaming: set[int] = set()
         self._work = asyncio.Event()
 
-    def catch_up(self) -> None:
-        """Let every step end that is due, and tell those who wait."""
-        for outcome in self.engine.advance(self._clock()):
+    def catch_up(self) -> float:
+        """Let every step end that is due, tell those who wait, and return the time up to which that is done."""
+        now = self._clock()
+        for outcome in self.engine.advance(now):
             generation = self._generations.pop(outcome.sequence.identity)
             if not generation.outcome.done():
                 generation.outcome.set_result(outcome)
         for identity in self._streaming:
             if identity in self._generations:
                 self._generations[identity].progress.set()
+        return now
 
     def submit(self, *, prompt_tokens: int, max_tokens: int, ignore_eos: bool, stream: bool) -> Generation:
         """Queue a request now. Raises RequestRefused. Call `leave` when its client is served or gone."""
-        self.catch_up()
+        # One reading of the clock for both: a step that ends between two readings would lie before the arrival.
+        now = self.catch_up()
         eos_after = None
         if self._eos_mean_tokens and not ignore_eos:
             eos_after = 1 + int(self._random.expovariate(1 / self._eos_mean_tokens))
-        request = Request(
-            arrival=self._clock(), prompt_tokens=prompt_tokens, max_tokens=max_tokens, eos_after=eos_after
-        )
+        request = Request(arrival=now, prompt_tokens=prompt_tokens, max_tokens=max_tokens, eos_after=eos_after)
         generation = Generation(self.engine.submit(request))
         identity = generation.sequence.identity
         self._generations[identity] = generation

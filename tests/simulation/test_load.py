@@ -1,0 +1,176 @@
+"""The load generator against servers that record what they are sent."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from vllm_autotuner.simulation.load import Answer, Load, Traffic
+
+TRAFFIC = Traffic(model="tiny", prompt_tokens=(5, 10), output_tokens=(3, 4))
+DEADLINE = 20.0
+
+
+class Recorder:
+    """A server that keeps the bodies and answers as it is told."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.bodies: list[dict[str, Any]] = []
+        self.status = 200
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.bodies.append(await request.json())
+        self.waiting += 1
+        try:
+            await self.open.wait()
+        finally:
+            self.waiting -= 1
+        return web.json_response({}, status=self.status)
+
+
+@asynccontextmanager
+async def recorder() -> AsyncIterator[Recorder]:
+    recording = Recorder()
+    app = web.Application()
+    app.router.add_post("/v1/completions", recording.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    recording.url = f"http://{host}:{port}"
+    try:
+        yield recording
+    finally:
+        recording.open.set()
+        await runner.cleanup()
+
+
+async def until(condition: Callable[[], bool], see: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"last seen: {see()}"
+        await asyncio.sleep(0.01)
+
+
+async def test_requests_are_what_a_real_engine_understands() -> None:
+    async with recorder() as server, Load(lambda: [server.url], TRAFFIC, rate=500) as load:
+        await until(lambda: load.tally.succeeded >= 20, lambda: load.tally)
+    for body in server.bodies:
+        assert {key: body[key] for key in ("model", "ignore_eos", "stream")} == {
+            "model": "tiny",
+            "ignore_eos": True,
+            "stream": False,
+        }
+        assert 5 <= len(body["prompt"]) <= 10
+        assert body["max_tokens"] in {3, 4}
+    assert len({tuple(body["prompt"]) for body in server.bodies}) == len(server.bodies), "no prefix hits"
+
+
+async def test_the_same_seed_sends_the_same_requests() -> None:
+    async def first(seed: int) -> list[int]:
+        async with recorder() as server, Load(lambda: [server.url], TRAFFIC, clients=1, seed=seed) as load:
+            await until(lambda: load.tally.succeeded >= 5, lambda: load.tally)
+        return [token for body in server.bodies[:5] for token in body["prompt"]]
+
+    assert await first(1) == await first(1) != await first(2)
+
+
+async def test_an_open_loop_keeps_its_rate_whatever_the_servers_answer() -> None:
+    async with recorder() as server:
+        server.open.clear()
+        began = time.monotonic()
+        async with Load(lambda: [server.url], TRAFFIC, rate=200) as load:
+            await until(lambda: load.tally.sent >= 200, lambda: load.tally)
+            took = time.monotonic() - began
+            assert load.tally.in_flight == load.tally.sent
+    # 200 arrivals of a Poisson process: 1 s, standard deviation 0.07 s; above only a busy machine is to blame.
+    assert took > 0.7
+
+
+async def test_the_rate_changes_at_run_time() -> None:
+    async with recorder() as server, Load(lambda: [server.url], TRAFFIC, rate=0) as load:
+        await asyncio.sleep(0)
+        assert load.tally.sent == 0
+        load.rate = 500
+        await until(lambda: load.tally.sent >= 50, lambda: load.tally)
+        load.rate = 0
+        await until(lambda: load.tally.in_flight == 0, lambda: load.tally)
+        paused = load.tally.sent
+        load.rate = 0.001
+        load.rate = 500
+        await until(lambda: load.tally.sent > paused, lambda: load.tally)
+
+
+async def test_an_open_loop_sheds_what_is_over_its_bound() -> None:
+    async with recorder() as server:
+        server.open.clear()
+        async with Load(lambda: [server.url], TRAFFIC, rate=500, max_in_flight=10) as load:
+            await until(lambda: load.tally.shed >= 5, lambda: load.tally)
+            assert load.tally.in_flight == 10
+
+
+async def test_a_closed_loop_keeps_one_request_per_client() -> None:
+    async with recorder() as server:
+        server.open.clear()
+        async with Load(lambda: [server.url], TRAFFIC, clients=8) as load:
+            await until(lambda: server.waiting == 8, lambda: server.waiting)
+            assert load.tally.in_flight == 8
+            load.clients = 3
+            server.open.set()
+            await until(lambda: load.tally.succeeded >= 20, lambda: load.tally)
+            server.open.clear()
+            await until(lambda: server.waiting == 3, lambda: server.waiting)
+            load.clients = 5
+            await until(lambda: server.waiting == 5, lambda: server.waiting)
+
+
+async def test_requests_go_round_the_servers_that_are_ready() -> None:
+    async with recorder() as one, recorder() as two:
+        ready: list[str] = []
+        async with Load(lambda: ready, TRAFFIC, rate=500) as load:
+            await until(lambda: load.tally.homeless >= 5, lambda: load.tally)
+            ready.extend([one.url, two.url])
+            await until(lambda: load.tally.succeeded >= 40, lambda: load.tally)
+            assert abs(len(one.bodies) - len(two.bodies)) <= 4
+            ready.remove(one.url)
+            await until(lambda: load.tally.in_flight == 0, lambda: load.tally)
+            seen = len(one.bodies)
+            await until(lambda: len(two.bodies) > seen + 20, lambda: load.tally)
+            assert len(one.bodies) == seen
+
+
+@pytest.mark.parametrize("status", [400, 503])
+async def test_answers_are_counted_by_status(status: int) -> None:
+    async with recorder() as server, Load(lambda: [server.url], TRAFFIC, rate=500) as load:
+        server.status = status
+        await until(lambda: load.tally.statuses[status] >= 5, lambda: load.tally)
+        assert (load.tally.succeeded, load.tally.failed) == (0, load.tally.statuses[status])
+
+
+async def test_a_server_that_is_gone_is_a_failure_with_status_zero() -> None:
+    answers: list[Answer] = []
+    async with recorder() as server:
+        url = server.url
+    async with Load(lambda: [url], TRAFFIC, clients=2, on_answer=answers.append) as load:
+        await until(lambda: load.tally.statuses[0] >= 4, lambda: load.tally)
+    assert {(answer.url, answer.status, answer.first_chunk_seconds) for answer in answers} == {(url, 0, None)}
+
+
+async def test_a_mistake_of_ours_is_raised_when_the_load_ends() -> None:
+    called = asyncio.Event()
+
+    def broken() -> list[str]:
+        called.set()
+        raise LookupError("no endpoints")
+
+    with pytest.raises(LookupError, match="no endpoints"):
+        async with Load(broken, TRAFFIC, rate=500):
+            await asyncio.wait_for(called.wait(), DEADLINE)
