@@ -1,0 +1,203 @@
+"""The product on the bed: CRD, rights, the operator as a process of its own, services with engines, and load on them.
+
+Apart from the bed, which knows nothing of the product; the demo and the tests of the main job stand on this.
+Must not: give the operator any right that its chart does not grant, or read anything of it but what users can see.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import httpx
+
+from e2e.bed import Bed, import_path
+from e2e.operator_account import install
+from e2e.ports import free_ports
+from vllm_autotuner.simulation.load import Load, Traffic
+
+ENGINE_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
+OPERATOR: Final = "operator"
+SIMULATED_ENGINE: Final[Mapping[str, object]] = {
+    "match": r"^(docker\.io/)?vllm/vllm-openai(:|@|$)",
+    "command": [sys.executable, "-m", "vllm_autotuner.simulation.server", "serve"],
+    "env": {"PYTHONPATH": import_path()},
+    "append": ["--host", "$(POD_IP)"],
+}
+"""The image row under which a pod that names the real image runs the simulated engine."""
+
+MODEL: Final = "example/tiny"
+
+
+class NotSeen(AssertionError):
+    """A condition did not come true in time; the message says what was seen instead."""
+
+
+async def until(
+    what: str, probe: Callable[[], Any | Awaitable[Any]], *, seconds: float, every: float = 0.25
+) -> Any:
+    """Wait until `probe` returns something true and return it. Raises NotSeen with what it returned last."""
+    deadline, seen = time.monotonic() + seconds, None
+    while True:
+        found = probe()
+        seen = await found if isinstance(found, Awaitable) else found
+        if seen:
+            return seen
+        if time.monotonic() > deadline:
+            raise NotSeen(f"{what}: not within {seconds:.0f} s; last seen: {seen!r}")
+        await asyncio.sleep(every)
+
+
+@dataclass(slots=True)
+class Stage:
+    """A bed with the product on it. `async with Stage(bed) as stage`: CRD and rights are there, the operator runs."""
+
+    bed: Bed
+    namespace: str
+    interval: str = "2s"
+    window: str = "10s"
+    loads: dict[str, Load] = field(default_factory=dict)
+    _kubeconfig: Path | None = None
+    _starts: int = 0
+    _api: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        self._kubeconfig = await asyncio.to_thread(install, self.bed)
+        token = self.bed.control_plane.admin_token_file.read_text(encoding="utf-8")
+        self._api = httpx.AsyncClient(
+            base_url=self.bed.api_url,
+            headers={"Authorization": f"Bearer {token}"},
+            verify=httpx.create_ssl_context(verify=str(self.bed.ca_file), trust_env=False),
+            trust_env=False,
+            timeout=10,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for load in self.loads.values():
+            await load.__aexit__(None, None, None)
+        self.loads.clear()
+        self.stop_operator()
+        if self._api is not None:
+            await self._api.aclose()
+
+    def start_operator(self, *arguments: str) -> None:
+        """Start the operator under its own ServiceAccount; again after `kill_operator`."""
+        self._starts += 1
+        self.bed.processes.start(
+            OPERATOR,
+            [
+                *(sys.executable, "-m", "vllm_autotuner", "run"),
+                *("--kubeconfig", str(self._kubeconfig)),
+                *("--prometheus-url", self.bed.prometheus_url),
+                *("--interval", self.interval, "--window", self.window),
+                *("--namespace", self.namespace),
+                *("--lease-namespace", "vllm-autotuner-system", "--lease-name", self.namespace),
+                *("--listen-address", f"127.0.0.1:{free_ports(1)[0]}"),
+                *("--log-format", "json"),
+                *arguments,
+            ],
+            environment=os.environ | {"PYTHONPATH": import_path()},
+        )
+
+    def stop_operator(self) -> None:
+        """End the operator in order."""
+        if OPERATOR in self.bed.processes.names():
+            self.bed.processes.stop(OPERATOR, grace=10)
+
+    def kill_operator(self) -> None:
+        """End the operator as a crash does: SIGKILL, no farewell, the Lease left behind."""
+        self.bed.processes.stop(OPERATOR, grace=0)
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """Read one object or list as the admin; empty when it does not exist."""
+        assert self._api is not None
+        answer = await self._api.get(path)
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            return {}
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def service(self, name: str) -> dict[str, Any]:
+        """The VLLMService as the API server has it."""
+        return await self.get(f"/apis/vllm-autotuner.dev/v1alpha1/namespaces/{self.namespace}/vllmservices/{name}")
+
+    async def status(self, name: str) -> dict[str, Any]:
+        """Its status, empty while there is none."""
+        found: dict[str, Any] = (await self.service(name)).get("status") or {}
+        return found
+
+    async def deployment(self, name: str) -> dict[str, Any]:
+        """Its Deployment, empty while there is none."""
+        return await self.get(f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{name}")
+
+    async def pods(self, name: str) -> list[dict[str, Any]]:
+        """Its pods that are not going away."""
+        selector = f"vllm-autotuner.dev/service={name}"
+        found = await self.get(f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={selector}")
+        return [pod for pod in found.get("items", []) if "deletionTimestamp" not in pod["metadata"]]
+
+    async def ready_pods(self, name: str) -> list[dict[str, Any]]:
+        """Its pods that serve."""
+        return [pod for pod in await self.pods(name) if condition(pod["status"], "Ready") == "True"]
+
+    async def events(self, name: str) -> list[dict[str, Any]]:
+        """Events about it."""
+        found = await self.get(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")
+        return [each for each in found.get("items", []) if each.get("regarding", {}).get("name") == name]
+
+    def apply(self, *objects: Mapping[str, object]) -> None:
+        """Apply as a user does."""
+        self.bed.apply(list(objects))
+
+    def patch(self, name: str, spec: Mapping[str, object]) -> None:
+        """Change a VLLMService's spec as a user does."""
+        body = json.dumps({"spec": spec})
+        self.bed.kubectl("-n", self.namespace, "patch", "vllm", name, "--type", "merge", "-p", body)
+
+    async def load_on(self, name: str, *, clients: int, traffic: Traffic | None = None) -> Load:
+        """Put closed-loop load on a service; its endpoints follow the ready pods."""
+        endpoints: list[str] = []
+
+        async def follow() -> None:
+            while True:
+                pods = await self.ready_pods(name)
+                endpoints[:] = [f"http://{pod['status']['podIP']}:8000" for pod in pods]
+                await asyncio.sleep(0.5)
+
+        follower = asyncio.create_task(follow())
+        load = Load(lambda: tuple(endpoints), traffic or Traffic(model=MODEL), clients=clients)
+        await load.__aenter__()
+        self.loads[name] = load
+        # Kept on the load so that it lives exactly as long.
+        load.follower = follower  # type: ignore[attr-defined]
+        return load
+
+    async def prometheus(self, expression: str) -> list[dict[str, Any]]:
+        """Ask the bed's Prometheus as anybody can."""
+        async with httpx.AsyncClient(trust_env=False) as client:
+            answer = await client.get(f"{self.bed.prometheus_url}/api/v1/query", params={"query": expression})
+            found: list[dict[str, Any]] = answer.json()["data"]["result"]
+            return found
+
+
+def condition(status: Mapping[str, Any], kind: str) -> str:
+    """The status of one condition: True, False, Unknown, or empty when it is absent."""
+    return next((str(each["status"]) for each in status.get("conditions", []) if each["type"] == kind), "")
+
+
+def engine_env(**settings: float) -> dict[str, Any]:
+    """A pod template that sets the simulated engine's SIM_ variables, and nothing the real engine would mind."""
+    env = [{"name": f"SIM_{name.upper()}", "value": str(value)} for name, value in settings.items()]
+    return {"spec": {"containers": [{"name": "vllm", "env": env}], "terminationGracePeriodSeconds": 5}}
+
+
+def names_of(objects: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Their names."""
+    return [each["metadata"]["name"] for each in objects]
