@@ -1,0 +1,259 @@
+"""The Helm chart: the rights it gives, and that the operator understands what the chart starts it with."""
+
+import os
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from vllm_autotuner.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "vllm-autotuner"
+
+Render = Callable[..., list[dict[str, Any]]]
+
+RIGHTS = {
+    ("vllm-autotuner.dev", "vllmservices"): {"get", "list", "watch"},
+    ("vllm-autotuner.dev", "vllmservices/status"): {"update"},
+    ("vllm-autotuner.dev", "vllmservices/finalizers"): {"update"},
+    ("apps", "deployments"): {"get", "list", "watch", "create", "patch"},
+    ("", "services"): {"get", "create", "patch"},
+    ("", "pods"): {"get", "list", "watch"},
+    ("", "pods/log"): {"get"},
+    ("events.k8s.io", "events"): {"create"},
+}
+
+
+def helm_binary() -> str | None:
+    """Helm as the test bed built it, or that of the machine; nothing is built here."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vllm-autotuner" / "bin"
+    named = Path(os.environ.get("AUTOTUNER_BIN_DIR", "")) / "helm"
+    found = [path for path in (named, *sorted(cache.glob("helm-*/helm"))) if path.is_file()]
+    return str(found[0]) if found else shutil.which("helm")
+
+
+def run_helm(*arguments: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    binary = helm_binary()
+    if binary is None:
+        pytest.skip("no helm: `python -m e2e.binaries` builds it")
+    return subprocess.run(
+        [binary, *arguments, "--values", "-"],
+        input=yaml.safe_dump({"prometheus": {"url": "http://prometheus:9090"}} | (values or {})),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def render() -> Render:
+    def rendered(values: dict[str, Any] | None = None, *, release: str = "vllm-autotuner") -> list[dict[str, Any]]:
+        result = run_helm("template", release, str(CHART), "--namespace", "tuner", values=values)
+        assert result.returncode == 0, result.stderr
+        return [document for document in yaml.safe_load_all(result.stdout) if document]
+
+    return rendered
+
+
+def only(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    (found,) = (document for document in documents if document["kind"] == kind)
+    return found
+
+
+def operator(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    container: dict[str, Any]
+    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def rights(role: dict[str, Any]) -> Iterator[tuple[tuple[str, str], set[str]]]:
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                yield (group, resource), set(rule["verbs"])
+
+
+def test_the_crd_of_the_chart_is_the_generated_one() -> None:
+    assert (CHART / "crds" / "vllmservices.yaml").read_text() == (ROOT / "crds" / "vllmservices.yaml").read_text()
+
+
+def test_lint_finds_nothing() -> None:
+    result = run_helm("lint", "--strict", str(CHART))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_operator_has_exactly_the_rights_it_uses(render: Render) -> None:
+    found = list(rights(only(render(), "ClusterRole")))
+    assert dict(found) == RIGHTS
+    assert len(found) == len(RIGHTS), "a resource stands in two rules"
+
+
+def test_no_right_reaches_secrets_or_everything(render: Render) -> None:
+    for document in render({"watchNamespaces": ["a"]}):
+        for (group, resource), verbs in rights(document) if "rules" in document else ():
+            assert not {"*", "secrets", "configmaps"} & {group, resource, *verbs}
+
+
+def test_the_lease_is_writable_in_the_own_namespace_only(render: Render) -> None:
+    role = only(render(), "Role")
+    assert role["metadata"]["namespace"] == "tuner"
+    assert role["rules"] == [
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": ["vllm-autotuner"],
+            "verbs": ["get", "update"],
+        },
+    ]
+    assert "--lease-name=vllm-autotuner" in operator(render())["args"]
+    assert "--lease-namespace=tuner" in operator(render())["args"]
+
+
+def test_named_namespaces_give_no_right_outside_them(render: Render) -> None:
+    documents = render({"watchNamespaces": ["prod", "test"]})
+    assert not [document for document in documents if document["kind"] == "ClusterRoleBinding"]
+    bound = {
+        document["metadata"]["namespace"]
+        for document in documents
+        if document["kind"] == "RoleBinding" and document["roleRef"]["kind"] == "ClusterRole"
+    }
+    assert bound == {"prod", "test"}
+    assert {"--namespace=prod", "--namespace=test"} <= set(operator(documents)["args"])
+
+
+def test_every_binding_leads_from_an_existing_role_to_the_account_of_the_pods(render: Render) -> None:
+    documents = render({"watchNamespaces": ["prod"], "serviceAccount": {"name": "tuner"}})
+    roles = {(document["kind"], document["metadata"]["name"]) for document in documents if "rules" in document}
+    pod = only(documents, "Deployment")["spec"]["template"]["spec"]
+    for document in documents:
+        if document["kind"].endswith("Binding"):
+            assert (document["roleRef"]["kind"], document["roleRef"]["name"]) in roles
+            assert document["subjects"] == [
+                {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "tuner"}
+            ]
+    assert only(documents, "ServiceAccount")["metadata"]["name"] == "tuner"
+
+
+ALL_OPTIONS = {
+    "prometheus": {
+        "url": "https://mimir:443/prometheus",
+        "ca": {"configMapName": "ca", "key": "root.pem"},
+        "headers": {"X-Scope-OrgID": "team=a"},
+    },
+    "watchNamespaces": ["prod"],
+}
+
+
+def test_every_argument_is_one_that_the_operator_knows(render: Render) -> None:
+    command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    known = {option for parameter in command.params for option in parameter.opts}
+    for auth in (
+        {"bearerToken": {"secretName": "t", "key": "token"}},
+        {"basic": {"secretName": "b", "username": "u", "key": "p"}},
+    ):
+        name, *args = operator(render({**ALL_OPTIONS, "prometheus": ALL_OPTIONS["prometheus"] | auth}))["args"]  # type: ignore[operator]
+        assert name == "run"
+        assert {argument.split("=")[0] for argument in args} <= known
+        assert "--prometheus-header=X-Scope-OrgID=team=a" in args
+
+
+@pytest.mark.parametrize(
+    ("auth", "arguments"),
+    [
+        pytest.param(
+            {"bearerToken": {"secretName": "s", "key": "jwt"}},
+            {"--prometheus-bearer-token-file=/etc/vllm-autotuner/bearer-token/jwt"},
+            id="bearer token",
+        ),
+        pytest.param(
+            {"basic": {"secretName": "s", "username": "reader", "key": "password"}},
+            {"--prometheus-username=reader", "--prometheus-password-file=/etc/vllm-autotuner/basic/password"},
+            id="basic",
+        ),
+        pytest.param(
+            {"ca": {"configMapName": "c", "key": "ca.crt"}},
+            {"--prometheus-ca-file=/etc/vllm-autotuner/ca/ca.crt"},
+            id="own CA",
+        ),
+    ],
+)
+def test_credentials_are_files_that_are_mounted(render: Render, auth: dict[str, Any], arguments: set[str]) -> None:
+    documents = render({"prometheus": {"url": "https://p", **auth}})
+    container = operator(documents)
+    assert arguments <= set(container["args"])
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    pod = only(documents, "Deployment")["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    for argument in arguments:
+        path = argument.partition("=")[2]
+        if path.startswith("/"):
+            source = volumes[mounts[os.path.dirname(path)]]
+            assert source.get("secret", {}).get("secretName") == "s" or source["configMap"]["name"] == "c"
+    assert "s" not in {entry.get("value") for entry in container["env"]}
+
+
+def test_the_pod_is_as_restricted_as_the_strictest_standard_asks(render: Render) -> None:
+    documents = render()
+    pod, container = only(documents, "Deployment")["spec"]["template"]["spec"], operator(documents)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {"requests", "limits"} <= container["resources"].keys()
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        pytest.param({"prometheus": {"url": ""}}, "url", id="no address"),
+        pytest.param({"prometheus": {"url": "http://user:password@p"}}, "url", id="a password in the address"),
+        pytest.param({"replica": 2}, "replica", id="a misspelt value"),
+        pytest.param({"interval": "15"}, "interval", id="an interval without a unit"),
+        pytest.param(
+            {
+                "prometheus": {
+                    "url": "http://p",
+                    "bearerToken": {"secretName": "a"},
+                    "basic": {"secretName": "b", "username": "u"},
+                }
+            },
+            "not both",
+            id="two ways to log in",
+        ),
+        pytest.param(
+            {"prometheus": {"url": "http://p", "basic": {"secretName": "b"}}},
+            "needs both",
+            id="a password without a user",
+        ),
+    ],
+)
+def test_values_that_cannot_work_are_refused(values: dict[str, Any], named: str) -> None:
+    result = run_helm("template", "x", str(CHART), values=values)
+    assert result.returncode != 0
+    assert named in result.stderr
+
+
+def test_every_value_is_in_the_schema_and_every_default_passes_it(render: Render) -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    assert values.keys() | {"global"} == schema["properties"].keys()
+    assert render(release="other")[0]["metadata"]["labels"]["app.kubernetes.io/instance"] == "other"
+
+
+def test_the_versions_of_chart_and_package_are_the_same() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert chart["appVersion"] == chart["version"] == package
