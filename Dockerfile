@@ -2,7 +2,7 @@
 # The wheel is copied, not the tree: /operator would be a folder with the name of a standard-library module.
 
 FROM python:3.12-slim AS build
-COPY --from=ghcr.io/astral-sh/uv:0.9 /uv /bin/uv
+RUN pip install --no-cache-dir uv==0.13.8
 WORKDIR /src
 ENV UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
 # Dependencies first, from the lock file: a change of the code does not download them again.

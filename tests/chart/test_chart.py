@@ -204,6 +204,8 @@ def test_the_pod_is_as_restricted_as_the_strictest_standard_asks(render: Render)
     documents = render()
     pod, container = only(documents, "Deployment")["spec"]["template"]["spec"], operator(documents)
     assert pod["securityContext"]["runAsNonRoot"] is True
+    user = pod["securityContext"]["runAsUser"]
+    assert f"USER {user}:{user}\n" in (ROOT / "Dockerfile").read_text()
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
