@@ -19,7 +19,7 @@ from typing import Final
 
 from e2e.errors import BedError, BinariesError
 from e2e.file_lock import exclusive
-from e2e.go_toolchain import find_go
+from e2e.go_toolchain import find_go, install_when_absent
 from e2e.progress import Progress
 from e2e.tool_build import build_once
 from e2e.tool_catalogue import TOOLS, Tool, cache_key
@@ -47,11 +47,12 @@ def ensure_binaries(names: Sequence[str] = BED_TOOLS, *, progress: Progress | No
         return from_folder(Path(named), tools=tools)
     progress = progress or Progress()
     cache = cache_folder()
-    go = find_go(cache, progress=progress)
+    go = find_go(cache)
     folders = {tool.name: cache / f"{tool.name}-{cache_key(tool, go_version=go.version)}" for tool in tools}
     missing = [tool for tool in tools if not folders[tool.name].is_dir()]
     if missing:
         progress.say(f"building {', '.join(tool.name for tool in missing)} into {cache}, once (all four: about 10 min)")
+        install_when_absent(go, cache=cache, progress=progress)
     for number, tool in enumerate(missing, start=1):
         label = f"[{number}/{len(missing)}] {tool.name} with {go.version}, usually {tool.usual} the first time"
         build_once(tool, go=go, folder=folders[tool.name], label=label, progress=progress)

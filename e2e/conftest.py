@@ -6,14 +6,14 @@ Must not: share anything else between tests; whatever a test changes lives in it
 
 import itertools
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from e2e.bed import Bed, current_mode
-from e2e.binaries import ensure_binaries
+from e2e.binaries import BED_TOOLS, ensure_binaries
 from e2e.errors import BedError
 
 _NUMBERS = itertools.count(1)
@@ -24,7 +24,7 @@ _LOGS = pytest.StashKey[Path]()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs the real binaries, so that `-m "not control_plane"` leaves it out."""
     for item in items:
-        if isinstance(item, pytest.Function) and {"bed", "binaries"} & set(item.fixturenames):
+        if isinstance(item, pytest.Function) and {"bed", "binaries", "helm"} & set(item.fixturenames):
             item.add_marker(pytest.mark.control_plane)
 
 
@@ -37,12 +37,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def binaries(pytestconfig: pytest.Config) -> Mapping[str, Path]:
-    """The bed's programs; builds what is missing, and lets the person see how long that takes."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    """The bed's programs, built when they are missing."""
+    return built(BED_TOOLS, config=pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def helm(pytestconfig: pytest.Config) -> Path:
+    """The helm command, built when it is missing."""
+    return built(["helm"], config=pytestconfig)["helm"]
+
+
+def built(tools: Sequence[str], *, config: pytest.Config) -> Mapping[str, Path]:
+    """Build what is missing, and let the person see how long that takes."""
+    capture = config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     with capture.global_and_fixture_disabled():
         try:
-            return ensure_binaries()
+            return ensure_binaries(tools)
         except BedError as error:
             inside = " (inside the bed's namespace there is no internet: run `python -m e2e.binaries` before)"
             pytest.fail(f"{error}{inside if current_mode() == 'namespace' else ''}", pytrace=False)

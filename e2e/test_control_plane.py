@@ -1,10 +1,7 @@
 """The control plane is a real one, says in one line what stops it, and leaves nothing."""
 
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,14 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.bed import Bed, current_mode, recorded_processes
+from e2e.bed import Bed, current_mode
 from e2e.control_plane import API_SERVER, ControlPlane, ControlPlaneSettings, Ports
 from e2e.errors import CommandError, StartError
 from e2e.ports import free_ports, is_free
 from e2e.processes import Processes, StateFile
 from e2e.prometheus import run
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 GROUP = "bed.vllm-autotuner.dev"
 WIDGETS = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -120,13 +116,6 @@ def test_a_token_for_nobody_is_refused_in_the_servers_words(bed: Bed, namespace:
         bed.service_account_kubeconfig(namespace, "nobody")
 
 
-def wait_until(condition: Callable[[], bool], *, seen: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, f"seen after 20 s: {seen()}"
-        time.sleep(0.02)
-
-
 @contextmanager
 def plane_in(
     folder: Path, *, binaries: Mapping[str, Path], ports: Ports, settings: ControlPlaneSettings | None = None
@@ -211,30 +200,3 @@ async def test_a_component_that_cannot_start_is_one_clear_line(
         pytest.raises(StartError, match=rf"^{component} ended with code \d: .*no-such-flag"),
     ):
         await plane.start()
-
-
-def test_a_control_plane_dies_with_the_run_that_started_it(binaries: Mapping[str, Path], tmp_path: Path) -> None:
-    program = (
-        "import asyncio, time\nfrom pathlib import Path\n"
-        "from e2e.binaries import ensure_binaries\nfrom e2e.bed import current_mode\n"
-        "from e2e.control_plane import ControlPlane\nfrom e2e.processes import Processes, StateFile\n"
-        f"folder = Path({str(tmp_path)!r})\n"
-        "processes = Processes(logs=folder / 'logs', state=StateFile(folder / 'bed.json'))\n"
-        "binaries = ensure_binaries()\n"
-        "plane = ControlPlane(binaries=binaries, processes=processes, data=folder / 'data', mode=current_mode())\n"
-        "asyncio.run(plane.start())\nprint('started', flush=True)\ntime.sleep(60)\n"
-    )
-    assert binaries
-    run_of_tests = subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-    assert run_of_tests.stdout is not None
-    assert run_of_tests.stdout.readline() == "started\n"
-    started = recorded_processes(tmp_path / "bed.json")
-    assert len(started) == 4
-
-    run_of_tests.kill()
-    run_of_tests.communicate()
-
-    wait_until(
-        lambda: not any(process.alive() for process in started.values()),
-        seen=lambda: [name for name, process in started.items() if process.alive()],
-    )

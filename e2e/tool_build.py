@@ -7,7 +7,9 @@ Must not: write outside the cache folder, or let the user's own Go settings chan
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -15,7 +17,8 @@ from typing import Final
 from e2e.errors import BinariesError
 from e2e.file_lock import exclusive
 from e2e.go_toolchain import GoToolchain
-from e2e.progress import Progress
+from e2e.processes import TIED
+from e2e.progress import Progress, elapsed
 from e2e.tool_catalogue import Tool
 
 POLL_SECONDS: Final = 0.2
@@ -45,6 +48,7 @@ def build_once(tool: Tool, *, go: GoToolchain, folder: Path, label: str, progres
             progress.say(f"{who} is building {tool.name} already: waiting for it")
         tick()
 
+    started = time.monotonic()
     with progress.working(label) as tick, exclusive(folder.parent / f"{tool.name}.lock", on_wait=on_wait):
         if folder.is_dir():
             return
@@ -59,6 +63,7 @@ def build_once(tool: Tool, *, go: GoToolchain, folder: Path, label: str, progres
             unfinished.rename(folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+    progress.say(f"built {tool.name} in {elapsed(time.monotonic() - started)}")
 
 
 def compile_into(folder: Path, *, tool: Tool, go: GoToolchain, tick: Callable[[], None]) -> None:
@@ -67,14 +72,13 @@ def compile_into(folder: Path, *, tool: Tool, go: GoToolchain, tick: Callable[[]
     # With one package the output is named outright: etcd's would be called `server` after its folder.
     target = folder / packages[0][0] if len(packages) == 1 else f"{folder}/"
     flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", tool.ldflags(), "-o", str(target)]
-    command = [str(go.command), "build", *flags, *(package for _, package in packages)]
+    # Tied to us: a build whose caller was killed would compile on for minutes, for nobody.
+    tied = [sys.executable, "-I", "-S", str(TIED), str(os.getpid())]
+    command = [*tied, str(go.command), "build", *flags, *(package for _, package in packages)]
     # The user's GOFLAGS and go.work must not reach into the build, nor may Go fetch another Go.
     environment = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        try:
-            process = subprocess.Popen(command, cwd=tool.folder, env=environment, stdout=output, stderr=output)
-        except OSError as error:
-            raise BinariesError(f"{tool.name} could not be built: cannot run {go.command}: {error.strerror}") from error
+        process = subprocess.Popen(command, cwd=tool.folder, env=environment, stdout=output, stderr=output)
         code = wait(process, tick=tick)
         output.seek(0)
         written = output.read()
