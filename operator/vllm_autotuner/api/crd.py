@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import yaml
+from typing_extensions import override
 
 from vllm_autotuner.api.model import PUBLISHED_DEFAULT, VALIDATIONS
 from vllm_autotuner.api.service import GROUP, KIND, NAME_RULE, PLURAL, VERSION
@@ -61,6 +62,14 @@ _COLUMNS: Final[tuple[tuple[str, str, str, int], ...]] = (
     ("Age", "date", ".metadata.creationTimestamp", 0),
 )
 """Columns of `kubectl get`: name, type, path, priority (1 is shown by `-o wide` only)."""
+
+
+class _Plain(yaml.SafeDumper):
+    """YAML as a person would write it: what stands twice is written twice, without anchors."""
+
+    @override
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 class NotStructural(Exception):
@@ -124,7 +133,7 @@ def crd() -> _Schema:
 
 def crd_yaml() -> str:
     """Return the CustomResourceDefinition as the text of `crds/vllmservices.yaml`."""
-    text = yaml.safe_dump(crd(), sort_keys=False, allow_unicode=True, width=120)
+    text = yaml.dump(crd(), Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120)
     return f"# Generated from the models by `vllm-autotuner crd`.\n{text}"
 
 

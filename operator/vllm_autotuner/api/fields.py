@@ -129,3 +129,21 @@ DnsLabel = Annotated[
         message="write a name of at most 63 lower-case letters, digits and '-', such as `main`",
     ),
 ]
+
+
+def newest(length: int) -> tuple[AfterValidator, Any]:
+    """Metadata of a list that is appended to and keeps its newest (last) `length` items."""
+
+    def cut(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return items[-length:]
+
+    return AfterValidator(cut), Field(json_schema_extra={"maxItems": length})
+
+
+def most_important(length: int) -> tuple[AfterValidator, Any]:
+    """Metadata of a list in order of importance that keeps its first `length` items."""
+
+    def cut(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return items[:length]
+
+    return AfterValidator(cut), Field(json_schema_extra={"maxItems": length})

@@ -12,13 +12,48 @@ from pydantic import Field, StrictBool
 
 from vllm_autotuner.api.engine_args import ARGS_MAX_ITEMS, EngineArg
 from vllm_autotuner.api.fields import DnsLabel, Duration, Quantile, matching
-from vllm_autotuner.api.knobs import EngineKnobs, KvCacheDtype
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import PUBLISHED_DEFAULT, ApiModel, Rule
 from vllm_autotuner.api.pod_template import PodTemplate
+from vllm_autotuner.api.tuning import (
+    AllowedInts,
+    AllowedStrings,
+    Budget,
+    IntBounds,
+    Mode,
+    Strategy,
+    StrategyType,
+    Tuning,
+    Window,
+)
+
+__all__ = [
+    "Accelerator",
+    "AllowedInts",
+    "AllowedStrings",
+    "Budget",
+    "DeletionPolicy",
+    "Engine",
+    "IntBounds",
+    "Mode",
+    "Model",
+    "Objective",
+    "Objectives",
+    "Profile",
+    "PrometheusRef",
+    "ScaleIn",
+    "ScaleOut",
+    "Scaling",
+    "Strategy",
+    "StrategyType",
+    "TargetRef",
+    "Tuning",
+    "VLLMServiceSpec",
+    "Window",
+]
 
 _Replicas = Annotated[int, Field(strict=True, ge=0, le=10_000)]
 _MinReplicas = Annotated[int, Field(strict=True, ge=1, le=10_000)]
-_Bound = Annotated[int, Field(strict=True, ge=1, le=134_217_728)]
 
 
 class Profile(StrEnum):
@@ -32,32 +67,6 @@ class Profile(StrEnum):
 
     BURSTY = "Bursty"
     """Quiet hours and peaks: judged by the peaks."""
-
-
-class Mode(StrEnum):
-    """How far the operator may go."""
-
-    OFF = "Off"
-    """Serve the spec; no diagnosis, no recommendation."""
-
-    RECOMMEND = "Recommend"
-    """Diagnose and recommend; change nothing."""
-
-    APPROVE = "Approve"
-    """Change what a person approved by its recommendation id."""
-
-    AUTOMATIC = "Automatic"
-    """Change within bounds, budget and windows; measure, and roll back what does not help."""
-
-
-class StrategyType(StrEnum):
-    """How a change reaches the service."""
-
-    CANARY = "Canary"
-    """One pod first, beside the others."""
-
-    IN_PLACE = "InPlace"
-    """The Deployment itself; judged before against after."""
 
 
 class DeletionPolicy(StrEnum):
@@ -173,122 +182,6 @@ class Objectives(ApiModel):
     # Named by hand: the generator of the other names would make it `e2E`.
     e2e: Annotated[Objective | None, Field(alias="e2e")] = None
     """From request to last token. Default: none."""
-
-
-class IntBounds(ApiModel):
-    """Between which values a knob may be set, both included."""
-
-    min: _Bound
-    """The smallest value."""
-
-    max: _Bound
-    """The largest value."""
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            cel="self.min <= self.max",
-            message="min must not exceed max",
-            holds=lambda bounds: bounds.min <= bounds.max,
-        ),
-    )
-
-
-class AllowedStrings(ApiModel):
-    """Which values a knob may be set to."""
-
-    allowed: Annotated[tuple[KvCacheDtype, ...], Field(min_length=1, max_length=16)]
-    """The values."""
-
-
-class AllowedInts(ApiModel):
-    """Which numbers a knob may be set to."""
-
-    allowed: Annotated[tuple[Annotated[int, Field(strict=True, ge=1, le=64)], ...], Field(min_length=1, max_length=16)]
-    """The numbers."""
-
-
-class Strategy(ApiModel):
-    """How a change is made and how long each phase may take."""
-
-    type: StrategyType | None = None
-    """Canary or InPlace. Default: Canary where there are two replicas and a free device, else none."""
-
-    warm_up: Duration = timedelta(seconds=60)
-    """Serving without judgement, for caches and compilation. Default: 60s."""
-
-    analysis: Duration = timedelta(minutes=5)
-    """How long a verdict is sought before it is Inconclusive. Default: 5m."""
-
-    provisioning_deadline: Duration = timedelta(minutes=20)
-    """By when changed pods must be ready. Default: 20m."""
-
-    data_budget: Duration = timedelta(minutes=15)
-    """How long metrics may be missing during a change before it is rolled back without blame. Default: 15m."""
-
-
-class Window(ApiModel):
-    """A time in which changes may start."""
-
-    schedule: Annotated[
-        str,
-        *matching(
-            r"^[0-9*,/-]+( [0-9*,/-]+){2} [0-9A-Za-z*,/-]+ [0-9A-Za-z*,/-]+$",
-            max_length=100,
-            message='write a cron schedule of five fields, such as "0 2 * * *" for every night at two',
-        ),
-    ]
-    """When it opens, as five cron fields."""
-
-    time_zone: Annotated[
-        str,
-        *matching(
-            r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}$",
-            max_length=64,
-            message="write an IANA time zone such as Europe/Berlin or UTC",
-        ),
-    ] = "UTC"
-    """The zone of the schedule. Default: UTC."""
-
-    duration: Duration
-    """How long it stays open."""
-
-
-class Budget(ApiModel):
-    """How much change a service takes."""
-
-    changes_per_day: Annotated[int, Field(strict=True, ge=1, le=48)] = 2
-    """Changes in 24 hours, rolled back ones included. Default: 2."""
-
-
-class Tuning(ApiModel):
-    """How far, within which bounds, and how often the operator may change the engine."""
-
-    mode: Annotated[Mode, Field(json_schema_extra={PUBLISHED_DEFAULT: "Recommend"})] = Mode.RECOMMEND
-    """Off, Recommend, Approve or Automatic. Default: Recommend."""
-
-    max_num_seqs: IntBounds | None = None
-    """Bounds of maxNumSeqs. Default: recommended only, never changed."""
-
-    max_model_len: IntBounds | None = None
-    """Bounds of maxModelLen. Default: recommended only, never changed."""
-
-    kv_cache_dtype: AllowedStrings | None = None
-    """Allowed values of kvCacheDtype; listing one accepts its effect on quality. Default: recommended only."""
-
-    tensor_parallel_size: AllowedInts | None = None
-    """Allowed values of tensorParallelSize. Default: recommended only, never changed."""
-
-    strategy: Strategy = Strategy()
-    """How a change is made."""
-
-    windows: Annotated[tuple[Window, ...], Field(max_length=16)] = ()
-    """When changes may start. Default: always."""
-
-    budget: Budget = Budget()
-    """How many changes a service takes."""
-
-    cooldown: Duration = timedelta(hours=6)
-    """How long a service is left alone after a change. Default: 6h."""
 
 
 class PrometheusRef(ApiModel):

@@ -1,0 +1,303 @@
+"""The records of changes in `VLLMService.status`: the one under way, what it would return to, and those that ended.
+
+Apart from the rest of the status, because they are memory: losing one loses a rollback. Everything here is written by
+the operator and read again after a restart.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from vllm_autotuner.api.fields import Message, Note, Number, Timestamp, newest
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.model import ApiModel
+
+MEASUREMENTS_LENGTH: Final = 10
+
+
+class ChangeTarget(StrEnum):
+    """What a change is meant to improve."""
+
+    TTFT = "TTFT"
+    TPOT = "TPOT"
+    THROUGHPUT = "Throughput"
+
+
+class ChangeState(StrEnum):
+    """Where a change stands."""
+
+    PROPOSED = "Proposed"
+    """Decided; nothing was touched."""
+
+    PROVISIONING = "Provisioning"
+    """Pods with the new configuration are starting."""
+
+    VERIFYING = "Verifying"
+    """Does the engine run what was asked for?"""
+
+    WARMING_UP = "WarmingUp"
+    """It serves; no judgement yet."""
+
+    ANALYZING = "Analyzing"
+    """It is measured."""
+
+    HELD = "Held"
+    """Data is missing or a person paused; the interrupted state keeps its remaining time."""
+
+    ROLLING_BACK = "RollingBack"
+    """The last known good configuration is being restored."""
+
+
+class Outcome(StrEnum):
+    """How a change ended."""
+
+    SUCCEEDED = "Succeeded"
+    ROLLED_BACK = "RolledBack"
+    SUPERSEDED = "Superseded"
+    REJECTED = "Rejected"
+
+
+class CircuitState(StrEnum):
+    """Whether changes are allowed after rollbacks."""
+
+    CLOSED = "Closed"
+    OPEN = "Open"
+
+
+class Measurement(ApiModel):
+    """Service levels and load over one window; a number is absent when nobody knows."""
+
+    at: Timestamp
+    """End of the window."""
+
+    ttft_seconds: Number = None
+    """Time to first token at the objective's quantile."""
+
+    tpot_seconds: Number = None
+    """Time per output token at the objective's quantile."""
+
+    requests_per_second: Number = None
+    """Finished requests."""
+
+    tokens_per_second: Number = None
+    """Generated tokens."""
+
+    running: Number = None
+    """Mean of running requests."""
+
+    waiting: Number = None
+    """Mean of waiting requests."""
+
+
+class ConfigRef(EngineKnobs):
+    """A configuration by its values and its hash."""
+
+    config_hash: str | None = None
+    """Hash of the rendered pod template."""
+
+
+class Analysis(ApiModel):
+    """The measurements of a change so far."""
+
+    started_at: Timestamp | None = None
+    """When judgement began."""
+
+    windows_good: int = 0
+    """Windows that met every objective."""
+
+    windows_bad: int = 0
+    """Windows that violated one."""
+
+    consecutive_bad: int = 0
+    """Bad windows in a row, now."""
+
+    windows_inconclusive: int = 0
+    """Windows that say neither."""
+
+    no_data: int = 0
+    """Windows without data; evidence for nothing."""
+
+    last: Annotated[tuple[Measurement, ...], *newest(MEASUREMENTS_LENGTH)] = ()
+    """The newest measurements, newest last."""
+
+
+class ActiveChange(ApiModel):
+    """The one change under way, with all that is needed to go on or to go back after a restart."""
+
+    id: str
+    """Deterministic: the same decision has the same id."""
+
+    epoch: int = 0
+    """Lease epoch of the operator that owns the change (fencing token)."""
+
+    generation: int
+    """Generation of the spec it was decided on; another one supersedes it."""
+
+    knob: str
+    """Which knob."""
+
+    from_value: str | None = None
+    """Its value before; absent when it was the engine's default."""
+
+    to_value: str
+    """Its new value."""
+
+    from_: Annotated[ConfigRef, Field(alias="from")]
+    """The configuration before, to which a rollback returns."""
+
+    to: ConfigRef
+    """The configuration under test."""
+
+    reason: Message = ""
+    """Why it is made, for people."""
+
+    target: ChangeTarget | None = None
+    """What it is meant to improve."""
+
+    state: ChangeState
+    """Where it stands."""
+
+    state_reason: Message = ""
+    """Why it stands there."""
+
+    harmful: bool | None = None
+    """True while it is rolled back because the candidate itself did harm; then it is remembered against it."""
+
+    state_since: Timestamp | None = None
+    """Since when."""
+
+    deadline: Timestamp | None = None
+    """When the state ends at the latest."""
+
+    resume_state: ChangeState | None = None
+    """The state that Held interrupted."""
+
+    remaining_seconds: Number = None
+    """Time that was left to the interrupted state."""
+
+    started_at: Timestamp | None = None
+    """When the change began."""
+
+    baseline: Measurement | None = None
+    """Measured before the change."""
+
+    analysis: Analysis | None = None
+    """Measured since."""
+
+
+class LastKnownGood(EngineKnobs):
+    """The last configuration that served well for long enough."""
+
+    config_hash: str | None = None
+    """Hash of the rendered pod template."""
+
+    hash_version: int | None = None
+    """Version of the rendering that was hashed."""
+
+    verified_at: Timestamp | None = None
+    """When it was last seen serving well."""
+
+
+class FailedCandidate(ApiModel):
+    """A value that did not help, and until when it is not tried again."""
+
+    candidate: str
+    """Such as maxNumSeqs=64."""
+
+    knob: str
+    """Which knob."""
+
+    value: str
+    """Which value."""
+
+    environment: str = ""
+    """Fingerprint of what it failed in (image, model, device): elsewhere it may be tried."""
+
+    failures: int = 1
+    """How often."""
+
+    last_failure_time: Timestamp | None = None
+    """When last."""
+
+    retry_after: Timestamp | None = None
+    """Not before this."""
+
+    reason: Note = ""
+    """What went wrong."""
+
+
+class Circuit(ApiModel):
+    """Stops changes after repeated rollbacks."""
+
+    state: CircuitState = CircuitState.CLOSED
+    """Open: recommendations only."""
+
+    opened_at: Timestamp | None = None
+    """When it opened."""
+
+    until: Timestamp | None = None
+    """When it closes by itself."""
+
+    rollbacks: int = 0
+    """Rollbacks counted towards opening it."""
+
+    reason: Message = ""
+    """Why it opened."""
+
+
+class BudgetStatus(ApiModel):
+    """How much of the day's budget is used."""
+
+    changes_today: int = 0
+    """Changes in the current window."""
+
+    window_start: Timestamp | None = None
+    """When the window began."""
+
+
+class HandledRequest(ApiModel):
+    """The last request of a person that was acted upon; each nonce acts once."""
+
+    kind: str
+    """approve, reject, rollback or retry."""
+
+    nonce: str
+    """The value of the annotation."""
+
+    at: Timestamp | None = None
+    """When."""
+
+
+class HistoryEntry(ApiModel):
+    """A finished change."""
+
+    id: str
+    """The change's id."""
+
+    knob: str
+    """Which knob."""
+
+    from_value: str | None = None
+    """Its value before."""
+
+    to_value: str | None = None
+    """The value that was tried."""
+
+    outcome: Outcome
+    """How it ended."""
+
+    reason: Note = ""
+    """Why it ended so."""
+
+    started_at: Timestamp | None = None
+    """When it began."""
+
+    finished_at: Timestamp | None = None
+    """When it ended."""
+
+    before: Measurement | None = None
+    """Measured before."""
+
+    after: Measurement | None = None
+    """Measured after."""
