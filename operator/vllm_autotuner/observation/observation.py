@@ -74,6 +74,11 @@ class EngineWindow:
     pool: KVPool
     labels: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def sampled(self) -> float:
+        """Seconds between the first and the last scrape: over these the counters grew, not over the whole window."""
+        return self.moments[-1].time - self.moments[0].time
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
@@ -99,14 +104,14 @@ class Observation:
 
     @property
     def arrivals_per_second(self) -> float | None:
-        """Requests that came in: finished, plus what running and waiting grew. None when finishes are not exported."""
-        if not self.engines or any(engine.finished is None for engine in self.engines):
-            return None
-        total = 0.0
+        """Requests that came in: finished, plus what running and waiting grew. None when not exported."""
+        arrived = []
         for engine in self.engines:
             first, last = engine.moments[0], engine.moments[-1]
-            total += (engine.finished or 0.0) + (last.running + last.waiting) - (first.running + first.waiting)
-        return max(0.0, total / self.window)
+            grown = (last.running + last.waiting) - (first.running + first.waiting)
+            arrived.append(None if engine.finished is None else engine.finished + grown)
+        rate = self._rate(arrived)
+        return None if rate is None else max(0.0, rate)
 
     @property
     def finished_per_second(self) -> float | None:
@@ -123,9 +128,14 @@ class Observation:
         """Prompt tokens per second over all engines."""
         return self._rate([engine.prompt_tokens for engine in self.engines])
 
-    def _rate(self, values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) / self.window if values and len(known) == len(values) else None
+    def _rate(self, grown: Sequence[float | None]) -> float | None:
+        """Sum the growth per second of each engine; None when one of them does not tell or was scraped once."""
+        rates = [
+            amount / engine.sampled
+            for engine, amount in zip(self.engines, grown, strict=True)
+            if amount is not None and engine.sampled > 0
+        ]
+        return sum(rates) if rates and len(rates) == len(self.engines) else None
 
 
 def observe(snapshot: FleetSnapshot, keys: Iterable[EngineKey], *, expected: int | None = None) -> Observation:

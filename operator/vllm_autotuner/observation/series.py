@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["Series", "extrapolated_increase", "last_before", "plain_increase", "since"]
+__all__ = ["Series", "extrapolated_increase", "plain_increase", "since"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,3 @@ def extrapolated_increase(series: Series, *, start: float, end: float) -> float 
     if to_end >= spacing * 1.1:
         to_end = spacing / 2
     return grown * (sampled + to_start + to_end) / sampled
-
-
-def last_before(series: Series, moment: float, *, lookback: float) -> float | None:
-    """Return the newest value at or before `moment` and not older than `lookback` seconds, else None."""
-    index = bisect_right(series.times, moment) - 1
-    if index < 0 or series.times[index] < moment - lookback:
-        return None
-    return series.values[index]
