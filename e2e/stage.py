@@ -38,9 +38,7 @@ class NotSeen(AssertionError):
     """A condition did not come true in time; the message says what was seen instead."""
 
 
-async def until(
-    what: str, probe: Callable[[], Any | Awaitable[Any]], *, seconds: float, every: float = 0.25
-) -> Any:
+async def until(what: str, probe: Callable[[], Any | Awaitable[Any]], *, seconds: float, every: float = 0.25) -> Any:
     """Wait until `probe` returns something true and return it. Raises NotSeen with what it returned last."""
     deadline, seen = time.monotonic() + seconds, None
     while True:
@@ -63,7 +61,7 @@ class Stage:
     window: str = "10s"
     loads: dict[str, Load] = field(default_factory=dict)
     _kubeconfig: Path | None = None
-    _starts: int = 0
+    _followers: list["asyncio.Task[None]"] = field(default_factory=list)
     _api: httpx.AsyncClient | None = None
 
     async def __aenter__(self) -> Self:
@@ -79,6 +77,9 @@ class Stage:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for follower in self._followers:
+            follower.cancel()
+        await asyncio.gather(*self._followers, return_exceptions=True)
         for load in self.loads.values():
             await load.__aexit__(None, None, None)
         self.loads.clear()
@@ -88,7 +89,6 @@ class Stage:
 
     def start_operator(self, *arguments: str) -> None:
         """Start the operator under its own ServiceAccount; again after `kill_operator`."""
-        self._starts += 1
         self.bed.processes.start(
             OPERATOR,
             [
@@ -175,8 +175,7 @@ class Stage:
         load = Load(lambda: tuple(endpoints), traffic or Traffic(model=MODEL), clients=clients)
         await load.__aenter__()
         self.loads[name] = load
-        # Kept on the load so that it lives exactly as long.
-        load.follower = follower  # type: ignore[attr-defined]
+        self._followers.append(follower)
         return load
 
     async def prometheus(self, expression: str) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ import typer
 from vllm_autotuner.cli.crd import crd
 from vllm_autotuner.cli.diagnose import EXAMPLES as DIAGNOSE_EXAMPLES
 from vllm_autotuner.cli.diagnose import DiagnoseCommand, diagnose
+from vllm_autotuner.cli.explain import EXAMPLES as EXPLAIN_EXAMPLES
+from vllm_autotuner.cli.explain import explain
 from vllm_autotuner.cli.run import EXAMPLES as RUN_EXAMPLES
 from vllm_autotuner.cli.run import run
 
@@ -25,6 +27,7 @@ def _root() -> None:
 
 app.command()(crd)
 app.command(cls=DiagnoseCommand, epilog=DIAGNOSE_EXAMPLES)(diagnose)
+app.command(epilog=EXPLAIN_EXAMPLES)(explain)
 app.command(epilog=RUN_EXAMPLES)(run)
 
 

@@ -1,0 +1,1 @@
+"""The main job as a story: six acts on the embedded control plane, each checked, each visible."""

@@ -1,0 +1,64 @@
+"""The services of the demo, as a user would write them. Only the pod template knows that the engine is simulated."""
+
+from typing import Any, Final
+
+from e2e.operator_account import vllm_service
+from e2e.stage import ENGINE_IMAGE, engine_env
+
+NAMESPACE: Final = "demo"
+
+QUICK: Final = {"warmUp": "3s", "analysis": "25s", "provisioningDeadline": "2m"}
+"""Phases of seconds instead of minutes, so that the story is told in minutes."""
+
+
+def chat(**template: Any) -> dict[str, Any]:
+    """Four seats, and more than four people who want to talk: capped."""
+    return vllm_service(
+        NAMESPACE,
+        "chat",
+        engine={"image": ENGINE_IMAGE, "maxNumSeqs": 4},
+        podTemplate=engine_env(step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1) | template,
+        objectives={"profile": "Latency", "ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
+        tuning={"mode": "Recommend", "maxNumSeqs": {"min": 2, "max": 32}, "strategy": QUICK, "cooldown": "10m"},
+    )
+
+
+def search() -> dict[str, Any]:
+    """Thirty-two seats, but each one makes every token slower: past the knee."""
+    return vllm_service(
+        NAMESPACE,
+        "search",
+        engine={"image": ENGINE_IMAGE, "maxNumSeqs": 32},
+        podTemplate=engine_env(step_base_ms=8, step_per_seq_ms=1.5, startup_seconds=1),
+        objectives={"profile": "Throughput", "ttft": {"target": "10s"}, "tpot": {"target": "40ms"}},
+        tuning={"mode": "Automatic", "maxNumSeqs": {"min": 4, "max": 64}, "strategy": QUICK, "cooldown": "10m"},
+    )
+
+
+def api() -> dict[str, Any]:
+    """Replicas between one and three; its seats have no bounds, so only replicas may move."""
+    service = vllm_service(
+        NAMESPACE,
+        "api",
+        engine={"image": ENGINE_IMAGE, "maxNumSeqs": 6},
+        podTemplate=engine_env(step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1),
+        objectives={"profile": "Bursty", "ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
+        scaling={"minReplicas": 1, "maxReplicas": 3, "scaleOut": {"waitingFor": "30s"}},
+        tuning={"mode": "Automatic", "strategy": QUICK},
+    )
+    del service["spec"]["replicas"]
+    return service
+
+
+def batch() -> dict[str, Any]:
+    """An engine that becomes six times slower above eight seats: raising them looks right and is wrong."""
+    return vllm_service(
+        NAMESPACE,
+        "batch",
+        engine={"image": ENGINE_IMAGE, "maxNumSeqs": 8},
+        podTemplate=engine_env(
+            step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1, degrade_above_seqs=8, degrade_factor=6
+        ),
+        objectives={"profile": "Latency", "ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
+        tuning={"mode": "Automatic", "maxNumSeqs": {"min": 4, "max": 32}, "strategy": QUICK, "cooldown": "10m"},
+    )
