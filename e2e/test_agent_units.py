@@ -408,7 +408,7 @@ class TestStatus:
                 },
             }
         ]
-        assert status["podIPs"] == [{"ip": "10.200.0.9"}]
+        assert status["podIPs"] == [{"$patch": "replace"}, {"ip": "10.200.0.9"}]
 
     @pytest.mark.parametrize(
         ("policy", "exit_code", "expected"),
@@ -470,7 +470,11 @@ async def test_a_grace_period_can_only_become_shorter() -> None:
 
 
 class TestVolumes:
-    MOUNTS = (Mount(source="/data/v1", target="/etc/app"), Mount(source="/data/v2", target="/etc/app/deep"))
+    MOUNTS = (
+        Mount(source="/data/v1", target="/etc/app"),
+        Mount(source="/data/v2", target="/etc/app/deep"),
+        Mount(source="/x", target="/data"),
+    )
 
     @pytest.mark.parametrize(
         ("text", "expected"),

@@ -22,7 +22,9 @@ from e2e.agent.volumes import Volumes, changes
 from e2e.network import NetworkError
 
 _RETRY_SECONDS: Final = 1.0
-_REFRESH_SECONDS: Final = 10.0
+_REFRESH_SECONDS: Final = 2.0
+_RENEW_SECONDS: Final = 60.0
+"""For pods that only have a token, which lives for an hour."""
 _SHUTDOWN_SECONDS: Final = 1.0
 _DEFAULT_GRACE: Final = 30
 FINISHED: Final = frozenset({"Succeeded", "Failed"})
@@ -151,7 +153,7 @@ class PodWorker:
 
     async def _refresh_volumes(self) -> None:
         """Follow changed ConfigMaps and Secrets, and renew tokens; a failure leaves the former content."""
-        every = _REFRESH_SECONDS if changes(self.pod) else 6 * _REFRESH_SECONDS
+        every = _REFRESH_SECONDS if changes(self.pod) else _RENEW_SECONDS
         while True:
             await asyncio.sleep(every)
             try:

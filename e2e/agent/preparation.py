@@ -5,6 +5,7 @@ Must not: start anything, or remember anything.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,10 +26,13 @@ async def prepared(container: Object, *, context: PodContext, work: Path, termin
     """
     node = context.node
     assert context.network is not None
+    isolated = node.network.mode == "namespace"
+    mounts = context.volumes.mounts(container, pod=context.pod)
     image = node.images.find(container["image"])
+    if not isolated:
+        container = _relocated(container, mounts)
     namespace = context.pod["metadata"]["namespace"]
     sources = {source: await node.read(namespace, source) for source in references(container)}
-    isolated = node.network.mode == "namespace"
     base = {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": os.environ.get("HOME", "/"),
@@ -42,7 +46,6 @@ async def prepared(container: Object, *, context: PodContext, work: Path, termin
     argv = expand_all(image.command_line(container), env)
     if not argv:
         raise Unstartable("CreateContainerError", "no command specified")
-    mounts = context.volumes.mounts(container, pod=context.pod)
     folder = container.get("workingDir") or str(work)
     if isolated:
         target = container.get("terminationMessagePath") or TERMINATION_LOG
@@ -55,8 +58,19 @@ async def prepared(container: Object, *, context: PodContext, work: Path, termin
             kept=node.kept,
         )
     return Command(
-        argv=[relocated(word, mounts) for word in argv],
-        env={name: relocated(value, mounts) for name, value in env.items()} | {"TERMINATION_LOG": str(termination_log)},
-        folder=relocated(folder, mounts),
+        argv=argv,
+        env=env | {"TERMINATION_LOG": str(termination_log)},
+        folder=folder,
         prefix=context.network.command_prefix,
     )
+
+
+def _relocated(container: Object, mounts: Sequence[Mount]) -> Object:
+    """Return the spec with other paths in what the manifest says; the image table speaks of this machine already."""
+    words = {key: [relocated(word, mounts) for word in container.get(key) or []] for key in ("command", "args")}
+    env = [
+        entry | {"value": relocated(entry["value"], mounts)} if "value" in entry else entry
+        for entry in container.get("env") or []
+    ]
+    folder = relocated(container.get("workingDir") or "", mounts)
+    return container | words | {"env": env, "workingDir": folder}

@@ -95,7 +95,10 @@ def restarts(policy: str, exit_code: int) -> bool:
 
 
 def pod_status(view: PodView, *, former: Sequence[Object], gates: Iterable[str], now: datetime) -> Object:
-    """Return the status to write. `former` are the conditions of the API object, `gates` its readinessGates."""
+    """Return the strategic merge patch of the status.
+
+    `former` are the conditions of the API object, `gates` its readinessGates.
+    """
     status: Object = {
         "phase": view.phase,
         "startTime": rfc3339(view.started_at),
@@ -107,7 +110,8 @@ def pod_status(view: PodView, *, former: Sequence[Object], gates: Iterable[str],
     if view.init:
         status["initContainerStatuses"] = [_container_status(each) for each in view.init]
     if view.pod_ip:
-        status |= {"podIP": view.pod_ip, "podIPs": [{"ip": view.pod_ip}]}
+        # Replaced: a restarted node gives another address, and merged by `ip` there would be two.
+        status |= {"podIP": view.pod_ip, "podIPs": [{"$patch": "replace"}, {"ip": view.pod_ip}]}
     return status
 
 

@@ -156,10 +156,13 @@ def relocated(text: str, mounts: Sequence[Mount]) -> str:
 
     Only where a path begins: at the start, or after one of `= : , space`.
     """
-    for mount in sorted(mounts, key=lambda mount: len(mount.target), reverse=True):
-        pattern = rf"(?:(?<=[=:,\s])|^){re.escape(mount.target.rstrip('/'))}(?=/|$|[:,\s])"
-        text = re.sub(pattern, lambda _, source=mount.source: source, text)  # type: ignore[misc]
-    return text
+    if not mounts:
+        return text
+    sources = {mount.target.rstrip("/"): mount.source for mount in mounts}
+    # In one pass, the longest first: what was put in must not be replaced again.
+    targets = "|".join(re.escape(target) for target in sorted(sources, key=len, reverse=True))
+    pattern = rf"(?:(?<=[=:,\s])|^)({targets})(?=/|$|[:,\s])"
+    return re.sub(pattern, lambda match: sources[match[1]], text)
 
 
 def _plain(kind: str, volume: Object) -> Object:
