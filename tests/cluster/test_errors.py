@@ -110,7 +110,7 @@ def test_library_errors_become_unavailable(library_error: type[Exception]) -> No
         pytest.param(ConnectionResetError(), Unavailable, id="a reset connection"),
         pytest.param(ssl.SSLCertVerificationError("bad"), Unavailable, id="an untrusted certificate"),
         pytest.param(json.JSONDecodeError("x", "", 0), Unavailable, id="an answer that is not JSON"),
-        pytest.param(ConfigException("no kubeconfig"), Refused, id="nothing to connect with"),
+        pytest.param(ConfigException("empty"), Unavailable, id="a token file that is being replaced"),
         pytest.param(NotFound("x", reason="NotFound"), NotFound, id="our own error passes unchanged"),
     ],
 )

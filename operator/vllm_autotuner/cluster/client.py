@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,14 @@ import aiohttp
 from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client import ApiClient, Configuration
 
-from vllm_autotuner.cluster.errors import UNREADABLE, Unavailable, from_response, translated
+from vllm_autotuner.cluster.errors import (
+    NOT_CONFIGURED,
+    UNREADABLE,
+    Refused,
+    Unavailable,
+    from_response,
+    translated,
+)
 
 JSON: Final = "application/json"
 SERVER_SIDE_APPLY: Final = "application/apply-patch+yaml"
@@ -33,20 +39,6 @@ CREDENTIALS_AGE: Final = 60.0
 """Seconds after which kubeconfig credentials are read again; bound tokens live an hour, rotated at 80 % of it."""
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """What another HTTP client (kopf's) needs to reach the same API as the same user."""
-
-    server: str
-    ca_file: str | None
-    verify: bool
-    scheme: str | None
-    token: str | None
-    certificate_file: str | None
-    key_file: str | None
-    proxy: str | None
 
 
 class Connection:
@@ -99,22 +91,36 @@ class Connection:
                         break
         return bytes(kept)
 
-    async def credentials(self) -> Credentials:
-        """Return who we are now, freshly read: called again when the API no longer accepts the last answer."""
-        configuration = self._client.configuration
+    @property
+    def server(self) -> str:
+        """Base URL of the API."""
+        return str(self._client.configuration.host)
+
+    async def authorization(self) -> str | None:
+        """Return the Authorization header as of now, None when a client certificate says who we are."""
         with translated("credentials"):
-            settings = await configuration.auth_settings()
-        header = str(settings.get("BearerToken", {}).get("value") or "")
-        scheme, _, token = header.strip().rpartition(" ")
-        return Credentials(
-            server=configuration.host,
-            ca_file=configuration.ssl_ca_cert,
-            verify=configuration.verify_ssl,
-            scheme=scheme.capitalize() or None,
-            token=token or None,
-            certificate_file=configuration.cert_file,
-            key_file=configuration.key_file,
-            proxy=configuration.proxy,
+            settings = await self._client.configuration.auth_settings()
+        value: str | None = settings.get("BearerToken", {}).get("value")
+        return value.strip() if value else None
+
+    def session(self) -> aiohttp.ClientSession:
+        """Return a new session for another HTTP client (kopf's watches): same trust, same proxy, same user.
+
+        Each request carries the credentials of its moment, so that a rotated token interrupts nothing. The caller
+        closes it. Connections are not limited: each watch keeps one for itself.
+        """
+        configuration = self._client.configuration
+
+        async def authorize(
+            request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+        ) -> aiohttp.ClientResponse:
+            if (header := await self.authorization()) is not None:
+                request.headers["Authorization"] = header
+            return await handler(request)
+
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._client.rest_client.ssl_context)
+        return aiohttp.ClientSession(
+            connector=connector, middlewares=(authorize,), proxy=configuration.proxy, trust_env=True
         )
 
     async def close(self) -> None:
@@ -165,7 +171,7 @@ async def connect(
     with. Nothing is sent yet: the first request finds out whether the API answers.
     """
     configuration = Configuration()
-    with translated("connect"):
+    try:
         if kubeconfig is None and context is None and _in_cluster():
             kubernetes_config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         else:
@@ -174,6 +180,11 @@ async def connect(
         # As kubectl does: OpenSSL's strict mode (Python 3.13's default) refuses the CA of many existing clusters.
         configuration.disable_strict_ssl_verification = True
         client = ApiClient(configuration)
+    except Exception as error:
+        # Whatever is wrong with the files (syntax, missing keys, unreadable certificates) comes as an exception of its
+        # own kind; for the administrator they are all the same.
+        message = f"there is no service account and no usable kubeconfig ({' '.join(str(error).split())})"
+        raise Refused(message, reason=NOT_CONFIGURED) from error
     client.user_agent = "vllm-autotuner"
     connection = Connection(client)
     try:

@@ -97,12 +97,9 @@ def translated(request: str) -> Iterator[None]:
         yield
     except ClusterError:
         raise
-    except ConfigException as error:
-        message = f"{request}: there is no service account and no usable kubeconfig ({error})"
-        raise Refused(message, reason=NOT_CONFIGURED) from error
     except (TimeoutError, aiohttp.ClientError, ssl.SSLError, OSError) as error:
         raise Unavailable(f"{request}: {str(error) or type(error).__name__}", reason=NO_ANSWER) from error
-    except (OpenApiException, ValueError) as error:
+    except (OpenApiException, ConfigException, ValueError) as error:
         raise Unavailable(f"{request}: {error}", reason=UNREADABLE) from error
 
 

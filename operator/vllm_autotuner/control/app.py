@@ -144,7 +144,7 @@ async def _watch(
     """Run kopf until a signal; then, in its clean-up, stop everything else."""
     namespaces = context.settings.namespaces
     await kopf.operator(
-        registry=build_registry(context.registry, credentials=connection.credentials, cleanup=cleanup),
+        registry=build_registry(context.registry, connection=connection, cleanup=cleanup),
         settings=build_settings(),
         clusterwide=not namespaces,
         namespaces=namespaces,

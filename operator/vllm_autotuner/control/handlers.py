@@ -7,13 +7,14 @@ Own registry and settings objects instead of kopf's global ones, so that nothing
 several operators in one process.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import kopf
 
-from vllm_autotuner.cluster.client import Credentials
+from vllm_autotuner.cluster.client import CREDENTIALS_AGE, Connection
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, POD, VLLM_SERVICE, Kind
 from vllm_autotuner.control.listing import SELECTORS
 from vllm_autotuner.control.registry import Registry, Shelf
@@ -24,37 +25,51 @@ _BACKOFFS: Final = (1, 2, 3, 5, 8, 13, 21, 34, 60)
 """Seconds between retries of a watch that the API server refuses: 2.5 minutes, as long as a control plane's upgrade.
 Then the process ends and the kubelet's back-off takes over. A server that is not there at all is retried for ever."""
 
+_LOGIN_PAUSE: Final = 5.0
+_LOGIN_PATIENCE: Final = CREDENTIALS_AGE + _LOGIN_PAUSE
+"""Seconds that a login waits for credentials other than those that were refused. Then the process ends."""
+
 _EXIT_WITHIN: Final = 25
 """Seconds; below the 30 s that the kubelet waits before it kills. kopf's default is 10 minutes."""
 
 
+class Login:
+    """Gives kopf a session: at the start, and again when the API answers 401 although credentials are always fresh."""
+
+    def __init__(self, connection: Connection, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self._connection = connection
+        self._sleep = sleep
+        self._used: str | None = ""  # Equal to no header; None is that of a client certificate.
+
+    async def __call__(self) -> kopf.AiohttpSession | None:
+        """Return a session with credentials that were not refused yet, None when none turn up: kopf then gives up."""
+        header = await self._connection.authorization()
+        patience = _LOGIN_PATIENCE
+        while header == self._used and patience > 0:
+            # The same credentials would be refused in an endless loop; a rotated file is noticed within a minute.
+            patience -= _LOGIN_PAUSE
+            await self._sleep(_LOGIN_PAUSE)
+            header = await self._connection.authorization()
+        if header == self._used:
+            return None
+        self._used = header
+        return kopf.AiohttpSession(server=self._connection.server, aiohttp_session=self._connection.session())
+
+
 def build_registry(
-    registry: Registry,
-    *,
-    credentials: Callable[[], Awaitable[Credentials]],
-    cleanup: Callable[[], Awaitable[None]],
+    registry: Registry, *, connection: Connection, cleanup: Callable[[], Awaitable[None]]
 ) -> kopf.OperatorRegistry:
     """Return the kopf registry whose handlers keep `registry` current.
 
-    `credentials` is asked at the start and whenever the API no longer accepts the last answer; `cleanup` is awaited
-    when kopf has stopped watching and before it waits for stray tasks.
+    kopf asks the API as `connection` does. `cleanup` is awaited when kopf has stopped watching and before it waits for
+    stray tasks.
     """
     handlers = kopf.OperatorRegistry()
+    log_in = Login(connection)
 
     @kopf.on.login(registry=handlers)
-    async def login(settings: kopf.OperatorSettings, **_: object) -> kopf.ConnectionInfo:
-        found = await credentials()
-        return kopf.ConnectionInfo(
-            server=found.server,
-            ca_path=found.ca_file,
-            insecure=not found.verify,
-            scheme=found.scheme,
-            token=found.token,
-            certificate_path=found.certificate_file,
-            private_key_path=found.key_file,
-            proxy_url=found.proxy,
-            trust_env=settings.networking.trust_env,
-        )
+    async def login(**_: object) -> kopf.AiohttpSession | None:
+        return await log_in()
 
     @kopf.on.cleanup(registry=handlers)
     async def stop_everything_else(**_: object) -> None:
@@ -81,7 +96,6 @@ def build_settings() -> kopf.OperatorSettings:
     settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 60
     settings.networking.error_backoffs = _BACKOFFS
-    settings.networking.trust_env = True  # As our own connection: one proxy policy for both.
     settings.process.ultimate_exiting_timeout = _EXIT_WITHIN
     # No handler of ours uses these; should one ever do, it must not write kopf's default names onto users' objects.
     prefix = "kopf.vllm-autotuner.dev"

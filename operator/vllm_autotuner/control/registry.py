@@ -119,6 +119,11 @@ class Shelf(Generic[V]):
             self._forget(key, uid=kept.uid, resource_version=as_of)
         return [key for key, _ in vanished]
 
+    def get(self, key: Key) -> V | None:
+        """Return what is known of one object."""
+        known = self._kept.get(key)
+        return known.view if known is not None else None
+
     def views(self) -> Mapping[Key, V]:
         """Return a copy of what is known now."""
         return MappingProxyType({key: kept.view for key, kept in self._kept.items()})

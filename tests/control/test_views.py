@@ -1,0 +1,143 @@
+"""Reading objects: complete ones, young ones that no controller has touched, and failing ones."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.control.objects import deployment_object, pod_object
+
+from vllm_autotuner.control.views import DeploymentView, PodView, Progressing, Termination, deployment_view, pod_view
+
+
+def at(minute: int, second: int = 0) -> datetime:
+    return datetime(2026, 11, 20, 12, minute, second, tzinfo=UTC)
+
+
+def bare(kind: str) -> dict[str, Any]:
+    return {"kind": kind, "metadata": {"namespace": "prod", "name": "chat"}}
+
+
+def test_a_complete_deployment() -> None:
+    assert deployment_view(deployment_object()) == DeploymentView(
+        namespace="prod",
+        name="chat",
+        uid="d1",
+        service="chat",
+        owner_uid="u1",
+        resource_version="20",
+        generation=1,
+        observed_generation=1,
+        replicas=2,
+        current_replicas=2,
+        ready_replicas=2,
+        updated_replicas=2,
+        available=2,
+        unavailable=0,
+        config_hash="abc",
+        progressing=Progressing(status="True", reason="NewReplicaSetAvailable", message="m"),
+        deleting=False,
+    )
+
+
+def test_a_deployment_that_no_controller_has_seen_yet() -> None:
+    view = deployment_view(bare("Deployment") | {"status": None, "spec": {"replicas": 0}})
+    assert (view.replicas, view.current_replicas, view.observed_generation) == (0, 0, 0)
+    assert (view.config_hash, view.progressing, view.owner_uid, view.service) == (None, None, None, "")
+
+
+def test_a_complete_pod() -> None:
+    assert pod_view(pod_object()) == PodView(
+        namespace="prod",
+        name="chat-77b-x",
+        uid="p1",
+        service="chat",
+        phase="Running",
+        ready=True,
+        ready_since=at(1),
+        created=at(0),
+        deleting=False,
+        pod_template_hash="77b",
+        config_hash="abc",
+        args=("--model", "example/tiny", "--max-num-seqs", "8"),
+        restarts=1,
+        waiting_reason=None,
+        unschedulable=None,
+        last_termination=Termination(
+            exit_code=1, reason="Error", message="ValueError: no KV cache", finished_at=at(0, 20)
+        ),
+        container_started_at=at(0, 30),
+    )
+
+
+def test_a_pod_that_no_kubelet_has_seen_yet() -> None:
+    view = pod_view(bare("Pod"))
+    assert (view.phase, view.ready, view.ready_since, view.created) == ("", False, None, None)
+    assert (view.args, view.restarts, view.waiting_reason, view.last_termination) == ((), 0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "field", "expected"),
+    [
+        pytest.param(
+            {
+                "conditions": [
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: gpu"}
+                ]
+            },
+            "unschedulable",
+            "0/1 nodes: gpu",
+            id="no node fits",
+        ),
+        pytest.param(
+            {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]},
+            "unschedulable",
+            None,
+            id="a scheduling gate is not a lack of nodes",
+        ),
+        pytest.param(
+            {"containerStatuses": [{"name": "vllm", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]},
+            "waiting_reason",
+            "CrashLoopBackOff",
+            id="the engine crashes",
+        ),
+        pytest.param(
+            {"containerStatuses": [{"name": "vllm", "state": {"waiting": {"reason": "ContainerCreating"}}}]},
+            "waiting_reason",
+            None,
+            id="a start like any other",
+        ),
+        pytest.param(
+            {
+                "initContainerStatuses": [{"name": "fetch", "state": {"waiting": {"reason": "ImagePullBackOff"}}}],
+                "containerStatuses": [{"name": "vllm", "state": {"waiting": {"reason": "PodInitializing"}}}],
+            },
+            "waiting_reason",
+            "ImagePullBackOff",
+            id="an init container is what fails",
+        ),
+        pytest.param(
+            {"conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-20T12:05:00Z"}]},
+            "ready_since",
+            None,
+            id="not ready has no since",
+        ),
+        pytest.param(
+            {
+                "containerStatuses": [
+                    {"name": "vllm", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+                ]
+            },
+            "last_termination",
+            Termination(exit_code=137, reason="OOMKilled", message="", finished_at=None),
+            id="the end itself, before any restart",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_pod(status: dict[str, Any], field: str, expected: object) -> None:
+    assert getattr(pod_view(pod_object(**status)), field) == expected
+
+
+def test_being_deleted_is_seen() -> None:
+    body = pod_object()
+    body["metadata"]["deletionTimestamp"] = "2026-11-20T12:09:00Z"
+    assert pod_view(body).deleting
