@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.simulation.virtual import config, play, poisson
 
 from vllm_autotuner.simulation.exposition import render
+from vllm_autotuner.simulation.metrics import Histogram
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 
 REAL = (Path(__file__).parents[1] / "data/vllm-0.32/metrics.txt").read_text(encoding="utf-8")
@@ -127,3 +128,11 @@ def test_the_page_of_a_busy_engine_is_read_by_the_prometheus_client() -> None:
 def test_cache_config_info_tells_the_configuration(changes: dict[str, object], label: str) -> None:
     (line,) = [line for line in page(**changes).splitlines() if line.startswith("vllm:cache_config_info")]
     assert f"{label}," in line
+
+
+def test_an_edge_belongs_to_its_bucket_and_equal_values_count_at_once() -> None:
+    histogram = Histogram([1, 2])
+    histogram.observe(1.0, 3)
+    histogram.observe(1.5, 2)
+    histogram.observe(9.0)
+    assert (histogram.counts, histogram.total, histogram.count) == ([3, 2, 1], 15.0, 6)

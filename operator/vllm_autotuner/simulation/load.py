@@ -9,6 +9,7 @@ Must not: judge. It counts what came back and hands each answer to whoever asks 
 """
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -163,22 +164,23 @@ class Load:
         """Send at random (Poisson) times at the rate of the moment."""
         clock = asyncio.get_running_loop().time
         at = clock()
-        left = self._random.expovariate(1.0)  # expected arrivals until the next one: independent of the rate
         while True:
-            rate = self._rate
             self._rate_changed.clear()
-            delay = max(0.0, at + left / rate - clock()) if rate > 0 else None
-            try:
-                await asyncio.wait_for(self._rate_changed.wait(), delay)
-            except TimeoutError:
-                # The next interval starts when this arrival was due, not now: a late wake-up must not lower the rate.
-                at += left / rate
-                left = self._random.expovariate(1.0)
-                self._arrive()
-            else:
-                now = clock()
-                left = max(0.0, left - (now - at) * rate)
-                at = now
+            due = at + self._random.expovariate(self._rate) if self._rate > 0 else math.inf
+            if await self._rate_changes_before(due):
+                at = clock()
+                continue
+            # The next interval starts when this arrival was due, not now: a late wake-up must not lower the rate.
+            at = due
+            self._arrive()
+
+    async def _rate_changes_before(self, due: float) -> bool:
+        delay = None if due == math.inf else max(0.0, due - asyncio.get_running_loop().time())
+        try:
+            await asyncio.wait_for(self._rate_changed.wait(), delay)
+        except TimeoutError:
+            return False
+        return True
 
     def _arrive(self) -> None:
         body = self._body()

@@ -6,7 +6,7 @@ Apart from the server, so that benchmarks can drive the same engine in virtual t
 Must not: read a clock, sleep, or know HTTP.
 Kept as in vLLM's V1 scheduler, because diagnosis depends on it: running sequences go first; the latest is preempted
 when the pool is exhausted, loses its blocks, goes back to the head of the queue and is computed again, which no token
-counter shows; nothing is admitted in a step that preempted; a prompt is admitted only when all of it fits.
+counter shows; a prompt is admitted only when all of it fits.
 One step costs the same for 1 or 1,000 decoding sequences: they are counted by the step at which each needs its next
 block, and the ends of sequences lie in a heap.
 """
@@ -161,7 +161,6 @@ class SimulatedEngine:
     def _start_step(self, at: float) -> None:
         if not self._running and not self._waiting:
             return
-        preempted_before = self.metrics.preemptions
         self._make_room_for_decoding(at)
         budget = self.config.max_num_batched_tokens - self._decoding
         batch, held, prefill_tokens = self._decoding, self._held_tokens, 0
@@ -169,12 +168,13 @@ class SimulatedEngine:
             if chunk := self._compute_chunk(sequence, at=at, budget=budget - prefill_tokens):
                 prefill_tokens += chunk
                 batch += 1
-        if self.metrics.preemptions == preempted_before:
-            while self._waiting and prefill_tokens < budget and self._admissible(self._waiting[0]):
-                sequence = self._waiting.popleft()
-                self._admit(sequence, at=at)
-                prefill_tokens += self._compute_chunk(sequence, at=at, budget=budget - prefill_tokens)
-                batch += 1
+        # vLLM admits nothing in a step that preempted. Here that follows: the head of the queue is then the preempted
+        # sequence, and it needs more than it gave back less what others took of it.
+        while self._waiting and prefill_tokens < budget and self._admissible(self._waiting[0]):
+            sequence = self._waiting.popleft()
+            self._admit(sequence, at=at)
+            prefill_tokens += self._compute_chunk(sequence, at=at, budget=budget - prefill_tokens)
+            batch += 1
         completing = [
             sequence for sequence in self._prefilling if sequence.computed == self._tokens_to_compute(sequence)
         ]
