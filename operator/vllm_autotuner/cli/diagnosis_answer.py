@@ -105,7 +105,10 @@ async def _from_samples(request: Request, *, opened: Opened, place: str) -> Answ
             evaluated=lambda: bar.advance(task),
         )
     if not reports:
-        raise NoEngine(f"no vLLM engine reports in {place} at that moment")
+        known = any(name.startswith("vllm:") for name in opened.recording.names)
+        raise NoEngine(
+            f"no vLLM engine reports in {place} at that moment" if known else f"{place} holds no metrics of vLLM"
+        )
     if not schedule.shown:
         notes += tuple(note for report in reports for note in _earlier(report, span=span))
     return Answer(reports=reports, at=schedule.ticks[-1], span=span, notes=notes)

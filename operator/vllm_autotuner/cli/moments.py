@@ -7,6 +7,7 @@ Must not: read a clock; "now" comes from the caller.
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final
 
 from vllm_autotuner.api.durations import parse_duration
@@ -19,6 +20,8 @@ TICK: Final = 5.0
 windows. More often costs time and sees the same samples again."""
 WARM_UP: Final = 1800.0
 """Seconds before the moment asked about from which a recording is evaluated: what was named before that is over."""
+TYPING_SLACK: Final = 1.0
+"""Seconds by which a moment may miss a recording: people type whole seconds, recordings do not end on one."""
 REMOTE_TICK: Final = 15.0
 """Seconds between evaluations of a Prometheus: the pace of the operator."""
 REMOTE_TICKS: Final = 4
@@ -44,13 +47,12 @@ class Schedule:
 def recorded(span: Span, *, at: float | None = None, every: float | None = None) -> Schedule:
     """Plan the evaluation of a recording: its end, the moment `at`, or every `every` seconds of its length and its end.
 
-    Raises CommandError when `at` lies outside of the recording, or `every` is longer than it.
+    Raises CommandError when `at` lies outside of the recording.
     """
     if every is not None:
         return _timeline(span, every=every)
     moment = span.last if at is None else at
-    # Times typed with three decimals must not fall off the end by a fraction of one.
-    if not span.first - 0.001 <= moment <= span.last + 0.001:
+    if not span.first - TYPING_SLACK <= moment <= span.last + TYPING_SLACK:
         raise CommandError(
             f"--at {rfc3339(moment)} is outside of the recording, which covers "
             f"{rfc3339(span.first)} to {rfc3339(span.last)} (Unix {span.first:.3f} to {span.last:.3f}, "
@@ -64,15 +66,13 @@ def recorded(span: Span, *, at: float | None = None, every: float | None = None)
 
 
 def _timeline(span: Span, *, every: float) -> Schedule:
-    length = span.last - span.first
-    if every > length:
-        raise CommandError(f"--every is longer than the recording, which covers {length:.0f} s")
-    parts = math.ceil(every / TICK)
-    shown = [span.first + every * index for index in range(1, math.floor(length / every + 1e-9) + 1)]
-    ticks = [end - every + every * part / parts for end in shown for part in range(1, parts)] + shown
-    rest = span.last - shown[-1]
-    ticks += [shown[-1] + TICK * index for index in range(1, math.ceil(rest / TICK - 1e-9))] + [span.last]
-    return Schedule(ticks=tuple(sorted(set(ticks))), shown=frozenset([*shown, span.last]))
+    shown = [span.first + every * index for index in range(1, math.ceil((span.last - span.first) / every))]
+    shown.append(span.last)
+    ticks: list[float] = []
+    for start, end in pairwise([span.first, *shown]):
+        parts = max(1, math.ceil((end - start) / TICK - 1e-9))
+        ticks += [start + (end - start) * part / parts for part in range(1, parts)] + [end]
+    return Schedule(ticks=tuple(ticks), shown=frozenset(shown))
 
 
 def remote(at: float) -> Schedule:

@@ -177,7 +177,8 @@ def _engine_window(key: EngineKey, series: EngineSeries, *, snapshot: FleetSnaps
     running, waiting = series.gauges.get(Meaning.RUNNING), series.gauges.get(Meaning.WAITING)
     if running is None or waiting is None or not running.times:
         return None
-    interval = snapshot.scrape_interval or UNKNOWN_INTERVAL
+    # Its own pace where it shows one: in a fleet of mixed intervals the slowest would let a dead engine look alive.
+    interval = running.pace or snapshot.scrape_interval or UNKNOWN_INTERVAL
     if snapshot.at - running.times[-1] > STALE_AFTER_INTERVALS * interval:
         return None
     start = snapshot.at - snapshot.state_window

@@ -6,6 +6,7 @@ idle fleet. Must not: decide, or turn an empty answer into a number.
 
 import asyncio
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -43,12 +44,12 @@ class PrometheusSource:
         """Raises Rejected for a URL or a CA file that can never work."""
         self._address = address
         refuse_unusable_url(address.url)
-        verify: Any = True
+        verify: ssl.SSLContext | bool = True
         if address.ca_file is not None:
             try:
-                verify = httpx.create_ssl_context(verify=str(address.ca_file))
+                verify = ssl.create_default_context(cafile=address.ca_file)
             except OSError as error:
-                raise Rejected(f"cannot read the CA file {address.ca_file}: {error.strerror}") from error
+                raise Rejected(f"cannot read the CA file {address.ca_file}: {error.strerror or error}") from error
         try:
             self._client = httpx.AsyncClient(
                 base_url=address.url.rstrip("/") + "/",

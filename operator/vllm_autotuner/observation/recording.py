@@ -125,7 +125,7 @@ def load_recording(path: Path) -> Recording:
     """Read an OpenMetrics recording with timestamps, plain or gzip. Raises Unreadable with what to do."""
     recording = Recording()
     try:
-        for count, sample in enumerate(read_samples(_lines(path)), start=1):
+        for count, sample in enumerate(_samples_of(path), start=1):
             if sample.time is None:
                 raise Unreadable(
                     f"{path} has samples without a time; a recording needs them "
@@ -145,6 +145,13 @@ def load_recording(path: Path) -> Recording:
     if not recording.names:
         raise Unreadable(f"{path} holds no samples")
     return recording
+
+
+def _samples_of(path: Path) -> Iterator[Sample]:
+    try:
+        yield from read_samples(_lines(path))
+    except Unreadable as error:
+        raise Unreadable(f"{path}: {error}") from error
 
 
 def _lines(path: Path) -> Iterable[str]:

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 __all__ = ["Series", "extrapolated_increase", "plain_increase", "since"]
 
@@ -25,6 +26,12 @@ class Series:
     def name(self) -> str:
         """The metric name."""
         return self.labels["__name__"]
+
+    @property
+    def pace(self) -> float | None:
+        """The median gap between samples, in seconds; None below two."""
+        gaps = [after - before for before, after in pairwise(self.times)]
+        return median(gaps) if gaps else None
 
 
 def since(series: Series, *, start: float, end: float) -> Series:

@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
-from statistics import median
 from typing import Final, TypeVar
 
 from vllm_autotuner.engine.metric_names import CACHE_INFO, NAMES, Kind, Meaning, canonical_names
@@ -99,7 +97,7 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
     """Ask everything about the moment `at` (Unix seconds). Never raises SourceError: a failed round is a value."""
     try:
         gauges = await source.ask(Samples(names=_names_of(Kind.GAUGE), window=settings.gauges), at=at)
-        interval = _scrape_interval(gauges)
+        interval = _scrape_interval(gauges, settings=settings)
         window = _state_window(interval, settings=settings)
         questions = _second_round(window, settings=settings)
         answers = await asyncio.gather(*(source.ask(question, at=at) for _, question in questions))
@@ -208,10 +206,15 @@ def _names_of(kind: Kind) -> tuple[str, ...]:
     return tuple(name for entry in NAMES.values() if entry.kind is kind for name in entry.names)
 
 
-def _scrape_interval(gauges: Sequence[Series]) -> float | None:
-    """The slowest engine's median gap, in seconds; None when no series has two samples."""
-    gaps = [median(after - before for before, after in pairwise(one.times)) for one in gauges if len(one.times) > 1]
-    return max(gaps) if gaps else None
+def _scrape_interval(gauges: Sequence[Series], *, settings: WindowSettings) -> float | None:
+    """The slowest engine's median gap, in seconds; None when no series has two samples.
+
+    A gap that no window can hold often enough is a target that comes and goes, not a pace: it must not stretch the
+    window of the whole fleet.
+    """
+    gaps = [gap for one in gauges if (gap := one.pace) is not None]
+    holdable = [gap for gap in gaps if gap <= settings.gauges / settings.fewest_scrapes]
+    return max(holdable or gaps, default=None)
 
 
 def _state_window(interval: float | None, *, settings: WindowSettings) -> int:

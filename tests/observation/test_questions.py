@@ -1,0 +1,41 @@
+"""The PromQL is golden: a change to it changes what a whole fleet asks of its Prometheus."""
+
+import pytest
+
+from vllm_autotuner.observation.questions import Buckets, Growths, Means, Question, Samples, promql
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        pytest.param(
+            Samples(names=("vllm:num_requests_running", "vllm:kv_cache_usage_perc"), window=300),
+            '{__name__=~"vllm:num_requests_running|vllm:kv_cache_usage_perc"}[300s]',
+            id="raw samples",
+        ),
+        pytest.param(
+            Buckets(names=("vllm:time_to_first_token_seconds",), window=30),
+            "sum by (namespace, pod, instance, engine, le) (increase(vllm:time_to_first_token_seconds_bucket[30s]))",
+            id="buckets",
+        ),
+        pytest.param(
+            Buckets(names=("new", "old"), window=30),
+            "sum by (namespace, pod, instance, engine, le) (increase(new_bucket[30s]))"
+            " or sum by (namespace, pod, instance, engine, le) (increase(old_bucket[30s]))",
+            id="the newest name first, the older one where an engine lacks it",
+        ),
+        pytest.param(
+            Means(name="vllm:num_requests_running", window=1800, step=30),
+            "avg_over_time(vllm:num_requests_running[30s])[1800s:30s]",
+            id="means",
+        ),
+        pytest.param(
+            Growths(names=("new_sum", "old_sum"), window=1800, step=30),
+            "(sum by (namespace, pod, instance, engine) (increase(new_sum[30s]))"
+            " or sum by (namespace, pod, instance, engine) (increase(old_sum[30s])))[1800s:30s]",
+            id="growths",
+        ),
+    ],
+)
+def test_promql(question: Question, expected: str) -> None:
+    assert promql(question) == expected
