@@ -21,7 +21,7 @@ class Unstartable(Exception):
 
 def utc_now() -> datetime:
     """Read the clock. The one place of the process node that does: it is part of the world, not of the product."""
-    return datetime.now(UTC)  # noqa: TID251
+    return datetime.now(UTC)
 
 
 def uid_of(item: Object) -> str:
