@@ -4,6 +4,7 @@
   - BinariesError   a binary is missing and could not be built   -> install or fetch what the line names
   - StartError      a process of the bed died or stayed silent   -> read the log that the line names
   - CommandError    kubectl, helm or promtool refused            -> its own words
+  - EngineError     no real engine, or it could not be installed -> install or name what the line says
 
 Apart from the modules that raise them, so that the command lines catch one base class.
 """
@@ -23,3 +24,7 @@ class StartError(BedError):
 
 class CommandError(BedError):
     """A command against the bed failed; the message is what it wrote to stderr."""
+
+
+class EngineError(BedError):
+    """The real engine cannot be run or installed."""

@@ -1,0 +1,157 @@
+"""The real vLLM as the bed's engine, where somebody asked for it: which one, and how the process node runs it.
+
+Apart from `real_engine_install`, because a bed only looks: installing takes minutes, 6 GB and the internet, which a
+network namespace does not have. Must not: install, or need a GPU.
+
+A manifest names `example/tiny` and the real image, as it does for the simulated engine. The model is found under that
+name because the row points HF_HOME at a Hugging Face cache that holds nothing else.
+
+    python -m e2e.real_engine install   install vLLM for CPUs and make a model, once
+    python -m e2e.real_engine locate    print the engine that a bed would run
+"""
+
+import argparse
+import hashlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from e2e.binaries import cache_folder
+from e2e.errors import BedError, EngineError
+from e2e.stage import MODEL, SIMULATED_ENGINE
+
+VERSION: Final = "0.32.0"
+"""The version whose names, texts and flags the product knows best."""
+ENGINE_VARIABLE: Final = "AUTOTUNER_VLLM"
+MODEL_VARIABLE: Final = "AUTOTUNER_VLLM_MODEL"
+MARKER: Final = "complete"
+"""The last file that an installation writes."""
+KV_BLOCKS: Final = 256
+"""Of 128 tokens each: 32,768 tokens, so that seats and not the pool are what a small load runs out of."""
+ENVIRONMENT: Final[Mapping[str, str]] = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    # Two engines stand side by side during a roll. Bound to cores they would take the same ones; with more threads
+    # each, they would wait for one another at every step.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealEngine:
+    """A vLLM that can be started on this machine."""
+
+    command: tuple[str, ...]
+    """What the container image has as its entry point: `vllm serve`."""
+    model: Path
+    """The folder with the weights; pods name it `example/tiny`."""
+    env: Mapping[str, str]
+
+
+def locate() -> RealEngine | None:
+    """Return the engine that the environment names, else the installed one; None when there is none.
+
+    Raises EngineError when the environment names something that cannot be run.
+    """
+    folder = engine_folder()
+    installed = (folder / MARKER).is_file()
+    vllm, model = vllm_of(folder), model_of(folder)
+    if named := os.environ.get(ENGINE_VARIABLE):
+        vllm = Path(named).absolute()
+        if not (vllm.is_file() and os.access(vllm, os.X_OK)):
+            raise EngineError(f"{ENGINE_VARIABLE}={named} is no executable file: name the `vllm` command, or unset it")
+    elif not installed:
+        return None
+    if named := os.environ.get(MODEL_VARIABLE):
+        model = Path(named).absolute()
+        if not (model / "config.json").is_file():
+            raise EngineError(f"{MODEL_VARIABLE}={named} has no config.json: name a model's folder, or unset it")
+    elif not installed:
+        raise EngineError(f"{ENGINE_VARIABLE} is set and {MODEL_VARIABLE} is not: name the folder of a model for it")
+    home = hugging_face_home(model)
+    env = {**ENVIRONMENT, "HF_HOME": str(home), "VLLM_CACHE_ROOT": str(home / "vllm")}
+    return RealEngine(command=(str(vllm), "serve"), model=model, env=env)
+
+
+def image_row(engine: RealEngine) -> Mapping[str, object]:
+    """Return the row of the process node's image table under which vLLM's image runs this engine."""
+    return {
+        "match": SIMULATED_ENGINE["match"],
+        "command": list(engine.command),
+        "env": dict(engine.env),
+        "append": ["--host", "$(POD_IP)", "--enforce-eager", "--num-gpu-blocks-override", str(KV_BLOCKS)],
+    }
+
+
+def engine_folder() -> Path:
+    """Return where the installation is kept for all checkouts of this user."""
+    return cache_folder().with_name(f"vllm-{VERSION}")
+
+
+def vllm_of(folder: Path) -> Path:
+    """Return the command of an installation."""
+    return folder / "venv" / "bin" / "vllm"
+
+
+def model_of(folder: Path) -> Path:
+    """Return the model of an installation."""
+    return folder / "model"
+
+
+def hugging_face_home(model: Path) -> Path:
+    """Return a Hugging Face cache in which `example/tiny` is this model; it is made of one link and one line."""
+    digest = hashlib.sha256(str(model).encode()).hexdigest()[:12]
+    home = cache_folder().with_name("vllm-models") / digest
+    repository = home / "hub" / f"models--{MODEL.replace('/', '--')}"
+    snapshot = repository / "snapshots" / "local"
+    try:
+        snapshot.parent.mkdir(parents=True, exist_ok=True)
+        (repository / "refs").mkdir(exist_ok=True)
+        (repository / "refs" / "main").write_text("local", encoding="ascii")
+        if not snapshot.is_symlink():
+            snapshot.symlink_to(model)
+    except FileExistsError:
+        pass  # another process made the same link
+    except OSError as error:
+        raise EngineError(f"cannot name the model {MODEL} in {home}: {error}") from error
+    return home
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; 0 when there is an engine, 1 with one line on stderr when there is none."""
+    parser = argparse.ArgumentParser(
+        prog="python -m e2e.real_engine",
+        description=f"vLLM {VERSION} for CPUs, as the engine of the test bed.",
+        epilog=f"{ENGINE_VARIABLE}=/path/to/vllm and {MODEL_VARIABLE}=/path/to/model name one of yours instead.",
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    actions.add_parser("install", help="install it into the user's cache folder (minutes, 8 GB of disk), once")
+    actions.add_parser("locate", help="print the engine that a bed would run")
+    options = parser.parse_args(arguments)
+    try:
+        if options.action == "install":
+            # Only here: whoever just looks needs nothing of it.
+            from e2e.real_engine_install import install
+
+            install()
+        engine = locate()
+    except BedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: what was downloaded is kept", file=sys.stderr)
+        return 130
+    if engine is None:
+        print("no real engine is installed: run `python -m e2e.real_engine install`", file=sys.stderr)
+        return 1
+    print(f"command  {' '.join(engine.command)}\nmodel    {engine.model}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
