@@ -110,12 +110,15 @@ class _Sampling:
         self._scraped = scraped
 
     async def repeat(self, target: ScrapeTarget, *, step: float, until: float) -> None:
-        scrapes = 1
-        while scrapes * step <= until + step / 1000:
-            await self._clock.sleep(max(0.0, scrapes * step - self._elapsed()))
+        due = 0
+        while True:
+            # Scrapes that a slow answer has run past are left out, not caught up with: a burst is not a sample. The
+            # count goes on in any case, because a sleep may end a moment early and must not be scraped twice.
+            due = max(due, int(self._elapsed() // step)) + 1
+            if due * step > until + step / 1000:
+                return
+            await self._clock.sleep(max(0.0, due * step - self._elapsed()))
             await self.scrape(target)
-            # Scrapes that a slow answer has run past are left out, not caught up with: a burst is not a sample.
-            scrapes = max(scrapes + 1, int(self._elapsed() // step) + 1)
 
     async def scrape(self, target: ScrapeTarget) -> SourceError | None:
         began = self._elapsed()
