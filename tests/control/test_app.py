@@ -1,0 +1,173 @@
+"""The composition root against an emulated API server: what stops a start, and that nothing dies alone."""
+
+import asyncio
+import json
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import kmock
+import pytest
+from tests.control.objects import service_object
+
+from vllm_autotuner.cluster.lease import LeaseSettings
+from vllm_autotuner.control.app import FleetLoop, OperatorFailed, run
+from vllm_autotuner.control.context import ControlContext
+from vllm_autotuner.control.registry import Key
+from vllm_autotuner.control.settings import OperatorSettings
+from vllm_autotuner.observation.prometheus import PrometheusAddress
+
+SERVICES = kmock.resource("vllm-autotuner.dev", "v1alpha1", "vllmservices")
+LEASES = kmock.resource("coordination.k8s.io", "v1", "leases")
+CHAT = Key("prod", "chat")
+
+
+@pytest.fixture
+def api(kmock: Any) -> Any:
+    """An API server with everything but our CRD."""
+    verbs = {"get", "list", "watch", "patch", "create", "update"}
+    for name, namespaced in (
+        ("v1/namespaces", False),
+        ("v1/events", True),
+        ("v1/pods", True),
+        ("apps/v1/deployments", True),
+    ):
+        kmock.resources[name] = kmock.ResourceInfo(namespaced=namespaced, verbs=verbs)
+    kmock.resources[LEASES] = kmock.ResourceInfo(kind="Lease", namespaced=True, verbs=verbs)
+    return kmock
+
+
+@pytest.fixture
+def served(api: Any) -> Any:
+    """With our CRD too, and one service."""
+    api.resources[SERVICES] = api.ResourceInfo(kind="VLLMService", namespaced=True, verbs={"get", "list", "watch"})
+    api.objects[SERVICES, "prod", "chat"] = service_object(version="10")
+
+    def put(request: Any) -> Any:
+        api.objects[LEASES, "default", "vllm-autotuner"].patch(request.data)
+        return request.data
+
+    api["put", LEASES] << put  # The emulator itself knows no PUT.
+    return api
+
+
+def settings(api: Any, tmp_path: Path, **changed: Any) -> OperatorSettings:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "here", "cluster": {"server": str(api.url)}}],
+        "users": [{"name": "here", "user": {"token": "secret"}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "here"}}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config))
+    defaults: dict[str, Any] = {
+        "prometheus": PrometheusAddress(url="http://127.0.0.1:9"),
+        "kubeconfig": path,
+        "listen_address": "127.0.0.1:0",
+        "identity": "test_1",
+        "lease": LeaseSettings(lease_duration=3, renew_deadline=2, retry_period=0.1, request_timeout=1),
+    }
+    return OperatorSettings(**defaults | changed)
+
+
+async def run_in_a_thread(settings: OperatorSettings, fleet_loop: FleetLoop) -> BaseException | None:
+    """Run an operator away from the server's loop, for whose tasks kopf would wait; return how it ended."""
+    ended: list[BaseException | None] = []
+
+    def work() -> None:
+        try:
+            asyncio.run(run(settings, fleet_loop=fleet_loop))
+        except BaseException as error:
+            ended.append(error)
+        else:
+            ended.append(None)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    await asyncio.to_thread(thread.join, 20)
+    assert not thread.is_alive(), "the operator did not end"
+    return ended[0]
+
+
+def holder(api: Any) -> str:
+    return str(api.objects[LEASES, "default", "vllm-autotuner"]["spec"]["holderIdentity"])
+
+
+async def leads(context: ControlContext) -> None:
+    async with asyncio.timeout(10):
+        await context.election.leading.wait()
+
+
+async def test_without_the_crd_it_says_what_to_apply(api: Any, tmp_path: Path) -> None:
+    with pytest.raises(OperatorFailed, match=r"kubectl apply -f crds/"):
+        await run(settings(api, tmp_path))
+
+
+async def test_without_an_api_server_it_says_whom_it_asked(tmp_path: Path) -> None:
+    class Nowhere:
+        url = "http://127.0.0.1:1"
+
+    with pytest.raises(OperatorFailed, match=r"/apis/vllm-autotuner\.dev/v1alpha1"):
+        await run(settings(Nowhere(), tmp_path))
+
+
+async def test_the_loop_starts_with_the_whole_fleet_known(served: Any, tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    async def looks_and_dies(context: ControlContext, stop: asyncio.Event) -> None:
+        seen.append((context.registry.synced, list(context.registry.snapshot().services)))
+        await leads(context)
+        seen.append((context.election.is_leader, holder(served)))
+        raise RuntimeError("no more\nof this")
+
+    ended = await run_in_a_thread(settings(served, tmp_path), looks_and_dies)
+    assert seen == [(True, [CHAT]), (True, "test_1")]
+    assert isinstance(ended, OperatorFailed)
+    assert str(ended) == "fleet loop: no more of this", "one line that names the part"
+    assert holder(served) == "", "the lease was not given back"
+
+
+async def test_a_loop_that_just_ends_is_a_failure(served: Any, tmp_path: Path) -> None:
+    async def ends(context: ControlContext, stop: asyncio.Event) -> None:
+        await leads(context)
+
+    ended = await run_in_a_thread(settings(served, tmp_path), ends)
+    assert str(ended) == "fleet loop ended by itself"
+
+
+async def test_changes_in_the_cluster_reach_the_loop(served: Any, tmp_path: Path) -> None:
+    versions: list[str] = []
+
+    async def waits(context: ControlContext, stop: asyncio.Event) -> None:
+        deadline = time.monotonic() + 10
+        while (entry := context.registry.services.get(CHAT)) is None or entry.resource_version == "10":
+            assert time.monotonic() < deadline, "no change arrived"
+            await asyncio.sleep(0.01)
+        versions.append(entry.resource_version)
+
+    async def changes() -> None:
+        await asyncio.sleep(0.2)
+        url = "/apis/vllm-autotuner.dev/v1alpha1/namespaces/prod/vllmservices/chat"
+        await served.patch(url, json=service_object(version="11"))
+
+    ended, _ = await asyncio.gather(run_in_a_thread(settings(served, tmp_path), waits), changes())
+    assert versions == ["11"], ended
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        pytest.param({"interval": timedelta(seconds=0.5)}, "at least 1s", id="an interval that would only burn CPU"),
+        pytest.param({"interval": timedelta(minutes=1)}, "window", id="a window that misses time between two ticks"),
+        pytest.param({"identity": ""}, "identity", id="nobody"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changed: dict[str, Any], says: str) -> None:
+    possible = OperatorSettings(prometheus=PrometheusAddress(url="http://p"), identity="x")
+    with pytest.raises(ValueError, match=says):
+        replace(possible, **changed)
