@@ -25,8 +25,8 @@ from e2e.tool_build import build_once
 from e2e.tool_catalogue import TOOLS, Tool, cache_key
 
 BIN_DIR_VARIABLE: Final = "AUTOTUNER_BIN_DIR"
-BED_TOOLS: Final = ("etcd", "kubernetes", "prometheus")
-"""What a bed runs on; helm is for the chart."""
+BED_TOOLS: Final = ("etcd", "kubernetes", "prometheus", "helm")
+"""What a bed runs on, and what renders the chart whose rights the product has on it."""
 
 
 def cache_folder() -> Path:

@@ -8,34 +8,24 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from e2e.bed import REPOSITORY, Bed
 from e2e.errors import CommandError
 
 NAMESPACE: Final = "vllm-autotuner-system"
 ACCOUNT: Final = "vllm-autotuner"
 
-RULES: Final[list[dict[str, Any]]] = [
-    {"apiGroups": ["vllm-autotuner.dev"], "resources": ["vllmservices"], "verbs": ["get", "list", "watch", "patch"]},
-    {"apiGroups": ["vllm-autotuner.dev"], "resources": ["vllmservices/status"], "verbs": ["update"]},
-    {
-        "apiGroups": ["apps"],
-        "resources": ["deployments"],
-        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
-    },
-    {"apiGroups": ["apps"], "resources": ["controllerrevisions"], "verbs": ["get", "create", "patch", "delete"]},
-    {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "create", "patch", "delete"]},
-    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["get", "create", "patch", "delete"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
-    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
-]
+RULES: Final = (REPOSITORY / "charts" / "vllm-autotuner" / "files" / "rules.yaml").read_text(encoding="utf-8")
+"""The chart's own rules, so that a test cannot pass with a right that users do not grant."""
+
+LEASES: Final = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}
+"""The chart grants one Lease by name; tests of the election hold one each."""
 
 
 def install(bed: Bed) -> Path:
     """Install CRD, account and rights; return the account's kubeconfig. Doing it twice changes nothing."""
-    bed.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "crds"))
-    _wait_until_served(bed)
+    install_crd(bed)
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT}
     bed.apply(
         [
@@ -45,7 +35,7 @@ def install(bed: Bed) -> Path:
                 "apiVersion": "rbac.authorization.k8s.io/v1",
                 "kind": "ClusterRole",
                 "metadata": {"name": ACCOUNT},
-                "rules": RULES,
+                "rules": [*yaml.safe_load(RULES), LEASES],
             },
             {
                 "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -58,6 +48,12 @@ def install(bed: Bed) -> Path:
         server_side=True,
     )
     return bed.service_account_kubeconfig(NAMESPACE, ACCOUNT)
+
+
+def install_crd(bed: Bed) -> None:
+    """Install the CRD as a user does, and wait until the API server knows it."""
+    bed.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "crds"))
+    _wait_until_served(bed)
 
 
 def _wait_until_served(bed: Bed) -> None:

@@ -16,8 +16,9 @@ from typing import Any, Final, Self
 
 import httpx
 
+from e2e import release
 from e2e.bed import Bed, import_path
-from e2e.operator_account import install
+from e2e.operator_account import install_crd
 from e2e.ports import free_ports
 from vllm_autotuner.simulation.load import Load, Traffic
 
@@ -30,6 +31,13 @@ SIMULATED_ENGINE: Final[Mapping[str, object]] = {
     "append": ["--host", "$(POD_IP)"],
 }
 """The image row under which a pod that names the real image runs the simulated engine."""
+
+OPERATOR_IMAGE: Final[Mapping[str, object]] = {
+    "match": r"^vllm-autotuner(:|@|$)",
+    "command": [sys.executable, "-m", "vllm_autotuner"],
+    "env": {"PYTHONPATH": import_path()},
+}
+"""The image row under which the chart's pod runs this checkout."""
 
 MODEL: Final = "example/tiny"
 
@@ -65,7 +73,8 @@ class Stage:
     _api: httpx.AsyncClient | None = None
 
     async def __aenter__(self) -> Self:
-        self._kubeconfig = await asyncio.to_thread(install, self.bed)
+        await asyncio.to_thread(install_crd, self.bed)
+        self._kubeconfig = await asyncio.to_thread(release.install_account, self.bed, namespace=self.namespace)
         token = self.bed.control_plane.admin_token_file.read_text(encoding="utf-8")
         self._api = httpx.AsyncClient(
             base_url=self.bed.api_url,
@@ -97,13 +106,24 @@ class Stage:
                 *("--prometheus-url", self.bed.prometheus_url),
                 *("--interval", self.interval, "--window", self.window),
                 *("--namespace", self.namespace),
-                *("--lease-namespace", "vllm-autotuner-system", "--lease-name", self.namespace),
+                *("--lease-namespace", self.namespace, "--lease-name", release.RELEASE),
                 *("--listen-address", f"127.0.0.1:{free_ports(1)[0]}"),
                 *("--log-format", "json"),
                 *arguments,
             ],
             environment=os.environ | {"PYTHONPATH": import_path()},
         )
+
+    async def install_operator(self) -> None:
+        """Run the operator as its chart does: a pod under its ServiceAccount, with the chart's probes."""
+        values = {"interval": self.interval, "window": self.window, "log": {"format": "text"}}
+        name = await asyncio.to_thread(release.install, self.bed, namespace=self.namespace, values=values)
+
+        async def available() -> bool:
+            found = await self.deployment(name)
+            return bool(found.get("status", {}).get("availableReplicas"))
+
+        await until(f"the operator's Deployment {name} is available", available, seconds=60)
 
     def stop_operator(self) -> None:
         """End the operator in order."""

@@ -16,7 +16,7 @@ from e2e.demo.acts import ActFailed, Play
 from e2e.demo.screen import Screen
 from e2e.demo.watchers import ReadyWatch
 from e2e.errors import BedError
-from e2e.stage import MODEL, SIMULATED_ENGINE, NotSeen, Stage
+from e2e.stage import MODEL, OPERATOR_IMAGE, SIMULATED_ENGINE, NotSeen, Stage
 from vllm_autotuner.simulation.load import Traffic
 
 TALK = Traffic(model=MODEL, prompt_tokens=(50, 200), output_tokens=(80, 120))
@@ -28,11 +28,12 @@ RAMP_SECONDS = 12
 async def play(screen: Screen) -> int:
     """Play everything; return the number of acts that failed."""
     screen.say("starting etcd, kube-apiserver, controllers, scheduler, a node and Prometheus")
-    async with Bed(images=[SIMULATED_ENGINE]) as bed:
+    async with Bed(images=[SIMULATED_ENGINE, OPERATOR_IMAGE]) as bed:
         bed.create_namespace(manifests.NAMESPACE)
         async with Stage(bed, manifests.NAMESPACE) as stage:
-            stage.start_operator()
-            screen.good(f"the control plane runs ({bed.mode} mode); the operator runs under its own ServiceAccount")
+            screen.good(f"the control plane runs ({bed.mode} mode)")
+            await stage.install_operator()
+            screen.good("the operator runs as a pod of its Helm chart, under the chart's ServiceAccount and rights")
             refresher = asyncio.create_task(_refresh(stage, screen))
             others = asyncio.create_task(_others(stage, play := Play(stage, screen)))
             try:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,14 +11,18 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-LINES_KEPT = 14
+LINES_KEPT: Final = 14
+WIDTH: Final = 130
+"""Columns where there is no terminal to ask: wide enough for every sentence of the story."""
 
 
 class Screen:
     """Where the demo writes. As a context it owns the terminal."""
 
     def __init__(self, *, plain: bool) -> None:
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = Console(highlight=False)
+        if not self.console.is_terminal:
+            self.console.width = WIDTH
         self._live = None if plain or not self.console.is_terminal else Live(console=self.console, auto_refresh=False)
         self._began = time.monotonic()
         self._lines: list[Text] = []

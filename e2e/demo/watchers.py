@@ -38,7 +38,7 @@ class ReadyWatch:
 
     @staticmethod
     async def waiting_since(stage: Stage, name: str) -> float:
-        """Wait until an engine of the service reports a waiting request; return when that was, by the engine's answer."""
+        """Wait until an engine of the service reports a waiting request; return when that was seen."""
 
         async def waits() -> bool:
             for pod in await stage.ready_pods(name):

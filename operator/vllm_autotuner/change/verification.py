@@ -4,14 +4,20 @@ Two witnesses per pod: its arguments (what was asked for) and the engine's own s
 entrypoint that overrides flags passes the first and fails the second.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.engine.flags import EngineFlags
 
 __all__ = ["Confirmed", "NotEffective", "Undecided", "Verification", "Witness", "verify"]
+
+
+UNLISTED_DEFAULTS: Final[Mapping[Knob, tuple[int | str, ...]]] = {
+    Knob.KV_CACHE_DTYPE: ("auto",),
+    Knob.TENSOR_PARALLEL_SIZE: (1,),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +67,8 @@ def verify(knob: Knob, wanted: EngineKnobs, *, witnesses: Sequence[Witness]) -> 
             silent.append(witness.pod)
             continue
         started = _of_flags(knob, witness.started_with)
-        if started != value:
+        # The engine lists only what differs from its defaults: silence about these two values is agreement.
+        if started != value and not (started is None and value in UNLISTED_DEFAULTS.get(knob, ())):
             return NotEffective(f"{witness.pod} reports {knob.value}={started} at start-up, not {value}")
     if silent:
         return Undecided(f"the start-up log of {', '.join(silent[:3])} is not readable")

@@ -148,16 +148,13 @@ def _advice(console: Console, status: Mapping[str, Any]) -> None:
 
 def _history(history: list[Mapping[str, Any]]) -> Table:
     table = Table(title="Changes, oldest first", title_justify="left")
-    for column in ("finished", "change", "outcome", "TTFT", "TPOT", "why"):
+    for column in ("finished", "change", "outcome", "measured before -> after, or why"):
         table.add_column(column)
     for entry in history:
-        before, after = entry.get("before") or {}, entry.get("after") or {}
         table.add_row(
             _time(entry.get("finishedAt")),
             f"{entry['knob']} {entry.get('fromValue', 'default')} -> {entry.get('toValue')}",
             entry["outcome"],
-            f"{_figure(before.get('ttftSeconds'), 's')} -> {_figure(after.get('ttftSeconds'), 's')}",
-            f"{_figure(before.get('tpotSeconds'), 's')} -> {_figure(after.get('tpotSeconds'), 's')}",
             entry.get("reason", ""),
         )
     return table

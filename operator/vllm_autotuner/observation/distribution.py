@@ -1,16 +1,24 @@
 """What a histogram says: quantiles, mean, count. Cumulative buckets in, answers with their limits out.
 
-A quantile inside a bucket is interpolation; vLLM's ITL buckets start at 10 ms, so whatever is faster reads as one
-number. Must not: invent a quantile without observations.
+A quantile inside a bucket is interpolation. vLLM's TPOT buckets are wide (10, 25, 50, 75 ms): with everything at 30 ms,
+`histogram_quantile(0.95)` says 49 ms, and an objective of 40 ms looks missed although it is met. Where one bucket holds
+most observations the exact mean tells where in it they lie, and the interpolation is held to that part of it.
+Must not: invent a quantile without observations.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from vllm_autotuner.observation.reading import Absence, Measured, NoData, Reading
 
 __all__ = ["Distribution", "merged"]
+
+
+DOMINANT: Final = 0.5
+"""Share of the observations from which a bucket's own mean is taken from the overall mean: with less in it, the unknown
+places of the others decide. Our choice: at a half, their error moves it by at most half their width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +32,10 @@ class Distribution:
     """Why there are no buckets at all; empty when the family is exported."""
 
     def quantile(self, q: float) -> Reading:
-        """The q-quantile (0 < q < 1), linear inside its bucket; above the last finite edge that edge is returned."""
+        """The q-quantile (0 < q < 1), linear inside its bucket; above the last finite edge that edge is returned.
+
+        Where the bucket holds most observations and the sum is known, only the part around the bucket's mean counts.
+        """
         if not self.buckets:
             return NoData(Absence.NOT_EXPORTED, self.missing or "no such histogram")
         edges = sorted(self.buckets)
@@ -40,9 +51,34 @@ class Distribution:
                     return Measured(below_edge)
                 inside = cumulative - below_count
                 share = (rank - below_count) / inside if inside > 0 else 1.0
-                return Measured(below_edge + (edge - below_edge) * share)
+                low, high = self._support(below_edge, edge, inside=inside / everything)
+                return Measured(low + (high - low) * share)
             below_edge, below_count = edge, cumulative
         return Measured(below_edge)
+
+    def _support(self, low: float, high: float, *, inside: float) -> tuple[float, float]:
+        """The part of the bucket (low, high] that its observations take; `inside` is their share of all.
+
+        A uniform spread whose mean is the bucket's mean: from `low` when that lies in the lower half, to `high` when
+        in the upper. Worked: everything in (25, 50] with mean 30 takes 25 to 35.
+        """
+        mean = self.mean
+        if not isinstance(mean, Measured) or inside < DOMINANT:
+            return low, high
+        own = (mean.value - self._elsewhere(low)) / inside
+        own = min(max(own, low), high)
+        return (low, 2 * own - low) if own <= (low + high) / 2 else (2 * own - high, high)
+
+    def _elsewhere(self, bucket: float) -> float:
+        """What the other buckets add to the mean, each at its middle; `bucket` is the lower edge of the other one."""
+        edges = sorted(self.buckets)
+        everything, below_edge, below_count, added = self.buckets[edges[-1]], 0.0, 0.0, 0.0
+        for edge in edges:
+            middle = below_edge if math.isinf(edge) else (below_edge + edge) / 2
+            if below_edge != bucket:
+                added += middle * max(0.0, self.buckets[edge] - below_count)
+            below_edge, below_count = edge, max(self.buckets[edge], below_count)
+        return added / everything
 
     @property
     def mean(self) -> Reading:

@@ -1,0 +1,50 @@
+"""The Helm chart on the bed: what `helm install` would create, rendered by the real Helm, with the chart's own rights.
+
+Apart from the stage, because the rights are the chart's and nobody may add to them here.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from e2e.bed import REPOSITORY, Bed
+from e2e.errors import CommandError
+
+RELEASE: Final = "vllm-autotuner"
+CHART: Final = REPOSITORY / "charts" / "vllm-autotuner"
+
+
+def render(bed: Bed, *, namespace: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects of the chart for this namespace. Raises CommandError with Helm's words."""
+    result = subprocess.run(
+        [bed.bin["helm"], "template", RELEASE, CHART, "--namespace", namespace, "--values", "-"],
+        input=json.dumps({"prometheus": {"url": bed.prometheus_url}} | values),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise CommandError(f"helm template: {result.stderr.strip()}")
+    return [document for document in yaml.safe_load_all(result.stdout) if document]
+
+
+def install_account(bed: Bed, *, namespace: str) -> Path:
+    """Create everything of the chart but its Deployment; return the kubeconfig of its ServiceAccount.
+
+    For a run outside of a pod: the process is then another one, the rights are the same.
+    """
+    objects = render(bed, namespace=namespace, values={"watchNamespaces": [namespace]})
+    bed.apply([each for each in objects if each["kind"] != "Deployment"], server_side=True)
+    account = next(each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount")
+    return bed.service_account_kubeconfig(namespace, account)
+
+
+def install(bed: Bed, *, namespace: str, values: dict[str, Any]) -> str:
+    """Create everything of the chart; return the name of its Deployment."""
+    objects = render(bed, namespace=namespace, values={"watchNamespaces": [namespace]} | values)
+    bed.apply(objects, server_side=True)
+    name: str = next(each["metadata"]["name"] for each in objects if each["kind"] == "Deployment")
+    return name
