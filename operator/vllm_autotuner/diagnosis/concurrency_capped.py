@@ -6,7 +6,7 @@ from typing import ClassVar
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max, seats_taken_share, tpot_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
 from vllm_autotuner.observation.observation import EngineWindow
 from vllm_autotuner.observation.reading import Measured
@@ -67,7 +67,12 @@ class ConcurrencyCapped:
                     note=f"max-num-seqs {seats:.0f}" + ("" if known else ", inferred"),
                 ),
                 Evidence(
-                    name="KV usage, maximum", value=usage, unit="share", threshold=self.kv_room.limit, window=window
+                    name="KV usage, maximum",
+                    value=usage,
+                    unit="share",
+                    threshold=self.kv_room.limit,
+                    window=window,
+                    note=absence(usage),
                 ),
                 case.ttft_evidence(),
                 case.tpot_evidence(),

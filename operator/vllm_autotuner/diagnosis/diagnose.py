@@ -18,6 +18,10 @@ __all__ = ["Contribution", "Diagnosis", "History", "diagnose"]
 CONFIRMATIONS: Final = 2
 """Evaluations in a row that must agree before the named class changes. Design: two consecutive ticks."""
 
+MOST_CONTRADICTIONS: Final = 4
+"""Evaluations in a row that may contradict the named class without agreeing on another one. After these the newest is
+named: an old verdict that nothing supports any more is worse than an unsteady one. Our choice: twice a confirmation."""
+
 AT_ONCE: Final = frozenset({DiagnosisClass.METRICS_BLIND})
 """Classes that need no confirmation: not knowing is never too early to say."""
 
@@ -51,6 +55,8 @@ class History:
     """A class that was seen, but is not confirmed yet."""
     seen: int = 0
     """Evaluations in a row that saw the candidate."""
+    contradictions: int = 0
+    """Evaluations in a row that saw anything but the named class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +71,8 @@ def diagnose(
 ) -> tuple[Diagnosis, History]:
     """Name the bottleneck, and return the history to pass the next time.
 
-    A change of class must be seen `CONFIRMATIONS` times in a row; until then the named class stands. The first
-    evaluation of a service names what it sees.
+    A change of class must be seen `CONFIRMATIONS` times in a row; until then the named class stands, but not against
+    `MOST_CONTRADICTIONS` that disagree among themselves. The first evaluation of a service names what it sees.
     """
     held = history.named
     holding = frozenset({held.primary, *(part.diagnosis for part in held.contributing)}) if held else frozenset()
@@ -87,17 +93,20 @@ def diagnose(
         named = replace(fresh, since=held.since)
         return named, History(named=named)
     count = history.seen + 1 if history.candidate is seen.primary else 1
-    if count >= CONFIRMATIONS:
+    contradictions = history.contradictions + 1
+    if count >= CONFIRMATIONS or contradictions >= MOST_CONTRADICTIONS:
         return fresh, History(named=fresh)
-    return held, History(named=held, candidate=seen.primary, seen=count)
+    return held, History(named=held, candidate=seen.primary, seen=count, contradictions=contradictions)
 
 
 def _judge(case: Case) -> _Seen:
     holding: list[tuple[DiagnosisClass, Holds]] = []
     unknown: list[str] = []
+    unasked = 0
     for rule in RULES:
         match rule.judge(case):
             case Holds() as finding:
+                unasked = len(unknown) if not holding else unasked
                 holding.append((rule.diagnosis, finding))
                 if rule.diagnosis is DiagnosisClass.METRICS_BLIND:
                     break  # nothing said about data that is not there can contribute
@@ -110,6 +119,9 @@ def _judge(case: Case) -> _Seen:
         finding = Holds(message=f"Unclear: {why}.", evidence=_levels(case), confidence=Confidence.LOW)
         return _Seen(DiagnosisClass.UNCLEAR, finding)
     primary, finding = holding[0]
+    if unasked and finding.confidence is Confidence.HIGH:
+        # A rule that comes first could not be asked: it might have explained the same better.
+        finding = replace(finding, confidence=Confidence.MEDIUM)
     # Overloaded says "a queue that nothing else explains": beside a class that explains it, it says nothing.
     rest = tuple(
         Contribution(diagnosis=other, message=also.message)

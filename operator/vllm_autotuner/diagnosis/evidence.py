@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-__all__ = ["Evidence", "Threshold"]
+__all__ = ["Evidence", "Threshold", "absence"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +26,8 @@ class Evidence:
     window: float | None = None
     """Seconds."""
     note: str = ""
+
+
+def absence(value: float | None) -> str:
+    """The note of a value that this engine may not export."""
+    return "not exported by this engine" if value is None else ""

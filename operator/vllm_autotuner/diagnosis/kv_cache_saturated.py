@@ -6,7 +6,7 @@ from typing import ClassVar
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max, kv_mean, seats_taken_share
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
 from vllm_autotuner.observation.observation import EngineWindow
 
@@ -78,10 +78,29 @@ class KVCacheSaturated:
         unknown_seats = "" if case.knobs.max_num_seqs else "max-num-seqs is not known"
         return (
             Evidence(
-                name="KV usage, maximum", value=highest, unit="share", threshold=self.highest.limit, window=window
+                name="KV usage, maximum",
+                value=highest,
+                unit="share",
+                threshold=self.highest.limit,
+                window=window,
+                note=absence(highest),
             ),
-            Evidence(name="KV usage, mean", value=mean, unit="share", threshold=self.mean.limit, window=window),
-            Evidence(name="preemptions", value=engine.preemptions, unit="requests", threshold=0, window=window),
+            Evidence(
+                name="KV usage, mean",
+                value=mean,
+                unit="share",
+                threshold=self.mean.limit,
+                window=window,
+                note=absence(mean),
+            ),
+            Evidence(
+                name="preemptions",
+                value=engine.preemptions,
+                unit="requests",
+                threshold=0,
+                window=window,
+                note=absence(engine.preemptions),
+            ),
             Evidence(
                 name="running, maximum",
                 value=max(moment.running for moment in engine.moments),

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.evidence import Evidence
+from vllm_autotuner.diagnosis.evidence import Evidence, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
 
 __all__ = ["Overloaded"]
@@ -27,12 +27,12 @@ class Overloaded:
             return Fails()
         engine = max(moving, key=lambda one: one.moments[-1].waiting)
         waiting = sum(one.moments[-1].waiting for one in moving)
-        window = case.observation.window
+        window, usage = case.observation.window, kv_max(engine)
         return Holds(
             message=f"{waiting:.0f} requests wait for capacity in {len(moving)} of {len(case.engines)} engine(s).",
             evidence=(
                 case.waiting_evidence(engine, limit=self.sustained.limit(holding=holding)),
-                Evidence(name="KV usage, maximum", value=kv_max(engine), unit="share", window=window),
+                Evidence(name="KV usage, maximum", value=usage, unit="share", window=window, note=absence(usage)),
                 Evidence(
                     name="running, maximum",
                     value=max(moment.running for moment in engine.moments),

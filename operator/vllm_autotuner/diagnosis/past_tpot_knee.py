@@ -66,10 +66,8 @@ class PastTPOTKnee:
             message=message,
             evidence=(
                 case.tpot_evidence(),
-                Evidence(
-                    name="running, mean per engine", value=round(batch, 2), unit="sequences", window=window, note=fit
-                ),
-                Evidence(name="largest batch within the objective", value=knee, unit="sequences"),
+                Evidence(name="running, mean per engine", value=round(batch, 2), unit="sequences", window=window),
+                Evidence(name="largest batch within the objective", value=knee, unit="sequences", note=fit),
             ),
             confidence=confidence,
         )
