@@ -21,6 +21,11 @@ DOMINANT: Final = 0.5
 places of the others decide. Our choice: at a half, their error moves it by at most half their width."""
 
 
+TYPICAL_SPREAD: Final = 0.12
+"""How far most values lie from their mean, as a share of it, where a bucket hides it: puts the 95th percentile of a
+steady decode 11 % above its mean. Our choice: an even spread over the whole bucket says up to 40 %, none says 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """Observations of a window. `buckets`: upper edge -> cumulative count, with +Inf; `total`: their sum."""
@@ -59,15 +64,16 @@ class Distribution:
     def _support(self, low: float, high: float, *, inside: float) -> tuple[float, float]:
         """The part of the bucket (low, high] that its observations take; `inside` is their share of all.
 
-        A uniform spread whose mean is the bucket's mean: from `low` when that lies in the lower half, to `high` when
-        in the upper. Worked: everything in (25, 50] with mean 30 takes 25 to 35.
+        An even spread around the bucket's own mean, at most `TYPICAL_SPREAD` of it and never past an edge. Worked:
+        everything in (25, 50] with mean 40 takes 35.2 to 44.8; with mean 26 it takes 25 to 27.
         """
         mean = self.mean
         if not isinstance(mean, Measured) or inside < DOMINANT:
             return low, high
         own = (mean.value - self._elsewhere(low)) / inside
         own = min(max(own, low), high)
-        return (low, 2 * own - low) if own <= (low + high) / 2 else (2 * own - high, high)
+        spread = min(own - low, high - own, TYPICAL_SPREAD * own)
+        return own - spread, own + spread
 
     def _elsewhere(self, bucket: float) -> float:
         """What the other buckets add to the mean, each at its middle; `bucket` is the lower edge of the other one."""

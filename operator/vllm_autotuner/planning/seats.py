@@ -2,7 +2,7 @@
 
 Up when the seats are the limit: to what the load, the KV pool and the knee allow. Down when the batch is past the knee.
 The bounds come from observed data: a sequence's share of the pool is what it is seen to use, not what a table says.
-Must not: propose past a factor of two, or without a bound derived from data.
+Must not: propose past one step, past the bounds of the user, or without a bound derived from data.
 """
 
 import math
@@ -17,18 +17,15 @@ from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.knee import largest_batch_within
 from vllm_autotuner.performance.step_time import NoFit, StepTime, StepTimeFit, fit_step_time
-from vllm_autotuner.planning.limits import Limit, limited
+from vllm_autotuner.planning.limits import LARGEST_STEP, Limit, Limited, limited
 from vllm_autotuner.planning.proposal import Predicted, Proposal
+from vllm_autotuner.planning.ranking import NOISE
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["NothingToGain", "kv_bound", "lower_seats", "raise_seats"]
 
-STEP: Final = 2
-"""At most this factor in one change. Design, planning.md: a wrong model costs at most one halving or doubling."""
 KV_MARGIN: Final = 0.1
 """Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
-LEAST_GAIN: Final = 0.1
-"""A change of fewer than 10 % of the seats is noise. Design, planning.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +43,23 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain("how many sequences the KV cache holds is not known yet: no usage and no lengths")
     model, tail = fit_step_time(observation.steps), _tail(situation)
     knee = _knee(model, situation=situation, tail=tail)
+    if isinstance(model, StepTime) and knee is None:
+        return NothingToGain("by the step-time model tokens are too slow even for a single sequence")
     demand = max(moment.running + moment.waiting for engine in observation.engines for moment in engine.moments)
     bounds = situation.tuning.max_num_seqs
-    found = limited(
-        max(math.ceil(demand), seats),
-        limits=(
-            Limit(name=f"step limit (x{STEP})", high=seats * STEP),
-            Limit(name="KV cache at observed lengths", high=pool),
-            *([Limit(name="TPOT knee", high=knee)] if knee is not None else []),
-            *_failed_above(situation, seats=seats),
-            *_user(bounds),
-        ),
+    limits = (
+        Limit(name=f"step limit (x{LARGEST_STEP})", high=seats * LARGEST_STEP),
+        Limit(name="KV cache at observed lengths", high=pool),
+        *([Limit(name="TPOT knee", high=knee)] if knee is not None else []),
+        *_failed_above(situation, seats=seats),
     )
-    if found.value < math.ceil(seats * (1 + LEAST_GAIN)):
+    found = limited(max(math.ceil(demand), seats), limits=(*limits, *_user(bounds)))
+    if (broken := _broken(found, limits=limits)) is not None:
+        return broken
+    if found.value < math.ceil(seats * (1 + NOISE)):
         return NothingToGain(f"max-num-seqs {seats} cannot usefully be raised: {found.limited_by or 'no demand'}")
-    known = isinstance(model, StepTime) and situation.knobs.max_num_seqs is not None
+    # What was seen ends at the seats there are: a model that never saw a larger batch is no more than plausible.
+    known = isinstance(model, StepTime) and model.covers(found.value) and situation.knobs.max_num_seqs is not None
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,
@@ -82,17 +81,13 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
     knee = _knee(model, situation=situation, tail=tail)
     if isinstance(model, StepTime) and knee is None:
         return NothingToGain("tokens are too slow even for a single sequence: a smaller batch does not help")
-    step = math.ceil(batch / STEP)
+    step = math.ceil(batch / LARGEST_STEP)
     bounds = situation.tuning.max_num_seqs
-    found = limited(
-        knee if knee is not None else step,
-        limits=(
-            Limit(name=f"step limit (x{STEP})", low=step),
-            *_failed_below(situation, batch=batch),
-            *_user(bounds),
-        ),
-    )
-    if found.value > batch * (1 - LEAST_GAIN):
+    limits = (Limit(name=f"step limit (x{LARGEST_STEP})", low=step), *_failed_below(situation, batch=batch))
+    found = limited(knee if knee is not None else step, limits=(*limits, *_user(bounds)))
+    if (broken := _broken(found, limits=limits)) is not None:
+        return broken
+    if found.value > batch * (1 - NOISE):
         return NothingToGain(
             f"max-num-seqs cannot usefully be lowered below a batch of {batch:.0f}: {found.limited_by or 'the knee'}"
         )
@@ -158,7 +153,7 @@ def _knee(model: StepTimeFit, *, situation: Situation, tail: float) -> int | Non
     """The largest batch inside the TPOT objective; None without a model, and when not even one sequence meets it."""
     if isinstance(model, NoFit):
         return None
-    return largest_batch_within(model, target=situation.targets.tpot.seconds / tail)
+    return largest_batch_within(model, target=situation.targets.tpot.seconds * (1 - HEADROOM) / tail)
 
 
 def _failed_above(situation: Situation, *, seats: int) -> tuple[Limit, ...]:
@@ -172,6 +167,14 @@ def _failed_below(situation: Situation, *, batch: float) -> tuple[Limit, ...]:
     if not below:
         return ()
     return (Limit(name=f"rolled back before at {max(below)}", low=math.ceil((batch + max(below)) / 2)),)
+
+
+def _broken(found: Limited, *, limits: tuple[Limit, ...]) -> NothingToGain | None:
+    """Refuse a value that the user's bounds have pushed past a limit: between the two there is nothing to propose."""
+    again = limited(found.value, limits=limits)
+    if again.limited_by is None:
+        return None
+    return NothingToGain(f"{found.limited_by} asks for {found.value}, which {again.limited_by} does not allow")
 
 
 def _user(bounds: IntBounds | None) -> tuple[Limit, ...]:

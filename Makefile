@@ -1,0 +1,73 @@
+# Everything on a fresh machine: `make demo` and `make test` set up what they need. No root, no Docker, no GPU.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# Asked, not only looked up: version managers leave commands in the PATH that refuse to run.
+PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11 python3.14; do \
+	$$each -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$each && break; done)
+UV_VERSION := 0.13.8
+BOOT := .state/uv
+UV := $(BOOT)/bin/uv
+VENV := .venv
+RUN := PYTHONPATH=.:operator $(VENV)/bin/python
+ENGINE ?= simulated
+ARGS ?=
+
+.PHONY: help setup binaries demo test test-fast lint format crd vllm e2e-vllm stop clean
+
+help:  ## This list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(UV):
+	@test -n "$(PYTHON)" || { echo "make: no Python: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is older than 3.11: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "setting up: uv $(UV_VERSION) in $(BOOT)"
+	@$(PYTHON) -m venv $(BOOT) || { echo "make: this Python cannot make virtual environments: install its venv package (Debian: python3-venv)"; exit 1; }
+	@$(BOOT)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+$(VENV)/.synced: $(UV) pyproject.toml uv.lock
+	@echo "setting up: Python packages in $(VENV)"
+	@UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --quiet --frozen --python $(PYTHON)
+	@touch $@
+
+setup: $(VENV)/.synced  ## The Python environment, from the lock file
+
+binaries: setup  ## etcd, the Kubernetes control plane, Prometheus and Helm, built from Go modules once (about 10 minutes)
+	@$(RUN) -m e2e.binaries
+
+demo: binaries  ## The main job, live, on a real control plane (about 3 minutes; ENGINE=vllm for the real engine)
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m e2e.demo --engine $(ENGINE) $(ARGS)
+
+test: binaries lint  ## All tests, including those on the real control plane
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest $(ARGS)
+
+test-fast: setup  ## The tests that need no control plane (ARGS="-k ..." for some of them)
+	@$(RUN) -m pytest tests $(ARGS)
+
+lint: setup  ## The same checks as in CI: ruff, mypy --strict, import contracts
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+
+format: setup  ## Format and sort imports
+	@$(VENV)/bin/ruff check --fix --quiet .
+	@$(VENV)/bin/ruff format .
+
+crd: setup  ## Generate the CRD from the models
+	@$(VENV)/bin/vllm-autotuner crd > crds/vllmservices.yaml
+	@cp crds/vllmservices.yaml charts/vllm-autotuner/crds/vllmservices.yaml
+
+vllm: setup  ## Install the real vLLM for CPUs (about 6 GB, once) for `make demo ENGINE=vllm` and `make e2e-vllm`
+	@$(RUN) -m e2e.real_engine install
+
+e2e-vllm: binaries  ## The tests that need the real vLLM; says so when it is not installed
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest -m vllm e2e $(ARGS)
+
+stop:  ## End a test bed that was left running
+	@if [ -x $(VENV)/bin/python ]; then $(RUN) -m e2e.bed down; fi
+
+clean: stop  ## Remove everything that was set up or built, the user's cache of binaries included
+	@if [ -x $(VENV)/bin/python ]; then $(RUN) -m e2e.binaries --clean; fi
+	@rm -rf $(VENV) .state .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
