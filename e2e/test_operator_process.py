@@ -184,7 +184,7 @@ def test_a_watch_that_dies_ends_the_process_in_one_line(bed: Bed, start: Start) 
     try:
         bed.kubectl("delete", "crd", "vllmservices.vllm-autotuner.dev")
         assert operator.ends(within=60) == 1
-        assert operator.output().splitlines()[-1].startswith("vllm-autotuner: ")
+        assert operator.output().splitlines()[-1].startswith("vllm-autotuner: a watch died (404")
         late = start()
         assert late.ends(within=START_SECONDS) == 1
         assert "kubectl apply -f crds/" in late.output().splitlines()[-1]

@@ -143,13 +143,18 @@ async def _watch(
 ) -> None:
     """Run kopf until a signal; then, in its clean-up, stop everything else."""
     namespaces = context.settings.namespaces
-    await kopf.operator(
-        registry=build_registry(context.registry, connection=connection, cleanup=cleanup),
-        settings=build_settings(),
-        clusterwide=not namespaces,
-        namespaces=namespaces,
-        ready_flag=ready,
-    )
+    try:
+        await kopf.operator(
+            registry=build_registry(context.registry, connection=connection, cleanup=cleanup),
+            settings=build_settings(),
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            ready_flag=ready,
+        )
+    except Exception as error:
+        # kopf has logged which kind it was, with a traceback.
+        why = f"a watch died ({_in_one_line(error)})"
+        raise OperatorFailed(f"{why}: are the CRD and the operator's permissions still there?") from error
 
 
 def _sweep(context: ControlContext, stop: asyncio.Event) -> Coroutine[Any, Any, None]:

@@ -29,6 +29,11 @@ _LOGIN_PAUSE: Final = 5.0
 _LOGIN_PATIENCE: Final = CREDENTIALS_AGE + _LOGIN_PAUSE
 """Seconds that a login waits for credentials other than those that were refused. Then the process ends."""
 
+_WATCHER: Final = "watcher for "
+"""How kopf names the tasks of its watches."""
+
+_WATCHERS_END_WITHIN: Final = 5.0
+
 _EXIT_WITHIN: Final = 25
 """Seconds; below the 30 s that the kubelet waits before it kills. kopf's default is 10 minutes."""
 
@@ -74,6 +79,7 @@ def build_registry(
     @kopf.on.cleanup(registry=handlers)
     async def stop_everything_else(**_: object) -> None:
         await cleanup()
+        await _stop_watchers()
 
     _remember(handlers, VLLM_SERVICE, registry.services)
     _remember(handlers, DEPLOYMENT, registry.deployments)
@@ -103,6 +109,17 @@ def build_settings() -> kopf.OperatorSettings:
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=prefix, v1=False)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=prefix, key="last", v1=False)
     return settings
+
+
+async def _stop_watchers() -> None:
+    # When one watch dies, kopf 1.45 leaves the others running and closes their session under them: they then wait for
+    # new credentials for ever, deaf to cancellation, until kopf's own SIGKILL. While the session is open they still
+    # listen. After a normal stop there are none left.
+    watchers = [task for task in asyncio.all_tasks() if task.get_name().startswith(_WATCHER)]
+    for task in watchers:
+        task.cancel()
+    if watchers:
+        await asyncio.wait(watchers, timeout=_WATCHERS_END_WITHIN)
 
 
 def _remember(handlers: kopf.OperatorRegistry, kind: Kind, shelf: Shelf[Any]) -> None:
