@@ -18,6 +18,8 @@ __all__ = ["NoFit", "StepTime", "StepTimeFit", "fit_step_time"]
 
 FEWEST_POINTS: Final = 3
 """Two points always lie on a line; the third can contradict."""
+SHORTEST_STEP: Final = 1e-6
+"""Seconds. No engine computes a token faster; what claims so is a broken clock, and dividing by it would overflow."""
 LEAST_SPREAD: Final = 1.5
 """Largest batch seen over smallest. Below it the slope is noise divided by noise. Our choice, unmeasured."""
 
@@ -59,7 +61,7 @@ def fit_step_time(points: Sequence[StepPoint]) -> StepTimeFit:
 
     Weight is the number of tokens behind a point. Negative parts are physically impossible and become NoFit or zero.
     """
-    usable = [point for point in points if point.running >= 1 and point.itl > 0 and point.tokens > 0]
+    usable = [point for point in points if point.running >= 1 and point.itl >= SHORTEST_STEP and point.tokens > 0]
     if len(usable) < FEWEST_POINTS:
         return NoFit(f"{len(usable)} windows with load, {FEWEST_POINTS} needed")
     batch = np.array([point.running for point in usable])

@@ -1,0 +1,87 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllm_autotuner.observation.observation import StepPoint
+from vllm_autotuner.performance.knee import largest_batch_within
+from vllm_autotuner.performance.step_time import StepTime, fit_step_time
+
+
+def model(base: float, slope: float, *, high: float = 128.0) -> StepTime:
+    return StepTime(base=base, per_sequence=slope, low=1.0, high=high, points=9, error=0.01)
+
+
+@pytest.mark.parametrize(
+    ("base", "slope", "target", "expected"),
+    [
+        # (20 - 8) / 0.2 = 60
+        pytest.param(0.008, 0.0002, 0.020, 60, id="the last batch inside the objective"),
+        pytest.param(0.008, 0.0002, 0.0201, 60, id="whole sequences only"),
+        pytest.param(0.008, 0.0002, 0.0082, 1, id="exactly one"),
+        pytest.param(0.008, 0.0002, 0.008, None, id="not even one: the step itself is too slow"),
+        pytest.param(0.020, 0.0, 0.050, 128, id="without a slope no more than was seen"),
+        pytest.param(0.060, 0.0, 0.050, None, id="too slow without a slope"),
+    ],
+)
+def test_largest_batch_within(base: float, slope: float, target: float, expected: int | None) -> None:
+    assert largest_batch_within(model(base, slope), target=target) == expected
+
+
+@given(st.floats(1e-4, 0.1), st.floats(1e-6, 0.01), st.floats(1e-3, 1.0))
+def test_the_answer_meets_the_objective_and_one_more_does_not(base: float, slope: float, target: float) -> None:
+    found = largest_batch_within(model(base, slope), target=target)
+    if found is not None:
+        assert model(base, slope).predict(found) <= target * (1 + 1e-6)
+        assert model(base, slope).predict(found + 1) > target * (1 - 1e-6)
+
+
+# --- F4: Llama-70B on 4x A100, saturated: max-num-seqs, tok/s, p50 and p99 TPOT in ms --------------------------------
+
+Row = tuple[int, int, float, float]
+F4: tuple[Row, ...] = (
+    (8, 1280, 6.2, 8.1),
+    (16, 2410, 6.6, 9.5),
+    (32, 3780, 8.4, 12.8),
+    (64, 4650, 13.7, 19.2),
+    (128, 5120, 24.9, 35.1),
+    (256, 4890, 52.3, 78.4),
+    (512, 3200, 159.8, 245.0),
+)
+PREEMPTING = 256
+"""From here on preemption wastes work: those rows belong to another state, not to the line."""
+
+
+def sweep(column: int, *, below: int = PREEMPTING) -> StepTime:
+    points = [StepPoint(running=row[0], itl=row[column] / 1000, tokens=row[1]) for row in F4 if row[0] < below]
+    found = fit_step_time(points)
+    assert isinstance(found, StepTime)
+    return found
+
+
+def settings_within(limit: int | None) -> int:
+    """The largest of the swept settings that is no larger than `limit`."""
+    assert limit is not None
+    return max(row[0] for row in F4 if row[0] <= limit)
+
+
+@pytest.mark.parametrize("column", [2, 3], ids=["p50 TPOT", "p99 TPOT"])
+@pytest.mark.parametrize("row", [row for row in F4 if row[0] < PREEMPTING], ids=lambda row: f"F4 {row[0]} sequences")
+def test_the_line_describes_the_rows_before_preemption(row: Row, column: int) -> None:
+    # The smallest batch is bandwidth-bound and flat: the line is 21 % below its p50, the others are within 6 %.
+    assert sweep(column).predict(row[0]) * 1000 == pytest.approx(row[column], rel=0.22 if row[0] == 8 else 0.06)
+
+
+def test_with_a_p99_objective_of_20_ms_the_answer_is_64() -> None:
+    assert settings_within(largest_batch_within(sweep(3), target=0.020)) == 64
+
+
+def test_without_a_limit_that_binds_the_answer_is_where_throughput_peaks() -> None:
+    fastest = max(F4, key=lambda row: row[1])
+    assert fastest[0] == 128
+    assert settings_within(largest_batch_within(sweep(3), target=fastest[3] / 1000)) == 128
+
+
+@pytest.mark.parametrize("row", [row for row in F4 if row[0] >= PREEMPTING], ids=lambda row: f"F4 {row[0]} sequences")
+def test_preemption_is_slower_than_the_line_of_the_other_rows(row: Row) -> None:
+    assert row[2] > 1.05 * sweep(2).predict(row[0]) * 1000
+    assert row[3] > 1.15 * sweep(3).predict(row[0]) * 1000
