@@ -162,7 +162,7 @@ class ActiveChange(ApiModel):
     """Why it stands there."""
 
     harmful: bool | None = None
-    """True while it is rolled back because the candidate itself did harm; then it is remembered against it."""
+    """True when it is rolled back because it did harm, False because it did not help; absent: it was never judged."""
 
     state_since: Timestamp | None = None
     """Since when."""

@@ -116,7 +116,7 @@ class Reason(StrEnum):
     """RecommendationAvailable: mode Approve, and nobody has yet."""
 
     CHANGE_ACTIVE = "ChangeActive"
-    """TuningInProgress: status.activeChange tells how far."""
+    """TuningInProgress: status.activeChange tells how far. RecommendationAvailable=False: it is being tried."""
 
     SUCCEEDED = "Succeeded"
     """LastChangeSucceeded: measured better, and kept."""

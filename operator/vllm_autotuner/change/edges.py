@@ -1,6 +1,7 @@
 """The states of a change and the moves between them. A move that is not in the table is a bug and raises.
 
-Assumes one strategy, in place with surge. A canary adds rows here; nothing else moves a change.
+Assumes one strategy, in place with surge: nothing is ever Proposed, a change begins with Provisioning. A canary adds
+rows here; nothing else moves a change.
 """
 
 from collections.abc import Mapping

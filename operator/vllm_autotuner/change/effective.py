@@ -1,14 +1,15 @@
 """What the workload should run right now, given what the user wrote and what the operator has decided.
 
 One answer for everybody: the renderer, the status and the diagnosis ask here. Tuned values stand on the spec values
-they were found with; editing one of those in the spec makes the tuned values void: users get what they write.
+they were found with; editing one of those in the spec makes the tuned values void: users get what they write. So do
+bounds that no longer hold them.
 """
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import ChangeState, Source, VLLMServiceStatus
 
-__all__ = ["effective_knobs", "settled_knobs", "spec_knobs"]
+__all__ = ["effective_knobs", "is_tuned", "settled_knobs", "spec_knobs"]
 
 
 def spec_knobs(spec: VLLMServiceSpec) -> EngineKnobs:
@@ -16,12 +17,20 @@ def spec_knobs(spec: VLLMServiceSpec) -> EngineKnobs:
     return spec.engine.knobs if spec.engine is not None else EngineKnobs()
 
 
+def is_tuned(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> bool:
+    """Whether tuned values are in force: their basis still stands, and the user's bounds still hold them."""
+    effective, bounds = status.effective, spec.tuning.max_num_seqs
+    if effective is None or effective.source is not Source.TUNED or effective.basis != spec_knobs(spec):
+        return False
+    seats = effective.max_num_seqs
+    # Without bounds nothing more is changed; what was found inside the earlier ones stays.
+    return bounds is None or seats is None or bounds.min <= seats <= bounds.max
+
+
 def settled_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKnobs:
-    """The values without any change under way: the tuned ones while their basis still stands, else the user's."""
-    written, effective = spec_knobs(spec), status.effective
-    if effective is not None and effective.source is Source.TUNED and effective.basis == written:
-        return effective.knobs
-    return written
+    """The values without any change under way: the tuned ones while they are in force, else the user's."""
+    effective = status.effective
+    return effective.knobs if effective is not None and is_tuned(spec, status) else spec_knobs(spec)
 
 
 def effective_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKnobs:
@@ -29,4 +38,5 @@ def effective_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineK
     change = status.active_change
     if change is None:
         return settled_knobs(spec, status)
-    return change.from_.knobs if change.state is ChangeState.ROLLING_BACK else change.to.knobs
+    untried = change.state in (ChangeState.PROPOSED, ChangeState.ROLLING_BACK)
+    return change.from_.knobs if untried else change.to.knobs

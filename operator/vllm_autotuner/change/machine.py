@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final, assert_never
 
 from vllm_autotuner.api.spec import Strategy
-from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome
+from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, Analysis, ChangeState, Outcome
 from vllm_autotuner.change.edges import moved
 from vllm_autotuner.change.verdict import FEWEST_WINDOWS, Judgement, WindowVerdict, conclude, judge_window, measure
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided, Verification
@@ -62,11 +62,10 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a change ended. `blame`: the candidate is remembered as harmful."""
+    """How a change ended. Whether the candidate was to blame stands in the change itself (`harmful`)."""
 
     outcome: Outcome
     reason: str
-    blame: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +78,16 @@ class Step:
 
 def advance(change: ActiveChange, world: World) -> Step:
     """Take at most one move. Health first, then the deadline, then the state's own work."""
+    if change.state is ChangeState.PROPOSED:
+        # This version begins with Provisioning: another one wrote this, and nothing was touched yet.
+        return Step(change, Ending(outcome=Outcome.REJECTED, reason="proposed by another version of the operator"))
     if world.abort and change.state is not ChangeState.ROLLING_BACK:
         return Step(_back(change, world.abort, world=world))
-    if world.rollout.crashed and change.state in (ChangeState.PROVISIONING, ChangeState.VERIFYING):
-        return Step(_back(change, f"the engine does not start: {world.rollout.crashed}", world=world, harmful=True))
+    if world.rollout.crashed and change.state is not ChangeState.ROLLING_BACK:
+        starting = change.state in (ChangeState.PROVISIONING, ChangeState.VERIFYING)
+        what = "the engine does not start" if starting else "the engine crashed"
+        return Step(_back(change, f"{what}: {world.rollout.crashed}", world=world, harmful=True))
     match change.state:
-        case ChangeState.PROPOSED:
-            return Step(change)
         case ChangeState.PROVISIONING:
             return Step(_provision(change, world))
         case ChangeState.VERIFYING:
@@ -102,7 +104,8 @@ def advance(change: ActiveChange, world: World) -> Step:
             assert_never(unreachable)
 
 
-def _back(change: ActiveChange, why: str, *, world: World, harmful: bool = False) -> ActiveChange:
+def _back(change: ActiveChange, why: str, *, world: World, harmful: bool | None = None) -> ActiveChange:
+    """Undo it. `harmful`: True, the candidate did harm; False, it did not help; None, it was never judged."""
     limit = world.strategy.provisioning_deadline
     undoing = moved(change, ChangeState.ROLLING_BACK, why=why, now=world.now, limit=limit)
     return undoing.model_copy(update={"harmful": harmful})
@@ -114,7 +117,7 @@ def _provision(change: ActiveChange, world: World) -> ActiveChange:
         return moved(change, ChangeState.VERIFYING, why=why, now=world.now, limit=VERIFY_WITHIN)
     if _late(change, world):
         why = world.rollout.unschedulable or "the new pods did not become ready in time"
-        return _back(change, f"provisioning deadline: {why}", world=world)
+        return _back(change, f"provisioning deadline: {why}", world=world, harmful=False)
     return change
 
 
@@ -157,7 +160,7 @@ def _analyze(change: ActiveChange, world: World) -> Step:
         return Step(change)
     found = measure(world.observation, targets=world.targets)
     verdict = judge_window(found, before=change.baseline, targets=world.targets, target=change.target)
-    analysis = _counted(analysis, verdict).model_copy(update={"last": (*analysis.last, found)})
+    analysis = _counted(analysis, verdict).model_copy(update={"last": (*analysis.last, found)[-MEASUREMENTS_LENGTH:]})
     change = change.model_copy(update={"analysis": analysis})
     if analysis.consecutive_bad >= BAD_IN_A_ROW:
         return Step(_back(change, _figures(change), world=world, harmful=True))
@@ -178,7 +181,7 @@ def _analyze(change: ActiveChange, world: World) -> Step:
         case Judgement.REVERT:
             return Step(_back(change, _figures(change), world=world, harmful=True))
         case Judgement.INCONCLUSIVE:
-            return Step(_back(change, f"no clear effect: {_figures(change)}", world=world))
+            return Step(_back(change, f"no clear effect: {_figures(change)}", world=world, harmful=False))
         case unreachable:
             assert_never(unreachable)
 
@@ -207,9 +210,10 @@ def _hold(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
 def _held(change: ActiveChange, world: World) -> ActiveChange:
     if not world.blind and not world.paused:
         remaining = None if change.remaining_seconds is None else timedelta(seconds=change.remaining_seconds)
-        resumed = moved(
-            change, change.resume_state or ChangeState.ANALYZING, why="resumed", now=world.now, limit=remaining
-        )
+        # Only these two are ever interrupted; anything else was written by a person.
+        warming = change.resume_state is ChangeState.WARMING_UP
+        state = ChangeState.WARMING_UP if warming else ChangeState.ANALYZING
+        resumed = moved(change, state, why="resumed", now=world.now, limit=remaining)
         return resumed.model_copy(update={"resume_state": None, "remaining_seconds": None})
     # Silence is not the candidate's fault: undone, but not remembered against it.
     return _back(change, f"{change.state_reason} for too long", world=world) if _late(change, world) else change
@@ -217,8 +221,7 @@ def _held(change: ActiveChange, world: World) -> ActiveChange:
 
 def _roll_back(change: ActiveChange, world: World) -> Step:
     if world.rollout.config_hash == change.from_.config_hash and world.rollout.settled:
-        ending = Ending(outcome=Outcome.ROLLED_BACK, reason=change.state_reason, blame=bool(change.harmful))
-        return Step(change, ending)
+        return Step(change, Ending(outcome=Outcome.ROLLED_BACK, reason=change.state_reason))
     return Step(change)
 
 

@@ -10,16 +10,18 @@ from typing import Final
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import (
+    FAILURE_MEMORY_LENGTH,
+    HISTORY_LENGTH,
     ActiveChange,
     BudgetStatus,
     Circuit,
     CircuitState,
     FailedCandidate,
     HistoryEntry,
-    Outcome,
     VLLMServiceStatus,
 )
 from vllm_autotuner.change.machine import Ending
+from vllm_autotuner.guardrails.chain import BUDGET_WINDOW
 
 __all__ = ["environment_of", "failed_seats", "remembered", "spent"]
 
@@ -28,7 +30,8 @@ FIRST_RETRY: Final = timedelta(days=1)
 LONGEST_RETRY: Final = timedelta(days=7)
 """Doubling stops here, so that a repaired service is tried again within a week. Our choice."""
 UNCLEAR_RETRY: Final = timedelta(hours=6)
-"""A candidate without clear effect is no harm, only not worth repeating at once. Our choice."""
+"""A candidate that could not be placed or had no clear effect is no harm, only not worth repeating at once. Doubles
+like the first. Our choice."""
 ROLLBACKS_TO_OPEN: Final = 2
 CIRCUIT_WINDOW: Final = timedelta(days=7)
 CIRCUIT_OPEN_FOR: Final = timedelta(days=14)
@@ -62,7 +65,7 @@ def failed_seats(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: datet
 
 def spent(budget: BudgetStatus | None, *, now: datetime) -> BudgetStatus:
     """Count one change, in a window of 24 hours."""
-    if budget is None or budget.window_start is None or now - budget.window_start >= timedelta(days=1):
+    if budget is None or budget.window_start is None or now - budget.window_start >= BUDGET_WINDOW:
         return BudgetStatus(changes_today=1, window_start=now)
     return budget.model_copy(update={"changes_today": max(0, budget.changes_today) + 1})
 
@@ -86,14 +89,15 @@ def remembered(
     )
     update: dict[str, object] = {
         "active_change": None,
-        "history": (*status.history, entry),
+        "history": (*status.history, entry)[-HISTORY_LENGTH:],
         "cooldown_until": now + spec.tuning.cooldown,
     }
-    if ending.outcome is Outcome.ROLLED_BACK:
+    # What was never judged (aborted, blind for too long) is no failure, and may be tried again after the cooldown.
+    if change.harmful is not None:
         memory = _with_failure(status, change, ending, environment=environment_of(spec), now=now)
-        update["failure_memory"] = memory
-        if ending.blame:
-            update["circuit"] = _circuit(status.circuit, now=now)
+        update["failure_memory"] = memory[-FAILURE_MEMORY_LENGTH:]
+    if change.harmful:
+        update["circuit"] = _circuit(status.circuit, now=now)
     return status.model_copy(update=update)
 
 
@@ -106,7 +110,7 @@ def _with_failure(
     )
     failures = (max(0, earlier.failures) if earlier else 0) + 1
     # 16 doublings are far past the longest wait; an edited status must not overflow.
-    harmful = min(FIRST_RETRY * (1 << min(failures - 1, 16)), LONGEST_RETRY)
+    wait = (FIRST_RETRY if change.harmful else UNCLEAR_RETRY) * (1 << min(failures - 1, 16))
     found = FailedCandidate(
         candidate=candidate,
         knob=change.knob,
@@ -114,7 +118,7 @@ def _with_failure(
         environment=environment,
         failures=failures,
         last_failure_time=now,
-        retry_after=now + (harmful if ending.blame else UNCLEAR_RETRY),
+        retry_after=now + min(wait, LONGEST_RETRY),
         reason=ending.reason,
     )
     return (*(one for one in status.failure_memory if one is not earlier), found)

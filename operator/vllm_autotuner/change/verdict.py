@@ -17,12 +17,10 @@ from vllm_autotuner.diagnosis.case import Case, tpot_reading
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
-from vllm_autotuner.planning.ranking import Effect, best
+from vllm_autotuner.planning.ranking import NOISE, Effect, best
 
 __all__ = ["FEWEST_WINDOWS", "Judgement", "WindowVerdict", "conclude", "judge_window", "measure"]
 
-NOISE: Final = 0.1
-"""Differences below 10 % are noise. Design, planning.md."""
 FEWEST_WINDOWS: Final = 3
 """Conclusive windows before a verdict. Our choice: one may be chance, three in a row are a state."""
 

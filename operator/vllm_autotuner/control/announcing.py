@@ -27,7 +27,7 @@ def announcements(
             note=f"{finished.knob} {finished.from_value or 'default'} -> {finished.to_value}: {ending.reason}",
             action="Tune",
             transition=f"{finished.id}/{ending.outcome.value}",
-            warning=ending.blame,
+            warning=bool(finished.harmful),
         )
     if change is not None and (old is None or old.id != change.id):
         yield Event(

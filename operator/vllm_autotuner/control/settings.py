@@ -32,9 +32,6 @@ class OperatorSettings:
     window: timedelta = timedelta(seconds=30)
     """Over which rates are taken. Must hold at least two scrapes (Prometheus' default scrapes every 15 s to 1 min)."""
 
-    quarantine: timedelta = timedelta(seconds=60)
-    """After taking the lead no new change begins for so long, so that restarts cause none. Two windows. Our choice."""
-
     namespaces: tuple[str, ...] = ()
     """The namespaces served; empty means all. Each one costs a watch per kind."""
 
@@ -75,6 +72,6 @@ class OperatorSettings:
     def heartbeat_limit(self) -> timedelta:
         """Age of the last sign of life of the fleet loop at which the process counts as hung and is restarted.
 
-        Generous: a restart costs the whole fleet a quarantine, and slow answers of Prometheus are no reason for it.
+        Generous: a restart costs the whole fleet a window without changes; slow answers of Prometheus are no reason.
         """
         return max(4 * self.interval, timedelta(minutes=2))

@@ -11,13 +11,27 @@ from typing import Final, TypeAlias
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode, StrategyType, VLLMServiceSpec
-from vllm_autotuner.api.status import CircuitState, Confidence, VLLMServiceStatus
+from vllm_autotuner.api.status import Circuit, CircuitState, Confidence, VLLMServiceStatus
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.planning.proposal import Proposal
 
-__all__ = ["GUARDRAILS", "Allow", "Answer", "Context", "Deny", "Hold", "objections", "strictest"]
+__all__ = [
+    "BUDGET_WINDOW",
+    "GUARDRAILS",
+    "Allow",
+    "Answer",
+    "Context",
+    "Deny",
+    "Hold",
+    "circuit_is_open",
+    "objections",
+    "strictest",
+]
+
+BUDGET_WINDOW: Final = timedelta(days=1)
+"""Over which spec.tuning.budget.changesPerDay counts; it begins with the first change, not at midnight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +155,7 @@ def within_budget(proposal: Proposal, context: Context) -> Answer:
     budget, allowed = context.status.budget, context.spec.tuning.budget.changes_per_day
     if budget is None or budget.window_start is None:
         return Allow()
-    if context.now - budget.window_start < timedelta(days=1) and budget.changes_today >= allowed:
+    if context.now - budget.window_start < BUDGET_WINDOW and budget.changes_today >= allowed:
         message = f"{budget.changes_today} of {allowed} changes used since {budget.window_start:%Y-%m-%dT%H:%M:%SZ}"
         return Hold(reason=HoldReason.BUDGET, message=message)
     return Allow()
@@ -150,11 +164,16 @@ def within_budget(proposal: Proposal, context: Context) -> Answer:
 def circuit_closed(proposal: Proposal, context: Context) -> Answer:
     """Repeated harm ends the experiments (G31)."""
     circuit = context.status.circuit
-    if circuit is None or circuit.state is not CircuitState.OPEN:
-        return Allow()
-    if circuit.until is not None and context.now >= circuit.until:
+    if circuit is None or not circuit_is_open(circuit, now=context.now):
         return Allow()
     return Hold(reason=HoldReason.CIRCUIT_OPEN, message=circuit.reason or "too many rollbacks: recommendations only")
+
+
+def circuit_is_open(circuit: Circuit | None, *, now: datetime) -> bool:
+    """Whether repeated rollbacks still hold changes back. An open circuit without an end waits for a person."""
+    if circuit is None or circuit.state is not CircuitState.OPEN:
+        return False
+    return circuit.until is None or now < circuit.until
 
 
 def settled(proposal: Proposal, context: Context) -> Answer:

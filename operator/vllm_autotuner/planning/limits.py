@@ -2,8 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Limit", "Limited", "limited"]
+__all__ = ["LARGEST_STEP", "Limit", "Limited", "limited"]
+
+LARGEST_STEP: Final = 2
+"""At most this factor in one step, up or down (G10): a wrong model costs one halving or doubling, and demand rarely
+rises more than 1.5 x in 10 minutes. Design, planning.md; research, measured facts 3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

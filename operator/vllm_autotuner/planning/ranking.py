@@ -6,12 +6,15 @@ wins in every profile: an inverted sign here would apply the worst candidate of 
 """
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.diagnosis.objectives import Targets
 
-__all__ = ["Effect", "best", "rank"]
+__all__ = ["NOISE", "Effect", "best", "rank"]
+
+NOISE: Final = 0.1
+"""Differences below 10 % are noise, predicted or measured (G08). Design, planning.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

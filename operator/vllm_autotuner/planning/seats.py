@@ -24,7 +24,7 @@ from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["NothingToGain", "kv_bound", "lower_seats", "raise_seats"]
 
-HEADROOM: Final = 0.1
+HEADROOM: Final = NOISE
 """Share of the TPOT objective that a proposal leaves unused: a batch that meets it exactly misses it every other
 minute. Our choice: the size of the noise that a verdict ignores."""
 KV_MARGIN: Final = 0.1

@@ -13,6 +13,7 @@ from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.planning.limits import LARGEST_STEP
 
 __all__ = ["Scale", "desired_replicas"]
 
@@ -20,8 +21,6 @@ SCALE_OUT_ON: Final = frozenset(
     {DiagnosisClass.OVERLOADED, DiagnosisClass.KV_CACHE_SATURATED, DiagnosisClass.CONCURRENCY_CAPPED}
 )
 """Classes in which requests wait for capacity. Wedged, DeferredQueue and MetricsBlind never scale out."""
-FASTEST: Final = 2
-"""At most this factor in one step. Research, measured facts 3: demand rarely rises more than 1.5 x in 10 minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ def desired_replicas(
     if current >= scaling.max_replicas:
         return Scale(replicas=current, reason=f"at scaling.maxReplicas ({scaling.max_replicas})")
     wanted = max(current + 1, math.ceil(current * _pressure(observation)))
-    bounded = min(wanted, max(current + 1, current * FASTEST), scaling.max_replicas)
+    bounded = min(wanted, max(current + 1, current * LARGEST_STEP), scaling.max_replicas)
     return Scale(replicas=bounded, reason=f"requests have been waiting for capacity: {diagnosis.message}")
 
 
