@@ -7,6 +7,7 @@ Must not: give the operator any right that its chart does not grant, or read any
 import asyncio
 import json
 import os
+import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -67,6 +68,8 @@ class Stage:
     namespace: str
     interval: str = "2s"
     window: str = "10s"
+    operator: str = OPERATOR
+    """Name of the operator's process: two stages on one bed need two."""
     loads: dict[str, Load] = field(default_factory=dict)
     _kubeconfig: Path | None = None
     _followers: list["asyncio.Task[None]"] = field(default_factory=list)
@@ -79,7 +82,7 @@ class Stage:
         self._api = httpx.AsyncClient(
             base_url=self.bed.api_url,
             headers={"Authorization": f"Bearer {token}"},
-            verify=httpx.create_ssl_context(verify=str(self.bed.ca_file), trust_env=False),
+            verify=ssl.create_default_context(cafile=self.bed.ca_file),
             trust_env=False,
             timeout=10,
         )
@@ -96,10 +99,20 @@ class Stage:
         if self._api is not None:
             await self._api.aclose()
 
-    def start_operator(self, *arguments: str) -> None:
-        """Start the operator under its own ServiceAccount; again after `kill_operator`."""
+    @property
+    def api(self) -> httpx.AsyncClient:
+        """The API server, as the admin."""
+        assert self._api is not None
+        return self._api
+
+    @property
+    def _standby(self) -> str:
+        return f"{self.operator}-standby"
+
+    def start_operator(self, *arguments: str, standby: bool = False) -> None:
+        """Start the operator under its own ServiceAccount; again after `kill_operator`; a second one as standby."""
         self.bed.processes.start(
-            OPERATOR,
+            self._standby if standby else self.operator,
             [
                 *(sys.executable, "-m", "vllm_autotuner", "run"),
                 *("--kubeconfig", str(self._kubeconfig)),
@@ -126,18 +139,18 @@ class Stage:
         await until(f"the operator's Deployment {name} is available", available, seconds=60)
 
     def stop_operator(self) -> None:
-        """End the operator in order."""
-        if OPERATOR in self.bed.processes.names():
-            self.bed.processes.stop(OPERATOR, grace=10)
+        """End the operator in order, and its standby."""
+        for name in (self._standby, self.operator):
+            if name in self.bed.processes.names():
+                self.bed.processes.stop(name, grace=10)
 
     def kill_operator(self) -> None:
         """End the operator as a crash does: SIGKILL, no farewell, the Lease left behind."""
-        self.bed.processes.stop(OPERATOR, grace=0)
+        self.bed.processes.stop(self.operator, grace=0)
 
     async def get(self, path: str) -> dict[str, Any]:
         """Read one object or list as the admin; empty when it does not exist."""
-        assert self._api is not None
-        answer = await self._api.get(path)
+        answer = await self.api.get(path)
         if answer.status_code == httpx.codes.NOT_FOUND:
             return {}
         answer.raise_for_status()

@@ -1,0 +1,241 @@
+"""Tests that play at the same time: each waits for minutes and works for moments.
+
+`@side_by_side` turns a scene into a test. The first one of a module starts the scenes of all that were selected, each
+with services of its own on the one stage of the module; a test then waits for its own scene and fails with it.
+Apart from the stage, because a scene also needs a monitor, and what it was about must be checked at its end.
+Must not: let a scene touch what another one depends on. Who ends the operator or Prometheus needs a stage of his own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from e2e.monitor import Monitor
+from e2e.operator_account import vllm_service
+from e2e.stage import ENGINE_IMAGE, MODEL, NotSeen, Stage, condition, engine_env, until
+from vllm_autotuner.engine.flags import EngineFlags, parse_flags
+from vllm_autotuner.simulation.load import Load, Traffic
+
+TALK: Final = Traffic(model=MODEL, prompt_tokens=(20, 60), output_tokens=(20, 40))
+QUICK: Final = {"warmUp": "2s", "analysis": "12s", "provisioningDeadline": "2m"}
+"""Phases of seconds; the analysis then ends after three windows."""
+PATIENCE: Final = 120.0
+"""Seconds for anything that needs a rollout or a verdict; ten times what it takes on an idle machine."""
+CROWD: Final = 8
+"""Clients that talk at once: twice the seats of `capped`."""
+
+
+class Play:
+    """One scene's view of the stage: its services, what they say, and whether all went as it always must."""
+
+    def __init__(self, stage: Stage, monitor: Monitor) -> None:
+        self.stage = stage
+        self.monitor = monitor
+        self.names: list[str] = []
+
+    async def serves(self, name: str, *, clients: int = 0, **spec: Any) -> None:
+        """Apply a service like `capped` with these differences, wait until it is Ready, and put load on it."""
+        self.apply(name, **spec)
+        await self.until(name, "Ready", lambda status: condition(status, "Ready") == "True")
+        if clients:
+            await self.load(name, clients)
+
+    def apply(self, name: str, **spec: Any) -> None:
+        """Apply a service like `capped` with these differences."""
+        self.names.append(name)
+        self.stage.apply(capped(self.stage.namespace, name, **spec))
+
+    async def load(self, name: str, clients: int) -> Load:
+        """Let so many clients talk to it."""
+        return await self.stage.load_on(name, clients=clients, traffic=TALK)
+
+    async def until(
+        self, name: str, what: str, holds: Callable[[Mapping[str, Any]], object], *, seconds: float = PATIENCE
+    ) -> Mapping[str, Any]:
+        """Return the first status from now on about which `holds` is true. Raises NotSeen with what there is."""
+        try:
+            return await self.monitor.when(name, holds, seconds=seconds)
+        except TimeoutError:
+            found = brief(await self.status(name))
+            raise NotSeen(f"{name}: {what}: not within {seconds:.0f} s; its status: {found}") from None
+
+    async def change_is(self, name: str, *states: str, seconds: float = PATIENCE) -> Mapping[str, Any]:
+        """Wait until its change is in one of these states, and return the change."""
+        status = await self.until(
+            name,
+            f"a change in {'/'.join(states)}",
+            lambda found: change_of(found).get("state") in states,
+            seconds=seconds,
+        )
+        return change_of(status)
+
+    async def finished(self, name: str, *, seconds: float = PATIENCE) -> Mapping[str, Any]:
+        """Wait until its change is over, and return the entry in its history."""
+        status = await self.until(
+            name,
+            "a finished change",
+            lambda found: found.get("history") and not found.get("activeChange"),
+            seconds=seconds,
+        )
+        assert len(status["history"]) == 1, status["history"]
+        entry: Mapping[str, Any] = status["history"][0]
+        return entry
+
+    async def ticks(self, count: int) -> None:
+        """Let so many ticks pass, in which something must not happen: an absence cannot be waited for."""
+        await asyncio.sleep(count * float(self.stage.interval.removesuffix("s")))
+
+    async def status(self, name: str) -> Mapping[str, Any]:
+        """What the API server has now."""
+        return await self.stage.status(name)
+
+    async def edit(self, name: str, *, annotations: Mapping[str, str | None] | None = None, **spec: Any) -> None:
+        """Edit a VLLMService as a user does."""
+        body: dict[str, Any] = {"spec": spec} if spec else {}
+        if annotations:
+            body["metadata"] = {"annotations": dict(annotations)}
+        await self.write("PATCH", name, body)
+
+    async def edit_status(self, name: str, status: Mapping[str, Any]) -> None:
+        """Edit its status by hand, as nobody should."""
+        await self.write("PATCH", f"{name}/status", {"status": dict(status)})
+
+    async def delete(self, name: str) -> None:
+        """Delete the VLLMService."""
+        await self.write("DELETE", name, None)
+
+    async def write(self, method: str, path: str, body: Mapping[str, Any] | None) -> None:
+        """Send a write about a VLLMService; merge patches only."""
+        answer = await self.stage.api.request(
+            method,
+            f"/apis/vllm-autotuner.dev/v1alpha1/namespaces/{self.stage.namespace}/vllmservices/{path}",
+            json=body,
+            headers={"Content-Type": "application/merge-patch+json"},
+        )
+        assert answer.is_success, answer.text
+
+    async def flags(self, name: str) -> EngineFlags:
+        """What the Deployment asks the engine for."""
+        template = (await self.stage.deployment(name))["spec"]["template"]
+        return parse_flags(template["spec"]["containers"][0]["args"])
+
+    async def rolled_out(self, name: str, *, seats: int, seconds: float = PATIENCE) -> list[Mapping[str, Any]]:
+        """Wait until every pod of it serves with these seats and no other is left; return the pods."""
+
+        async def probe() -> list[dict[str, Any]]:
+            pods = await self.stage.pods(name)
+            ready = await self.stage.ready_pods(name)
+            right = [pod for pod in ready if seats_of(pod) == seats]
+            return right if right and len(right) == len(pods) else []
+
+        found: list[Mapping[str, Any]] = await until(f"{name} serves with {seats} seats", probe, seconds=seconds)
+        return found
+
+    async def events(self, name: str, reason: str) -> list[str]:
+        """The notes of the Events with this reason; one that occurred n times stands here n times."""
+        found = [each for each in await self.stage.events(name) if each["reason"] == reason]
+        return [each["note"] for each in found for _ in range((each.get("series") or {}).get("count", 1))]
+
+    def went_well(self) -> None:
+        """Check what must hold in every story, for all services of this scene."""
+        broken = {name: found for name in self.names if (found := self.monitor.broken(name))}
+        assert not broken, broken
+
+    def served_all_along(self, name: str) -> None:
+        """Check that a service stayed Ready, with a serving pod, ever since it was."""
+        assert not self.monitor.lapses(name), self.monitor.lapses(name)
+
+
+Scene = Callable[[Play], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Playing:
+    """The scenes of a module, under way."""
+
+    tasks: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+
+    def start(self, scene: Scene, play: Play) -> None:
+        """Let a scene begin."""
+        self.tasks[_name(scene)] = asyncio.create_task(_played(scene, play), name=_name(scene))
+
+    async def end(self) -> None:
+        """End what nobody waited for."""
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+
+async def _played(scene: Scene, play: Play) -> None:
+    await scene(play)
+    play.went_well()
+
+
+def side_by_side(scene: Scene) -> Callable[[Playing], Awaitable[None]]:
+    """Make a test of a scene; the module's fixture `playing` starts it."""
+
+    async def test(playing: Playing) -> None:
+        await playing.tasks[_name(scene)]
+
+    test.__name__ = test.__qualname__ = _name(scene)
+    test.__doc__ = scene.__doc__
+    test.scene = scene  # type: ignore[attr-defined]
+    return test
+
+
+def selected_scenes(request: pytest.FixtureRequest) -> list[Scene]:
+    """The scenes of the tests of this module that will run."""
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    return [item.function.scene for item in items if item.path == request.path and hasattr(item.function, "scene")]
+
+
+def capped(namespace: str, name: str, **spec: Any) -> dict[str, Any]:
+    """Four seats that more people want, room for more, and the right to give it: one change will double the seats."""
+    tuning = {
+        "mode": "Automatic",
+        "maxNumSeqs": {"min": 2, "max": 8},
+        "strategy": QUICK,
+        "cooldown": "10m",
+    } | spec.pop("tuning", {})
+    engine = {"image": ENGINE_IMAGE, "maxNumSeqs": 4} | spec.pop("engine", {})
+    template = engine_env(step_base_ms=40, step_per_seq_ms=0.5, startup_seconds=1, **spec.pop("simulated", {}))
+    objectives = {"profile": "Latency", "ttft": {"target": "500ms"}, "tpot": {"target": "200ms"}}
+    defaults = {"engine": engine, "podTemplate": template, "objectives": objectives, "tuning": tuning}
+    service = vllm_service(namespace, name, **(defaults | spec))
+    if "scaling" in spec:
+        del service["spec"]["replicas"]
+    return service
+
+
+def degrading() -> dict[str, Any]:
+    """For `simulated`: more than four seats make every token six times slower."""
+    return {"degrade_above_seqs": 4, "degrade_factor": 6}
+
+
+def change_of(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Its active change, empty while there is none."""
+    found: Mapping[str, Any] = status.get("activeChange") or {}
+    return found
+
+
+def seats_of(pod: Mapping[str, Any]) -> int | None:
+    """The max-num-seqs that a pod was started with."""
+    return parse_flags(pod["spec"]["containers"][0]["args"]).max_num_seqs
+
+
+def brief(status: Mapping[str, Any]) -> str:
+    """What a person would look at first."""
+    diagnosis, change = status.get("diagnosis") or {}, change_of(status)
+    conditions = {each["type"]: f"{each['status']} ({each['message']})" for each in status.get("conditions", [])}
+    return (
+        f"diagnosis {diagnosis.get('class')}: {diagnosis.get('message')}; change {change.get('state')} "
+        f"({change.get('stateReason')}); recommendation {(status.get('recommendation') or {}).get('reason')}; "
+        f"conditions {conditions}; history {status.get('history')}"
+    )
+
+
+def _name(scene: Scene) -> str:
+    return str(getattr(scene, "__name__", scene))
