@@ -25,7 +25,7 @@ from vllm_autotuner.control.remembering import Memories
 from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.control.sources import Sources
 from vllm_autotuner.control.tick import Decision, decide
-from vllm_autotuner.control.views import ServiceEntry
+from vllm_autotuner.control.views import Body, ServiceEntry
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 from vllm_autotuner.workload.hashing import RENDERING_VERSION
 from vllm_autotuner.workload.rendering import pod_selector, render_deployment, render_service
@@ -63,6 +63,7 @@ class FleetLoop:
         self._memories = Memories()
         self._epoch: int | None = None
         self._watching_since: datetime | None = None
+        self._exported: set[Key] = set()
 
     async def tick(self) -> None:
         """Look once at everything. Followers look at nothing: they only keep their registry warm."""
@@ -76,6 +77,8 @@ class FleetLoop:
             self._memories = Memories()
         fleet = context.registry.snapshot()
         self._memories.keep_only({entry.uid for entry in fleet.services.values()})
+        for gone in self._exported - fleet.services.keys():
+            self._export(gone, None)
         snapshots = await self._sources.look(fleet.services.values(), at=context.wall().timestamp())
         for name, snapshot in snapshots.items():
             if snapshot.error is not None:
@@ -133,10 +136,17 @@ class FleetLoop:
             decision = decide(sight)
             service, entry = await self._settle(fresh, fresh.service, decision)
         self._memories.put(entry.uid, decision.history)
-        if decision.desired is not None:
-            gauge = self._context.metrics.desired_replicas
-            gauge.labels(namespace=key.namespace, name=key.name).set(decision.desired)
+        self._export(key, decision.desired)
         await self._follow(key, service, decision.status, fleet=fleet)
+
+    def _export(self, key: Key, desired: int | None) -> None:
+        metrics = self._context.metrics
+        if desired is not None:
+            metrics.desired_replicas.labels(namespace=key.namespace, name=key.name).set(desired)
+            self._exported.add(key)
+        elif key in self._exported:
+            metrics.forget_service(key.namespace, key.name)
+            self._exported.discard(key)
 
     async def _sight(
         self, key: Key, service: VLLMService, *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]
@@ -187,13 +197,19 @@ class FleetLoop:
             entry.namespace, entry.name, wire, resource_version=entry.resource_version
         )
         # Our own write must not wait for the watch to come round: the next tick would decide on the old status.
-        self._context.registry.services.see(body)
-        return self._context.registry.services.views()[Key(entry.namespace, entry.name)]
+        return self._seen(body)
 
     async def _read(self, key: Key) -> ServiceEntry:
-        body = await self._context.cluster.read_service(key.namespace, key.name)
+        return self._seen(await self._context.cluster.read_service(key.namespace, key.name))
+
+    def _seen(self, body: Body) -> ServiceEntry:
+        """What the registry makes of an answer. Raises NotFound when the object was deleted since."""
         self._context.registry.services.see(body)
-        return self._context.registry.services.views()[key]
+        key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
+        found = self._context.registry.services.get(key)
+        if found is None:
+            raise NotFound(f"{'/'.join(key)} is gone", reason="Deleted")
+        return found
 
     async def _follow(
         self, key: Key, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot

@@ -12,10 +12,10 @@ from typing import Final
 from vllm_autotuner.api.conditions import Condition, ConditionStatus, ConditionType, Reason, set_condition
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import (
     ActiveChange,
     ChangeState,
-    CircuitState,
     Contribution,
     DiagnosisStatus,
     Evidence,
@@ -33,30 +33,31 @@ from vllm_autotuner.diagnosis.case import kv_mean
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Target, Targets
-from vllm_autotuner.guardrails.chain import Deny, Hold
+from vllm_autotuner.guardrails.chain import Allow, Deny, Hold, circuit_is_open, strictest
 from vllm_autotuner.planning.proposal import Proposal
 
-__all__ = ["described", "recommended"]
+__all__ = ["described", "recommended", "still_says"]
 
 SAME_RECOMMENDATION: Final = 0.2
 """A value that moved by less than this share is still the same recommendation: a new id for each tick would write each
 tick, and nobody could approve it. Our choice, unmeasured."""
+_NOT_APPLIED: Final = " Not applied: "
 
 
 def recommended(
     proposal: Proposal | None, held: Sequence[Hold | Deny], *, before: Recommendation | None, sight: Sight
 ) -> Recommendation | None:
-    """The recommendation to show; the standing one while it still says the same."""
+    """The recommendation to show; the standing one while it still says the same, and is held for the same cause."""
     if proposal is None:
         return None
-    current = None if proposal.current is None else str(proposal.current)
-    value = proposal.value
-    # The first objection by the chain's order; what keeps it from being applied is part of the explanation.
-    reason = proposal.reason + (f" Not applied: {held[0].message}." if held else "")
-    if before is not None and before.knob == proposal.knob.value and before.current == current:
-        standing = int(before.recommended) if before.recommended.isdecimal() else value
-        if abs(standing - value) <= SAME_RECOMMENDATION * standing:
-            return before if before.reason == reason else before.model_copy(update={"reason": reason})
+    objection = strictest(held)
+    # What keeps it from being applied is part of the explanation.
+    obstacle = "" if isinstance(objection, Allow) else f"{_NOT_APPLIED}{objection.message}."
+    if before is not None and still_says(before, proposal):
+        known = "".join(before.reason.partition(_NOT_APPLIED)[1:])
+        # The figures in a reason move with every request: they are taken anew only when the obstacle is another one.
+        return before if known == obstacle else before.model_copy(update={"reason": proposal.reason + obstacle})
+    current, value = _text(proposal.current), proposal.value
     text = f"{sight.service.metadata.uid}/{proposal.knob.value}/{current}/{value}"
     return Recommendation(
         id=hashlib.sha256(text.encode()).hexdigest()[:8],
@@ -68,10 +69,24 @@ def recommended(
             Prediction(name=each.name, unit=each.unit, current=_short(each.current), predicted=_short(each.predicted))
             for each in proposal.predicted
         ),
-        reason=reason,
+        reason=proposal.reason + obstacle,
         confidence=proposal.confidence,
         first_seen=sight.now,
     )
+
+
+def still_says(standing: Recommendation, proposal: Proposal) -> bool:
+    """Whether a proposal is the recommendation that stands: same knob, same start, and about the same value."""
+    if standing.knob != proposal.knob.value or standing.current != _text(proposal.current):
+        return False
+    if not standing.recommended.isdecimal():
+        return False
+    value = int(standing.recommended)
+    return abs(value - proposal.value) <= SAME_RECOMMENDATION * value
+
+
+def _text(value: int | None) -> str | None:
+    return None if value is None else str(value)
 
 
 def described(
@@ -154,7 +169,11 @@ def _conditions(
             now=now,
         )
 
-    for kind, state, reason, message in (*_serving(status, sight), _metrics(diagnosis), _recommending(status, sight)):
+    for kind, state, reason, message in (
+        *_serving(status, sight),
+        _metrics(diagnosis, sight),
+        _recommending(status, sight),
+    ):
         put(kind, state, reason, message)
     change = status.active_change
     about = "" if change is None else f"{change.knob} {change.from_value or 'default'} -> {change.to_value}"
@@ -170,11 +189,7 @@ def _conditions(
     where = "spec.paused is true" if by_spec else "the annotation vllm-autotuner.dev/pause is set"
     put(ConditionType.PAUSED, sight.paused, paused_by, f"{where}; serving goes on, nothing is tuned")
     circuit = status.circuit
-    is_open = (
-        circuit is not None
-        and circuit.state is CircuitState.OPEN
-        and not (circuit.until is not None and now >= circuit.until)
-    )
+    is_open = circuit_is_open(circuit, now=now)
     why = circuit.reason if circuit is not None else ""
     put(ConditionType.CIRCUIT_OPEN, is_open, Reason.REPEATED_ROLLBACKS, f"{why}: recommendations only")
     return conditions
@@ -222,21 +237,23 @@ def _serving(
     )
 
 
-def _metrics(diagnosis: Diagnosis) -> tuple[ConditionType, bool, Reason, str]:
+def _metrics(diagnosis: Diagnosis, sight: Sight) -> tuple[ConditionType, bool, Reason, str]:
     if diagnosis.primary is not DiagnosisClass.METRICS_BLIND:
         return ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "fresh metrics of the engines"
-    failed = diagnosis.message.startswith("The metrics source failed")
-    stale = any(each.note.startswith("silent") for each in diagnosis.evidence)
+    failed, stale = sight.observation.problem is not None, bool(sight.observation.silent)
     reason = Reason.PROVIDER_ERROR if failed else Reason.METRICS_STALE if stale else Reason.METRICS_MISSING
     return ConditionType.METRICS_AVAILABLE, False, reason, f"{diagnosis.message} Nothing is changed meanwhile."
 
 
 def _recommending(status: VLLMServiceStatus, sight: Sight) -> tuple[ConditionType, bool, Reason, str]:
-    found = status.recommendation
+    found, change = status.recommendation, status.active_change
+    if change is not None:
+        message = f"{change.knob} -> {change.to_value} is being tried"
+        return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.CHANGE_ACTIVE, message
     if found is None:
         return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.NOTHING_TO_IMPROVE, "nothing to recommend"
     message = f"{found.knob} {found.current or 'default'} -> {found.recommended}"
-    awaiting = sight.service.spec.tuning.mode.value == "Approve" and status.active_change is None
+    awaiting = sight.service.spec.tuning.mode is Mode.APPROVE
     reason = Reason.AWAITING_APPROVAL if awaiting else Reason.RECOMMENDED
     if awaiting:
         message += (

@@ -1,6 +1,7 @@
 """The Prometheus servers that services refer to by name: one look at each per tick, however many services use it."""
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -14,6 +15,8 @@ from vllm_autotuner.observation.snapshot import FleetSnapshot, WindowSettings, t
 __all__ = ["Sources"]
 
 DEFAULT: Final = ""
+
+logger = logging.getLogger(__name__)
 
 
 class Sources:
@@ -33,19 +36,10 @@ class Sources:
         """Take one snapshot of each source that is in use, at the same moment (Unix seconds)."""
         used = {_source_of(entry.service) for entry in entries if isinstance(entry.service, VLLMService)}
         names = [name for name in self._clients if name in used]
-        found = await asyncio.gather(
-            *(take_snapshot(self._clients[name], at=at, settings=self._windows) for name in names)
-        )
+        found = await asyncio.gather(*(self._look(name, at=at) for name in names))
         unknown = {
-            name: FleetSnapshot(
-                at=at,
-                state_window=self._windows.state,
-                scrape_interval=None,
-                engines={},
-                error=NoData(
-                    Absence.PROVIDER_ERROR,
-                    f"the operator has no source named {name}: correct spec.prometheus.source, or add the source",
-                ),
+            name: self._nothing(
+                f"the operator has no source named {name}: correct spec.prometheus.source, or add the source", at=at
             )
             for name in used - self._clients.keys()
         }
@@ -56,13 +50,24 @@ class Sources:
         name = _source_of(service)
         if name in snapshots:
             return snapshots[name]
-        waiting = NoData(Absence.PROVIDER_ERROR, f"the source {name or 'default'} has not been asked yet")
+        at = max((one.at for one in snapshots.values()), default=0.0)
+        return self._nothing(f"the source {name or 'default'} has not been asked yet", at=at)
+
+    async def _look(self, name: str, *, at: float) -> FleetSnapshot:
+        try:
+            return await take_snapshot(self._clients[name], at=at, settings=self._windows)
+        except Exception as error:
+            # A series that nobody foresaw blinds those who share its source; it must not end the operator.
+            logger.exception("metrics cannot be read", extra={"source": name or "default"})
+            return self._nothing(f"an answer cannot be read ({type(error).__name__}: {error})", at=at)
+
+    def _nothing(self, why: str, *, at: float) -> FleetSnapshot:
         return FleetSnapshot(
-            at=max((one.at for one in snapshots.values()), default=0.0),
+            at=at,
             state_window=self._windows.state,
             scrape_interval=None,
             engines={},
-            error=waiting,
+            error=NoData(Absence.PROVIDER_ERROR, why),
         )
 
 

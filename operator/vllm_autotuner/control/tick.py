@@ -5,7 +5,7 @@ the workload should run follows from the status (`change.effective`), and only f
 Order within a tick: the spec, then health and the change under way, then new ideas, then the report.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from vllm_autotuner.api.knobs import Knob
@@ -15,16 +15,15 @@ from vllm_autotuner.api.status import (
     Effective,
     LastKnownGood,
     Outcome,
-    Recommendation,
     Source,
     VLLMServiceStatus,
 )
 from vllm_autotuner.change.begin import begin
-from vllm_autotuner.change.effective import effective_knobs, settled_knobs, spec_knobs
+from vllm_autotuner.change.effective import effective_knobs, is_tuned, settled_knobs, spec_knobs
 from vllm_autotuner.change.machine import Ending, World, advance
 from vllm_autotuner.change.memory import failed_seats, remembered, spent
 from vllm_autotuner.change.verdict import measure
-from vllm_autotuner.control.reporting import described, recommended
+from vllm_autotuner.control.reporting import described, recommended, still_says
 from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
@@ -57,25 +56,28 @@ def decide(sight: Sight) -> Decision:
     diagnosis, history = diagnose(
         sight.observation, targets=targets, knobs=effective_knobs(service.spec, status), history=sight.history
     )
-    status = _following_the_spec(status, sight)
-    status, ended = _change(status, sight, diagnosis=diagnosis, targets=targets)
+    status, ended = _following_the_spec(status, sight)
+    if ended is None:
+        status, ended = _change(status, sight, diagnosis=diagnosis, targets=targets)
     status = _effective(status, sight)
     status, desired = _ideas(status, sight, diagnosis=diagnosis, targets=targets, ended=ended is not None)
     status = described(status, sight=sight, diagnosis=diagnosis, targets=targets, ended=ended)
     return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended, desired=desired)
 
 
-def _following_the_spec(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
-    """A user who edits the workload under a change gets what he wrote; the change is over, its candidate unblamed."""
+def _following_the_spec(
+    status: VLLMServiceStatus, sight: Sight
+) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
+    """A user who edits the workload under a change gets what he wrote; the change is over."""
     change, spec = status.active_change, sight.service.spec
     if change is None or change.generation == sight.service.metadata.generation:
-        return status
+        return status, None
     untouched = sight.hash_of(change.from_.knobs) == change.from_.config_hash
     if untouched and settled_knobs(spec, status) == change.from_.knobs:
         kept = change.model_copy(update={"generation": sight.service.metadata.generation})
-        return status.model_copy(update={"active_change": kept})
+        return status.model_copy(update={"active_change": kept}), None
     ending = Ending(outcome=Outcome.SUPERSEDED, reason="the spec changed underneath")
-    return remembered(status, change, ending, spec=spec, now=sight.now)
+    return remembered(status, change, ending, spec=spec, now=sight.now), (change, ending)
 
 
 def _change(
@@ -128,11 +130,9 @@ def _abort(change: ActiveChange, sight: Sight) -> str:
     tuning = sight.service.spec.tuning
     if tuning.mode not in (Mode.AUTOMATIC, Mode.APPROVE):
         return f"spec.tuning.mode became {tuning.mode.value}"
-    bounds = tuning.max_num_seqs
-    allowed = bounds is not None and bounds.min <= int(change.to_value) <= bounds.max
-    if change.knob == Knob.MAX_NUM_SEQS and not allowed:
-        return "spec.tuning.maxNumSeqs no longer allows the value"
-    return ""
+    bounds, seats = tuning.max_num_seqs, change.to.max_num_seqs
+    allowed = bounds is not None and seats is not None and bounds.min <= seats <= bounds.max
+    return "" if allowed else "spec.tuning.maxNumSeqs no longer allows the value"
 
 
 def _effective(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
@@ -141,14 +141,13 @@ def _effective(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
         return status
     spec, before = sight.service.spec, status.effective
     knobs = settled_knobs(spec, status)
-    tuned = before is not None and before.source is Source.TUNED and before.basis == spec_knobs(spec)
     effective = Effective(
         **knobs.model_dump(),
         replicas=wanted_replicas(sight.service, status),
         config_hash=sight.hash_of(knobs),
         hash_version=sight.hash_version,
         since=sight.now,
-        source=Source.TUNED if tuned else Source.SPEC,
+        source=Source.TUNED if is_tuned(spec, status) else Source.SPEC,
         basis=spec_knobs(spec),
     )
     if before is not None:
@@ -156,8 +155,7 @@ def _effective(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
         effective = before if same else effective
     status = status.model_copy(update={"effective": effective})
     good = status.last_known_good
-    serves = sight.rollout.settled and sight.rollout.config_hash == effective.config_hash
-    if serves and (good is None or good.config_hash != effective.config_hash):
+    if _serves(effective, sight) and (good is None or good.config_hash != effective.config_hash):
         good = LastKnownGood(
             **knobs.model_dump(),
             config_hash=effective.config_hash,
@@ -165,6 +163,13 @@ def _effective(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
             verified_at=sight.now,
         )
     return status.model_copy(update={"last_known_good": good})
+
+
+def _serves(effective: Effective, sight: Sight) -> bool:
+    """Whether the Deployment runs what it is asked to, complete and ready."""
+    rollout = sight.rollout
+    same = rollout.config_hash == effective.config_hash and effective.replicas in (None, rollout.replicas)
+    return same and rollout.settled
 
 
 def _ideas(
@@ -175,6 +180,13 @@ def _ideas(
     replicas = wanted_replicas(service, status)
     if spec.tuning.mode is Mode.OFF:
         return status.model_copy(update={"recommendation": None}), None
+    desired = None if spec.scaling is None else replicas
+    if status.active_change is not None:
+        # The recommendation is being tried: what the metrics show now is the trial.
+        return status.model_copy(update={"recommendation": None}), desired
+    if diagnosis.primary is DiagnosisClass.METRICS_BLIND:
+        # Silence neither confirms nor refutes what stands.
+        return status, desired
     situation = Situation(
         observation=sight.observation,
         diagnosis=diagnosis,
@@ -186,25 +198,33 @@ def _ideas(
         failed_seats=failed_seats(spec, status, now=sight.now),
     )
     proposal = plan(situation).proposal
+    standing, approved = status.recommendation, False
+    if proposal is not None and standing is not None and sight.approved and standing.id == sight.approved:
+        approved = still_says(standing, proposal)
+        # A person approved the value that was shown, not its latest neighbour.
+        proposal = replace(proposal, value=int(standing.recommended)) if approved else proposal
     context = Context(
         now=sight.now,
         spec=spec,
         status=status,
         diagnosis=diagnosis,
         paused=sight.paused,
-        settled=sight.rollout.settled and not ended,
+        settled=status.effective is not None and _serves(status.effective, sight) and not ended,
         watching_since=sight.watching_since,
         window=timedelta(seconds=sight.observation.window),
-        approved=_is_approved(status.recommendation, proposal, sight=sight),
+        approved=approved,
     )
     held = objections(proposal, context) if proposal is not None else ()
-    status = status.model_copy(
-        update={"recommendation": recommended(proposal, held, before=status.recommendation, sight=sight)}
-    )
     if proposal is not None and proposal.knob is not Knob.REPLICAS and not held:
-        return _begun(status, proposal, sight=sight, targets=targets), replicas
-    if spec.scaling is None or replicas is None or not _may_scale(status, sight):
-        return status, None if spec.scaling is None else replicas
+        status = status.model_copy(update={"recommendation": None})
+        return _begun(status, proposal, sight=sight, targets=targets), desired
+    status = status.model_copy(update={"recommendation": recommended(proposal, held, before=standing, sight=sight)})
+    if spec.scaling is None or replicas is None:
+        return status, desired
+    if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
+        return _with_replicas(status, proposal.value), proposal.value
+    if spec.tuning.mode is not Mode.AUTOMATIC or sight.paused:
+        return status, desired
     scale = desired_replicas(
         current=replicas,
         ready=sight.rollout.ready,
@@ -213,10 +233,13 @@ def _ideas(
         observation=sight.observation,
         now=sight.now,
     )
-    if status.effective is not None and scale.replicas != status.effective.replicas:
-        effective = status.effective.model_copy(update={"replicas": scale.replicas})
-        status = status.model_copy(update={"effective": effective})
-    return status, scale.replicas
+    return _with_replicas(status, scale.replicas), scale.replicas
+
+
+def _with_replicas(status: VLLMServiceStatus, replicas: int) -> VLLMServiceStatus:
+    if status.effective is None or status.effective.replicas == replicas:
+        return status
+    return status.model_copy(update={"effective": status.effective.model_copy(update={"replicas": replicas})})
 
 
 def _begun(status: VLLMServiceStatus, proposal: Proposal, *, sight: Sight, targets: Targets) -> VLLMServiceStatus:
@@ -230,20 +253,3 @@ def _begun(status: VLLMServiceStatus, proposal: Proposal, *, sight: Sight, targe
         now=sight.now,
     )
     return status.model_copy(update={"active_change": change, "budget": spent(status.budget, now=sight.now)})
-
-
-def _may_scale(status: VLLMServiceStatus, sight: Sight) -> bool:
-    """Replicas are written in Automatic only, and never beside a change: the verdict would judge both."""
-    return sight.service.spec.tuning.mode is Mode.AUTOMATIC and not sight.paused and status.active_change is None
-
-
-def _is_approved(standing: Recommendation | None, proposal: Proposal | None, *, sight: Sight) -> bool:
-    """Whether a person approved this very recommendation: same id, and still what would be proposed now."""
-    return (
-        standing is not None
-        and proposal is not None
-        and bool(sight.approved)
-        and standing.id == sight.approved
-        and standing.knob == proposal.knob.value
-        and standing.recommended == str(proposal.value)
-    )
