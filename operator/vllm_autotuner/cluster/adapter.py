@@ -78,7 +78,10 @@ class Cluster:
     async def pages(
         self, kind: Kind, *, namespace: str | None = None, selector: str = "", metadata_only: bool = False
     ) -> AsyncIterator[Page]:
-        """Yield the objects of a kind page by page; `namespace` None is all. Raises Conflict when the list expired."""
+        """Yield the objects of a kind page by page; `namespace` None is all. Raises Conflict when the list expired.
+
+        `metadata_only` leaves out spec and status: to sweep what a watch has lost.
+        """
         query = {"limit": str(PAGE_SIZE)} | ({"labelSelector": selector} if selector else {})
         accept = _METADATA_ONLY if metadata_only else JSON
         while True:
@@ -91,15 +94,6 @@ class Cluster:
             if not metadata.get("continue"):
                 return
             query = query | {"continue": metadata["continue"]}
-
-    async def list_services(self, namespace: str | None = None) -> Page:
-        """Return the metadata of all VLLMServices as one page, to sweep what a watch has lost."""
-        objects: list[Object] = []
-        version = ""
-        async for page in self.pages(VLLM_SERVICE, namespace=namespace, metadata_only=True):
-            objects += page.objects
-            version = version or page.resource_version
-        return Page(objects=tuple(objects), resource_version=version)
 
     async def write_status(self, namespace: str, name: str, status: Object, *, resource_version: str) -> Object:
         """Replace the whole status, if the object is still the one that was read. Returns the new object.
@@ -145,20 +139,6 @@ class Cluster:
                 body=body | {"metadata": stamped},
                 content_type=SERVER_SIDE_APPLY,
             )
-
-    async def delete(self, kind: Kind, *, namespace: str, name: str, uid: str) -> None:
-        """Delete this very object and, in the background, its children. Gone already counts as done.
-
-        Raises Conflict when another object has taken the name.
-        """
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
-        async with self._admitted("delete", kind):
-            try:
-                await self._connection.request(
-                    "DELETE", kind.path(namespace, name), body=body | {"propagationPolicy": "Background"}
-                )
-            except NotFound:
-                return
 
     async def annotate_service(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> Object:
         """Set annotations of a VLLMService, None removes one: how people's commands reach the operator."""

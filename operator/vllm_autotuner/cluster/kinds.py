@@ -14,18 +14,17 @@ from vllm_autotuner.cluster.errors import Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of the API. `plural` is its name in URLs; `namespaced` is False for cluster-wide objects."""
+    """One namespaced kind of the API. `plural` is its name in URLs."""
 
     api_version: str
     kind: str
     plural: str
-    namespaced: bool = True
 
     def path(self, namespace: str | None, name: str | None = None, *, subresource: str | None = None) -> str:
         """Return the URL path of an object, or without `name` of the collection (all namespaces when that is None)."""
         prefix = "api" if "/" not in self.api_version else "apis"
         parts = [prefix, *self.api_version.split("/")]
-        if self.namespaced and namespace is not None:
+        if namespace is not None:
             parts += ["namespaces", namespace]
         parts.append(self.plural)
         parts += [part for part in (name, subresource) if part is not None]
@@ -34,18 +33,12 @@ class Kind:
 
 VLLM_SERVICE: Final = Kind(api_version=service.API_VERSION, kind=service.KIND, plural=service.PLURAL)
 DEPLOYMENT: Final = Kind(api_version="apps/v1", kind="Deployment", plural="deployments")
-CONTROLLER_REVISION: Final = Kind(api_version="apps/v1", kind="ControllerRevision", plural="controllerrevisions")
 POD: Final = Kind(api_version="v1", kind="Pod", plural="pods")
 SERVICE: Final = Kind(api_version="v1", kind="Service", plural="services")
-CONFIG_MAP: Final = Kind(api_version="v1", kind="ConfigMap", plural="configmaps")
 EVENT: Final = Kind(api_version="events.k8s.io/v1", kind="Event", plural="events")
 LEASE: Final = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases")
-DISRUPTION_BUDGET: Final = Kind(api_version="policy/v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets")
 
-_APPLIED: Final = {
-    (kind.api_version, kind.kind): kind
-    for kind in (DEPLOYMENT, CONTROLLER_REVISION, SERVICE, CONFIG_MAP, DISRUPTION_BUDGET)
-}
+_APPLIED: Final = {(kind.api_version, kind.kind): kind for kind in (DEPLOYMENT, SERVICE)}
 
 
 def kind_of(body: dict[str, Any]) -> Kind:
