@@ -5,6 +5,7 @@ import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
@@ -16,6 +17,7 @@ from e2e.demo.acts import ActFailed, Play
 from e2e.demo.screen import Screen
 from e2e.demo.watchers import ReadyWatch
 from e2e.errors import BedError
+from e2e.real_engine import image_row, locate
 from e2e.stage import MODEL, OPERATOR_IMAGE, SIMULATED_ENGINE, NotSeen, Stage
 from vllm_autotuner.simulation.load import Traffic
 
@@ -25,21 +27,51 @@ RAMP = (6, 12, 20, 32)
 RAMP_SECONDS = 12
 
 
-async def play(screen: Screen) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """Who plays the engine, and what can be shown with it."""
+
+    image: Mapping[str, object]
+    acts: tuple[acts.Act, ...]
+    patience: float
+    chat: Mapping[str, Any]
+    traffic: Traffic
+
+
+SIMULATED = Cast(image=SIMULATED_ENGINE, acts=acts.ALL, patience=1, chat=manifests.chat(), traffic=TALK)
+
+
+def real_cast() -> Cast:
+    """The real vLLM, in the two acts that need one service. Raises BedError when it is not installed."""
+    engine = locate()
+    if engine is None:
+        raise BedError("the real vLLM is not installed: run `make vllm` (about 6 GB, once)")
+    return Cast(
+        image=image_row(engine),
+        acts=(acts.recommend, acts.raise_seats),
+        # It starts in 40 to 60 s instead of one, twice.
+        patience=5,
+        chat=manifests.real_chat(),
+        traffic=manifests.REAL_TALK,
+    )
+
+
+async def play(screen: Screen, cast: Cast) -> int:
     """Play everything; return the number of acts that failed."""
     screen.say("starting etcd, kube-apiserver, controllers, scheduler, a node and Prometheus")
-    async with Bed(images=[SIMULATED_ENGINE, OPERATOR_IMAGE]) as bed:
+    async with Bed(images=[cast.image, OPERATOR_IMAGE]) as bed:
         bed.create_namespace(manifests.NAMESPACE)
         async with Stage(bed, manifests.NAMESPACE) as stage:
             screen.good(f"the control plane runs ({bed.mode} mode)")
             await stage.install_operator()
             screen.good("the operator runs as a pod of its Helm chart, under the chart's ServiceAccount and rights")
             refresher = asyncio.create_task(_refresh(stage, screen))
-            others = asyncio.create_task(_others(stage, play := Play(stage, screen)))
+            play = Play(stage, screen, patience=cast.patience)
+            others = asyncio.create_task(_others(stage, play) if cast is SIMULATED else asyncio.sleep(0))
             try:
-                stage.apply(manifests.chat())
-                await stage.load_on("chat", clients=8, traffic=TALK)
-                failed = await _all_acts(play, others)
+                stage.apply(cast.chat)
+                await stage.load_on("chat", clients=8, traffic=cast.traffic)
+                failed = await _all_acts(play, cast, others)
             finally:
                 for task in (refresher, others):
                     task.cancel()
@@ -49,9 +81,9 @@ async def play(screen: Screen) -> int:
             return failed
 
 
-async def _all_acts(play: Play, others: "asyncio.Task[None]") -> int:
+async def _all_acts(play: Play, cast: Cast, others: "asyncio.Task[None]") -> int:
     failed = 0
-    for act in acts.ALL:
+    for act in cast.acts:
         try:
             await act(play)
         except (ActFailed, NotSeen, BedError) as error:
@@ -99,8 +131,8 @@ async def _table(stage: Stage) -> Table:
                 _pair(before.get("ttftSeconds"), after.get("ttftSeconds")),
                 _pair(before.get("tpotSeconds"), after.get("tpotSeconds")),
             )
-    replicas = (await stage.status("api")).get("effective", {}).get("replicas")
-    table.add_row("api", "waiting for capacity", f"replicas 1 -> {replicas}", "ScaledOut", "", "")
+    if replicas := (await stage.status("api")).get("effective", {}).get("replicas"):
+        table.add_row("api", "waiting for capacity", f"replicas 1 -> {replicas}", "ScaledOut", "", "")
     return table
 
 
@@ -117,11 +149,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo."""
     parser = argparse.ArgumentParser(prog="python -m e2e.demo", description=__doc__)
     parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
+    parser.add_argument(
+        "--engine",
+        choices=["simulated", "vllm"],
+        default="simulated",
+        help="vllm: the real one on the CPU, acts 1 and 2 (install it with `make vllm`)",
+    )
     options = parser.parse_args(arguments)
     try:
+        cast = SIMULATED if options.engine == "simulated" else real_cast()
         ensure_binaries()
         with Screen(plain=options.plain) as screen:
-            failed = asyncio.run(play(screen))
+            failed = asyncio.run(play(screen, cast))
             seconds = screen.seconds
     except BedError as error:
         print(f"demo: {error}", file=sys.stderr)

@@ -3,7 +3,8 @@
 from typing import Any, Final
 
 from e2e.operator_account import vllm_service
-from e2e.stage import ENGINE_IMAGE, engine_env
+from e2e.stage import ENGINE_IMAGE, MODEL, engine_env
+from vllm_autotuner.simulation.load import Traffic
 
 NAMESPACE: Final = "demo"
 
@@ -11,16 +12,36 @@ QUICK: Final = {"warmUp": "3s", "analysis": "25s", "provisioningDeadline": "2m"}
 """Phases of seconds instead of minutes, so that the story is told in minutes."""
 
 
-def chat(**template: Any) -> dict[str, Any]:
+def chat() -> dict[str, Any]:
     """Four seats, and more than four people who want to talk: capped."""
     return vllm_service(
         NAMESPACE,
         "chat",
         engine={"image": ENGINE_IMAGE, "maxNumSeqs": 4},
-        podTemplate=engine_env(step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1) | template,
+        podTemplate=engine_env(step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1),
         objectives={"profile": "Latency", "ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
         tuning={"mode": "Recommend", "maxNumSeqs": {"min": 2, "max": 32}, "strategy": QUICK, "cooldown": "10m"},
     )
+
+
+def real_chat() -> dict[str, Any]:
+    """The same for the real vLLM with a tiny model on the CPU, which takes its time to start."""
+    return vllm_service(
+        NAMESPACE,
+        "chat",
+        engine={"image": ENGINE_IMAGE, "maxNumSeqs": 2, "maxModelLen": 2048},
+        podTemplate={"spec": {"terminationGracePeriodSeconds": 20}},
+        objectives={"profile": "Latency", "ttft": {"target": "500ms"}, "tpot": {"target": "50ms"}},
+        tuning={
+            "mode": "Recommend",
+            "maxNumSeqs": {"min": 2, "max": 32},
+            "strategy": QUICK | {"warmUp": "10s", "provisioningDeadline": "5m"},
+            "cooldown": "10m",
+        },
+    )
+
+
+REAL_TALK: Final = Traffic(model=MODEL, prompt_tokens=(50, 150), output_tokens=(200, 300))
 
 
 def search() -> dict[str, Any]:
