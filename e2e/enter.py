@@ -119,9 +119,10 @@ def _run_in_place(command: Sequence[str]) -> int:
 
 def _leave_host() -> None:
     uid, gid = os.geteuid(), os.getegid()
-    if uid == 0:
+    try:
         linux.unshare(_NAMESPACES)
-    else:
+    except PermissionError:
+        # Not root, or root of a container without the rights of one.
         linux.unshare(linux.CLONE_NEWUSER | _NAMESPACES)
         linux.map_to_root(uid=uid, gid=gid)
 

@@ -1,9 +1,7 @@
 """The process node against the real control plane: what a kubelet promises, as Deployments and kubectl see it."""
 
 import json
-import os
 import re
-import signal
 import sys
 import time
 import urllib.error
@@ -12,12 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
 import pytest
 
 from e2e.bed import DEFAULT_IMAGES, Bed
 from e2e.control_plane import API_SERVER
 from e2e.errors import CommandError
+from e2e.node_client import NodeClient
 
 Object = dict[str, Any]
 Seen = TypeVar("Seen")
@@ -118,23 +116,12 @@ def events(bed: Bed, namespace: str) -> list[tuple[str, str]]:
     return [(item["reason"], item["message"]) for item in items]
 
 
-def node_url(bed: Bed) -> str:
-    node = json.loads(bed.kubectl("get", "node", "bed", "-o", "json"))["status"]
-    return f"https://{node['addresses'][0]['address']}:{node['daemonEndpoints']['kubeletEndpoint']['Port']}"
-
-
-def pid_of(bed: Bed, namespace: str, name: str) -> int | None:
-    for each in httpx.get(f"{node_url(bed)}/pods", verify=False).json():
-        if (each["namespace"], each["name"]) == (namespace, name):
-            pid: int | None = each["containers"][0]["pid"]
-            return pid
-    return None
+def node(bed: Bed) -> NodeClient:
+    return NodeClient.of(json.loads(bed.kubectl("get", "node", "bed", "-o", "json")))
 
 
 def running_pid(bed: Bed, namespace: str, name: str) -> int:
-    pid = eventually(lambda: pid_of(bed, namespace, name), lambda pid: pid is not None)
-    assert pid is not None
-    return pid
+    return node(bed).running_pid(namespace, name)
 
 
 def alive(pid: int) -> bool:
@@ -229,7 +216,7 @@ class TestCrashes:
 
     def test_a_killed_process_is_an_error_137(self, bed: Bed, namespace: str) -> None:
         bed.apply([pod(namespace, "victim", container(*SLEEP))])
-        os.kill(running_pid(bed, namespace, "victim"), signal.SIGKILL)
+        node(bed).kill(namespace, "victim")
         seen = eventually(
             lambda: status(bed, namespace, "victim"),
             lambda seen: (
@@ -242,7 +229,7 @@ class TestCrashes:
     def test_the_oom_killer_can_be_played(self, bed: Bed, namespace: str) -> None:
         bed.apply([pod(namespace, "big", container(*SLEEP))])
         running_pid(bed, namespace, "big")
-        httpx.post(f"{node_url(bed)}/debug/oom/{namespace}/big/c", verify=False).raise_for_status()
+        node(bed).run_out_of_memory(namespace, "big", "c")
         seen = eventually(
             lambda: status(bed, namespace, "big"),
             lambda seen: "terminated" in first_container(seen).get("lastState", {}),
@@ -271,7 +258,7 @@ class TestCrashes:
         words = eventually(lambda: logs(bed, namespace, "parent"), lambda text: text.startswith("child "))
         child = int(words.split()[1])
         assert alive(child)
-        os.kill(running_pid(bed, namespace, "parent"), signal.SIGKILL)
+        node(bed).kill(namespace, "parent")
         eventually(lambda: alive(child), lambda seen: not seen, seconds=10)
 
     def test_pods_that_are_meant_to_end(self, bed: Bed, namespace: str) -> None:
@@ -371,6 +358,10 @@ class TestEnds:
         pid = running_pid(bed, namespace, "deaf")
         assert 2 <= self.delete(bed, namespace, "deaf") < 30
         assert not alive(pid)
+        # The last to go are its address and its folder; a few tests later they would be missed.
+        left = [bed.state_dir / "data/node/pods", *([Path("/run/netns")] if bed.mode == "namespace" else [])]
+        count = len(json.loads(bed.kubectl("get", "pods", "--all-namespaces", "-o", "json"))["items"])
+        eventually(lambda: [len(list(each.iterdir())) for each in left], lambda seen: max(seen) <= count)
 
     def test_a_second_deletion_may_shorten_the_time(self, bed: Bed, namespace: str) -> None:
         bed.apply([pod(namespace, "deaf", container("-c", DEAF), terminationGracePeriodSeconds=600)])
@@ -664,14 +655,14 @@ class TestNode:
         await bed.control_plane.wait_api_ready()
         bed.apply([pod(namespace, "after", container(*SLEEP))])
         eventually(lambda: status(bed, namespace, "after"), is_ready)
-        assert pid_of(bed, namespace, "before") == pid
+        assert node(bed).pid(namespace, "before") == pid
         bed.kubectl("-n", namespace, "delete", "pod", "before", "--wait=true")
         assert not alive(pid)
 
     def test_what_the_node_says_of_itself(self, bed: Bed) -> None:
-        node = json.loads(bed.kubectl("get", "node", "bed", "-o", "json"))
-        assert node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
-        assert node["metadata"]["labels"]["vllm-autotuner.dev/process-node"] == "true"
+        seen = json.loads(bed.kubectl("get", "node", "bed", "-o", "json"))
+        assert seen["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+        assert seen["metadata"]["labels"]["vllm-autotuner.dev/process-node"] == "true"
         lease = json.loads(bed.kubectl("-n", "kube-node-lease", "get", "lease", "bed", "-o", "json"))
         assert lease["spec"]["holderIdentity"] == "bed"
         renewed = lease["spec"]["renewTime"]

@@ -262,7 +262,8 @@ class PodWorker:
         except NetworkError as error:
             logger.warning("network of %s is left: %s", key_of(self.pod), error)
         self._node.events.forget(self.pod)
-        shutil.rmtree(self._context.folder, ignore_errors=True)
+        # In a thread: a volume may hold gigabytes.
+        await asyncio.to_thread(shutil.rmtree, self._context.folder, ignore_errors=True)
 
     def _adopt_history(self) -> None:
         status = self.pod.get("status", {})

@@ -121,6 +121,7 @@ class Process:
             report = bytearray()
             await _read(report_in, report.extend)
             if report:
+                await process.drain()
                 raise StartFailed(report.decode(errors="replace"))
         except BaseException:
             process.kill_all()
