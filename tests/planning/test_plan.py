@@ -1,0 +1,92 @@
+"""Which class asks for what, and which never asks."""
+
+from dataclasses import replace
+
+import pytest
+from tests.builders import engine, nobody, observation
+from tests.planning.situations import CAPPED, SLOW, line, scaling, situation, with_steps
+
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.status import ChangeTarget
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.planning.advice import ADVICE
+from vllm_autotuner.planning.plan import LADDER, plan
+
+SILENT = {
+    DiagnosisClass.METRICS_BLIND,
+    DiagnosisClass.WEDGED,
+    DiagnosisClass.IDLE,
+    DiagnosisClass.DEFERRED_QUEUE,
+    DiagnosisClass.HEALTHY,
+    DiagnosisClass.UNCLEAR,
+}
+FULL = observation(engine(running=40.0, waiting=30.0, kv=0.97))
+
+
+@pytest.mark.parametrize("silent", sorted(SILENT))
+@pytest.mark.parametrize("seen", [CAPPED, SLOW, FULL], ids=["capped", "slow", "full"])
+def test_classes_that_propose_nothing(silent: DiagnosisClass, seen: object) -> None:
+    """Whatever the figures say: waiting, restarting or looking elsewhere is what helps these."""
+    assert isinstance(seen, type(CAPPED))
+    assert plan(situation(seen, primary=silent, scale=scaling())).proposal is None
+
+
+def test_every_other_class_has_a_ladder() -> None:
+    assert set(LADDER) == set(DiagnosisClass) - SILENT
+
+
+def test_every_class_has_advice() -> None:
+    assert set(ADVICE) == set(DiagnosisClass)
+
+
+def test_seats_come_before_replicas() -> None:
+    found = plan(situation(CAPPED, scale=scaling()))
+    assert found.proposal is not None
+    assert (found.proposal.knob, found.passed_over) == (Knob.MAX_NUM_SEQS, ())
+
+
+def test_what_lost_is_explained() -> None:
+    found = plan(situation(CAPPED, scale=scaling(), failed=[65]))
+    assert found.proposal is not None
+    assert found.proposal.knob is Knob.REPLICAS
+    assert [why for why in found.passed_over if "rolled back before at 65" in why]
+
+
+def test_a_full_pool_never_gets_more_seats() -> None:
+    found = plan(situation(FULL, scale=scaling()))
+    assert found.proposal is not None
+    assert (found.proposal.knob, found.proposal.target) == (Knob.REPLICAS, ChangeTarget.TTFT)
+
+
+def test_past_the_knee_only_fewer_seats_are_asked_for() -> None:
+    slow = with_steps(SLOW, line(16, 32, 64, 128, base=0.010, per_sequence=0.0008))
+    found = plan(situation(slow, scale=scaling()))
+    assert found.proposal is not None
+    assert (found.proposal.knob, found.proposal.value < 64) == (Knob.MAX_NUM_SEQS, True)
+    stuck = with_steps(SLOW, line(16, 32, 64, base=0.06, per_sequence=0.0003))
+    assert plan(situation(stuck, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling())).proposal is None
+
+
+def test_one_replica_more_up_to_the_maximum() -> None:
+    more = plan(situation(FULL, scale=scaling(high=3), replicas=2))
+    assert more.proposal is not None
+    assert (more.proposal.current, more.proposal.value, more.proposal.recommend_only) == (2, 3, "")
+    full = plan(situation(FULL, scale=scaling(high=3), replicas=3))
+    assert full.proposal is None
+    assert full.passed_over == ("already at scaling.maxReplicas (3)",)
+
+
+def test_replicas_that_are_not_ours_are_recommended_only() -> None:
+    found = plan(situation(FULL, replicas=2))
+    assert found.proposal is not None
+    assert "spec.scaling is not set" in found.proposal.recommend_only
+
+
+@pytest.mark.parametrize("primary", list(DiagnosisClass))
+def test_no_engine_no_proposal(primary: DiagnosisClass) -> None:
+    assert plan(situation(nobody(), primary=primary)).proposal is None
+
+
+def test_the_same_input_gives_the_same_output() -> None:
+    given = situation(with_steps(CAPPED, line(16, 32, 64, base=0.01, per_sequence=0.0004)), failed=[100])
+    assert plan(given) == plan(replace(given))

@@ -1,0 +1,87 @@
+"""What holds for every proposal that can ever be made."""
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.builders import SCRAPES, engine, latency, observation
+from tests.planning.situations import bounds, line, scaling, situation, with_steps
+
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.spec import Tuning
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.observation import EngineWindow
+from vllm_autotuner.planning.limits import LARGEST_STEP
+from vllm_autotuner.planning.plan import plan
+from vllm_autotuner.planning.situation import Situation
+
+COUNTS = st.integers(1, 512)
+
+
+@st.composite
+def tunings(draw: st.DrawFn) -> Tuning:
+    low = draw(st.integers(1, 600))
+    return draw(st.just(Tuning()) | st.just(bounds(low, low + draw(st.integers(0, 600)))))
+
+
+@st.composite
+def engines(draw: st.DrawFn, pod: str) -> EngineWindow:
+    running = [float(count) for count in draw(st.lists(st.integers(0, 512), min_size=SCRAPES, max_size=SCRAPES))]
+    return engine(
+        pod=pod,
+        running=running,
+        waiting=float(draw(st.integers(0, 600))),
+        kv=draw(st.none() | st.floats(0, 1)),
+    )
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> Situation:
+    seen = observation(
+        *(draw(engines(f"chat-{index}")) for index in range(draw(st.integers(1, 2)))),
+        tpot=latency(draw(st.floats(0.001, 1))),
+    )
+    batches = draw(st.lists(COUNTS, max_size=4))
+    steps = line(*batches, base=draw(st.floats(0.001, 0.2)), per_sequence=draw(st.floats(0, 0.01)))
+    return situation(
+        with_steps(seen, steps),
+        primary=draw(st.sampled_from(DiagnosisClass)),
+        seats=draw(st.none() | COUNTS),
+        tuning=draw(tunings()),
+        failed=draw(st.lists(COUNTS, max_size=3)),
+        replicas=draw(st.integers(1, 8)),
+        scale=draw(st.none() | st.builds(scaling, st.just(1), st.integers(1, 8))),
+    )
+
+
+@settings(max_examples=300)
+@given(situations())
+def test_no_proposal_leaves_the_bounds_or_the_step_limit(given: Situation) -> None:
+    proposal = plan(given).proposal
+    if proposal is None:
+        return
+    if proposal.knob is Knob.REPLICAS:
+        assert proposal.value == given.replicas + 1
+        assert given.scaling is None or proposal.value <= given.scaling.max_replicas
+        assert (given.scaling is None) == bool(proposal.recommend_only)
+        return
+    limits = given.tuning.max_num_seqs
+    assert (limits is None) == bool(proposal.recommend_only)
+    assert limits is None or limits.min <= proposal.value <= limits.max
+    moments = [moment for one in given.observation.engines for moment in one.moments]
+    if given.diagnosis.primary is DiagnosisClass.CONCURRENCY_CAPPED:
+        seats = given.knobs.max_num_seqs or max(1, round(max(moment.running for moment in moments)))
+        assert seats < proposal.value <= seats * LARGEST_STEP
+        assert not any(seats < failed <= proposal.value for failed in given.failed_seats)
+    else:
+        batch = max(
+            sum(moment.running for moment in one.moments) / len(one.moments) for one in given.observation.engines
+        )
+        assert math.ceil(batch / LARGEST_STEP) <= proposal.value < batch
+        assert not any(proposal.value <= failed < batch for failed in given.failed_seats)
+
+
+@settings(max_examples=50)
+@given(situations())
+def test_the_same_input_gives_the_same_output(given: Situation) -> None:
+    assert plan(given) == plan(given)

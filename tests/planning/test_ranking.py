@@ -1,0 +1,118 @@
+"""Which of two outcomes is better: never the worse one, in any profile."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tests.builders import targets
+
+from vllm_autotuner.api.spec import Profile
+from vllm_autotuner.diagnosis.objectives import Target, Targets
+from vllm_autotuner.planning.ranking import Effect, best, rank
+
+SECONDS = st.floats(0.0001, 1000)
+EFFECTS = st.builds(Effect, ttft=SECONDS, tpot=SECONDS, tokens_per_second=st.floats(0, 1e7), gpus=st.integers(1, 1024))
+TARGETS = st.builds(
+    lambda profile, ttft, tpot: Targets(
+        profile=profile, ttft=Target(quantile=0.95, seconds=ttft), tpot=Target(quantile=0.5, seconds=tpot)
+    ),
+    st.sampled_from(Profile),
+    SECONDS,
+    SECONDS,
+)
+SHARE = st.floats(0, 1)
+
+
+@st.composite
+def worsened(draw: st.DrawFn) -> tuple[Effect, Effect]:
+    """Two effects, the first at least as good everywhere."""
+    good = draw(EFFECTS)
+    return good, Effect(
+        ttft=good.ttft * (1 + draw(SHARE)),
+        tpot=good.tpot * (1 + draw(SHARE)),
+        tokens_per_second=good.tokens_per_second * (1 - draw(SHARE)),
+        gpus=good.gpus + draw(st.integers(0, 8)),
+    )
+
+
+@given(worsened(), TARGETS, st.sampled_from([None, "good", "bad"]))
+def test_for_two_candidate_results_the_strictly_better_one_always_wins_in_every_profile(
+    pair: tuple[Effect, Effect], wanted: Targets, current: str | None
+) -> None:
+    """Regression: a ranking with an inverted sign applied the worst candidate of all."""
+    good, bad = pair
+    # Strictly: better by more than the last digit of a float, in at least one dimension.
+    assume(
+        bad.gpus > good.gpus
+        or bad.ttft > good.ttft * (1 + 1e-9)
+        or bad.tpot > good.tpot * (1 + 1e-9)
+        or bad.tokens_per_second < good.tokens_per_second * (1 - 1e-9)
+    )
+    assert best({"bad": bad, "good": good}, targets=wanted, current=current) == "good"
+    assert best({"good": good, "bad": bad}, targets=wanted, current=current) == "good"
+
+
+@given(EFFECTS, TARGETS)
+def test_ties_go_to_what_runs_now(effect: Effect, wanted: Targets) -> None:
+    assert best({"other": effect, "now": replace(effect)}, targets=wanted, current="now") == "now"
+
+
+@given(EFFECTS, EFFECTS, TARGETS)
+def test_the_order_of_asking_does_not_matter(one: Effect, other: Effect, wanted: Targets) -> None:
+    assume(rank(one, targets=wanted) != rank(other, targets=wanted))
+    assert best({"a": one, "b": other}, targets=wanted) == best({"b": other, "a": one}, targets=wanted)
+
+
+FAST = Effect(ttft=0.5, tpot=0.02, tokens_per_second=1000, gpus=1)
+
+
+@pytest.mark.parametrize(
+    ("profile", "one", "other"),
+    [
+        pytest.param(
+            Profile.LATENCY,
+            FAST,
+            replace(FAST, tpot=0.04, tokens_per_second=3000),
+            id="Latency keeps a reserve rather than more tokens",
+        ),
+        pytest.param(
+            Profile.THROUGHPUT,
+            replace(FAST, tpot=0.04, tokens_per_second=3000),
+            FAST,
+            id="Throughput takes the tokens while objectives are met",
+        ),
+        pytest.param(
+            Profile.THROUGHPUT,
+            FAST,
+            replace(FAST, tpot=0.06, tokens_per_second=3000),
+            id="no number of tokens buys a missed objective",
+        ),
+        pytest.param(
+            Profile.BURSTY,
+            FAST,
+            replace(FAST, ttft=0.9, tpot=0.01),
+            id="Bursty looks at the first token",
+        ),
+        pytest.param(
+            Profile.LATENCY,
+            replace(FAST, tpot=0.045),
+            replace(FAST, tpot=0.001, gpus=2),
+            id="inside the objectives fewer GPUs win",
+        ),
+        pytest.param(
+            Profile.LATENCY,
+            replace(FAST, gpus=8),
+            replace(FAST, ttft=3.0),
+            id="objectives come before GPUs",
+        ),
+    ],
+)
+def test_what_a_profile_prefers(profile: Profile, one: Effect, other: Effect) -> None:
+    wanted = targets(ttft=2.0, tpot=0.05, profile=profile)
+    assert best({"one": one, "other": other}, targets=wanted) == "one"
+
+
+def test_no_effects_is_an_error() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        best({}, targets=targets())

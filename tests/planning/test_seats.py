@@ -1,0 +1,357 @@
+"""max-num-seqs: each limit alone, the user's bounds last, and what is not tried again."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from tests.builders import engine, latency, observation, targets
+from tests.planning.situations import CAPPED, SEATS, SLOW, bounds, line, situation, with_steps
+
+from vllm_autotuner.api.spec import Tuning
+from vllm_autotuner.api.status import ChangeTarget, Confidence
+from vllm_autotuner.observation.distribution import Distribution
+from vllm_autotuner.observation.observation import KVPool, Observation
+from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.seats import NothingToGain, kv_bound, lower_seats, raise_seats
+
+
+def lengths(tokens: float) -> Distribution:
+    return latency(tokens, count=50)
+
+
+def with_lengths(seen: Observation, *, prompt: float, output: float, tokens: int | None) -> Observation:
+    engines = tuple(replace(one, pool=KVPool(tokens=tokens)) for one in seen.engines)
+    return replace(seen, engines=engines, prompt_length=lengths(prompt), output_length=lengths(output))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    id: str
+    seen: Observation
+    holds: int | None
+
+
+BLIND_POOL = observation(engine(running=64.0, waiting=9.0, kv=None))
+
+BOUNDS = (
+    Bound(id="64 sequences use 32 %: 0.9 of the pool holds 180", seen=CAPPED, holds=180),
+    Bound(
+        id="the hungriest tenth of the window counts, not its young start",
+        seen=observation(engine(running=50.0, kv=[0.05] * 12 + [0.5] * 3)),
+        holds=90,
+    ),
+    Bound(
+        id="the fullest engine decides for all",
+        seen=observation(
+            engine(pod="chat-0", running=64.0, kv=0.32),
+            engine(pod="chat-1", running=10.0, kv=0.5),
+        ),
+        holds=18,
+    ),
+    Bound(
+        id="an engine without usage does not hide one that tells",
+        seen=observation(engine(pod="chat-0", running=64.0, kv=None), engine(pod="chat-1", running=64.0, kv=0.32)),
+        holds=180,
+    ),
+    Bound(
+        id="without usage: the pool over the median request",
+        seen=with_lengths(BLIND_POOL, prompt=800, output=200, tokens=100_000),
+        holds=90,
+    ),
+    Bound(
+        id="a pool smaller than one request still holds one",
+        seen=with_lengths(BLIND_POOL, prompt=8000, output=2000, tokens=4_000),
+        holds=1,
+    ),
+    Bound(id="neither usage nor lengths: unknown", seen=BLIND_POOL, holds=None),
+    Bound(
+        id="lengths without a pool: unknown",
+        seen=with_lengths(BLIND_POOL, prompt=800, output=200, tokens=None),
+        holds=None,
+    ),
+    Bound(
+        id="a pool without lengths: unknown",
+        seen=replace(BLIND_POOL, engines=(replace(BLIND_POOL.engines[0], pool=KVPool(tokens=9_000)),)),
+        holds=None,
+    ),
+    Bound(
+        id="an idle gauge of zero is no use to divide by",
+        seen=observation(engine(running=64.0, kv=0.0)),
+        holds=None,
+    ),
+)
+
+
+@pytest.mark.parametrize("case", BOUNDS, ids=lambda case: case.id)
+def test_how_many_sequences_the_pool_holds(case: Bound) -> None:
+    # One off: lengths are quantiles of a histogram, and shares are divided.
+    found = kv_bound(case.seen)
+    assert (found is None) == (case.holds is None)
+    assert found is None or case.holds is None or abs(found - case.holds) <= max(1, 0.02 * case.holds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    id: str
+    seen: Observation = CAPPED
+    given: dict[str, Any] = field(default_factory=dict)
+    value: int | None = None
+    limited_by: str | None = None
+    """Of the proposal, or a part of the reason why there is none."""
+
+
+STEEP = line(16, 32, 64, base=0.010, per_sequence=0.0004)
+"""45 ms (a tenth inside the objective of 50 ms) at a batch of 87."""
+
+RAISED = (
+    Raised(id="never more than doubled", value=128, limited_by="step limit (x2)"),
+    Raised(
+        id="no more than runs and waits",
+        seen=observation(engine(running=64.0, waiting=16.0, kv=0.32)),
+        value=80,
+        limited_by=None,
+    ),
+    Raised(
+        id="no more than the pool holds",
+        seen=observation(engine(running=64.0, waiting=100.0, kv=0.6)),
+        value=96,
+        limited_by="KV cache at observed lengths",
+    ),
+    Raised(id="no more than the knee", seen=with_steps(CAPPED, STEEP), value=87, limited_by="TPOT knee"),
+    Raised(
+        id="the user's maximum comes last",
+        given={"tuning": bounds(1, 70 + 2)},
+        value=72,
+        limited_by="spec.tuning.maxNumSeqs.max",
+    ),
+    Raised(
+        id="without bounds it is still worth saying", given={"tuning": Tuning()}, value=128, limited_by="step limit"
+    ),
+    Raised(
+        id="a full pool leaves no room", seen=observation(engine(running=64.0, waiting=9.0, kv=0.88)), limited_by="KV"
+    ),
+    Raised(id="a pool that nobody knows is no room", seen=BLIND_POOL, limited_by="not known yet"),
+    Raised(
+        id="fewer than a tenth more is noise",
+        seen=observation(engine(running=64.0, waiting=5.0, kv=0.32)),
+        limited_by="cannot usefully be raised",
+    ),
+    Raised(
+        id="a user's maximum at the seats there are leaves nothing",
+        given={"tuning": bounds(1, SEATS)},
+        limited_by="spec.tuning.maxNumSeqs.max",
+    ),
+    Raised(
+        id="a user's maximum of one is not an order to run one", given={"tuning": bounds(1, 1)}, limited_by="cannot"
+    ),
+    Raised(
+        id="a user's minimum past the pool is not an order to overfill it",
+        seen=observation(engine(running=64.0, waiting=100.0, kv=0.6)),
+        given={"tuning": bounds(110, 200)},
+        limited_by="spec.tuning.maxNumSeqs.min asks for 110, which KV cache at observed lengths does not allow",
+    ),
+    Raised(
+        id="a user's minimum past one step is not an order to leap",
+        given={"tuning": bounds(500, 1000)},
+        limited_by="spec.tuning.maxNumSeqs.min asks for 500, which step limit",
+    ),
+    Raised(
+        id="what was rolled back above is kept clear of by half the way",
+        given={"failed": [96]},
+        value=80,
+        limited_by="rolled back before at 96",
+    ),
+    Raised(
+        id="the nearest of several counts",
+        given={"failed": [128, 100, 32]},
+        value=82,
+        limited_by="rolled back before at 100",
+    ),
+    Raised(id="right beside what failed there is nothing to gain", given={"failed": [65]}, limited_by="at 65"),
+    Raised(id="what was rolled back below does not matter", given={"failed": [32]}, value=128, limited_by="step limit"),
+    Raised(
+        id="tokens too slow for one sequence: seats are not what helps",
+        seen=with_steps(CAPPED, line(16, 32, 64, base=0.1, per_sequence=0.0001)),
+        limited_by="too slow even for a single sequence",
+    ),
+    Raised(
+        id="seats that nobody told are those that were seen taken",
+        given={"seats": None},
+        value=128,
+        limited_by="step limit",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", RAISED, ids=lambda case: case.id)
+def test_raising(case: Raised) -> None:
+    found = raise_seats(situation(case.seen, **case.given))
+    match found:
+        case Proposal():
+            assert (found.value, found.target) == (case.value, ChangeTarget.TTFT)
+            assert (case.limited_by or "") in (found.limited_by or "")
+            assert (case.limited_by is None) == (found.limited_by is None)
+        case NothingToGain(why):
+            assert case.value is None, why
+            assert case.limited_by is not None
+            assert case.limited_by in why
+
+
+LOWERABLE = with_steps(SLOW, line(16, 32, 64, 128, base=0.010, per_sequence=0.0008))
+"""45 ms at a batch of 43; the tail of this observation is its mean."""
+
+LOWERED = (
+    Raised(id="down to the knee", seen=LOWERABLE, value=43),
+    Raised(
+        id="never more than halved",
+        seen=with_steps(SLOW, line(4, 16, 64, base=0.010, per_sequence=0.004)),
+        value=32,
+        limited_by="step limit",
+    ),
+    Raised(id="without a model: half, as a guess", seen=SLOW, value=32),
+    Raised(
+        id="the user's minimum comes last",
+        seen=LOWERABLE,
+        given={"tuning": bounds(50, 128)},
+        value=50,
+        limited_by="spec.tuning.maxNumSeqs.min",
+    ),
+    Raised(
+        id="a user's minimum at the batch leaves nothing",
+        seen=LOWERABLE,
+        given={"tuning": bounds(62, 128)},
+        limited_by="spec.tuning.maxNumSeqs.min",
+    ),
+    Raised(
+        id="a user's maximum of one is not an order to leap",
+        seen=LOWERABLE,
+        given={"tuning": bounds(1, 1)},
+        limited_by="spec.tuning.maxNumSeqs.max asks for 1, which step limit",
+    ),
+    Raised(
+        id="what was rolled back below is kept clear of by half the way",
+        seen=LOWERABLE,
+        given={"failed": [48, 43, 20]},
+        value=56,
+        limited_by="rolled back before at 48",
+    ),
+    Raised(
+        id="right above what failed there is nothing to gain", seen=LOWERABLE, given={"failed": [60]}, limited_by="60"
+    ),
+    Raised(
+        id="a step that is slow by itself gains nothing from a smaller batch",
+        seen=with_steps(SLOW, line(16, 32, 64, base=0.06, per_sequence=0.0003)),
+        limited_by="a smaller batch does not help",
+    ),
+    Raised(
+        id="the busiest engine counts",
+        seen=with_steps(
+            observation(
+                engine(pod="chat-0", running=8.0),
+                engine(pod="chat-1", running=64.0),
+                tpot=latency(0.08),
+                itl=latency(0.08),
+            ),
+            LOWERABLE.steps,
+        ),
+        value=43,
+    ),
+)
+
+
+@pytest.mark.parametrize("case", LOWERED, ids=lambda case: case.id)
+def test_lowering(case: Raised) -> None:
+    found = lower_seats(situation(case.seen, **case.given))
+    match found:
+        case Proposal():
+            assert (found.value, found.target) == (case.value, ChangeTarget.TPOT)
+            assert (case.limited_by or "") in (found.limited_by or "")
+        case NothingToGain(why):
+            assert case.value is None, why
+            assert case.limited_by is not None
+            assert case.limited_by in why
+
+
+def test_a_tail_moves_the_knee_down() -> None:
+    """The model knows means; an objective at p95 needs a mean that is faster by the observed ratio."""
+    even, tailed = LOWERABLE, replace(LOWERABLE, tpot=latency(0.08, tail=0.12))
+    values = [
+        found.value
+        for found in (lower_seats(situation(seen, against=targets(tpot=0.05))) for seen in (even, tailed))
+        if isinstance(found, Proposal)
+    ]
+    assert values == [43, 32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sure:
+    id: str
+    seen: Observation
+    confidence: Confidence
+    seats: int | None = SEATS
+
+
+CONFIDENCES = (
+    Sure(
+        id="a batch that was seen",
+        seen=with_steps(CAPPED, line(16, 64, 160, base=0.01, per_sequence=1e-5)),
+        confidence=Confidence.HIGH,
+    ),
+    Sure(id="a batch beyond what was seen", seen=with_steps(CAPPED, STEEP), confidence=Confidence.MEDIUM),
+    Sure(id="no model", seen=CAPPED, confidence=Confidence.MEDIUM),
+    Sure(
+        id="seats that nobody told",
+        seen=with_steps(CAPPED, line(16, 64, 160, base=0.01, per_sequence=1e-5)),
+        seats=None,
+        confidence=Confidence.MEDIUM,
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CONFIDENCES, ids=lambda case: case.id)
+def test_how_sure_raising_is(case: Sure) -> None:
+    found = raise_seats(situation(case.seen, seats=case.seats))
+    assert isinstance(found, Proposal)
+    assert found.confidence is case.confidence
+
+
+LOWERING_CONFIDENCES = (
+    Sure(id="a batch that was seen", seen=LOWERABLE, confidence=Confidence.HIGH),
+    Sure(
+        id="a batch below what was seen",
+        seen=with_steps(SLOW, line(60, 64, 128, base=0.010, per_sequence=0.0008)),
+        confidence=Confidence.LOW,
+    ),
+    Sure(id="two windows are no model", seen=with_steps(SLOW, LOWERABLE.steps[:2]), confidence=Confidence.LOW),
+)
+
+
+@pytest.mark.parametrize("case", LOWERING_CONFIDENCES, ids=lambda case: case.id)
+def test_how_sure_lowering_is(case: Sure) -> None:
+    found = lower_seats(situation(case.seen))
+    assert isinstance(found, Proposal)
+    assert found.confidence is case.confidence
+
+
+@pytest.mark.parametrize(
+    ("tuning", "applies"), [(bounds(1, 4096), True), (Tuning(), False)], ids=["bounds", "no bounds"]
+)
+def test_a_knob_without_bounds_is_recommended_only(tuning: Tuning, applies: bool) -> None:
+    for found in (raise_seats(situation(tuning=tuning)), lower_seats(situation(LOWERABLE, tuning=tuning))):
+        assert isinstance(found, Proposal)
+        assert (found.recommend_only == "") is applies
+
+
+def test_the_predicted_effect_comes_from_the_model() -> None:
+    seen = with_steps(CAPPED, STEEP)
+    found = raise_seats(situation(seen))
+    assert isinstance(found, Proposal)
+    tpot, tokens = found.predicted
+    assert tpot.current == pytest.approx(0.010 + 0.0004 * 64)
+    assert tpot.predicted == pytest.approx(0.010 + 0.0004 * 87)
+    assert tokens.current is not None
+    assert tokens.predicted is not None
+    assert tokens.predicted > tokens.current
+    unknown = raise_seats(situation(CAPPED))
+    assert isinstance(unknown, Proposal)
+    assert unknown.predicted == ()
