@@ -35,6 +35,11 @@ async def query(answer: Answer, **address: Any) -> Any:
         await source.close()
 
 
+async def page(answer: Answer, *, url: str = URL) -> str:
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        return await fetch_page(url, timeout=timedelta(seconds=30), client=client)
+
+
 def every_subclass(error: type[Exception]) -> Iterator[type[Exception]]:
     yield error
     for child in error.__subclasses__():
@@ -53,7 +58,7 @@ async def test_no_transport_error_leaves_as_itself(error: type[httpx.TransportEr
     with pytest.raises(Unreachable, match="cannot reach"):
         await query(raising(error("broken")))
     with pytest.raises(Unreachable, match="cannot reach"):
-        await fetch_page(URL, timeout=timedelta(seconds=5), transport=httpx.MockTransport(raising(error(""))))
+        await page(raising(error("")))
 
 
 @pytest.mark.parametrize("error", [httpx.TooManyRedirects("round"), httpx.DecodingError("not gzip")], ids=repr)
@@ -225,7 +230,7 @@ async def test_what_is_no_url_is_refused_before_anything_is_sent(url: str) -> No
     with pytest.raises(Rejected, match="is not a URL"):
         PrometheusSource(PrometheusAddress(url=url))
     with pytest.raises(Rejected, match="is not a URL"):
-        await fetch_page(url, timeout=timedelta(seconds=1))
+        await page(answering(text="up 1"), url=url)
 
 
 @pytest.mark.parametrize("content", [None, b"not a certificate"], ids=["missing", "no certificate"])
@@ -246,12 +251,12 @@ async def test_a_page_that_never_ends_is_cut_off() -> None:
         return httpx.Response(200, content=endless())
 
     with pytest.raises(Unusable, match="more than 32 MiB"):
-        await fetch_page(URL, timeout=timedelta(seconds=30), transport=httpx.MockTransport(answer))
+        await page(answer)
 
 
 async def test_a_page_that_is_not_there_is_refused() -> None:
     with pytest.raises(Rejected, match="404"):
-        await fetch_page(URL, timeout=timedelta(seconds=5), transport=httpx.MockTransport(answering(404, text="no")))
+        await page(answering(404, text="no"))
 
 
 async def test_an_excerpt_of_a_wrong_answer_is_short() -> None:

@@ -55,7 +55,12 @@ class KVCacheSaturated:
         )
         return Holds(
             message=message,
-            evidence=(case.waiting_evidence(worst, limit=limit), *self._evidence(worst, case), case.ttft_evidence()),
+            evidence=(
+                case.waiting_evidence(worst, limit=limit),
+                *self._evidence(worst, case),
+                case.ttft_evidence(),
+                case.tpot_evidence(),
+            ),
             confidence=Confidence.HIGH if case.knobs.max_num_seqs else Confidence.MEDIUM,
         )
 

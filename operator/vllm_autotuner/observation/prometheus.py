@@ -153,15 +153,14 @@ def refuse_unusable_url(url: str) -> None:
         raise Rejected(f"{url} is not a URL such as http://localhost:9090")
 
 
-async def fetch_page(url: str, *, timeout: timedelta, transport: httpx.AsyncBaseTransport | None = None) -> str:
+async def fetch_page(url: str, *, timeout: timedelta, client: httpx.AsyncClient) -> str:
     """Fetch one page of metrics. Raises SourceError. Reads at most 32 MiB: an endless stream must not fill memory."""
     limit = 32 * 1024 * 1024
     refuse_unusable_url(url)
     try:
         async with (
             asyncio.timeout(timeout.total_seconds()),
-            httpx.AsyncClient(transport=transport, follow_redirects=True) as client,
-            client.stream("GET", url) as response,
+            client.stream("GET", url, follow_redirects=True) as response,
         ):
             if not response.is_success:
                 raise Rejected(f"{url} answered {response.status_code}; is this the engine's /metrics?")

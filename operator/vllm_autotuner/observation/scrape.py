@@ -88,25 +88,25 @@ async def sample_engines(
 
     Raises the first target's SourceError when no target answers the first scrape: then waiting would not help.
     """
-    sampling = _Sampling(clock, transport=transport, scraped=scraped)
-    first = await asyncio.gather(*(sampling.scrape(target) for target in targets))
-    errors = [error for error in first if error is not None]
-    if len(errors) == len(targets):
-        raise errors[0]
-    step, until = interval.total_seconds(), duration.total_seconds()
-    await asyncio.gather(*(sampling.repeat(target, step=step, until=until) for target in targets))
-    return Scraped(recording=sampling.recording, failures=sampling.failures)
+    # One client for all scrapes: a new one reads the CA bundle each time, which takes longer than a scrape.
+    async with httpx.AsyncClient(transport=transport, timeout=SCRAPE_TIMEOUT.total_seconds()) as client:
+        sampling = _Sampling(clock, client=client, scraped=scraped)
+        first = await asyncio.gather(*(sampling.scrape(target) for target in targets))
+        errors = [error for error in first if error is not None]
+        if len(errors) == len(targets):
+            raise errors[0]
+        step, until = interval.total_seconds(), duration.total_seconds()
+        await asyncio.gather(*(sampling.repeat(target, step=step, until=until) for target in targets))
+        return Scraped(recording=sampling.recording, failures=sampling.failures)
 
 
 class _Sampling:
-    def __init__(
-        self, clock: Clock, *, transport: httpx.AsyncBaseTransport | None, scraped: Callable[[ScrapeTarget], None]
-    ) -> None:
+    def __init__(self, clock: Clock, *, client: httpx.AsyncClient, scraped: Callable[[ScrapeTarget], None]) -> None:
         self.recording = Recording()
         self.failures: dict[str, str] = {}
         self._clock = clock
         self._zero = clock.monotonic()
-        self._transport = transport
+        self._client = client
         self._scraped = scraped
 
     async def repeat(self, target: ScrapeTarget, *, step: float, until: float) -> None:
@@ -123,7 +123,7 @@ class _Sampling:
     async def scrape(self, target: ScrapeTarget) -> SourceError | None:
         began = self._elapsed()
         try:
-            page = await fetch_page(target.url, timeout=SCRAPE_TIMEOUT, transport=self._transport)
+            page = await fetch_page(target.url, timeout=SCRAPE_TIMEOUT, client=self._client)
             samples = _samples_of(page, target=target)
         except SourceError as error:
             self.failures[target.url] = str(error)
