@@ -120,8 +120,10 @@ async def keep_forwarding(kubeconfig: Path) -> None:
         try:
             code = await process.wait()
         finally:
-            with suppress(ProcessLookupError):
-                process.kill()
+            # Not `process.kill()`: it reaps the child behind the back of whoever waits for it.
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
         logging.getLogger(__name__).error("the Service forwarder ended with code %s", code)
         await asyncio.sleep(1)
 
