@@ -22,7 +22,7 @@ from e2e.stage import MODEL, OPERATOR_IMAGE, SIMULATED_ENGINE, NotSeen, Stage
 from vllm_autotuner.simulation.load import Traffic
 
 TALK = Traffic(model=MODEL, prompt_tokens=(50, 200), output_tokens=(80, 120))
-RAMP = (6, 12, 20, 32)
+RAMP = (4, 8, 14, 20)
 """Clients of search, step by step: a knee can only be seen by whoever has seen smaller batches."""
 RAMP_SECONDS = 12
 

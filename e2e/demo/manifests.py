@@ -50,8 +50,8 @@ def search() -> dict[str, Any]:
         NAMESPACE,
         "search",
         engine={"image": ENGINE_IMAGE, "maxNumSeqs": 32},
-        podTemplate=engine_env(step_base_ms=8, step_per_seq_ms=2, startup_seconds=1),
-        objectives={"profile": "Throughput", "ttft": {"target": "10s"}, "tpot": {"target": "50ms"}},
+        podTemplate=engine_env(step_base_ms=8, step_per_seq_ms=2.4, startup_seconds=1),
+        objectives={"profile": "Throughput", "ttft": {"target": "5s"}, "tpot": {"target": "50ms"}},
         tuning={"mode": "Automatic", "maxNumSeqs": {"min": 4, "max": 64}, "strategy": QUICK, "cooldown": "10m"},
     )
 
