@@ -1,0 +1,385 @@
+"""Each link alone, allowing and objecting, and the chain as a whole."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.planning.situations import diagnosis
+from tests.workload.services import service
+
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.status import ChangeTarget, Confidence, parse_status
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.guardrails import chain
+from vllm_autotuner.guardrails.chain import GUARDRAILS, Allow, Context, Deny, Hold, Policy, objections, strictest
+from vllm_autotuner.guardrails.reasons import HoldReason
+from vllm_autotuner.planning.proposal import Proposal
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+BOUNDED = {"tuning.mode": "Automatic", "tuning.maxNumSeqs": {"min": 16, "max": 256}}
+SCALED = {"replicas": ..., "scaling": {"minReplicas": 1, "maxReplicas": 4}}
+CHANGE = {
+    "id": "c1",
+    "generation": 1,
+    "knob": "maxNumSeqs",
+    "toValue": "96",
+    "from": {"maxNumSeqs": 128},
+    "to": {"maxNumSeqs": 96},
+    "state": "Analyzing",
+}
+
+
+def at(**ago: float) -> str:
+    """A time before now, as a status has it; negative is later."""
+    return (NOW - timedelta(**ago)).isoformat()
+
+
+def proposal(**changed: Any) -> Proposal:
+    given = Proposal(
+        knob=Knob.MAX_NUM_SEQS,
+        current=128,
+        value=192,
+        target=ChangeTarget.TTFT,
+        reason="All seats are taken.",
+        confidence=Confidence.HIGH,
+    )
+    return replace(given, **changed)
+
+
+def context(spec: Mapping[str, Any] | None = None, status: Mapping[str, Any] | None = None, **changed: Any) -> Context:
+    """In which everything is allowed, but for what is named."""
+    given = Context(
+        now=NOW,
+        spec=service({**BOUNDED, **(spec or {})}).spec,
+        status=parse_status(status),
+        diagnosis=diagnosis(DiagnosisClass.CONCURRENCY_CAPPED),
+        paused=False,
+        settled=True,
+        watching_since=NOW - timedelta(hours=1),
+        window=timedelta(seconds=30),
+    )
+    return replace(given, **changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    id: str
+    link: Policy
+    reason: HoldReason | None = None
+    """None: it allows."""
+    says: str = ""
+    kind: type[Hold] | type[Deny] = Hold
+    proposal: Mapping[str, Any] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    status: Mapping[str, Any] = field(default_factory=dict)
+    changed: Mapping[str, Any] = field(default_factory=dict)
+
+
+def mode(id: str, mode: str, *, allowed: bool, approved: bool = False) -> Case:  # noqa: A002 (as in the table)
+    return Case(
+        id=id,
+        link=chain.mode_applies,
+        reason=None if allowed else HoldReason.MODE,
+        says="" if allowed else f"mode is {mode}",
+        spec={"tuning.mode": mode},
+        changed={"approved": approved},
+    )
+
+
+def used(id: str, *, changes: int, start: str | None, held: bool) -> Case:  # noqa: A002
+    budget = {"changesToday": changes} | ({"windowStart": start} if start else {})
+    return Case(
+        id=id,
+        link=chain.within_budget,
+        reason=HoldReason.BUDGET if held else None,
+        says=f"{changes} of 2" if held else "",
+        status={"budget": budget},
+    )
+
+
+def circuit(id: str, *, held: bool, **fields: Any) -> Case:  # noqa: A002
+    return Case(
+        id=id,
+        link=chain.circuit_closed,
+        reason=HoldReason.CIRCUIT_OPEN if held else None,
+        says=fields.get("reason", "too many rollbacks") if held else "",
+        status={"circuit": fields},
+    )
+
+
+CASES = (
+    mode("Automatic changes by itself", "Automatic", allowed=True),
+    mode("Recommend changes nothing", "Recommend", allowed=False),
+    mode("Off changes nothing", "Off", allowed=False),
+    mode("Approve waits for a person", "Approve", allowed=False),
+    mode("Approve acts on a person's word", "Approve", allowed=True, approved=True),
+    mode("a person's word does not turn Recommend into Approve", "Recommend", allowed=False, approved=True),
+    mode("a person's word does not turn Off into Approve", "Off", allowed=False, approved=True),
+    Case(id="nobody said stop", link=chain.not_paused),
+    Case(id="a person said stop", link=chain.not_paused, changed={"paused": True}, reason=HoldReason.PAUSED),
+    Case(id="a knob with bounds may be applied", link=chain.may_be_applied),
+    Case(
+        id="a knob without bounds is recommended only",
+        link=chain.may_be_applied,
+        proposal={"recommend_only": "spec.tuning.maxNumSeqs sets no bounds"},
+        reason=HoldReason.RECOMMEND_ONLY,
+        says="maxNumSeqs sets no bounds",
+    ),
+    Case(id="a value within its bounds", link=chain.inside_bounds),
+    Case(id="a value at the lower bound", link=chain.inside_bounds, proposal={"value": 16}),
+    Case(id="a value at the upper bound", link=chain.inside_bounds, proposal={"value": 256}),
+    Case(
+        id="a value above its bounds is never applied",
+        link=chain.inside_bounds,
+        proposal={"value": 257},
+        reason=HoldReason.OUT_OF_BOUNDS,
+        kind=Deny,
+        says="257 is outside spec.tuning.maxNumSeqs (16 to 256)",
+    ),
+    Case(
+        id="a value below its bounds is never applied",
+        link=chain.inside_bounds,
+        proposal={"value": 15},
+        reason=HoldReason.OUT_OF_BOUNDS,
+        kind=Deny,
+        says="15 is outside",
+    ),
+    Case(
+        id="without bounds this link has nothing to say",
+        link=chain.inside_bounds,
+        spec={"tuning.maxNumSeqs": ...},
+        proposal={"value": 100_000},
+    ),
+    Case(
+        id="replicas within scaling",
+        link=chain.inside_bounds,
+        spec=SCALED,
+        proposal={"knob": Knob.REPLICAS, "value": 4},
+    ),
+    Case(
+        id="replicas past scaling are never applied",
+        link=chain.inside_bounds,
+        spec=SCALED,
+        proposal={"knob": Knob.REPLICAS, "value": 5},
+        reason=HoldReason.OUT_OF_BOUNDS,
+        kind=Deny,
+        says="5 is outside spec.scaling (1 to 4)",
+    ),
+    Case(
+        id="a knob that this version cannot change is recommended only",
+        link=chain.inside_bounds,
+        proposal={"knob": Knob.TENSOR_PARALLEL_SIZE, "value": 4},
+        reason=HoldReason.UNSUPPORTED,
+        says="tensorParallelSize is recommended only",
+    ),
+    Case(id="the strategy is left to us", link=chain.strategy_supported),
+    Case(id="in place was asked for", link=chain.strategy_supported, spec={"tuning.strategy": {"type": "InPlace"}}),
+    Case(
+        id="a canary that is not there is not replaced by something riskier",
+        link=chain.strategy_supported,
+        spec={"tuning.strategy": {"type": "Canary"}},
+        reason=HoldReason.UNSUPPORTED,
+        says="Canary is not available",
+    ),
+    Case(
+        id="windows that are not there count as closed",
+        link=chain.strategy_supported,
+        spec={"tuning.windows": [{"schedule": "0 2 * * *", "duration": "2h"}]},
+        reason=HoldReason.UNSUPPORTED,
+        says="change windows",
+    ),
+    Case(id="there are metrics", link=chain.metrics_fresh),
+    Case(
+        id="no evidence, no change",
+        link=chain.metrics_fresh,
+        changed={"diagnosis": diagnosis(DiagnosisClass.METRICS_BLIND)},
+        reason=HoldReason.METRICS_MISSING,
+        says="A sentence.",
+    ),
+    Case(id="high confidence in both", link=chain.confident),
+    Case(id="medium is enough", link=chain.confident, proposal={"confidence": Confidence.MEDIUM}),
+    Case(
+        id="a guess is shown, not applied",
+        link=chain.confident,
+        proposal={"confidence": Confidence.LOW},
+        reason=HoldReason.LOW_CONFIDENCE,
+        says="confidence Low",
+    ),
+    Case(
+        id="a proposal is no surer than its diagnosis",
+        link=chain.confident,
+        changed={"diagnosis": diagnosis(DiagnosisClass.PAST_TPOT_KNEE, confidence=Confidence.LOW)},
+        reason=HoldReason.LOW_CONFIDENCE,
+        says="confidence Low",
+    ),
+    Case(id="no change is under way", link=chain.one_at_a_time),
+    Case(
+        id="two changes at once cannot be judged",
+        link=chain.one_at_a_time,
+        status={"activeChange": CHANGE},
+        reason=HoldReason.CHANGE_ACTIVE,
+        says="maxNumSeqs -> 96 is under way (Analyzing)",
+    ),
+    Case(id="never changed before", link=chain.cooled_down),
+    Case(id="the cooldown is over", link=chain.cooled_down, status={"cooldownUntil": at(seconds=0)}),
+    Case(
+        id="the cooldown is not over",
+        link=chain.cooled_down,
+        status={"cooldownUntil": at(seconds=-1)},
+        reason=HoldReason.COOLDOWN,
+        says="2026-11-21T12:00:01Z",
+    ),
+    Case(id="no budget was ever touched", link=chain.within_budget),
+    used("a change is left today", changes=1, start=at(hours=2), held=False),
+    used("today's changes are used", changes=2, start=at(hours=23, minutes=59), held=True),
+    used("more than that, edited", changes=99, start=at(hours=2), held=True),
+    used("yesterday's changes do not count", changes=2, start=at(hours=24), held=False),
+    used("a negative count is none", changes=-5, start=at(hours=2), held=False),
+    used("a count without a time is none", changes=9, start=None, held=False),
+    Case(
+        id="a larger budget counts further",
+        link=chain.within_budget,
+        spec={"tuning.budget": {"changesPerDay": 3}},
+        status={"budget": {"changesToday": 2, "windowStart": at(hours=2)}},
+    ),
+    Case(id="nothing was ever rolled back", link=chain.circuit_closed),
+    circuit("one rollback leaves it closed", state="Closed", rollbacks=1, openedAt=at(days=1), held=False),
+    circuit("an open one holds", state="Open", until=at(days=-1), reason="2 changes were rolled back", held=True),
+    circuit("an open one closes by itself", state="Open", until=at(seconds=0), held=False),
+    circuit("one that was opened without an end waits for a person", state="Open", held=True),
+    circuit("a negative count opens nothing", state="Closed", rollbacks=-3, held=False),
+    Case(id="the workload is settled", link=chain.settled),
+    Case(
+        id="a moving workload is no baseline",
+        link=chain.settled,
+        changed={"settled": False},
+        reason=HoldReason.NOT_SETTLED,
+        says="not ready",
+    ),
+    Case(
+        id="one whole window was watched",
+        link=chain.watched_long_enough,
+        changed={"watching_since": NOW - timedelta(seconds=30)},
+    ),
+    Case(
+        id="a fresh leader looks first",
+        link=chain.watched_long_enough,
+        changed={"watching_since": NOW - timedelta(seconds=29)},
+        reason=HoldReason.STARTING,
+        says="just started",
+    ),
+    Case(
+        id="a clock that jumped back is no watching",
+        link=chain.watched_long_enough,
+        changed={"watching_since": NOW + timedelta(hours=2)},
+        reason=HoldReason.STARTING,
+        says="just started",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.link.__name__}: {case.id}")
+def test_each_link_alone(case: Case) -> None:
+    answer = case.link(proposal(**case.proposal), context(case.spec, case.status, **case.changed))
+    if case.reason is None:
+        assert answer == Allow()
+    else:
+        assert isinstance(answer, case.kind)
+        assert answer.reason is case.reason
+        assert case.says in answer.message
+
+
+def test_every_link_is_in_the_table_with_both_answers() -> None:
+    allowing = {case.link for case in CASES if case.reason is None}
+    objecting = {case.link for case in CASES if case.reason is not None}
+    assert allowing == objecting == set(GUARDRAILS)
+
+
+def test_every_reason_is_given_by_some_link() -> None:
+    assert {case.reason for case in CASES if case.reason is not None} == set(HoldReason)
+
+
+def test_where_everything_allows_there_is_no_objection() -> None:
+    assert objections(proposal(), context()) == ()
+
+
+def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
+    everything = context(
+        {"tuning.mode": "Recommend", "tuning.strategy": {"type": "Canary"}},
+        {
+            "activeChange": CHANGE,
+            "cooldownUntil": at(hours=-1),
+            "budget": {"changesToday": 2, "windowStart": at(hours=1)},
+            "circuit": {"state": "Open"},
+        },
+        paused=True,
+        settled=False,
+        diagnosis=diagnosis(DiagnosisClass.METRICS_BLIND),
+        watching_since=NOW,
+    )
+    found = objections(proposal(recommend_only="no", value=1, confidence=Confidence.LOW), everything)
+    assert len(found) == len(GUARDRAILS)
+    assert [answer.reason for answer in found] == [
+        HoldReason.MODE,
+        HoldReason.PAUSED,
+        HoldReason.RECOMMEND_ONLY,
+        HoldReason.OUT_OF_BOUNDS,
+        HoldReason.UNSUPPORTED,
+        HoldReason.METRICS_MISSING,
+        HoldReason.LOW_CONFIDENCE,
+        HoldReason.STARTING,
+        HoldReason.NOT_SETTLED,
+        HoldReason.CHANGE_ACTIVE,
+        HoldReason.COOLDOWN,
+        HoldReason.BUDGET,
+        HoldReason.CIRCUIT_OPEN,
+    ]
+    assert strictest(found).strictness == Deny(reason=HoldReason.OUT_OF_BOUNDS, message="").strictness
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [Allow(), Hold(reason=HoldReason.PAUSED, message="p"), Deny(reason=HoldReason.MODE, message="m")]
+        )
+    )
+)
+def test_the_strictest_answer_decides(answers: list[Allow | Hold | Deny]) -> None:
+    decided = strictest(answers)
+    assert all(decided.strictness >= answer.strictness for answer in answers)
+    assert decided in (*answers, Allow())
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "budget": st.fixed_dictionaries(
+                {},
+                optional={
+                    "changesToday": st.integers(-9, 9),
+                    "windowStart": st.sampled_from([at(hours=1), at(days=-400)]),
+                },
+            ),
+            "circuit": st.fixed_dictionaries(
+                {},
+                optional={
+                    "state": st.sampled_from(["Open", "Closed"]),
+                    "until": st.sampled_from([at(hours=1), at(hours=-1)]),
+                    "rollbacks": st.integers(-9, 9),
+                    "fromANewerVersion": st.booleans(),
+                },
+            ),
+            "cooldownUntil": st.sampled_from([at(hours=1), at(hours=-1)]),
+            "conditions": st.just([]),
+            "fromANewerVersion": st.just({"a": 1}),
+        },
+    )
+)
+def test_no_edited_status_breaks_the_chain(status: dict[str, Any]) -> None:
+    for answer in objections(proposal(), context(status=status)):
+        assert answer.message
