@@ -160,6 +160,22 @@ def test_a_hanging_api_server_costs_the_lead_but_not_the_process(bed: Bed, start
     assert operator.process.poll() is None
 
 
+async def test_a_restarted_api_server_is_watched_again(bed: Bed, start: Start, namespace: str) -> None:
+    operator = start()
+    operator.wait_until(lambda: operator.leads, "leading")
+    bed.processes.restart(API_SERVER)
+    await bed.control_plane.wait_api_ready()
+    operator.wait_until(lambda: operator.leads, "leading again")
+    bed.apply([vllm_service(namespace)])
+
+    def noticed() -> bool:
+        path = "jsonpath={.status.observedGeneration}"
+        return bed.kubectl("get", "vllmservice", "chat", f"--namespace={namespace}", "-o", path) == "1"
+
+    operator.wait_until(noticed, "noticing a service that was created since")
+    assert operator.process.poll() is None
+
+
 def test_an_account_without_rights_is_told_which_one_is_missing(bed: Bed, start: Start, namespace: str) -> None:
     bed.kubectl("create", "serviceaccount", "nobody", f"--namespace={namespace}")
     operator = start(kubeconfig=bed.service_account_kubeconfig(namespace, "nobody"))
