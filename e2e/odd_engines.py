@@ -48,7 +48,7 @@ def dying() -> None:
     vars(server).update(serve=serve_until_death)
 
 
-DIES_AFTER: Final = 8.0
+DIES_AFTER: Final = 15.0
 """Seconds: long enough to become ready and to be judged for a moment."""
 
 

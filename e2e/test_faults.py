@@ -1,15 +1,18 @@
 """What goes wrong around a change, on the real control plane: people, neighbours and engines, all at the same time."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
 
 import pytest
 import pytest_asyncio
 
 from e2e import odd_engines
 from e2e.bed import DEFAULT_IMAGES, Bed
+from e2e.errors import CommandError
 from e2e.monitor import Monitor
-from e2e.side_by_side import CROWD, Play, Playing, degrading, selected_scenes, side_by_side
-from e2e.stage import SIMULATED_ENGINE, Stage
+from e2e.side_by_side import CROWD, PATIENCE, Play, Playing, change_of, degrading, selected_scenes, side_by_side
+from e2e.stage import SIMULATED_ENGINE, Stage, condition, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAMESPACE = "faults"
@@ -55,3 +58,201 @@ async def test_a_change_that_hurts_is_rolled_back_and_remembered(play: Play) -> 
     assert [one["candidate"] for one in status["failureMemory"]] == ["maxNumSeqs=8"]
     assert len(await play.events("hurt", "ChangeStarted")) == 1
     play.served_all_along("hurt")
+
+
+@side_by_side
+async def test_pausing_by_spec_holds_a_change_and_lifting_it_lets_it_go_on(play: Play) -> None:
+    await play.serves("paused", clients=CROWD)
+    await play.change_is("paused", "Analyzing")
+    await play.edit("paused", paused=True)
+    change = await play.change_is("paused", "Held")
+    assert (change["resumeState"], change["stateReason"]) == ("Analyzing", "paused")
+    status = await play.until("paused", "Paused", lambda status: condition(status, "Paused") == "True")
+    await play.ticks(4)
+    assert change_of(await play.status("paused")) == change_of(status)
+    assert (await play.flags("paused")).max_num_seqs == 8
+    await play.edit("paused", paused=False)
+    entry = await play.finished("paused")
+    assert entry["outcome"] == "Succeeded"
+    assert condition(await play.status("paused"), "Paused") == ""
+    play.served_all_along("paused")
+
+
+@side_by_side
+async def test_a_pause_annotation_that_nobody_can_read_pauses(play: Play) -> None:
+    await play.serves("annotated", clients=CROWD)
+    await play.change_is("annotated", "WarmingUp", "Analyzing")
+    await play.edit("annotated", annotations={"vllm-autotuner.dev/pause": "oui"})
+    await play.change_is("annotated", "Held")
+    await play.edit("annotated", annotations={"vllm-autotuner.dev/pause": None})
+    assert (await play.finished("annotated"))["outcome"] == "Succeeded"
+
+
+@side_by_side
+async def test_switching_the_mode_off_during_a_change_rolls_it_back_without_blame(play: Play) -> None:
+    await play.serves("switched-off", clients=CROWD)
+    await play.change_is("switched-off", "Analyzing")
+    await play.edit("switched-off", tuning={"mode": "Off"})
+    entry = await play.finished("switched-off")
+    assert (entry["outcome"], entry["reason"]) == ("RolledBack", "spec.tuning.mode became Off")
+    await play.rolled_out("switched-off", seats=4)
+    status = await play.status("switched-off")
+    assert not status.get("failureMemory"), "the candidate is not to blame for what a person decided"
+    assert condition(status, "CircuitOpen") == ""
+    play.served_all_along("switched-off")
+
+
+@side_by_side
+async def test_editing_the_spec_during_a_change_supersedes_it_and_the_user_gets_what_he_wrote(play: Play) -> None:
+    await play.serves("superseded", clients=CROWD)
+    await play.change_is("superseded", "Analyzing")
+    await play.edit("superseded", engine={"maxNumSeqs": 6})
+    entry = await play.finished("superseded")
+    assert entry["outcome"] == "Superseded"
+    await play.rolled_out("superseded", seats=6)
+    status = await play.until("superseded", "Ready", lambda status: condition(status, "Ready") == "True")
+    assert (status["effective"]["source"], status["effective"]["maxNumSeqs"]) == ("Spec", 6)
+    assert not status.get("failureMemory")
+    assert len(await play.events("superseded", "ChangeSuperseded")) == 1
+
+
+@side_by_side
+async def test_deleting_the_service_during_a_change_leaves_its_pods_serving(play: Play) -> None:
+    await play.serves("retained", clients=CROWD)
+    await play.change_is("retained", "WarmingUp", "Analyzing")
+    await play.delete("retained")
+    await until("the object is gone", lambda: _gone(play.stage.service("retained")), seconds=PATIENCE)
+    generation = (await play.stage.deployment("retained"))["metadata"]["generation"]
+    answered = play.stage.loads["retained"].tally.succeeded
+    await play.ticks(4)
+    deployment = await play.stage.deployment("retained")
+    assert deployment["metadata"]["generation"] == generation
+    assert deployment["status"]["availableReplicas"] == 1
+    assert play.stage.loads["retained"].tally.succeeded > answered
+
+
+@side_by_side
+async def test_deleting_the_service_during_a_change_collects_its_workload_when_the_policy_says_so(play: Play) -> None:
+    await play.serves("collected", clients=CROWD, deletionPolicy="Delete")
+    await play.change_is("collected", "WarmingUp", "Analyzing")
+    await play.delete("collected")
+    await until("the Deployment is collected", lambda: _gone(play.stage.deployment("collected")), seconds=PATIENCE)
+    await until("its pods end", lambda: _none(play.stage.pods("collected")), seconds=PATIENCE)
+    await play.ticks(3)
+    assert not await play.stage.deployment("collected"), "a deleted service was given a Deployment again"
+
+
+@side_by_side
+async def test_a_candidate_that_cannot_start_is_rolled_back_at_once_in_the_engines_own_words(play: Play) -> None:
+    await play.serves("refusing", clients=CROWD, engine={"image": odd_engines.image("refusing")})
+    change = await play.change_is("refusing", "Provisioning")
+    entry = await play.finished("refusing")
+    assert (entry["outcome"], entry["toValue"]) == ("RolledBack", "8")
+    assert odd_engines.NO_MEMORY in entry["reason"]
+    assert entry["finishedAt"] < change["deadline"], "it was rolled back by the deadline and not by the crash"
+    await play.rolled_out("refusing", seats=4)
+    status = await play.status("refusing")
+    assert [one["candidate"] for one in status["failureMemory"]] == ["maxNumSeqs=8"]
+    play.served_all_along("refusing")
+
+
+@side_by_side
+async def test_a_candidate_that_dies_while_it_serves_is_rolled_back_at_once(play: Play) -> None:
+    strategy = {"warmUp": "2s", "analysis": "60s", "provisioningDeadline": "2m"}
+    engine = {"image": odd_engines.image("dying")}
+    await play.serves("dying", clients=CROWD, engine=engine, tuning={"strategy": strategy})
+    change = await play.change_is("dying", "WarmingUp", "Analyzing")
+    back = await play.change_is("dying", "RollingBack")
+    assert back["id"] == change["id"]
+    assert back["harmful"] is True, back
+    entry = await play.finished("dying")
+    assert "exit code 1" in entry["reason"], entry
+    await play.rolled_out("dying", seats=4)
+
+
+@side_by_side
+async def test_a_status_written_by_somebody_else_all_the_time_does_not_begin_a_change_twice(play: Play) -> None:
+    await play.serves("contended")
+    writes = 0
+
+    async def contend() -> None:
+        nonlocal writes
+        while True:
+            writes += 1
+            with suppress(AssertionError):  # also the neighbour is refused now and then
+                await play.edit("contended", annotations={"example.com/beat": str(writes)})
+
+    contender = asyncio.create_task(contend())
+    try:
+        await play.load("contended", CROWD)
+        await play.change_is("contended", "WarmingUp", "Analyzing")
+    finally:
+        contender.cancel()
+    assert writes > 100, "there was hardly any contention"
+    entry = await play.finished("contended")
+    assert entry["outcome"] == "Succeeded"
+    assert (await play.status("contended"))["budget"]["changesToday"] == 1
+    assert len(await play.events("contended", "ChangeStarted")) == 1
+
+
+@side_by_side
+async def test_an_invalid_object_is_refused_at_admission_with_the_remedy(play: Play) -> None:
+    with pytest.raises(CommandError) as refusal:
+        play.apply("invalid", engine={"maxNumSeqs": 99})
+    assert "engine.maxNumSeqs must lie within tuning.maxNumSeqs.min and max" in str(refusal.value)
+    assert not await play.stage.service("invalid")
+
+
+@side_by_side
+async def test_a_pod_template_that_the_api_server_refuses_is_reported_on_its_object_until_it_is_repaired(
+    play: Play,
+) -> None:
+    play.names.append("refused")
+    mount = {"name": "vllm", "volumeMounts": [{"name": "no-such-volume", "mountPath": "/x"}]}
+    play.apply("refused", podTemplate={"spec": {"containers": [mount]}})
+    status = await play.until("refused", "Stalled", lambda status: condition(status, "Stalled") == "True")
+    stalled = next(each for each in status["conditions"] if each["type"] == "Stalled")
+    assert stalled["reason"] == "InvalidSpec"
+    assert "no-such-volume" in stalled["message"]
+    await play.edit("refused", podTemplate=None)
+    await play.until("refused", "Ready", lambda status: condition(status, "Ready") == "True")
+    assert condition(await play.status("refused"), "Stalled") == ""
+
+
+@side_by_side
+async def test_a_status_that_was_edited_into_something_unreadable_is_reported_and_can_be_repaired(play: Play) -> None:
+    await play.serves("scribbled")
+    before = await play.status("scribbled")
+    play.names.remove("scribbled")  # what a person writes into a status is not ours to vouch for
+    await play.edit_status("scribbled", {"cooldownUntil": "2031-01-01T00:00:00+99:99"})
+    status = await play.until("scribbled", "Stalled", lambda status: condition(status, "Stalled") == "True")
+    stalled = next(each for each in status["conditions"] if each["type"] == "Stalled")
+    assert stalled["reason"] == "InvalidStatus"
+    assert "status.cooldownUntil" in stalled["message"]
+    assert status["effective"] == before["effective"], "a report must not forget what the status remembers"
+    await play.edit_status("scribbled", {"cooldownUntil": None})
+    await play.until("scribbled", "Ready", lambda status: condition(status, "Ready") == "True")
+    assert condition(await play.status("scribbled"), "Stalled") == ""
+
+
+@side_by_side
+async def test_an_object_on_which_the_operator_fails_says_so_and_stops_nobody_else(play: Play) -> None:
+    await play.serves("poisoned", clients=CROWD)
+    await play.change_is("poisoned", "Analyzing")
+    play.names.remove("poisoned")
+    status = await play.status("poisoned")
+    await play.edit_status("poisoned", {"activeChange": {**change_of(status), "knob": "banana", "state": "Verifying"}})
+    await until("the failure is reported", lambda: play.events("poisoned", "ServiceFailed"), seconds=PATIENCE)
+    assert (await play.stage.deployment("poisoned"))["status"]["availableReplicas"] == 1
+    await play.edit_status("poisoned", {"activeChange": change_of(status)})
+    entry = await play.finished("poisoned")
+    assert entry["id"] == change_of(status)["id"]
+    assert len(await play.events("poisoned", "ServiceFailed")) == 1
+
+
+async def _gone(reading: Awaitable[object]) -> bool:
+    return not await reading
+
+
+async def _none(reading: Awaitable[list[dict[str, object]]]) -> bool:
+    return not await reading

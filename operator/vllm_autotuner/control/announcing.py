@@ -1,17 +1,23 @@
 """The Events that a written status calls for: one a transition, none for a repeat.
 
 Pure: compares the status before and after. Posted only after the status was written, under a name made from the
-transition, so that a crash in between repeats the post and not the Event.
+transition: whoever finds a status that a leader may not have lived to tell about tells it again (`standing`), and the
+API server refuses the repeat.
 """
 
 from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
 
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.status import ActiveChange, VLLMServiceStatus
+from vllm_autotuner.api.status import ActiveChange, ChangeState, HistoryEntry, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.machine import Ending
 from vllm_autotuner.cluster.events import Event
 
-__all__ = ["announcements"]
+__all__ = ["announcements", "standing"]
+
+RECENT: Final = timedelta(minutes=10)
+"""What is older was told, or is no news any more: a dead leader is replaced within a minute, an Event lives an hour."""
 
 
 def announcements(
@@ -21,31 +27,14 @@ def announcements(
     before = service.status
     change, old = after.active_change, before.active_change
     if ended is not None:
-        finished, ending = ended
-        yield Event(
-            reason=f"Change{ending.outcome.value}",
-            note=f"{finished.knob} {finished.from_value or 'default'} -> {finished.to_value}: {ending.reason}",
-            action="Tune",
-            transition=f"{finished.id}/{ending.outcome.value}",
-            warning=bool(finished.harmful),
-        )
+        finished, _ = ended
+        yield from (_ended(entry, harmful=bool(finished.harmful)) for entry in after.history if entry.id == finished.id)
     if change is not None and (old is None or old.id != change.id):
-        yield Event(
-            reason="ChangeStarted",
-            note=f"{change.knob} {change.from_value or 'default'} -> {change.to_value}: {change.reason}",
-            action="Tune",
-            transition=f"{change.id}/started",
-        )
+        yield _started(change)
     elif change is not None and old is not None and old.state is not change.state:
-        yield Event(
-            reason=f"Change{change.state.value}",
-            note=f"{change.knob}={change.to_value}: {change.state_reason}",
-            action="Tune",
-            transition=f"{change.id}/{change.state.value}/{change.state_since}",
-            warning=bool(change.harmful),
-        )
-    new, standing = after.recommendation, before.recommendation
-    if new is not None and (standing is None or standing.id != new.id):
+        yield _moved(change)
+    new, shown = after.recommendation, before.recommendation
+    if new is not None and (shown is None or shown.id != new.id):
         yield Event(
             reason="Recommended",
             note=f"{new.knob} {new.current or 'default'} -> {new.recommended}: {new.reason}",
@@ -53,6 +42,50 @@ def announcements(
             transition=f"recommendation/{new.id}/{new.first_seen}",
         )
     yield from _scaled(before, after)
+
+
+def standing(status: VLLMServiceStatus, *, now: datetime) -> Iterable[Event]:
+    """Yield what a status tells about its change and the last one, while it is news: the same Events once more."""
+    change, last = status.active_change, status.history[-1] if status.history else None
+    if last is not None and _is_recent(last.finished_at, now=now):
+        yield _ended(last, harmful=last.outcome is Outcome.ROLLED_BACK)
+    if change is not None and _is_recent(change.started_at, now=now):
+        yield _started(change)
+    if change is not None and change.state is not ChangeState.PROVISIONING and _is_recent(change.state_since, now=now):
+        yield _moved(change)
+
+
+def _is_recent(moment: datetime | None, *, now: datetime) -> bool:
+    return moment is not None and now - moment < RECENT
+
+
+def _started(change: ActiveChange) -> Event:
+    return Event(
+        reason="ChangeStarted",
+        note=f"{change.knob} {change.from_value or 'default'} -> {change.to_value}: {change.reason}",
+        action="Tune",
+        transition=f"{change.id}/started",
+    )
+
+
+def _moved(change: ActiveChange) -> Event:
+    return Event(
+        reason=f"Change{change.state.value}",
+        note=f"{change.knob}={change.to_value}: {change.state_reason}",
+        action="Tune",
+        transition=f"{change.id}/{change.state.value}/{change.state_since}",
+        warning=bool(change.harmful),
+    )
+
+
+def _ended(entry: HistoryEntry, *, harmful: bool) -> Event:
+    return Event(
+        reason=f"Change{entry.outcome.value}",
+        note=f"{entry.knob} {entry.from_value or 'default'} -> {entry.to_value}: {entry.reason}",
+        action="Tune",
+        transition=f"{entry.id}/{entry.outcome.value}",
+        warning=harmful,
+    )
 
 
 def _scaled(before: VLLMServiceStatus, after: VLLMServiceStatus) -> Iterable[Event]:

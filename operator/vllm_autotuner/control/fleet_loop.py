@@ -7,22 +7,25 @@ Must not: decide anything itself. An exception for one service never reaches the
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Final
 
+from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.change.effective import effective_knobs
-from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound
+from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound, Refused
 from vllm_autotuner.cluster.events import Event
-from vllm_autotuner.control.announcing import announcements
+from vllm_autotuner.control.announcing import announcements, standing
 from vllm_autotuner.control.context import ControlContext
-from vllm_autotuner.control.invalid import adopting, invalid
+from vllm_autotuner.control.invalid import adopting, invalid, unreadable
 from vllm_autotuner.control.looking import approved_id, hash_of, is_paused, observed, rollout_of, verification_of
+from vllm_autotuner.control.posting import FAILED, post
 from vllm_autotuner.control.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.remembering import Memories
-from vllm_autotuner.control.sight import Sight, wanted_replicas
+from vllm_autotuner.control.sight import Refusal, Sight, wanted_replicas
 from vllm_autotuner.control.sources import Sources
 from vllm_autotuner.control.tick import Decision, decide
 from vllm_autotuner.control.views import Body, ServiceEntry
@@ -31,6 +34,8 @@ from vllm_autotuner.workload.hashing import RENDERING_VERSION
 from vllm_autotuner.workload.rendering import pod_selector, render_deployment, render_service
 
 __all__ = ["FleetLoop", "run_fleet_loop"]
+
+FORBIDDEN: Final = 403
 
 logger = logging.getLogger(__name__)
 
@@ -108,21 +113,23 @@ class FleetLoop:
                 # A poisoned object is reported on itself and never stops the others.
                 self._context.metrics.ticks.labels(outcome="Failed").inc()
                 logger.exception("service failed", extra={"service": "/".join(key)})
-                await self._report_failure(entry)
+                await self._announce(entry, [FAILED])
 
     async def _one(
         self, key: Key, entry: ServiceEntry, *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]
     ) -> None:
         service = entry.service
         if isinstance(service, InvalidService):
-            if service.status is not None:
-                await self._write(entry, service.status, invalid(service, now=self._context.wall()))
+            await self._report_invalid(entry, service)
             return
         if service.metadata.deleting:
             return
         if service.spec.engine is None:
             await self._write(entry, service.status, adopting(service, now=self._context.wall()))
             return
+        uid = service.metadata.uid
+        if self._memories.is_new(uid):
+            await self._announce(entry, standing(service.status, now=self._context.wall()))
         sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots)
         decision = decide(sight)
         try:
@@ -137,7 +144,13 @@ class FleetLoop:
             service, entry = await self._settle(fresh, fresh.service, decision)
         self._memories.put(entry.uid, decision.history)
         self._export(key, decision.desired)
-        await self._follow(key, service, decision.status, fleet=fleet)
+        try:
+            await self._follow(key, service, decision.status, fleet=fleet)
+        except Refused as error:
+            reason = Reason.FORBIDDEN if error.status == FORBIDDEN else Reason.INVALID_SPEC
+            self._memories.refused(service, Refusal(reason, str(error)))
+            raise
+        self._memories.accepted(uid)
 
     def _export(self, key: Key, desired: int | None) -> None:
         metrics = self._context.metrics
@@ -170,6 +183,7 @@ class FleetLoop:
             epoch=context.election.epoch,
             pods=deployment.current_replicas if deployment is not None else 0,
             selector=pod_selector(service.metadata.name),
+            refusal=self._memories.refusal(service),
         )
 
     async def _settle(
@@ -179,9 +193,8 @@ class FleetLoop:
         written = await self._write(entry, service.status, decision.status)
         if written is entry:
             return service, entry
-        for event in announcements(service, decision.status, ended=decision.ended):
-            logger.info("announced", extra={"service": service.key, "reason": event.reason, "note": event.note})
-            await self._context.cluster.post_event(dict(entry.body), event, now=self._context.wall())
+        if not await self._announce(entry, announcements(service, decision.status, ended=decision.ended)):
+            self._memories.unsure(entry.uid)
         if decision.ended is not None:
             change, ending = decision.ended
             self._context.metrics.changes.labels(knob=change.knob, outcome=ending.outcome.value).inc()
@@ -233,15 +246,20 @@ class FleetLoop:
         applied = await context.cluster.apply(body, epoch=context.election.epoch)
         context.registry.deployments.see(applied)
 
-    async def _report_failure(self, entry: ServiceEntry) -> None:
-        event = Event(
-            reason="ServiceFailed",
-            note="the operator failed on this object; its log has the cause. Other services are not affected",
-            action="Reconcile",
-            transition=f"failed/{entry.generation}",
-            warning=True,
-        )
-        try:
-            await self._context.cluster.post_event(dict(entry.body), event, now=self._context.wall())
-        except ClusterError as error:
-            logger.warning("failure not reported", extra={"service": entry.name, "error": str(error)})
+    async def _report_invalid(self, entry: ServiceEntry, service: InvalidService) -> None:
+        """Say on the object what cannot be read, and forget nothing that its status remembers."""
+        now = self._context.wall()
+        if service.status is not None:
+            await self._write(entry, service.status, invalid(service, now=now))
+            return
+        before = entry.body["status"]
+        after = unreadable(service, before, now=now)
+        if after != before:
+            self._seen(
+                await self._context.cluster.write_status(
+                    entry.namespace, entry.name, after, resource_version=entry.resource_version
+                )
+            )
+
+    async def _announce(self, entry: ServiceEntry, events: Iterable[Event]) -> bool:
+        return await post(events, about=entry, cluster=self._context.cluster, now=self._context.wall())

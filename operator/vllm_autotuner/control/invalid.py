@@ -1,12 +1,15 @@
 """What is said about an object that cannot be acted upon. Everything its status remembers is kept."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from vllm_autotuner.api.conditions import Condition, ConditionType, Reason, set_condition
+from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
-from vllm_autotuner.api.status import VLLMServiceStatus
+from vllm_autotuner.api.status import StatusUnreadable, VLLMServiceStatus, parse_status
 
-__all__ = ["adopting", "invalid"]
+__all__ = ["adopting", "invalid", "unreadable"]
 
 
 def invalid(service: InvalidService, *, now: datetime) -> VLLMServiceStatus:
@@ -14,6 +17,17 @@ def invalid(service: InvalidService, *, now: datetime) -> VLLMServiceStatus:
     status = service.status or VLLMServiceStatus()
     reason = Reason(service.reason.value)
     return _stalled(status, reason, service.message, generation=service.metadata.generation, now=now)
+
+
+def unreadable(service: InvalidService, raw: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """A status that cannot be read, with new conditions and otherwise untouched: it may remember a change."""
+    try:
+        known = parse_status({"conditions": raw.get("conditions") or []})
+    except StatusUnreadable:
+        known = VLLMServiceStatus()
+    generation, reason = service.metadata.generation, Reason(service.reason.value)
+    told = to_wire(_stalled(known, reason, service.message, generation=generation, now=now))
+    return {**raw, "conditions": told["conditions"], "observedGeneration": generation}
 
 
 def adopting(service: VLLMService, *, now: datetime) -> VLLMServiceStatus:

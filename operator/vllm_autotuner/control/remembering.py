@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.control.sight import Refusal
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Contribution, Diagnosis, History
 
@@ -11,11 +12,12 @@ __all__ = ["Memories"]
 
 
 class Memories:
-    """Diagnosis histories by uid."""
+    """By uid: the history of the diagnosis, what was made sure of, and what was refused."""
 
     def __init__(self) -> None:
         self._histories: dict[str, History] = {}
         self._seen: set[str] = set()
+        self._refusals: dict[str, tuple[int, Refusal]] = {}
 
     def of(self, service: VLLMService) -> History:
         """The history of a service; after a restart what its status says."""
@@ -29,18 +31,36 @@ class Memories:
         """Forget what no longer exists."""
         self._histories = {uid: history for uid, history in self._histories.items() if uid in uids}
         self._seen &= uids
+        self._refusals = {uid: found for uid, found in self._refusals.items() if uid in uids}
 
     def classes(self) -> Iterator[str]:
         """The class of each service."""
         return (history.named.primary.value for history in self._histories.values() if history.named is not None)
 
     def is_new(self, uid: str) -> bool:
-        """Whether this process has not yet made sure of the service's children that no watch tells of."""
+        """Whether this leader has not yet made sure of what no watch tells: the service's children, and its Events."""
         return uid not in self._seen
 
     def seen(self, uid: str) -> None:
         """They are made sure of."""
         self._seen.add(uid)
+
+    def unsure(self, uid: str) -> None:
+        """They must be made sure of again."""
+        self._seen.discard(uid)
+
+    def refusal(self, service: VLLMService) -> Refusal | None:
+        """Why the workload of this very spec was refused the last time it was applied; None when it was not."""
+        generation, refusal = self._refusals.get(service.metadata.uid, (None, None))
+        return refusal if generation == service.metadata.generation else None
+
+    def refused(self, service: VLLMService, refusal: Refusal) -> None:
+        """The workload was refused."""
+        self._refusals[service.metadata.uid] = (service.metadata.generation, refusal)
+
+    def accepted(self, uid: str) -> None:
+        """The workload is as it should be."""
+        self._refusals.pop(uid, None)
 
 
 def _from_status(service: VLLMService) -> History:

@@ -215,6 +215,14 @@ def _serving(
             (ConditionType.ROLLBACK_FAILED, True, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
             (ConditionType.STALLED, True, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
         )
+    refusal = sight.refusal
+    if refusal is not None and change is None:
+        return (
+            (ConditionType.ROLLBACK_FAILED, False, Reason.LAST_KNOWN_GOOD_NOT_SERVING, ""),
+            (ConditionType.RECONCILING, False, Reason.PROGRESSING, ""),
+            (ConditionType.READY, False, refusal.reason, refusal.message),
+            (ConditionType.STALLED, True, refusal.reason, refusal.message),
+        )
     enough = rollout.ready >= floor
     # Tuning is not reconciling: a rollout that a change causes leaves a service that serves its spec Ready.
     follows_spec = change is None and (

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.status import VLLMServiceStatus
@@ -12,7 +13,15 @@ from vllm_autotuner.change.verification import Verification
 from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = ["Sight", "wanted_replicas"]
+__all__ = ["Refusal", "Sight", "wanted_replicas"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the API server does not take the workload as it was rendered, in its own words."""
+
+    reason: Reason
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +45,8 @@ class Sight:
     pods: int = 0
     """Pods of the workload that exist, ready or not."""
     selector: str = ""
+    refusal: Refusal | None = None
+    """Of the last attempt; it is repeated every tick, so that a repaired cause is noticed."""
 
 
 def wanted_replicas(service: VLLMService, status: VLLMServiceStatus) -> int | None:
