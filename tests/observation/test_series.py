@@ -36,6 +36,9 @@ def test_plain_increase(values: list[float], expected: float | None) -> None:
         pytest.param([(5, 2), (15, 12), (25, 22), (35, 32)], 0, 40, 37.0, id="back to zero and no further"),
         # 25 s to the start is far (spacing 5), so half a spacing: 10 * (10 + 2.5 + 5) / 10.
         pytest.param([(25, 100), (30, 105), (35, 110)], 0, 40, 17.5, id="half a spacing where the start is far"),
+        # 1.1 spacings of 10 s divide near from far: 10.9 s count in full, of 11.2 s only 5.
+        pytest.param([(10.9, 100), (20.9, 110), (30.9, 120)], 0, 30.9, 20 * 30.9 / 20, id="just near enough"),
+        pytest.param([(11.2, 100), (21.2, 110), (31.2, 120)], 0, 31.2, 20 * 25 / 20, id="just too far"),
         # 25 s to the end is far, so half a spacing: 10 * (10 + 5 + 2.5) / 10.
         pytest.param([(5, 100), (10, 105), (15, 110)], 0, 40, 17.5, id="half a spacing where the end is far"),
         # 10 before the restart and 6 after it in 30 s: 16 * 40 / 30.

@@ -1,0 +1,134 @@
+"""A recording and a Prometheus that holds the same samples answer alike: one arithmetic, one diagnosis.
+
+What is compared is every question that a snapshot asks, series by series, and then what is concluded from them.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.diagnosis.recorded import RECORDINGS, SEATS, recording, timeline
+from typer.testing import CliRunner
+
+from e2e.processes import Processes, StateFile
+from e2e.prometheus import Prometheus, load_recording
+from vllm_autotuner.cli.app import app
+from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusSource
+from vllm_autotuner.observation.questions import Means, MetricsSource, Question, promql
+from vllm_autotuner.observation.series import Series
+from vllm_autotuner.observation.snapshot import WindowSettings, take_snapshot
+
+OFFSETS = (1.0, 7.5, 42.0, 60.0, 100.3, 140.6, 175.0, 179.9)
+"""Seconds after each recording's start: nothing yet, a partial window, light load, the limits, and near the end."""
+TICK = 15.0
+
+
+@pytest.fixture(params=list(SEATS))
+async def loaded(
+    request: pytest.FixtureRequest, binaries: Mapping[str, Path], tmp_path: Path
+) -> AsyncIterator[tuple[str, str]]:
+    """A recording's name, and a Prometheus of its own: the three have equal labels and lie in each other's windows."""
+    name: str = request.param
+    load_recording(RECORDINGS / f"{name}.om.gz", binaries=binaries, data=tmp_path / "data")
+    processes = Processes(logs=tmp_path / "logs", state=StateFile(tmp_path / "bed.json"))
+    server = Prometheus(binaries=binaries, processes=processes, data=tmp_path / "data", config={})
+    await server.start()
+    yield name, server.url
+    server.stop()
+
+
+@asynccontextmanager
+async def asked(url: str) -> AsyncIterator[PrometheusSource]:
+    source = PrometheusSource(PrometheusAddress(url=url))
+    yield source
+    await source.close()
+
+
+class Comparing:
+    """Asks both and remembers where they differ; answers with what Prometheus said."""
+
+    def __init__(self, prometheus: MetricsSource, recorded: MetricsSource) -> None:
+        self.prometheus, self.recorded = prometheus, recorded
+        self.differences: list[str] = []
+        self.compared = 0
+
+    async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
+        theirs = await self.prometheus.ask(question, at=at)
+        ours = await self.recorded.ask(question, at=at)
+        where = f"{promql(question)[:100]} at {at}"
+        left, right = _by_labels(theirs, question=question), _by_labels(ours, question=question)
+        for labels in left.keys() ^ right.keys():
+            self.differences.append(f"{where}: only {'Prometheus' if labels in left else 'we'} know {dict(labels)}")
+        for labels in left.keys() & right.keys():
+            self.compared += 1
+            if not _equal(left[labels], right[labels]):
+                self.differences.append(f"{where}: {dict(labels)}\n  {left[labels]}\n  {right[labels]}")
+        return theirs
+
+
+def _by_labels(answer: Sequence[Series], *, question: Question) -> Mapping[frozenset[tuple[str, str]], Series]:
+    # PromQL's functions drop the metric name; a recording keeps it, and nobody looks.
+    dropped = {"__name__"} if isinstance(question, Means) else set()
+    return {frozenset((key, text) for key, text in one.labels.items() if key not in dropped): one for one in answer}
+
+
+def _equal(left: Series, right: Series) -> bool:
+    times = len(left.times) == len(right.times) and all(
+        math.isclose(one, other, abs_tol=0.002) for one, other in zip(left.times, right.times, strict=True)
+    )
+    return times and all(
+        math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+        for one, other in zip(left.values, right.values, strict=True)
+    )
+
+
+async def test_every_question_has_the_same_answer(loaded: tuple[str, str]) -> None:
+    name, url = loaded
+    async with asked(url) as prometheus:
+        source = Comparing(prometheus, recording(name))
+        for offset in OFFSETS:
+            at = round(recording(name).first + offset, 3)
+            snapshot = await take_snapshot(source, at=at, settings=WindowSettings())
+            assert snapshot.error is None
+    assert source.differences == []
+    assert source.compared > 1000
+
+
+async def test_the_same_is_concluded(loaded: tuple[str, str]) -> None:
+    name, url = loaded
+    recorded = recording(name)
+    count = int((recorded.last - recorded.first) / TICK)
+    moments = [round(recorded.first + TICK * index, 3) for index in range(1, count + 1)]
+    async with asked(url) as prometheus:
+        theirs = await timeline(prometheus, moments=moments, seats=SEATS[name])
+    ours = await timeline(recorded, moments=moments, seats=SEATS[name])
+    for (at, one), (_, other) in zip(theirs, ours, strict=True):
+        told = f"{name} +{at - recorded.first:.0f} s"
+        assert (one.primary, one.confidence, one.since) == (other.primary, other.confidence, other.since), told
+        assert one.message == other.message, told
+        assert [fact.name for fact in one.evidence] == [fact.name for fact in other.evidence], told
+        for left, right in zip(one.evidence, other.evidence, strict=True):
+            assert left.value == pytest.approx(right.value, rel=1e-6, abs=2e-6), f"{told}: {left.name}"
+
+
+@pytest.mark.parametrize("loaded", ["kv-saturation"], indirect=True)
+async def test_the_command_says_the_same_of_both(loaded: tuple[str, str]) -> None:
+    name, url = loaded
+    at = f"{recording(name).first + 140.6:.3f}"
+
+    def said(*source: str) -> Mapping[str, object]:
+        result = CliRunner().invoke(app, ["diagnose", *source, "--at", at, "--output", "json"])
+        assert result.exit_code == 0, result.output
+        (service,) = json.loads(result.stdout)["services"]
+        return {key: service[key] for key in ("service", "model", "engines", "recommendation")} | {
+            key: service["diagnosis"][key] for key in ("class", "confidence", "message")
+        }
+
+    file = str(RECORDINGS / f"{name}.om.gz")
+    # In a thread of its own, because a command runs its own event loop.
+    remote = await asyncio.to_thread(said, "--prometheus", url)
+    assert remote == await asyncio.to_thread(said, "--recording", file)
