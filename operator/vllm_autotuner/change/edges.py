@@ -29,11 +29,9 @@ class IllegalMove(AssertionError):
         super().__init__(f"{before.value} -> {to.value}")
 
 
-def moved(
-    change: ActiveChange, to: ChangeState, *, why: str, now: datetime, limit: timedelta | None = None
-) -> ActiveChange:
+def moved(change: ActiveChange, to: ChangeState, *, why: str, now: datetime, limit: timedelta) -> ActiveChange:
     """Return the change in state `to`, with a deadline `limit` from now. Raises IllegalMove and changes nothing."""
     if to not in EDGES.get(change.state, frozenset()):
         raise IllegalMove(change.state, to)
-    deadline = None if limit is None else now + limit
-    return change.model_copy(update={"state": to, "state_reason": why, "state_since": now, "deadline": deadline})
+    entered = {"state": to, "state_reason": why, "state_since": now, "deadline": now + limit}
+    return change.model_copy(update=entered)

@@ -202,14 +202,14 @@ def _counted(analysis: Analysis, verdict: WindowVerdict) -> Analysis:
 
 
 def _hold(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
-    remaining = None if change.deadline is None else max(0.0, (change.deadline - world.now).total_seconds())
+    remaining = 0.0 if change.deadline is None else max(0.0, (change.deadline - world.now).total_seconds())
     held = moved(change, ChangeState.HELD, why=why, now=world.now, limit=world.strategy.data_budget)
     return held.model_copy(update={"resume_state": change.state, "remaining_seconds": remaining})
 
 
 def _held(change: ActiveChange, world: World) -> ActiveChange:
     if not world.blind and not world.paused:
-        remaining = None if change.remaining_seconds is None else timedelta(seconds=change.remaining_seconds)
+        remaining = timedelta(seconds=max(0.0, change.remaining_seconds or 0.0))
         # Only these two are ever interrupted; anything else was written by a person.
         warming = change.resume_state is ChangeState.WARMING_UP
         state = ChangeState.WARMING_UP if warming else ChangeState.ANALYZING
@@ -226,7 +226,8 @@ def _roll_back(change: ActiveChange, world: World) -> Step:
 
 
 def _late(change: ActiveChange, world: World) -> bool:
-    return change.deadline is not None and world.now >= change.deadline
+    # Every state is entered with a deadline: one that lost it (an edited status) must not wait for ever.
+    return change.deadline is None or world.now >= change.deadline
 
 
 def _figures(change: ActiveChange) -> str:

@@ -1,0 +1,117 @@
+"""A proposal becomes a change: everything that is needed to go on, or back, is written down at once."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.change.worlds import BEFORE, NOW
+from tests.workload.services import service
+
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.model import to_wire
+from vllm_autotuner.api.status import (
+    ActiveChange,
+    ChangeState,
+    ChangeTarget,
+    Confidence,
+    Effective,
+    HistoryEntry,
+    Outcome,
+    Source,
+    VLLMServiceStatus,
+)
+from vllm_autotuner.change.begin import begin, with_value
+from vllm_autotuner.planning.proposal import Proposal
+
+PROPOSAL = Proposal(
+    knob=Knob.MAX_NUM_SEQS,
+    current=128,
+    value=192,
+    target=ChangeTarget.TTFT,
+    reason="All seats are taken.",
+    confidence=Confidence.HIGH,
+)
+
+
+def begun(proposal: Proposal = PROPOSAL, *, status: VLLMServiceStatus | None = None, **metadata: Any) -> ActiveChange:
+    return begin(
+        proposal,
+        service=service({"tuning.strategy": {"provisioningDeadline": "7m"}}, metadata=metadata),
+        status=status or VLLMServiceStatus(),
+        hash_of=lambda knobs: f"hash-of-{knobs.max_num_seqs}",
+        baseline=BEFORE,
+        epoch=3,
+        now=NOW,
+    )
+
+
+def test_both_sides_are_complete() -> None:
+    change = begun()
+    assert (change.from_.knobs.max_num_seqs, change.from_.config_hash) == (128, "hash-of-128")
+    assert (change.to.knobs.max_num_seqs, change.to.config_hash) == (192, "hash-of-192")
+    assert change.from_.knobs.model_copy(update={"max_num_seqs": 192}) == change.to.knobs
+    assert (change.from_value, change.to_value, change.target) == ("128", "192", ChangeTarget.TTFT)
+    assert (change.epoch, change.generation, change.baseline) == (3, 1, BEFORE)
+
+
+def test_it_begins_with_a_deadline() -> None:
+    change = begun()
+    assert (change.state, change.state_since, change.started_at) == (ChangeState.PROVISIONING, NOW, NOW)
+    assert change.deadline == NOW + timedelta(minutes=7)
+
+
+def test_it_starts_from_the_tuned_values() -> None:
+    written = service().spec.engine
+    assert written is not None
+    values = written.knobs.model_dump() | {"maxNumSeqs": 160}
+    tuned = Effective(**values, source=Source.TUNED, basis=written.knobs)
+    change = begun(replace(PROPOSAL, current=160), status=VLLMServiceStatus(effective=tuned))
+    assert change.from_.max_num_seqs == 160
+
+
+def test_the_engines_default_has_no_number() -> None:
+    assert begun(replace(PROPOSAL, current=None)).from_value is None
+
+
+def test_the_same_decision_has_the_same_id() -> None:
+    assert begun() == begun()
+    assert to_wire(begun()) == to_wire(begun())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(lambda: begun(replace(PROPOSAL, value=193)), id="another value"),
+        pytest.param(lambda: begun(generation=2), id="another spec"),
+        pytest.param(lambda: begun(uid="u-2"), id="another object of that name"),
+        pytest.param(
+            lambda: begun(
+                status=VLLMServiceStatus(
+                    history=(HistoryEntry(id="c0", knob="maxNumSeqs", outcome=Outcome.ROLLED_BACK),)
+                )
+            ),
+            id="the same again after a rollback",
+        ),
+    ],
+)
+def test_another_decision_has_another_id(other: Any) -> None:
+    assert other().id != begun().id
+
+
+@pytest.mark.parametrize(
+    ("knob", "changed"),
+    [
+        (Knob.MAX_NUM_SEQS, EngineKnobs(max_num_seqs=4)),
+        (Knob.MAX_MODEL_LEN, EngineKnobs(max_model_len=4)),
+        (Knob.TENSOR_PARALLEL_SIZE, EngineKnobs(tensor_parallel_size=4)),
+    ],
+)
+def test_only_the_proposed_knob_moves(knob: Knob, changed: EngineKnobs) -> None:
+    assert with_value(EngineKnobs(), replace(PROPOSAL, knob=knob, value=4)) == changed
+
+
+@pytest.mark.parametrize("knob", [Knob.REPLICAS, Knob.KV_CACHE_DTYPE])
+def test_what_is_no_number_of_the_engine_is_refused(knob: Knob) -> None:
+    with pytest.raises(ValueError, match="is not a number of the engine"):
+        with_value(EngineKnobs(), replace(PROPOSAL, knob=knob))

@@ -1,0 +1,432 @@
+"""One step at a time: from each state, what each kind of world makes of a change."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.change.worlds import NOW, OLD, analysis, change, rollout, seen, silent, world
+
+from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome
+from vllm_autotuner.change.edges import EDGES, IllegalMove, moved
+from vllm_autotuner.change.machine import BAD_IN_A_ROW, Ending, World, advance
+from vllm_autotuner.change.verification import NotEffective, Undecided
+
+PROVISIONING, VERIFYING = ChangeState.PROVISIONING, ChangeState.VERIFYING
+WARMING_UP, ANALYZING, HELD = ChangeState.WARMING_UP, ChangeState.ANALYZING, ChangeState.HELD
+ROLLING_BACK = ChangeState.ROLLING_BACK
+UNDER_TEST = (PROVISIONING, VERIFYING, WARMING_UP, ANALYZING, HELD)
+
+
+@pytest.mark.parametrize(
+    ("before", "to", "legal"),
+    [
+        pytest.param(before, to, legal, id=f"{before} -> {to}: {'legal' if legal else 'raises'}")
+        for before in ChangeState
+        for to in ChangeState
+        for legal in [to in EDGES.get(before, frozenset())]
+    ],
+)
+def test_every_edge(before: ChangeState, to: ChangeState, legal: bool) -> None:
+    given = change(before)
+    if not legal:
+        with pytest.raises(IllegalMove, match=f"{before} -> {to}"):
+            moved(given, to, why="because", now=NOW, limit=timedelta(minutes=1))
+        assert given == change(before)
+        return
+    after = moved(given, to, why="because", now=NOW, limit=timedelta(minutes=1))
+    assert (after.state, after.state_reason, after.state_since) == (to, "because", NOW)
+    assert after.deadline == NOW + timedelta(minutes=1)
+
+
+def test_nothing_leaves_a_rollback_but_its_end() -> None:
+    assert EDGES[ROLLING_BACK] == frozenset()
+    assert all(ROLLING_BACK in EDGES[state] for state in UNDER_TEST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    id: str
+    state: ChangeState
+    to: ChangeState | None = None
+    """None: it stays where it is."""
+    why: str = ""
+    harmful: bool | None = None
+    ending: Outcome | None = None
+    change: dict[str, Any] = field(default_factory=dict)
+    world: dict[str, Any] = field(default_factory=dict)
+
+
+LATE = {"deadline": NOW}
+JUST_IN_TIME = {"deadline": NOW + timedelta(seconds=1)}
+AFTER = NOW - timedelta(minutes=6)
+
+
+CASES = (
+    # Provisioning
+    Case(id="pods are still starting", state=PROVISIONING, world={"rollout": rollout(settled=False)}),
+    Case(id="the Deployment is still the old one", state=PROVISIONING, world={"rollout": rollout(OLD)}),
+    Case(
+        id="all pods ready with the new value",
+        state=PROVISIONING,
+        to=VERIFYING,
+        why="1 pod(s) ready with maxNumSeqs=96",
+    ),
+    Case(
+        id="ready at the last moment is ready",
+        state=PROVISIONING,
+        change=LATE,
+        to=VERIFYING,
+        why="1 pod(s) ready",
+    ),
+    Case(
+        id="not ready a second before the deadline is waited for",
+        state=PROVISIONING,
+        change=JUST_IN_TIME,
+        world={"rollout": rollout(settled=False)},
+    ),
+    Case(
+        id="pods that do not get ready are taken back, without harm",
+        state=PROVISIONING,
+        change=LATE,
+        world={"rollout": rollout(settled=False)},
+        to=ROLLING_BACK,
+        why="provisioning deadline: the new pods did not become ready in time",
+        harmful=False,
+    ),
+    Case(
+        id="no free GPU is said in the scheduler's words",
+        state=PROVISIONING,
+        change=LATE,
+        world={"rollout": rollout(settled=False, unschedulable="0/3 nodes: Insufficient nvidia.com/gpu")},
+        to=ROLLING_BACK,
+        why="provisioning deadline: 0/3 nodes: Insufficient nvidia.com/gpu",
+        harmful=False,
+    ),
+    Case(
+        id="no free GPU before the deadline may still come",
+        state=PROVISIONING,
+        world={"rollout": rollout(settled=False, unschedulable="0/3 nodes")},
+    ),
+    Case(
+        id="a crash at start is harm, at once",
+        state=PROVISIONING,
+        world={"rollout": rollout(settled=False, crashed="OutOfMemory: CUDA out of memory")},
+        to=ROLLING_BACK,
+        why="the engine does not start: OutOfMemory: CUDA out of memory",
+        harmful=True,
+    ),
+    Case(
+        id="starting needs no metrics",
+        state=PROVISIONING,
+        world={"blind": True, "observation": silent()},
+        to=VERIFYING,
+        why="ready",
+    ),
+    # Verifying
+    Case(id="the engine confirms", state=VERIFYING, to=WARMING_UP, why="1 pod(s) report maxNumSeqs=96"),
+    Case(
+        id="the engine runs something else",
+        state=VERIFYING,
+        world={"verification": NotEffective("chat-0 reports maxNumSeqs=64")},
+        to=ROLLING_BACK,
+        why="not effective: chat-0 reports maxNumSeqs=64",
+        harmful=True,
+    ),
+    Case(id="the log is not readable yet", state=VERIFYING, world={"verification": Undecided("no log")}),
+    Case(
+        id="a log that stays unreadable leaves the arguments",
+        state=VERIFYING,
+        change=LATE,
+        world={"verification": Undecided("no log")},
+        to=WARMING_UP,
+        why="verified by the pods' arguments only: no log",
+    ),
+    # Warming up
+    Case(id="warm-up is not over", state=WARMING_UP, change=JUST_IN_TIME),
+    Case(id="warm-up is over", state=WARMING_UP, change=LATE, to=ANALYZING, why="measuring"),
+    Case(id="a person pauses in warm-up", state=WARMING_UP, change=LATE, world={"paused": True}, to=HELD, why="paused"),
+    # Analyzing
+    Case(
+        id="a window is not over yet", state=ANALYZING, change={"analysis": analysis(since=NOW - timedelta(seconds=29))}
+    ),
+    Case(
+        id="metrics go missing",
+        state=ANALYZING,
+        world={"blind": True, "observation": silent()},
+        to=HELD,
+        why="metrics are missing",
+    ),
+    Case(id="a person pauses", state=ANALYZING, world={"paused": True}, to=HELD, why="paused"),
+    Case(
+        id="good windows, but the time is not over",
+        state=ANALYZING,
+        change={"analysis": analysis(good=7, since=NOW - timedelta(minutes=4))},
+    ),
+    Case(
+        id="good windows and the time is over: kept",
+        state=ANALYZING,
+        change={"analysis": analysis(good=8, since=AFTER)},
+        ending=Outcome.SUCCEEDED,
+        why="TTFT 5.0 s -> 396 ms",
+    ),
+    Case(
+        id="time is over, too little was conclusive: a little longer",
+        state=ANALYZING,
+        change={"analysis": analysis(good=1, since=AFTER)},
+    ),
+    Case(
+        id="longer still, and still too little: undone without harm",
+        state=ANALYZING,
+        change={"analysis": analysis(good=1, since=AFTER), **LATE},
+        to=ROLLING_BACK,
+        why="no clear effect",
+        harmful=False,
+    ),
+    Case(
+        id="nothing but inconclusive windows: undone without harm",
+        state=ANALYZING,
+        change={"analysis": analysis(since=AFTER), **LATE},
+        world={"observation": seen(ttft=4.9, tpot=0.02, tokens=15_000)},
+        to=ROLLING_BACK,
+        why="no clear effect",
+        harmful=False,
+    ),
+    Case(
+        id="the third bad window in a row ends it at once",
+        state=ANALYZING,
+        change={"analysis": analysis(good=4, bad=2, row=2, since=NOW - timedelta(minutes=3))},
+        world={"observation": seen(ttft=9.0)},
+        to=ROLLING_BACK,
+        why="TTFT 5.0 s -> 8.9 s",
+        harmful=True,
+    ),
+    Case(
+        id="the second bad window in a row does not",
+        state=ANALYZING,
+        change={"analysis": analysis(good=4, bad=1, row=1, since=NOW - timedelta(minutes=3))},
+        world={"observation": seen(ttft=9.0)},
+    ),
+    Case(
+        id="as many bad windows as good ones: harm",
+        state=ANALYZING,
+        change={"analysis": analysis(good=4, bad=3, since=AFTER)},
+        world={"observation": seen(ttft=9.0)},
+        to=ROLLING_BACK,
+        why="TTFT",
+        harmful=True,
+    ),
+    # Held
+    Case(
+        id="metrics are still missing",
+        state=HELD,
+        change={"resume_state": ANALYZING},
+        world={"blind": True, "observation": silent()},
+    ),
+    Case(
+        id="missing for longer than the budget: undone without blame",
+        state=HELD,
+        change={"resume_state": ANALYZING, "state_reason": "metrics are missing", **LATE},
+        world={"blind": True, "observation": silent()},
+        to=ROLLING_BACK,
+        why="metrics are missing for too long",
+        harmful=None,
+    ),
+    Case(id="metrics are back", state=HELD, change={"resume_state": ANALYZING}, to=ANALYZING, why="resumed"),
+    Case(
+        id="metrics are back at the last moment",
+        state=HELD,
+        change={"resume_state": ANALYZING, **LATE},
+        to=ANALYZING,
+        why="resumed",
+    ),
+    Case(id="the pause is over", state=HELD, change={"resume_state": WARMING_UP}, to=WARMING_UP, why="resumed"),
+    Case(
+        id="metrics are back, a person has paused meanwhile",
+        state=HELD,
+        change={"resume_state": ANALYZING},
+        world={"paused": True},
+    ),
+    Case(id="what was held is not written", state=HELD, change={}, to=ANALYZING, why="resumed"),
+    Case(
+        id="what was held was edited into nonsense",
+        state=HELD,
+        change={"resume_state": PROVISIONING},
+        to=ANALYZING,
+        why="resumed",
+    ),
+    # Rolling back
+    Case(
+        id="the old pods are not ready yet",
+        state=ROLLING_BACK,
+        change={"harmful": True},
+        world={"rollout": rollout(OLD, settled=False)},
+        harmful=True,
+    ),
+    Case(id="the Deployment still runs the new value", state=ROLLING_BACK),
+    Case(
+        id="the old value serves again",
+        state=ROLLING_BACK,
+        world={"rollout": rollout(OLD)},
+        ending=Outcome.ROLLED_BACK,
+        why="as it was",
+    ),
+    Case(
+        id="a rollback that is late goes on",
+        state=ROLLING_BACK,
+        change=LATE,
+        world={"rollout": rollout(OLD, settled=False)},
+    ),
+    Case(
+        id="a rollback needs no metrics, no leave and no person",
+        state=ROLLING_BACK,
+        world={
+            "rollout": rollout(OLD),
+            "blind": True,
+            "observation": silent(),
+            "paused": True,
+            "abort": "spec.tuning.mode became Off",
+        },
+        ending=Outcome.ROLLED_BACK,
+        why="as it was",
+    ),
+    Case(
+        id="pods that crash while the old value returns do not restart the rollback",
+        state=ROLLING_BACK,
+        world={"rollout": rollout(OLD, settled=False, crashed="exit code 1")},
+    ),
+    # From another version
+    Case(
+        id="what another version only proposed is dropped untouched",
+        state=ChangeState.PROPOSED,
+        ending=Outcome.REJECTED,
+        why="another version",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.state}: {case.id}")
+def test_one_step(case: Case) -> None:
+    given = change(case.state, **case.change)
+    step = advance(given, world(**case.world))
+    assert step.change.state is (case.to or case.state)
+    assert step.change.harmful is case.harmful
+    assert (step.ending.outcome if step.ending is not None else None) is case.ending
+    said = step.ending.reason if step.ending is not None else step.change.state_reason
+    assert case.why in said
+    assert (step.change.id, step.change.from_, step.change.to, step.change.baseline) == (
+        given.id,
+        given.from_,
+        given.to,
+        given.baseline,
+    )
+
+
+@pytest.mark.parametrize("state", UNDER_TEST)
+def test_whatever_a_person_wants_undone_is_undone_at_once_and_without_blame(state: ChangeState) -> None:
+    for extra in ({}, {"blind": True}, {"paused": True}, {"rollout": rollout(crashed="exit code 1")}):
+        step = advance(change(state), world(abort="spec.tuning.mode became Recommend", **extra))
+        assert step.change.state is ROLLING_BACK
+        assert step.change.state_reason == "spec.tuning.mode became Recommend"
+        assert (step.change.harmful, step.ending) == (None, None)
+
+
+@pytest.mark.parametrize("state", UNDER_TEST)
+def test_a_crash_is_harm_in_every_state_also_when_paused_or_blind(state: ChangeState) -> None:
+    crashed = rollout(settled=False, crashed="chat-0 ended with exit code 137")
+    for blind, paused in ((False, False), (True, False), (False, True)):
+        step = advance(change(state), world(rollout=crashed, blind=blind, paused=paused))
+        assert (step.change.state, step.change.harmful) == (ROLLING_BACK, True)
+        assert "exit code 137" in step.change.state_reason
+
+
+@pytest.mark.parametrize("state", [*UNDER_TEST[1:], ROLLING_BACK])
+def test_every_state_is_entered_with_a_deadline(state: ChangeState) -> None:
+    """I4: whatever is entered ends."""
+    entered = [
+        step.change
+        for case in CASES
+        if (step := advance(change(case.state, **case.change), world(**case.world))).change.state is state
+        and case.to is state
+    ]
+    assert entered
+    assert all(each.deadline is not None and each.deadline >= NOW for each in entered)
+
+
+def test_held_keeps_the_time_that_was_left() -> None:
+    left = timedelta(minutes=3)
+    held = advance(change(ANALYZING, deadline=NOW + left), world(blind=True, observation=silent())).change
+    assert (held.state, held.resume_state, held.remaining_seconds) == (HELD, ANALYZING, 180)
+    later = NOW + timedelta(minutes=10)
+    resumed = advance(held, world(later)).change
+    assert resumed.deadline == later + left
+    assert (resumed.resume_state, resumed.remaining_seconds) == (None, None)
+
+
+def run(change: ActiveChange, worlds: Iterator[World]) -> tuple[list[ChangeState], ActiveChange, Ending | None]:
+    """Step until the end; return the states passed through."""
+    states = [change.state]
+    for now in worlds:
+        step = advance(change, now)
+        change = step.change
+        if change.state is not states[-1]:
+            states.append(change.state)
+        if step.ending is not None:
+            return states, change, step.ending
+    return states, change, None
+
+
+def ticks(count: int, **changed: Any) -> Iterator[World]:
+    for tick in range(count):
+        now = NOW + timedelta(seconds=15 * (tick + 1))
+        made = {name: value(now) if callable(value) else value for name, value in changed.items()}
+        yield world(now, **made)
+
+
+def test_windows_do_not_overlap() -> None:
+    """One bad minute that is looked at four times is not four bad minutes."""
+    bad = lambda now: seen(ttft=9.0, at=now)  # noqa: E731 (one of many)
+    _, after, _ = run(change(ANALYZING, analysis=analysis(since=NOW)), ticks(4, observation=bad))
+    assert after.analysis is not None
+    assert after.analysis.windows_bad == 2
+
+
+def test_a_change_that_helps_ends_well() -> None:
+    states, after, ending = run(change(PROVISIONING), ticks(40, observation=lambda now: seen(at=now)))
+    assert states == [PROVISIONING, VERIFYING, WARMING_UP, ANALYZING]
+    assert ending is not None
+    assert ending.outcome is Outcome.SUCCEEDED
+    assert after.analysis is not None
+    assert (after.analysis.windows_good, after.analysis.windows_bad, after.analysis.no_data) == (10, 0, 0)
+
+
+def test_a_long_analysis_keeps_the_newest_measurements_only() -> None:
+    """The status has room for ten: an eleventh would be refused by the API server, and the change would never end."""
+    undecided = lambda now: seen(ttft=4.9, tpot=0.02, tokens=15_000, at=now)  # noqa: E731
+    states, after, _ = run(change(PROVISIONING), ticks(70, observation=undecided, rollout=rollout()))
+    assert states[-1] is ROLLING_BACK
+    assert after.analysis is not None
+    assert (len(after.analysis.last), after.analysis.windows_inconclusive > 10) == (10, True)
+
+
+def test_no_data_is_evidence_for_nothing() -> None:
+    """T12: a service without traffic neither passes nor fails."""
+
+    def quiet(now: Any) -> Any:
+        found = seen(at=now)
+        return type(found)(at=found.at, window=found.window, engines=found.engines)
+
+    states, after, _ = run(change(ANALYZING, analysis=analysis(since=NOW)), ticks(60, observation=quiet))
+    assert after.analysis is not None
+    assert (after.analysis.windows_good, after.analysis.windows_bad) == (0, 0)
+    assert after.analysis.no_data > 10
+    assert (states, after.harmful) == ([ANALYZING, ROLLING_BACK], False)
+
+
+def test_the_threshold_of_bad_windows_is_reached_exactly() -> None:
+    bad = lambda now: seen(ttft=9.0, at=now)  # noqa: E731
+    _, after, _ = run(change(ANALYZING, analysis=analysis(since=NOW)), ticks(30, observation=bad))
+    assert after.state is ROLLING_BACK
+    assert after.analysis is not None
+    assert after.analysis.windows_bad == BAD_IN_A_ROW

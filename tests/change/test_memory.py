@@ -1,0 +1,251 @@
+"""What is remembered after a change, and for how long."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.change.worlds import NOW, analysis, change
+from tests.workload.services import service
+
+from vllm_autotuner.api.model import to_wire
+from vllm_autotuner.api.status import (
+    ActiveChange,
+    BudgetStatus,
+    ChangeState,
+    CircuitState,
+    Outcome,
+    VLLMServiceStatus,
+    parse_status,
+)
+from vllm_autotuner.change.machine import Ending
+from vllm_autotuner.change.memory import environment_of, failed_seats, remembered, spent
+
+SPEC = service({"tuning.cooldown": "2h"}).spec
+DAY = timedelta(days=1)
+HARMFUL, WITHOUT_EFFECT, NEVER_JUDGED = True, False, None
+
+
+def ended(
+    status: VLLMServiceStatus | None = None,
+    outcome: Outcome = Outcome.ROLLED_BACK,
+    *,
+    harmful: bool | None = HARMFUL,
+    now: datetime = NOW,
+    spec: Any = SPEC,
+    **changed: Any,
+) -> VLLMServiceStatus:
+    """The status after a change, as it comes back from the API server."""
+    finished = change(ChangeState.ROLLING_BACK, harmful=harmful, analysis=analysis(good=1), **changed)
+    before = (status or VLLMServiceStatus()).model_copy(update={"active_change": finished})
+    after = remembered(before, finished, Ending(outcome=outcome, reason="TTFT rose"), spec=spec, now=now)
+    assert parse_status(to_wire(after)) == after, "it does not survive the way to the API server and back"
+    return after
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_every_ending_leaves_one_history_entry_and_a_cooldown(outcome: Outcome) -> None:
+    after = ended(outcome=outcome, harmful=None)
+    assert after.active_change is None
+    assert after.cooldown_until == NOW + timedelta(hours=2)
+    (entry,) = after.history
+    assert (entry.id, entry.knob, entry.from_value, entry.to_value) == ("c1", "maxNumSeqs", "64", "96")
+    assert (entry.outcome, entry.reason, entry.finished_at) == (outcome, "TTFT rose", NOW)
+    assert entry.before is not None
+    assert entry.after is not None
+
+
+def test_history_keeps_the_newest_ten() -> None:
+    """More would be refused by the API server, and the status could never be written again."""
+    status = VLLMServiceStatus()
+    for number in range(12):
+        status = ended(status, Outcome.SUCCEEDED, harmful=None, id=f"c{number}")
+    assert [entry.id for entry in status.history] == [f"c{number}" for number in range(2, 12)]
+
+
+@pytest.mark.parametrize(
+    ("harmful", "outcome", "remembers", "counts"),
+    [
+        pytest.param(HARMFUL, Outcome.ROLLED_BACK, True, True, id="harm is remembered, and counts"),
+        pytest.param(
+            WITHOUT_EFFECT, Outcome.ROLLED_BACK, True, False, id="no effect is remembered, and does not count"
+        ),
+        pytest.param(NEVER_JUDGED, Outcome.ROLLED_BACK, False, False, id="what was never judged is no failure"),
+        pytest.param(NEVER_JUDGED, Outcome.SUCCEEDED, False, False, id="success is no failure"),
+        pytest.param(NEVER_JUDGED, Outcome.SUPERSEDED, False, False, id="an edit of the user is no failure"),
+        pytest.param(
+            HARMFUL,
+            Outcome.SUPERSEDED,
+            True,
+            True,
+            id="harm is not forgotten because the user edited something meanwhile",
+        ),
+    ],
+)
+def test_blame(harmful: bool | None, outcome: Outcome, remembers: bool, counts: bool) -> None:
+    after = ended(outcome=outcome, harmful=harmful)
+    assert bool(after.failure_memory) is remembers
+    assert (after.circuit is not None) is counts
+    assert failed_seats(SPEC, after, now=NOW) == ((96,) if remembers else ())
+
+
+@pytest.mark.parametrize(
+    ("harmful", "hours"),
+    [
+        pytest.param(HARMFUL, [24, 48, 96, 168, 168], id="harm: a day, doubling, at most a week"),
+        pytest.param(
+            WITHOUT_EFFECT, [6, 12, 24, 48, 96, 168, 168], id="no effect: six hours, doubling, at most a week"
+        ),
+    ],
+)
+def test_how_long_a_candidate_rests(harmful: bool, hours: list[int]) -> None:
+    status, now = VLLMServiceStatus(), NOW
+    for count, rest in enumerate(hours, start=1):
+        status = ended(status, harmful=harmful, now=now)
+        (entry,) = status.failure_memory
+        assert (entry.candidate, entry.failures) == ("maxNumSeqs=96", count)
+        assert entry.retry_after == now + timedelta(hours=rest)
+        assert failed_seats(SPEC, status, now=now + timedelta(hours=rest, seconds=-1)) == (96,)
+        assert failed_seats(SPEC, status, now=now + timedelta(hours=rest)) == ()
+        now += timedelta(days=30)
+
+
+def test_candidates_are_remembered_apart() -> None:
+    status = ended(ended(), to_value="80", id="c2")
+    assert failed_seats(SPEC, status, now=NOW) == (96, 80)
+    assert [entry.failures for entry in status.failure_memory] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        pytest.param({"engine.image": "vllm/vllm-openai:v0.33.0"}, id="another image"),
+        pytest.param({"engine.args": ["--enforce-eager"]}, id="other flags"),
+        pytest.param({"model.name": "Qwen/Qwen3-8B"}, id="another model"),
+        pytest.param({"model.revision": "v2"}, id="another revision"),
+        pytest.param({"accelerator.product": "NVIDIA-H200"}, id="another device"),
+    ],
+)
+def test_what_failed_elsewhere_may_be_tried(elsewhere: Mapping[str, Any]) -> None:
+    moved = service({"tuning.cooldown": "2h", **elsewhere}).spec
+    assert environment_of(moved) != environment_of(SPEC)
+    assert failed_seats(moved, ended(), now=NOW) == ()
+    assert failed_seats(SPEC, ended(), now=NOW) == (96,)
+
+
+def test_tuned_values_and_bounds_are_no_other_environment() -> None:
+    same = service({"engine.maxNumSeqs": 64, "tuning.maxNumSeqs": {"min": 1, "max": 512}, "replicas": 5}).spec
+    assert environment_of(same) == environment_of(SPEC)
+
+
+def test_the_newest_twenty_failures_are_kept() -> None:
+    status = VLLMServiceStatus()
+    for seats in range(1, 26):
+        status = ended(status, harmful=WITHOUT_EFFECT, to_value=str(seats))
+    assert failed_seats(SPEC, status, now=NOW) == tuple(range(6, 26))
+
+
+def closed(*moments: datetime) -> VLLMServiceStatus:
+    status = VLLMServiceStatus()
+    for moment in moments:
+        status = ended(status, now=moment)
+    return status
+
+
+@pytest.mark.parametrize(
+    ("days", "opens"),
+    [
+        pytest.param([0], False, id="one rollback"),
+        pytest.param([0, 1], True, id="two within a day"),
+        pytest.param([0, 6.9], True, id="two within seven days"),
+        pytest.param([0, 7], False, id="two, seven days apart"),
+        pytest.param([0, 7, 14], False, id="one a week for ever"),
+        pytest.param([0, 7, 13], True, id="the second week had two"),
+    ],
+)
+def test_two_harmful_rollbacks_in_seven_days_open_the_circuit(days: list[float], opens: bool) -> None:
+    after = closed(*(NOW + DAY * day for day in days))
+    assert after.circuit is not None
+    assert (after.circuit.state is CircuitState.OPEN) is opens
+    if opens:
+        last = NOW + DAY * days[-1]
+        assert (after.circuit.opened_at, after.circuit.until) == (last, last + 14 * DAY)
+        assert after.circuit.reason == "2 changes were rolled back within 7 days"
+
+
+def test_after_an_open_circuit_counting_begins_anew() -> None:
+    after = closed(NOW, NOW + DAY, NOW + 16 * DAY)
+    assert after.circuit is not None
+    assert (after.circuit.state, after.circuit.rollbacks) == (CircuitState.CLOSED, 1)
+
+
+def test_changes_without_effect_never_open_the_circuit() -> None:
+    status = VLLMServiceStatus()
+    for hour in range(20):
+        status = ended(status, harmful=WITHOUT_EFFECT, now=NOW + timedelta(hours=hour))
+    assert status.circuit is None
+
+
+@pytest.mark.parametrize(
+    ("budget", "changes", "restarts"),
+    [
+        pytest.param(None, 1, True, id="the first change ever"),
+        pytest.param(BudgetStatus(), 1, True, id="a budget without a time"),
+        pytest.param(BudgetStatus(changes_today=1, window_start=NOW - DAY), 1, True, id="yesterday's window is over"),
+        pytest.param(BudgetStatus(changes_today=1, window_start=NOW - DAY / 2), 2, False, id="the second today"),
+        pytest.param(BudgetStatus(changes_today=-7, window_start=NOW - DAY / 2), 1, False, id="an edited count"),
+    ],
+)
+def test_spending_the_budget(budget: BudgetStatus | None, changes: int, restarts: bool) -> None:
+    after = spent(budget, now=NOW)
+    assert after.changes_today == changes
+    assert (after.window_start == NOW) is restarts
+
+
+EDITED = st.fixed_dictionaries(
+    {
+        "failureMemory": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "candidate": st.just("maxNumSeqs=96"),
+                    "knob": st.just("maxNumSeqs"),
+                    "value": st.sampled_from(["96", "x", "-1", ""]),
+                },
+                optional={
+                    "failures": st.integers(-5, 10**9),
+                    "environment": st.sampled_from(["", environment_of(SPEC)]),
+                },
+            ),
+            max_size=3,
+        ),
+        "circuit": st.fixed_dictionaries(
+            {},
+            optional={
+                "rollbacks": st.integers(-9, 10**9),
+                "openedAt": st.just(NOW.isoformat()),
+                "state": st.just("Closed"),
+            },
+        ),
+    }
+)
+
+
+@given(EDITED, st.sampled_from([True, False, None]))
+def test_no_edited_memory_breaks_the_end_of_a_change(raw: dict[str, Any], harmful: bool | None) -> None:
+    after = ended(parse_status(raw), harmful=harmful)
+    assert len(after.history) == 1
+    assert all(seats >= 0 for seats in failed_seats(SPEC, after, now=NOW))
+    if harmful is not None:
+        newest = after.failure_memory[-1]
+        assert newest.failures >= 1
+        assert newest.retry_after is not None
+        assert NOW < newest.retry_after <= NOW + 7 * DAY
+
+
+def test_the_finished_change_is_not_needed_to_be_active() -> None:
+    """The status that is written holds no second copy of it."""
+    finished: ActiveChange = change(ChangeState.ANALYZING)
+    after = remembered(VLLMServiceStatus(), finished, Ending(outcome=Outcome.SUCCEEDED, reason=""), spec=SPEC, now=NOW)
+    assert (after.active_change, len(after.history)) == (None, 1)

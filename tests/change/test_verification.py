@@ -1,0 +1,78 @@
+"""Whether the running engines really have the value."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided, Witness, verify
+from vllm_autotuner.engine.flags import EngineFlags
+
+WANTED = EngineKnobs(max_num_seqs=96, max_model_len=4096, kv_cache_dtype="fp8", tensor_parallel_size=2)
+FLAGS = EngineFlags(max_num_seqs=96, max_model_len=4096, kv_cache_dtype="fp8", tensor_parallel_size=2)
+
+
+def witness(pod: str = "chat-0", *, asked: EngineFlags = FLAGS, started: EngineFlags | None = FLAGS) -> Witness:
+    return Witness(pod=pod, asked=asked, started_with=started)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    id: str
+    witnesses: tuple[Witness, ...]
+    answer: type[Confirmed] | type[NotEffective] | type[Undecided]
+    says: str
+
+
+OLD = EngineFlags(max_num_seqs=64)
+
+CASES = (
+    Case(id="asked and started", witnesses=(witness(),), answer=Confirmed, says="1 pod(s) report maxNumSeqs=96"),
+    Case(id="every pod", witnesses=(witness(), witness("chat-1")), answer=Confirmed, says="2 pod(s)"),
+    Case(id="no ready pod", witnesses=(), answer=Undecided, says="no ready pod"),
+    Case(
+        id="the arguments say otherwise",
+        witnesses=(witness(asked=OLD),),
+        answer=NotEffective,
+        says="chat-0 was asked for maxNumSeqs=64, not 96",
+    ),
+    Case(
+        id="an entrypoint that overrides the flag",
+        witnesses=(witness(started=OLD),),
+        answer=NotEffective,
+        says="chat-0 reports maxNumSeqs=64 at start-up, not 96",
+    ),
+    Case(
+        id="an engine that never saw the flag",
+        witnesses=(witness(started=EngineFlags()),),
+        answer=NotEffective,
+        says="chat-0 reports maxNumSeqs=None at start-up",
+    ),
+    Case(id="a log that is gone", witnesses=(witness(started=None),), answer=Undecided, says="log of chat-0"),
+    Case(
+        id="one of two logs is gone",
+        witnesses=(witness(), witness("chat-1", started=None)),
+        answer=Undecided,
+        says="log of chat-1",
+    ),
+    Case(
+        id="a contradiction counts more than a silence",
+        witnesses=(witness(started=None), witness("chat-1", started=OLD)),
+        answer=NotEffective,
+        says="chat-1",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_the_witnesses(case: Case) -> None:
+    found = verify(Knob.MAX_NUM_SEQS, WANTED, witnesses=case.witnesses)
+    assert isinstance(found, case.answer)
+    assert case.says in (found.how if isinstance(found, Confirmed) else found.why)
+
+
+@pytest.mark.parametrize("knob", [knob for knob in Knob if knob is not Knob.REPLICAS])
+def test_each_knob_of_the_engine_is_compared(knob: Knob) -> None:
+    assert isinstance(verify(knob, WANTED, witnesses=[witness()]), Confirmed)
+    assert isinstance(verify(knob, WANTED, witnesses=[witness(started=EngineFlags())]), NotEffective)
+    assert isinstance(verify(knob, EngineKnobs(), witnesses=[witness()]), NotEffective)
