@@ -258,7 +258,7 @@ def test_an_engine_is_sampled(suffix: str) -> None:
     (service,) = answer["services"]
     assert page.scrapes >= 4
     assert (service["service"], service["model"]) == ("served", "served")
-    assert service["diagnosis"]["class"] == "ConcurrencyCapped"
+    assert (service["diagnosis"]["class"], service["diagnosis"]["confidence"]) == ("ConcurrencyCapped", "Low")
     assert any("a state is judged over 30 s" in note for note in answer["notes"])
 
 

@@ -53,6 +53,8 @@ class Engine:
     info: Mapping[str, str] = field(default_factory=lambda: {"num_gpu_blocks": "100", "block_size": "16"})
     restarted: float | None = None
     """Unix seconds at which every counter began at zero again."""
+    stopped: float = NOW
+    """Unix seconds after which no counter moves, although scrapes go on."""
 
     def samples(self) -> Iterable[tuple[Sample, float]]:
         """Every sample with its time."""
@@ -69,7 +71,7 @@ class Engine:
             if name in self.without:
                 continue
             began = self.restarted if self.restarted is not None and time >= self.restarted else BORN
-            grown = rate * (time - began)
+            grown = rate * (min(time, self.stopped) - began)
             if name.endswith("_total"):
                 yield self._sample(name, grown)
                 continue

@@ -92,7 +92,8 @@ async def _from_samples(request: Request, *, opened: Opened, place: str) -> Answ
     usual = WindowSettings()
     length = span.last - span.first
     notes = opened.notes
-    if length < usual.state:
+    doubtful = length < usual.state
+    if doubtful:
         notes += (f"only {length:.0f} s of samples: a state is judged over {usual.state} s",)
     with progress(remarks()) as bar:
         task = bar.add_task("evaluating", total=len(schedule.ticks))
@@ -100,7 +101,7 @@ async def _from_samples(request: Request, *, opened: Opened, place: str) -> Answ
             opened.recording,
             schedule=schedule,
             grouping=one_service,
-            subject=request.subject,
+            subject=replace(request.subject, doubtful=doubtful),
             settings=replace(usual, state=max(1, min(usual.state, int(length)))),
             evaluated=lambda: bar.advance(task),
         )

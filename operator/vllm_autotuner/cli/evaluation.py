@@ -4,9 +4,10 @@ Must not: hold a threshold, or print.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.moments import Schedule
 from vllm_autotuner.cli.service_groups import Grouping, ServiceName
@@ -29,6 +30,8 @@ class Subject:
     targets: Targets
     knobs: EngineKnobs
     """The flags in effect, where the user told them."""
+    doubtful: bool = False
+    """True where there are fewer samples than a state is judged over: then no answer is a confident one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ async def evaluate(
 def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[EngineKey], subject: Subject) -> None:
     observation = observe(snapshot, keys)
     named, track.history = diagnose(observation, targets=subject.targets, knobs=subject.knobs, history=track.history)
+    if subject.doubtful:
+        named = replace(named, confidence=Confidence.LOW)
     if track.last is None or track.last[1].primary is not named.primary:
         track.turns.append(Evaluated(snapshot.at, named))
     track.last = (observation, named)

@@ -1,0 +1,74 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.moments import REMOTE_TICKS, TICK, WARM_UP, Span, moment_of, recorded, remote, rfc3339
+from vllm_autotuner.diagnosis.diagnose import CONFIRMATIONS
+
+
+@pytest.mark.parametrize(
+    ("span", "at", "ticks"),
+    [
+        pytest.param(Span(100, 112), None, (102, 107, 112), id="back from the end to the start"),
+        pytest.param(Span(100, 112), 109.0, (104, 109), id="back from the moment"),
+        pytest.param(Span(100, 112), 100.0, (100,), id="the first sample alone"),
+        pytest.param(Span(100, 100), None, (100,), id="a single scrape"),
+        pytest.param(Span(100, 112), 112.9, (102, 107, 112), id="a moment typed in whole seconds"),
+    ],
+)
+def test_a_moment_of_a_recording_warms_up(span: Span, at: float | None, ticks: tuple[float, ...]) -> None:
+    assert recorded(span, at=at).ticks == ticks
+
+
+def test_a_long_recording_is_not_evaluated_from_its_beginning_for_one_moment() -> None:
+    ticks = recorded(Span(0, 86_400)).ticks
+    assert ticks[-1] - ticks[0] == WARM_UP
+
+
+@given(st.floats(0, 1e9), st.floats(0.1, 5_000), st.floats(0.1, 10_000))
+def test_a_timeline_shows_every_step_and_the_end(first: float, length: float, every: float) -> None:
+    span = Span(first, first + length)
+    if length / every > 2_000:
+        return
+    schedule = recorded(span, every=every)
+    shown = sorted(schedule.shown)
+    assert shown[-1] == span.last
+    assert all(
+        later - earlier == pytest.approx(every, abs=1e-5) for earlier, later in zip(shown, shown[1:-1], strict=False)
+    )
+    assert set(schedule.ticks) >= schedule.shown
+    assert list(schedule.ticks) == sorted(schedule.ticks)
+    gaps = [later - earlier for earlier, later in zip(schedule.ticks, schedule.ticks[1:], strict=False)]
+    assert all(gap <= TICK + 1e-5 for gap in gaps)
+
+
+def test_a_prometheus_is_asked_often_enough_to_confirm_a_change() -> None:
+    ticks = remote(1000.0).ticks
+    assert ticks[-1] == 1000.0
+    assert len(ticks) == REMOTE_TICKS > CONFIRMATIONS + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "expected"),
+    [
+        pytest.param("+90s", 1000.0, 1090.0, id="an offset"),
+        pytest.param("+1m30s", 1000.0, 1090.0, id="an offset in minutes"),
+        pytest.param("1795211087", None, 1795211087.0, id="Unix seconds"),
+        pytest.param("2026-11-20T21:44:47Z", None, 1795211087.0, id="RFC 3339"),
+        pytest.param("2026-11-20 21:44:47.500+00:00", None, 1795211087.5, id="RFC 3339 with a space"),
+    ],
+)
+def test_reads_a_moment(text: str, start: float | None, expected: float) -> None:
+    assert moment_of(text, start=start) == expected
+
+
+@pytest.mark.parametrize("text", ["", "+", "+90", "now", "-5", "inf", "1e300", "2026-11-20", "2026-13-20T00:00:00Z"])
+def test_refuses_what_is_no_moment(text: str) -> None:
+    with pytest.raises(CommandError, match="--at"):
+        moment_of(text, start=1000.0)
+
+
+def test_writes_times_to_the_millisecond() -> None:
+    assert rfc3339(1795211087) == "2026-11-20T21:44:47Z"
+    assert rfc3339(1795211087.25) == "2026-11-20T21:44:47.250Z"
