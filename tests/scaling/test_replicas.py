@@ -1,0 +1,181 @@
+"""How many replicas: out when waiting lasts, in only from idleness, never on what replicas do not help."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.builders import NOW as AT
+from tests.builders import WINDOW, engine, observation
+from tests.planning.situations import diagnosis, scaling
+
+from vllm_autotuner.api.spec import ScaleIn, ScaleOut
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.scaling.replicas import SCALE_OUT_ON, Scale, desired_replicas
+
+NOW = datetime.fromtimestamp(AT, tz=UTC)
+WAITING = observation(engine(running=39.0, waiting=9.0, finished=30.0))
+
+
+def growing(waiting: float) -> Observation:
+    """30 requests finish in the window, and the queue grows by `waiting`."""
+    queue = [waiting * scrape / 14 for scrape in range(15)]
+    return observation(engine(running=39.0, waiting=queue, finished=30.0))
+
+
+def desired(
+    primary: DiagnosisClass = DiagnosisClass.OVERLOADED,
+    *,
+    held: float = 0.0,
+    current: int = 2,
+    ready: int | None = None,
+    low: int = 1,
+    high: int = 8,
+    seen: Observation = WAITING,
+    **changed: Any,
+) -> Scale:
+    return desired_replicas(
+        current=current,
+        ready=current if ready is None else ready,
+        scaling=scaling(low, high).model_copy(update=changed),
+        diagnosis=diagnosis(primary, since=AT - held),
+        observation=seen,
+        now=NOW,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    id: str
+    replicas: int
+    given: Mapping[str, Any] = field(default_factory=dict)
+    says: str = ""
+
+
+PATIENT = ScaleOut(waiting_for=timedelta(minutes=2))
+
+CASES = (
+    Case(id="requests wait: one more", replicas=3, says="requests have been waiting for capacity: A sentence."),
+    Case(
+        id="not as long as was asked for",
+        given={"scale_out": PATIENT, "held": 89},
+        replicas=2,
+        says="waiting for 119 s so far",
+    ),
+    Case(id="as long as was asked for", given={"scale_out": PATIENT, "held": 90}, replicas=3),
+    Case(
+        id="replicas that are starting are supply",
+        given={"current": 4, "ready": 3},
+        replicas=4,
+        says="1 replica(s) are still starting",
+    ),
+    Case(id="never past the maximum", given={"current": 8}, replicas=8, says="at scaling.maxReplicas (8)"),
+    Case(
+        id="twice the arrivals: twice the replicas",
+        given={"seen": growing(30.0)},
+        replicas=4,
+    ),
+    Case(id="five times the arrivals: no more than doubled", given={"seen": growing(150.0)}, replicas=4),
+    Case(id="doubling stops at the maximum", given={"seen": growing(150.0), "high": 3}, replicas=3),
+    Case(
+        id="arrivals that nobody counted ask for one more",
+        given={"seen": observation(engine(waiting=9.0, finished=None))},
+        replicas=3,
+    ),
+    Case(id="nothing finished: one more", given={"seen": observation(engine(waiting=9.0, finished=0.0))}, replicas=3),
+    Case(
+        id="idle, but not for long",
+        given={"primary": DiagnosisClass.IDLE, "held": 599},
+        replicas=2,
+        says="Idle needs no other number",
+    ),
+    Case(
+        id="idle for ten minutes: down to the minimum",
+        given={"primary": DiagnosisClass.IDLE, "held": 600, "current": 5},
+        replicas=1,
+        says="idle for 600 s",
+    ),
+    Case(
+        id="idle for as long as the user says",
+        given={
+            "primary": DiagnosisClass.IDLE,
+            "held": 60,
+            "scale_in": ScaleIn(stabilization=timedelta(minutes=1)),
+        },
+        replicas=1,
+    ),
+    Case(
+        id="idle at the minimum",
+        given={"primary": DiagnosisClass.IDLE, "held": 9000, "low": 2},
+        replicas=2,
+        says="at scaling.minReplicas",
+    ),
+    Case(
+        id="more than the user allows comes back at once",
+        given={"current": 9, "primary": DiagnosisClass.HEALTHY},
+        replicas=8,
+        says="spec.scaling allows 1 to 8",
+    ),
+    Case(
+        id="fewer than the user allows, too",
+        given={"current": 1, "low": 3, "primary": DiagnosisClass.METRICS_BLIND},
+        replicas=3,
+        says="spec.scaling allows 3 to 8",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_how_many(case: Case) -> None:
+    found = desired(**case.given)
+    assert found.replicas == case.replicas
+    assert case.says in found.reason
+
+
+@pytest.mark.parametrize("primary", sorted(set(DiagnosisClass) - SCALE_OUT_ON))
+def test_classes_that_never_scale_out(primary: DiagnosisClass) -> None:
+    """A hang, a queue for something else, silence: no number of replicas helps."""
+    assert desired(primary, held=100_000.0, current=1, seen=growing(500.0)).replicas == 1
+
+
+def test_which_classes_scale_out() -> None:
+    assert {
+        DiagnosisClass.OVERLOADED,
+        DiagnosisClass.KV_CACHE_SATURATED,
+        DiagnosisClass.CONCURRENCY_CAPPED,
+    } == SCALE_OUT_ON
+
+
+@given(
+    st.sampled_from(DiagnosisClass),
+    st.floats(0, 1e5),
+    st.integers(1, 50),
+    st.integers(0, 50),
+    st.integers(1, 20),
+    st.integers(0, 20),
+    st.floats(0, 1000),
+)
+def test_the_number_is_always_inside_the_bounds_and_one_step_away(
+    primary: DiagnosisClass, held: float, current: int, ready: int, low: int, more: int, waiting: float
+) -> None:
+    high = low + more
+    found = desired(
+        primary, held=held, current=current, ready=min(ready, current), low=low, high=high, seen=growing(waiting)
+    ).replicas
+    assert low <= found <= high
+    inside = max(low, min(high, current))
+    assert found <= max(inside + 1, inside * 2)
+    if ready < current and primary in SCALE_OUT_ON:
+        assert found <= inside
+
+
+def test_the_window_itself_counts_as_waiting() -> None:
+    """The class says that requests waited through the window before it was named."""
+    patient = ScaleOut(waiting_for=timedelta(seconds=WINDOW))
+    assert desired(held=0.0, scale_out=patient).replicas == 3
+    shorter = replace(WAITING, window=WINDOW - 1)
+    assert desired(held=0.0, scale_out=patient, seen=shorter).replicas == 2
