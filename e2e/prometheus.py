@@ -6,6 +6,7 @@ Must not: decide what a query means; it hands back what Prometheus answered.
 
 import gzip
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -64,8 +65,7 @@ class Prometheus:
     async def start(self) -> None:
         """Start, and wait until queries are answered. Raises StartError when it dies or stays silent."""
         self._data.mkdir(parents=True, exist_ok=True)
-        config = self._data / "prometheus.yml"
-        config.write_text(yaml.safe_dump(dict(self._config), sort_keys=False), encoding="utf-8")
+        config = self._write(self._config)
         command = [
             str(self._binary),
             f"--config.file={config}",
@@ -95,6 +95,16 @@ class Prometheus:
     def resume(self) -> None:
         """Let it go on; the samples of the pause are missing."""
         self._processes.resume(self._name)
+
+    def reconfigure(self, config: Mapping[str, object] | None = None) -> None:
+        """Let the running server follow another configuration; without one, its first again."""
+        self._write(self._config if config is None else config)
+        self._processes.identity(self._name).signal(signal.SIGHUP)
+
+    def _write(self, config: Mapping[str, object]) -> Path:
+        path = self._data / "prometheus.yml"
+        path.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
+        return path
 
     def query(self, expression: str, *, at: float | None = None, timeout: float = 10) -> list[Sample]:
         """Run an instant query at a Unix time (now when None).

@@ -7,15 +7,18 @@ Must not: let a scene touch what another one depends on. Who ends the operator o
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pytest
 
+from e2e import odd_engines
+from e2e.bed import DEFAULT_IMAGES, Bed
 from e2e.monitor import Monitor
 from e2e.operator_account import vllm_service
-from e2e.stage import ENGINE_IMAGE, MODEL, NotSeen, Stage, condition, engine_env, until
+from e2e.stage import ENGINE_IMAGE, MODEL, SIMULATED_ENGINE, NotSeen, Stage, condition, engine_env, until
 from vllm_autotuner.engine.flags import EngineFlags, parse_flags
 from vllm_autotuner.simulation.load import Load, Traffic
 
@@ -150,6 +153,21 @@ class Play:
 
 
 Scene = Callable[[Play], Awaitable[None]]
+
+
+@asynccontextmanager
+async def staged(bed: Bed, namespace: str, *, operator: Sequence[str] = ()) -> AsyncIterator[Play]:
+    """A stage in a namespace of its own, with ticks of a second; `operator` adds to the operator's arguments."""
+    bed.set_images([*DEFAULT_IMAGES, SIMULATED_ENGINE, *odd_engines.ROWS])
+    bed.create_namespace(namespace)
+    try:
+        stage = Stage(bed, namespace, interval="1s", window="6s", operator=f"operator-{namespace}")
+        async with stage, Monitor(stage) as monitor:
+            stage.start_operator(*operator)
+            yield Play(stage, monitor)
+    finally:
+        bed.delete_namespace(namespace)
+        bed.set_images(DEFAULT_IMAGES)
 
 
 @dataclass(slots=True)

@@ -8,32 +8,23 @@ import pytest
 import pytest_asyncio
 
 from e2e import odd_engines
-from e2e.bed import DEFAULT_IMAGES, Bed
+from e2e.bed import Bed
 from e2e.errors import CommandError
-from e2e.monitor import Monitor
-from e2e.side_by_side import CROWD, PATIENCE, Play, Playing, change_of, degrading, selected_scenes, side_by_side
-from e2e.stage import SIMULATED_ENGINE, Stage, condition, until
+from e2e.side_by_side import CROWD, PATIENCE, Play, Playing, change_of, degrading, selected_scenes, side_by_side, staged
+from e2e.stage import condition, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-NAMESPACE = "faults"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def playing(bed: Bed, request: pytest.FixtureRequest) -> AsyncIterator[Playing]:
     """One stage, and on it every scene at once."""
-    bed.set_images([*DEFAULT_IMAGES, SIMULATED_ENGINE, *odd_engines.ROWS])
-    bed.create_namespace(NAMESPACE)
     playing = Playing()
-    try:
-        async with Stage(bed, NAMESPACE, interval="1s", window="6s") as stage, Monitor(stage) as monitor:
-            stage.start_operator()
-            for scene in selected_scenes(request):
-                playing.start(scene, Play(stage, monitor))
-            yield playing
-            await playing.end()
-    finally:
-        bed.delete_namespace(NAMESPACE)
-        bed.set_images(DEFAULT_IMAGES)
+    async with staged(bed, "faults") as play:
+        for scene in selected_scenes(request):
+            playing.start(scene, Play(play.stage, play.monitor))
+        yield playing
+        await playing.end()
 
 
 @side_by_side
