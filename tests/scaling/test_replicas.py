@@ -36,11 +36,13 @@ def desired(
     low: int = 1,
     high: int = 8,
     seen: Observation = WAITING,
+    newest: float | None = None,
     **changed: Any,
 ) -> Scale:
     return desired_replicas(
         current=current,
         ready=current if ready is None else ready,
+        newest_since=None if newest is None else NOW - timedelta(seconds=newest),
         scaling=scaling(low, high).model_copy(update=changed),
         diagnosis=diagnosis(primary, since=AT - held),
         observation=seen,
@@ -73,6 +75,13 @@ CASES = (
         replicas=4,
         says="1 replica(s) are still starting",
     ),
+    Case(
+        id="a replica that has just come counts, too: what waits may be from before it",
+        given={"held": 300, "newest": 29},
+        replicas=2,
+        says="waiting for 29 s so far",
+    ),
+    Case(id="requests still wait half a minute after it came", given={"held": 300, "newest": 30}, replicas=3),
     Case(id="never past the maximum", given={"current": 8}, replicas=8, says="at scaling.maxReplicas (8)"),
     Case(
         id="twice the arrivals: twice the replicas",

@@ -41,6 +41,8 @@ class Rollout:
     """Why new pods do not start, by their own log; empty while none has failed."""
     unschedulable: str = ""
     """Why new pods find no node; empty when they do."""
+    newest_since: datetime | None = None
+    """When the newest of the ready replicas became ready; None when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,7 @@ async def rollout_of(deployment: DeploymentView | None, pods: Sequence[PodView],
         replicas=deployment.replicas,
         crashed=await _cause(crashed[0], cluster=cluster) if crashed else "",
         unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), ""),
+        newest_since=max((pod.ready_since for pod in latest if pod.ready_since is not None), default=None),
     )
 
 

@@ -214,6 +214,10 @@ def _ideas(
         window=timedelta(seconds=sight.observation.window),
         approved=approved,
     )
+    scales = spec.scaling is not None and spec.tuning.mode is Mode.AUTOMATIC and not sight.paused
+    if scales and proposal is not None and proposal.knob is Knob.REPLICAS:
+        # Replicas come and go by themselves here: that is announced when it happens, and asks nobody.
+        proposal = None
     held = objections(proposal, context) if proposal is not None else ()
     if proposal is not None and proposal.knob is not Knob.REPLICAS and not held:
         status = status.model_copy(update={"recommendation": None})
@@ -223,11 +227,12 @@ def _ideas(
         return status, desired
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
         return _with_replicas(status, proposal.value), proposal.value
-    if spec.tuning.mode is not Mode.AUTOMATIC or sight.paused:
+    if not scales:
         return status, desired
     scale = desired_replicas(
         current=replicas,
         ready=sight.rollout.ready,
+        newest_since=sight.rollout.newest_since,
         scaling=spec.scaling,
         diagnosis=diagnosis,
         observation=sight.observation,

@@ -1,7 +1,7 @@
 """How many replicas the demand needs. Pure; one step at a time, and never on a class that more replicas do not help.
 
 Out when capacity waiting has lasted; in only from idleness, which is safe without a model. Replicas that are starting
-count as supply, so that a slow start does not cascade.
+count as supply, so that neither a slow start nor a fresh replica cascades.
 """
 
 import math
@@ -32,9 +32,19 @@ class Scale:
 
 
 def desired_replicas(
-    *, current: int, ready: int, scaling: Scaling, diagnosis: Diagnosis, observation: Observation, now: datetime
+    *,
+    current: int,
+    ready: int,
+    newest_since: datetime | None,
+    scaling: Scaling,
+    diagnosis: Diagnosis,
+    observation: Observation,
+    now: datetime,
 ) -> Scale:
-    """Return the number of replicas to ask for; equal to `current` when nothing is to be done."""
+    """Return the number of replicas to ask for; equal to `current` when nothing is to be done.
+
+    `newest_since`: when the newest replica became ready. Only what has waited since then has waited in spite of it.
+    """
     inside = max(scaling.min_replicas, min(scaling.max_replicas, current))
     if inside != current:
         return Scale(replicas=inside, reason=f"spec.scaling allows {scaling.min_replicas} to {scaling.max_replicas}")
@@ -47,6 +57,8 @@ def desired_replicas(
         return Scale(replicas=current, reason=f"{diagnosis.primary.value} needs no other number of replicas")
     # The class itself says that requests waited through most of the window before it was named.
     waited = held + timedelta(seconds=observation.window)
+    if newest_since is not None:
+        waited = min(waited, now - newest_since)
     if waited < scaling.scale_out.waiting_for:
         return Scale(replicas=current, reason=f"waiting for {waited.total_seconds():.0f} s so far")
     if ready < current:

@@ -1,0 +1,211 @@
+"""One service over many ticks of `decide`, without API server, Prometheus or time: the workload follows at once.
+
+Every status is sent through its wire form, and checked against what must hold for any status ever written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.api.cases import changed
+from tests.builders import NOW as AT
+from tests.builders import WINDOW, engine, latency, no_answer, nobody, observation
+
+from vllm_autotuner.api.conditions import Condition, ConditionStatus, ConditionType, kstatus_violations
+from vllm_autotuner.api.model import to_wire
+from vllm_autotuner.api.service import VLLMService, parse_service
+from vllm_autotuner.api.status import VLLMServiceStatus, parse_status
+from vllm_autotuner.change.effective import effective_knobs
+from vllm_autotuner.change.machine import Rollout
+from vllm_autotuner.change.verification import Confirmed, Verification
+from vllm_autotuner.cluster.events import Event
+from vllm_autotuner.control.announcing import announcements
+from vllm_autotuner.control.looking import approved_id, hash_of, is_paused
+from vllm_autotuner.control.remembering import Memories
+from vllm_autotuner.control.sight import Sight, wanted_replicas
+from vllm_autotuner.control.tick import Decision, decide
+from vllm_autotuner.diagnosis.diagnose import History
+from vllm_autotuner.observation.observation import Observation
+
+START = datetime.fromtimestamp(AT, tz=UTC)
+TICK = timedelta(seconds=15)
+
+SPEC: Mapping[str, Any] = {
+    "model": {"name": "Qwen/Qwen3-0.6B"},
+    "engine": {"image": "vllm/vllm-openai:v0.32.0", "maxNumSeqs": 64},
+    "replicas": 1,
+    "objectives": {"ttft": {"target": "2s"}, "tpot": {"target": "50ms"}},
+    "tuning": {
+        "mode": "Automatic",
+        "maxNumSeqs": {"min": 16, "max": 256},
+        "strategy": {"warmUp": "15s", "analysis": "90s"},
+    },
+}
+SCALED: Mapping[str, Any] = {"replicas": ..., "scaling": {"minReplicas": 1, "maxReplicas": 8}}
+
+CAPPED = observation(engine(running=64.0, waiting=100.0, kv=0.32), ttft=latency(6.0))
+"""Every seat is taken, the pool is a third full: 128 seats help."""
+HELPED = observation(engine(running=120.0, kv=0.6), ttft=latency(0.4), tpot=latency(0.03), itl=latency(0.03))
+HARMED = observation(engine(running=128.0, kv=0.64), ttft=latency(0.4), tpot=latency(0.09), itl=latency(0.09))
+"""The queue is gone, and tokens come at 90 ms: over their objective of 50."""
+OVERLOADED = observation(engine(running=39.0, waiting=9.0), ttft=latency(6.0))
+HEALTHY = observation()
+IDLE = observation(engine(running=0.0, kv=0.0, finished=0.0, generation_tokens=0.0, prompt_tokens=0.0))
+WEDGED = observation(engine(running=39.0, waiting=9.0, stalled_for=200.0))
+DEFERRED = observation(engine(deferred=7.0))
+BLIND = observation(problem=no_answer())
+NO_SERIES = nobody()
+UNCLEAR = observation(ttft=latency(9.0))
+
+
+@dataclass
+class Desk:
+    """What the API server would hold, and what the leader would remember."""
+
+    spec: dict[str, Any] = field(default_factory=lambda: changed(SPEC, {}))
+    generation: int = 1
+    status: dict[str, Any] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    history: History = field(default_factory=History)
+    now: datetime = START
+    watching_since: datetime = START - timedelta(hours=1)
+    events: list[Event] = field(default_factory=list)
+    writes: int = 0
+    last: Decision | None = None
+    newest_since: datetime = START
+
+    def edit(self, **changes: Any) -> None:
+        """A user's edit; `__` stands for a dot."""
+        self.spec = changed(self.spec, {name.replace("__", "."): value for name, value in changes.items()})
+        self.generation += 1
+
+    @property
+    def service(self) -> VLLMService:
+        raw = {
+            "metadata": {
+                "name": "chat",
+                "namespace": "prod",
+                "uid": "u-1",
+                "generation": self.generation,
+                "annotations": self.annotations,
+            },
+            "spec": self.spec,
+            "status": self.status,
+        }
+        parsed = parse_service(raw)
+        assert isinstance(parsed, VLLMService), parsed
+        return parsed
+
+    @property
+    def read(self) -> VLLMServiceStatus:
+        return parse_status(self.status)
+
+    @property
+    def seats(self) -> int | None:
+        """What the workload is asked to run now."""
+        return effective_knobs(self.service.spec, self.read).max_num_seqs
+
+    @property
+    def replicas(self) -> int | None:
+        return wanted_replicas(self.service, self.read)
+
+    def rollout(self, **changes: Any) -> Rollout:
+        """Of a Deployment that follows at once, but for what is named."""
+        service = self.service
+        count = wanted_replicas(service, service.status) or 0
+        follows = Rollout(
+            config_hash=hash_of(service, effective_knobs(service.spec, service.status)),
+            rolled_out=True,
+            settled=True,
+            ready=count,
+            replicas=count,
+            newest_since=self.newest_since,
+        )
+        return replace(follows, **changes)
+
+    def sight(
+        self, seen: Observation, *, rollout: Rollout | None = None, verification: Verification | None = None
+    ) -> Sight:
+        service = self.service
+        where = rollout if rollout is not None else self.rollout()
+        return Sight(
+            service=service,
+            observation=replace(seen, at=self.now.timestamp()),
+            rollout=where,
+            verification=verification or Confirmed("1 pod(s) report it"),
+            history=self.history,
+            hash_of=lambda knobs: hash_of(service, knobs),
+            hash_version=1,
+            paused=is_paused(service),
+            approved=approved_id(service),
+            now=self.now,
+            watching_since=self.watching_since,
+            epoch=1,
+            pods=where.ready,
+            selector="vllm-autotuner.dev/service=chat",
+        )
+
+    def tick(
+        self, seen: Observation, *, rollout: Rollout | None = None, verification: Verification | None = None
+    ) -> Decision:
+        """One tick, a quarter of a minute after the one before."""
+        self.now += TICK
+        service = self.service
+        decision = decide(self.sight(seen, rollout=rollout, verification=verification))
+        self.history, self.last = decision.history, decision
+        self.events += announcements(service, decision.status, ended=decision.ended)
+        written = to_wire(decision.status)
+        assert parse_status(written) == decision.status, (
+            "the status does not survive the way to the API server and back"
+        )
+        assert kstatus_violations(decision.status, self.generation) == []
+        self.writes += written != self.status
+        before, self.status = self.replicas, written
+        if self.replicas != before:
+            self.newest_since = self.now
+        return decision
+
+    def ticks(self, count: int, seen: Observation, **changed: Any) -> Decision:
+        for _ in range(count):
+            self.tick(seen, **changed)
+        assert self.last is not None
+        return self.last
+
+    def until(self, state: str | None, seen: Observation, *, at_most: int = 40) -> None:
+        """Tick until the active change is in `state` (None: there is none)."""
+        states = []
+        for _ in range(at_most):
+            self.tick(seen)
+            change = self.read.active_change
+            states.append(change.state.value if change is not None else None)
+            if states[-1] == state:
+                return
+        raise AssertionError(f"never {state}: {states}")
+
+    def restart(self) -> None:
+        """Another leader: nothing survives but the status."""
+        self.history, self.watching_since = Memories().of(self.service), self.now
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        return next((one for one in self.read.conditions if one.type == kind), None)
+
+    def is_true(self, kind: ConditionType) -> bool:
+        found = self.condition(kind)
+        return found is not None and found.status is ConditionStatus.TRUE
+
+    @property
+    def reasons(self) -> list[str]:
+        return [event.reason for event in self.events]
+
+
+def desk(**changes: Any) -> Desk:
+    """A service with SPEC but for what is named; `__` stands for a dot."""
+    return Desk(spec=changed(SPEC, {name.replace("__", "."): value for name, value in changes.items()}))
+
+
+def scaled(**changes: Any) -> Desk:
+    return desk(**{**SCALED, **changes})
+
+
+assert timedelta(seconds=WINDOW) == 2 * TICK
