@@ -25,7 +25,7 @@ class Screen:
             self.console.width = WIDTH
         self._live = None if plain or not self.console.is_terminal else Live(console=self.console, auto_refresh=False)
         self._began = time.monotonic()
-        self._lines: list[Text] = []
+        self._told: list[Any] = []
         self._services: Mapping[str, Mapping[str, Any]] = {}
 
     def __enter__(self) -> Self:
@@ -40,8 +40,8 @@ class Screen:
             self._live.update(Text(""), refresh=True)
             self._live.stop()
             # What scrolled by in the live view stays readable afterwards.
-            for line in self._lines:
-                self.console.print(line)
+            for each in self._told:
+                self.console.print(each)
 
     @property
     def seconds(self) -> float:
@@ -71,12 +71,14 @@ class Screen:
 
     def print(self, *renderables: Any) -> None:
         """Print below everything."""
-        for each in renderables:
-            self.console.print(each)
+        self._told += renderables
+        if self._live is None:
+            for each in renderables:
+                self.console.print(each)
 
     def _line(self, text: Text) -> None:
         stamped = Text(f"{self.seconds:5.0f} s  ", style="dim") + text
-        self._lines.append(stamped)
+        self._told.append(stamped)
         if self._live is None:
             self.console.print(stamped)
         self._refresh()
@@ -84,7 +86,8 @@ class Screen:
     def _refresh(self) -> None:
         if self._live is None:
             return
-        story = Panel(Group(*self._lines[-LINES_KEPT:]), title="vllm-autotuner: the main job")
+        lines = [each for each in self._told if isinstance(each, Text)]
+        story = Panel(Group(*lines[-LINES_KEPT:]), title="vllm-autotuner: the main job")
         self._live.update(Group(story, services_table(self._services)), refresh=True)
 
 

@@ -6,10 +6,11 @@ from typing import Final
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.objectives import Target, Targets
+from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured, NoData, Reading
 
-__all__ = ["Case", "Sustained", "kv_max", "kv_mean", "seats_taken_share", "tpot_reading", "waiting_share"]
+__all__ = ["Case", "Sustained", "kv_max", "kv_mean", "seats_taken_share", "tpot_reading", "tpot_tail", "waiting_share"]
 
 FEWEST_FINISHED: Final = 10
 """Finished requests from which the per-request TPOT is preferred to the inter-token latency: it is what users feel,
@@ -93,10 +94,22 @@ def _against(case: Case, name: str, reading: Reading, target: Target) -> Evidenc
 
 def tpot_reading(case: Case) -> Reading:
     """TPOT at the target's quantile (seconds): per request where enough have finished, else between tokens."""
-    observation, quantile = case.observation, case.targets.tpot.quantile
+    return _tpot(case).quantile(case.targets.tpot.quantile)
+
+
+def tpot_tail(case: Case) -> float:
+    """TPOT at the target's quantile over its own mean, at least 1: a step-time model knows means only."""
+    at_quantile, mean = tpot_reading(case), _tpot(case).mean
+    if isinstance(at_quantile, Measured) and isinstance(mean, Measured) and mean.value > 0:
+        return max(1.0, at_quantile.value / mean.value)
+    return 1.0
+
+
+def _tpot(case: Case) -> Distribution:
+    observation = case.observation
     if observation.tpot.count >= FEWEST_FINISHED and observation.tpot.buckets:
-        return observation.tpot.quantile(quantile)
-    return observation.itl.quantile(quantile)
+        return observation.tpot
+    return observation.itl
 
 
 def waiting_share(engine: EngineWindow) -> float:

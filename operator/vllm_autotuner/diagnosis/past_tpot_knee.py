@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, tpot_reading
+from vllm_autotuner.diagnosis.case import Case, tpot_reading, tpot_tail
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
@@ -46,9 +46,7 @@ class PastTPOTKnee:
         match model:
             case StepTime():
                 # The objective is about a quantile, the model about the mean: carry the ratio of the two over.
-                mean = case.observation.itl.mean
-                tail = reading.value / mean.value if isinstance(mean, Measured) and mean.value > 0 else 1.0
-                knee = largest_batch_within(model, target=target.seconds / max(tail, 1.0))
+                knee = largest_batch_within(model, target=target.seconds / tpot_tail(case))
                 if knee is None:
                     return Fails()
                 if knee >= batch:

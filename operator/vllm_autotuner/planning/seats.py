@@ -12,7 +12,7 @@ from typing import Final
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import IntBounds
 from vllm_autotuner.api.status import ChangeTarget, Confidence
-from vllm_autotuner.diagnosis.case import Case, tpot_reading
+from vllm_autotuner.diagnosis.case import Case, tpot_tail
 from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.knee import largest_batch_within
@@ -144,12 +144,7 @@ def _mean_running(engine: EngineWindow) -> float:
 
 
 def _tail(situation: Situation) -> float:
-    """The ratio of TPOT at the objective's quantile to its mean, at least 1: the model knows means only."""
-    case = Case(observation=situation.observation, targets=situation.targets, knobs=situation.knobs)
-    at_quantile, mean = tpot_reading(case), situation.observation.itl.mean
-    if isinstance(at_quantile, Measured) and isinstance(mean, Measured) and mean.value > 0:
-        return max(1.0, at_quantile.value / mean.value)
-    return 1.0
+    return tpot_tail(Case(observation=situation.observation, targets=situation.targets, knobs=situation.knobs))
 
 
 def _knee(model: StepTimeFit, *, situation: Situation, tail: float) -> int | None:
