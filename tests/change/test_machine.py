@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.change.worlds import NOW, OLD, analysis, change, rollout, seen, silent, world
+from tests.change.worlds import NOW, OLD, STRATEGY, analysis, change, rollout, seen, silent, world
 
 from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome
 from vllm_autotuner.change.edges import EDGES, IllegalMove, moved
@@ -248,6 +248,15 @@ CASES = (
         change={"resume_state": ANALYZING},
         world={"paused": True},
     ),
+    Case(
+        id="paused for longer than a day: undone without blame",
+        state=HELD,
+        change={"resume_state": ANALYZING, "state_reason": "paused", **LATE},
+        world={"paused": True},
+        to=ROLLING_BACK,
+        why="paused for too long",
+        harmful=None,
+    ),
     Case(id="what was held is not written", state=HELD, change={}, to=ANALYZING, why="resumed"),
     Case(
         id="what was held was edited into nonsense",
@@ -362,6 +371,31 @@ def test_held_keeps_the_time_that_was_left() -> None:
     resumed = advance(held, world(later)).change
     assert resumed.deadline == later + left
     assert (resumed.resume_state, resumed.remaining_seconds) == (None, None)
+
+
+def test_a_pause_may_last_a_day_and_silence_only_its_budget() -> None:
+    minutes, day = STRATEGY.data_budget, timedelta(hours=24)
+    held = advance(change(ANALYZING), world(paused=True)).change
+    assert (held.state_reason, held.deadline) == ("paused", NOW + day)
+    later = NOW + timedelta(hours=3)
+    blind = advance(held, world(later, paused=True, blind=True)).change
+    assert (blind.state_reason, blind.deadline) == ("metrics are missing", later + minutes)
+    paused = advance(blind, world(later, paused=True)).change
+    assert (paused.state_reason, paused.deadline) == ("paused", later + day)
+    assert paused.remaining_seconds == held.remaining_seconds
+
+
+def test_time_in_which_nobody_looked_is_no_part_of_the_analysis() -> None:
+    """An operator that was away for an hour goes on where it was, and does not call the candidate unclear."""
+    given = change(ANALYZING, analysis=analysis(good=1), deadline=NOW + timedelta(minutes=10))
+    back = NOW + timedelta(hours=1)
+    worlds = (world(back + timedelta(seconds=15 * tick)) for tick in range(60))
+    states, after, ending = run(given, worlds)
+    assert (states, ending.outcome if ending else None) == ([ANALYZING], Outcome.SUCCEEDED)
+    assert after.analysis is not None
+    assert after.analysis.windows_good >= 3
+    seen_all_along = advance(given, world(NOW + timedelta(seconds=30))).change
+    assert seen_all_along.deadline == given.deadline
 
 
 def run(change: ActiveChange, worlds: Iterator[World]) -> tuple[list[ChangeState], ActiveChange, Ending | None]:

@@ -21,6 +21,11 @@ __all__ = ["Ending", "Rollout", "World", "advance"]
 
 VERIFY_WITHIN: Final = timedelta(minutes=3)
 """How long the start-up log may stay unreadable before the pods' arguments alone must do. Guardrails 8.1."""
+PAUSED_FOR_AT_MOST: Final = timedelta(hours=24)
+"""A person who pauses comes back within a day; then the candidate stops serving untried. Guardrails 8.1 (Held)."""
+BLIND: Final = "metrics are missing"
+PAUSED: Final = "paused"
+"""Why a change is held; also the beginning of what is said when it takes too long."""
 BAD_IN_A_ROW: Final = 3
 """Bad windows in a row that end the experiment at once. Our choice: one is chance, three are harm."""
 
@@ -83,7 +88,7 @@ def advance(change: ActiveChange, world: World) -> Step:
     if change.state is ChangeState.PROPOSED:
         # This version begins with Provisioning: another one wrote this, and nothing was touched yet.
         return Step(change, Ending(outcome=Outcome.REJECTED, reason="proposed by another version of the operator"))
-    if world.abort and change.state is not ChangeState.ROLLING_BACK:
+    if world.abort:
         return Step(_back(change, world.abort, world=world))
     if world.rollout.crashed and change.state is not ChangeState.ROLLING_BACK:
         starting = change.state in (ChangeState.PROVISIONING, ChangeState.VERIFYING)
@@ -145,7 +150,7 @@ def _verify(change: ActiveChange, world: World) -> ActiveChange:
 
 def _warm_up(change: ActiveChange, world: World) -> ActiveChange:
     if world.paused:
-        return _hold(change, "paused", world=world)
+        return _hold(change, PAUSED, world=world)
     if not _late(change, world):
         return change
     analyzing = moved(change, ChangeState.ANALYZING, why="measuring", now=world.now, limit=2 * world.strategy.analysis)
@@ -154,12 +159,14 @@ def _warm_up(change: ActiveChange, world: World) -> ActiveChange:
 
 def _analyze(change: ActiveChange, world: World) -> Step:
     if world.blind or world.paused:
-        return Step(_hold(change, "metrics are missing" if world.blind else "paused", world=world))
+        return Step(_hold(change, BLIND if world.blind else PAUSED, world=world))
     analysis = change.analysis or Analysis(started_at=change.state_since)
     since = max((m.at for m in analysis.last), default=analysis.started_at or world.now)
     # Windows must not overlap: one bad minute counted twice is not two bad minutes.
-    if world.now - since < timedelta(seconds=world.observation.window):
+    window = timedelta(seconds=world.observation.window)
+    if world.now - since < window:
         return Step(change)
+    change = _without_unseen(change, looked=max(since, change.state_since or since), window=window, now=world.now)
     found = measure(world.observation, targets=world.targets)
     verdict = judge_window(found, before=change.baseline, targets=world.targets, target=change.target)
     analysis = _counted(analysis, verdict).model_copy(update={"last": (*analysis.last, found)[-MEASUREMENTS_LENGTH:]})
@@ -188,6 +195,14 @@ def _analyze(change: ActiveChange, world: World) -> Step:
             assert_never(unreachable)
 
 
+def _without_unseen(change: ActiveChange, *, looked: datetime, window: timedelta, now: datetime) -> ActiveChange:
+    """Time in which nobody looked (a leader died, another took over) is no part of the time to find a verdict."""
+    unseen = now - looked - window
+    if unseen <= window or change.deadline is None:
+        return change
+    return change.model_copy(update={"deadline": change.deadline + unseen})
+
+
 def _counted(analysis: Analysis, verdict: WindowVerdict) -> Analysis:
     match verdict:
         case WindowVerdict.GOOD:
@@ -205,8 +220,12 @@ def _counted(analysis: Analysis, verdict: WindowVerdict) -> Analysis:
 
 def _hold(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
     remaining = 0.0 if change.deadline is None else max(0.0, (change.deadline - world.now).total_seconds())
-    held = moved(change, ChangeState.HELD, why=why, now=world.now, limit=world.strategy.data_budget)
+    held = moved(change, ChangeState.HELD, why=why, now=world.now, limit=_patience(why, world))
     return held.model_copy(update={"resume_state": change.state, "remaining_seconds": remaining})
+
+
+def _patience(why: str, world: World) -> timedelta:
+    return PAUSED_FOR_AT_MOST if why == PAUSED else world.strategy.data_budget
 
 
 def _held(change: ActiveChange, world: World) -> ActiveChange:
@@ -217,8 +236,15 @@ def _held(change: ActiveChange, world: World) -> ActiveChange:
         state = ChangeState.WARMING_UP if warming else ChangeState.ANALYZING
         resumed = moved(change, state, why="resumed", now=world.now, limit=remaining)
         return resumed.model_copy(update={"resume_state": None, "remaining_seconds": None})
-    # Silence is not the candidate's fault: undone, but not remembered against it.
-    return _back(change, f"{change.state_reason} for too long", world=world) if _late(change, world) else change
+    if _late(change, world):
+        # Neither silence nor a pause is the candidate's fault: undone, but not remembered against it.
+        return _back(change, f"{change.state_reason} for too long", world=world)
+    why = BLIND if world.blind else PAUSED
+    if {change.state_reason, why} == {BLIND, PAUSED}:
+        # Metrics went missing under a pause, or came back: each has its own patience, and a person's is longer.
+        update = {"state_reason": why, "state_since": world.now, "deadline": world.now + _patience(why, world)}
+        return change.model_copy(update=update)
+    return change
 
 
 def _roll_back(change: ActiveChange, world: World) -> Step:
