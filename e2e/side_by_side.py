@@ -7,8 +7,8 @@ Must not: let a scene touch what another one depends on. Who ends the operator o
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -158,7 +158,6 @@ Scene = Callable[[Play], Awaitable[None]]
 @asynccontextmanager
 async def staged(bed: Bed, namespace: str, *, operator: Sequence[str] = ()) -> AsyncIterator[Play]:
     """A stage in a namespace of its own, with ticks of a second; `operator` adds to the operator's arguments."""
-    bed.set_images([*DEFAULT_IMAGES, SIMULATED_ENGINE, *odd_engines.ROWS])
     bed.create_namespace(namespace)
     try:
         stage = Stage(bed, namespace, interval="1s", window="6s", operator=f"operator-{namespace}")
@@ -167,6 +166,15 @@ async def staged(bed: Bed, namespace: str, *, operator: Sequence[str] = ()) -> A
             yield Play(stage, monitor)
     finally:
         bed.delete_namespace(namespace)
+
+
+@contextmanager
+def simulated_engines(bed: Bed) -> Iterator[None]:
+    """Let the bed run simulated engines, also odd ones, under the images that the services name."""
+    bed.set_images([*DEFAULT_IMAGES, SIMULATED_ENGINE, *odd_engines.ROWS])
+    try:
+        yield
+    finally:
         bed.set_images(DEFAULT_IMAGES)
 
 

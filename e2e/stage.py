@@ -106,16 +106,23 @@ class Stage:
         return self._api
 
     @property
-    def _standby(self) -> str:
+    def kubeconfig(self) -> Path:
+        """The operator's own, with the rights of its chart."""
+        assert self._kubeconfig is not None
+        return self._kubeconfig
+
+    @property
+    def standby(self) -> str:
+        """Name of the standby's process."""
         return f"{self.operator}-standby"
 
     def start_operator(self, *arguments: str, standby: bool = False) -> None:
         """Start the operator under its own ServiceAccount; again after `kill_operator`; a second one as standby."""
         self.bed.processes.start(
-            self._standby if standby else self.operator,
+            self.standby if standby else self.operator,
             [
                 *(sys.executable, "-m", "vllm_autotuner", "run"),
-                *("--kubeconfig", str(self._kubeconfig)),
+                *("--kubeconfig", str(self.kubeconfig)),
                 *("--prometheus-url", self.bed.prometheus_url),
                 *("--interval", self.interval, "--window", self.window),
                 *("--namespace", self.namespace),
@@ -140,7 +147,7 @@ class Stage:
 
     def stop_operator(self) -> None:
         """End the operator in order, and its standby."""
-        for name in (self._standby, self.operator):
+        for name in (self.standby, self.operator):
             if name in self.bed.processes.names():
                 self.bed.processes.stop(name, grace=10)
 

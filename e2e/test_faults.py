@@ -10,7 +10,18 @@ import pytest_asyncio
 from e2e import odd_engines
 from e2e.bed import Bed
 from e2e.errors import CommandError
-from e2e.side_by_side import CROWD, PATIENCE, Play, Playing, change_of, degrading, selected_scenes, side_by_side, staged
+from e2e.side_by_side import (
+    CROWD,
+    PATIENCE,
+    Play,
+    Playing,
+    change_of,
+    degrading,
+    selected_scenes,
+    side_by_side,
+    simulated_engines,
+    staged,
+)
 from e2e.stage import condition, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -20,11 +31,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def playing(bed: Bed, request: pytest.FixtureRequest) -> AsyncIterator[Playing]:
     """One stage, and on it every scene at once."""
     playing = Playing()
-    async with staged(bed, "faults") as play:
-        for scene in selected_scenes(request):
-            playing.start(scene, Play(play.stage, play.monitor))
-        yield playing
-        await playing.end()
+    with simulated_engines(bed):
+        async with staged(bed, "faults") as play:
+            for scene in selected_scenes(request):
+                playing.start(scene, Play(play.stage, play.monitor))
+            yield playing
+            await playing.end()
 
 
 @side_by_side
@@ -34,6 +46,7 @@ async def test_a_change_that_helps_is_kept(play: Play) -> None:
     entry = await play.finished("helped")
     assert (entry["outcome"], entry["fromValue"], entry["toValue"]) == ("Succeeded", "4", "8")
     await play.rolled_out("helped", seats=8)
+    assert (await play.stage.deployment("helped"))["metadata"]["generation"] == 2
     assert len(await play.events("helped", "ChangeStarted")) == 1
     assert play.monitor.states("helped") == ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
     play.served_all_along("helped")
@@ -45,6 +58,7 @@ async def test_a_change_that_hurts_is_rolled_back_and_remembered(play: Play) -> 
     entry = await play.finished("hurt")
     assert (entry["outcome"], entry["toValue"]) == ("RolledBack", "8")
     await play.rolled_out("hurt", seats=4)
+    assert (await play.stage.deployment("hurt"))["metadata"]["generation"] == 3
     status = await play.status("hurt")
     assert [one["candidate"] for one in status["failureMemory"]] == ["maxNumSeqs=8"]
     assert len(await play.events("hurt", "ChangeStarted")) == 1

@@ -1,0 +1,93 @@
+"""Stands between one client and the API server, passes everything on, and can lose an answer after the write happened.
+
+Apart from the tests, because only whoever sees each write can end a process exactly between two of them (T01 to T03).
+Must not: change what passes. Plain HTTP towards the client, which listens on loopback only.
+"""
+
+import json
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import yaml
+from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
+
+WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_HOP: Final = frozenset({"host", "connection", "content-length", "transfer-encoding", "content-encoding"})
+"""Headers that belong to one connection, and those that aiohttp sets for what it has decoded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A write that the API server has carried out."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any]
+    answer: Mapping[str, Any]
+
+
+class ApiProxy:
+    """`async with ApiProxy(...) as proxy`: `lose` is asked after every write and says whether its answer gets lost."""
+
+    def __init__(self, *, api_url: str, ca_file: Path, lose: Callable[[Write], bool]) -> None:
+        self._api_url = api_url
+        self._ca_file = ca_file
+        self._lose = lose
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        tls = ssl.create_default_context(cafile=self._ca_file)
+        self._session = ClientSession(
+            connector=TCPConnector(ssl=tls, limit=0), timeout=ClientTimeout(total=None), auto_decompress=True
+        )
+        application = web.Application(client_max_size=16 * 2**20)
+        application.router.add_route("*", "/{path:.*}", self._pass_on)
+        self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+        await self._session.close()
+
+    def kubeconfig(self, original: Path) -> Path:
+        """Write a copy of a kubeconfig that leads here, beside the original."""
+        content = yaml.safe_load(original.read_text(encoding="utf-8"))
+        for cluster in content["clusters"]:
+            cluster["cluster"] = {"server": self.url}
+        copy = original.with_name(f"{original.name}-proxied")
+        copy.write_text(yaml.safe_dump(content), encoding="utf-8")
+        copy.chmod(0o600)
+        return copy
+
+    async def _pass_on(self, request: web.Request) -> web.StreamResponse:
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
+        body = await request.read()
+        url = f"{self._api_url}{request.raw_path}"
+        async with self._session.request(request.method, url, data=body or None, headers=headers) as answer:
+            kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
+            if request.method in WRITES:
+                content = await answer.read()
+                if answer.ok and self._lose(_write(request, body, content)):
+                    assert request.transport is not None
+                    request.transport.abort()
+                return web.Response(status=answer.status, headers=kept, body=content)
+            response = web.StreamResponse(status=answer.status, headers=kept)
+            await response.prepare(request)
+            async for chunk in answer.content.iter_any():
+                await response.write(chunk)
+            return response
+
+
+def _write(request: web.Request, body: bytes, answer: bytes) -> Write:
+    # A server-side apply is YAML by its media type; ours is always JSON, which is YAML too.
+    return Write(
+        method=request.method, path=request.path, body=json.loads(body or b"{}"), answer=json.loads(answer or b"{}")
+    )

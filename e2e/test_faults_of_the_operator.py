@@ -1,0 +1,163 @@
+"""The operator dies at every write of a change, and goes on where it was; of two operators one leads."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import pytest
+import pytest_asyncio
+
+from e2e.api_proxy import ApiProxy, Write
+from e2e.bed import Bed
+from e2e.release import RELEASE
+from e2e.side_by_side import CROWD, Play, Playing, degrading, selected_scenes, side_by_side, simulated_engines, staged
+from e2e.stage import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PATIENCE: Final = 300.0
+"""Seconds for a change during which the operator starts again a dozen times."""
+LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{{namespace}}/leases/{RELEASE}"
+KEPT: Final = (
+    *(("status", state) for state in ("Provisioning", "Verifying", "WarmingUp", "Analyzing", "over")),
+    ("event", "ChangeStarted"),
+    ("event", "ChangeSucceeded"),
+    ("deployment", "Provisioning"),
+)
+UNDONE: Final = (
+    ("status", "RollingBack"),
+    ("event", "ChangeRollingBack"),
+    ("deployment", "RollingBack"),
+    ("status", "over"),
+    ("event", "ChangeRolledBack"),
+)
+STEPS: Final = frozenset({*(("helped", *step) for step in KEPT), *(("hurt", *step) for step in UNDONE)})
+"""Every write of a change that is kept but for further windows of its analysis, and of the way back of another."""
+
+
+@dataclass(slots=True)
+class Crashes:
+    """Ends the operator once after each step of a change, before it learns that its write was carried out."""
+
+    play: Play
+    steps: list[tuple[str, ...]] = field(default_factory=list)
+    _states: dict[str, str] = field(default_factory=dict)
+    _restarts: set["asyncio.Task[None]"] = field(default_factory=set)
+    _arguments: tuple[str, ...] = ()
+
+    def start_operator_behind(self, proxy: ApiProxy) -> None:
+        """Start the operator so that its writes pass here."""
+        self._arguments = ("--kubeconfig", str(proxy.kubeconfig(self.play.stage.kubeconfig)))
+        self.play.stage.start_operator(*self._arguments)
+
+    async def over(self) -> None:
+        """Wait until the operator is up again after the last crash. Raises what went wrong with a restart."""
+        await asyncio.gather(*self._restarts)
+
+    def after(self, write: Write) -> bool:
+        """Crash if this write is a step that has not been crashed at."""
+        step = self._step(write)
+        if step not in STEPS - set(self.steps):
+            return False
+        self.steps.append(step)
+        self.play.stage.kill_operator()
+        self._restarts.add(asyncio.create_task(self._restart()))
+        return True
+
+    def _step(self, write: Write) -> tuple[str, ...]:
+        """Name the step of a change that a write makes; empty for every other write."""
+        if write.path.endswith("/status"):
+            name, status = write.body["metadata"]["name"], write.body["status"]
+            state = (status.get("activeChange") or {}).get("state") or ("over" if status.get("history") else "")
+            self._states[name] = state
+            return name, "status", state
+        if write.path.endswith("/events"):
+            name, reason = write.body["regarding"]["name"], write.body["reason"]
+            return name, "event", reason
+        if "/deployments/" in write.path:
+            name = write.body["metadata"]["name"]
+            return name, "deployment", self._states.get(name, "")
+        return ()
+
+    async def _restart(self) -> None:
+        stage = self.play.stage
+        # As if the 15 s of the dead leader's lease had passed: waiting for them each time would prove nothing more.
+        answer = await stage.api.delete(LEASE.format(namespace=stage.namespace))
+        answer.raise_for_status()
+        stage.start_operator(*self._arguments)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def playing(bed: Bed, request: pytest.FixtureRequest) -> AsyncIterator[Playing]:
+    """A stage for each scene: they end each other's operators."""
+    playing = Playing()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(simulated_engines(bed))
+        for number, scene in enumerate(selected_scenes(request)):
+            playing.start(scene, await stack.enter_async_context(staged(bed, f"operator-faults-{number}")))
+        yield playing
+        await playing.end()
+
+
+@side_by_side
+async def test_killed_at_every_step_of_a_change_the_operator_ends_where_it_would_have_ended(play: Play) -> None:
+    for name, simulated in (("helped", {}), ("hurt", degrading())):
+        await play.serves(name, simulated=simulated)
+    play.stage.stop_operator()
+    crashes = Crashes(play)
+    async with ApiProxy(api_url=play.stage.bed.api_url, ca_file=play.stage.bed.ca_file, lose=crashes.after) as proxy:
+        crashes.start_operator_behind(proxy)
+        for name in ("helped", "hurt"):
+            await play.load(name, CROWD)
+        kept = await play.finished("helped", seconds=PATIENCE)
+        undone = await play.finished("hurt", seconds=PATIENCE)
+        for name, reason in (("helped", "ChangeSucceeded"), ("hurt", "ChangeRolledBack")):
+            await until(f"{reason} is told", partial(play.events, name, reason), seconds=60)
+        await crashes.over()
+        play.stage.stop_operator()
+    assert (kept["outcome"], kept["toValue"]) == ("Succeeded", "8")
+    assert (undone["outcome"], undone["toValue"]) == ("RolledBack", "8")
+    await play.rolled_out("helped", seats=8)
+    await play.rolled_out("hurt", seats=4)
+    for name, generation, candidates in (("helped", 2, []), ("hurt", 3, ["maxNumSeqs=8"])):
+        assert (await play.stage.deployment(name))["metadata"]["generation"] == generation
+        status = await play.status(name)
+        assert status["budget"]["changesToday"] == 1
+        assert [one["candidate"] for one in status.get("failureMemory", [])] == candidates
+        assert len(await play.events(name, "ChangeStarted")) == 1
+        play.served_all_along(name)
+    assert set(crashes.steps) >= EVERY_STEP, f"it was not killed at {EVERY_STEP - set(crashes.steps)}"
+
+
+@side_by_side
+async def test_of_two_operators_one_leads_and_the_other_goes_on_when_it_is_killed(play: Play) -> None:
+    play.stage.start_operator(standby=True)
+    await play.serves("handed-over", clients=CROWD)
+    change = await play.change_is("handed-over", "Analyzing")
+    former = await holder(play)
+    assert said(play, play.stage.standby, "fleet listed"), "the standby is not there yet"
+    assert not said(play, play.stage.standby, "leading")
+    play.stage.kill_operator()
+    entry = await play.finished("handed-over")
+    assert (entry["id"], entry["outcome"]) == (change["id"], "Succeeded")
+    assert await holder(play) not in ("", former)
+    assert len(said(play, play.stage.standby, "leading")) == 1
+    assert len(await play.events("handed-over", "ChangeStarted")) == 1
+    await play.rolled_out("handed-over", seats=8)
+    play.served_all_along("handed-over")
+
+
+async def holder(play: Play) -> str:
+    """Who holds the Lease."""
+    lease = await play.stage.get(LEASE.format(namespace=play.stage.namespace))
+    return str(lease["spec"]["holderIdentity"])
+
+
+def said(play: Play, process: str, message: str) -> list[dict[str, Any]]:
+    """The log lines of an operator with this message."""
+    lines = play.stage.bed.processes.log(process).read_text(encoding="utf-8").splitlines()
+    return [found for line in lines if line.startswith("{") and (found := json.loads(line))["message"] == message]
