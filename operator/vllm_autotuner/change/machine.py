@@ -88,7 +88,7 @@ def advance(change: ActiveChange, world: World) -> Step:
     if change.state is ChangeState.PROPOSED:
         # This version begins with Provisioning: another one wrote this, and nothing was touched yet.
         return Step(change, Ending(outcome=Outcome.REJECTED, reason="proposed by another version of the operator"))
-    if world.abort:
+    if world.abort and change.state is not ChangeState.ROLLING_BACK:
         return Step(_back(change, world.abort, world=world))
     if world.rollout.crashed and change.state is not ChangeState.ROLLING_BACK:
         starting = change.state in (ChangeState.PROVISIONING, ChangeState.VERIFYING)
