@@ -39,7 +39,8 @@ demo: binaries  ## The main job, live, on a real control plane (about 3 minutes;
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m e2e.demo --engine $(ENGINE) $(ARGS)
 
 test: binaries lint  ## All tests, including those on the real control plane
-	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest $(ARGS)
+	@echo "test: the tests that need the real vLLM are not part of this: make e2e-vllm"
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest -m "not vllm" $(ARGS)
 
 test-fast: setup  ## The tests that need no control plane (ARGS="-k ..." for some of them)
 	@$(RUN) -m pytest tests $(ARGS)
