@@ -7,6 +7,7 @@ Must not: change what passes. Plain HTTP towards the client, which listens on lo
 import json
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -80,9 +81,10 @@ class ApiProxy:
                     request.transport.abort()
                 return web.Response(status=answer.status, headers=kept, body=content)
             response = web.StreamResponse(status=answer.status, headers=kept)
-            await response.prepare(request)
-            async for chunk in answer.content.iter_any():
-                await response.write(chunk)
+            with suppress(ConnectionResetError):  # the client has gone, as killed ones do
+                await response.prepare(request)
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
             return response
 
 

@@ -1,7 +1,8 @@
 """The bed of a test run: started by the first test that asks for it, one for all of them, a namespace for each.
 
 Apart from the bed, because only pytest knows when a run begins and ends.
-Must not: share anything else between tests; whatever a test changes lives in its own namespace.
+Must not: share anything else between tests; whatever a test changes lives in its own namespace. Scenes that take
+minutes play side by side, each on a stage of its own.
 """
 
 import itertools
@@ -12,9 +13,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from e2e.bed import Bed, current_mode
+from e2e import odd_engines
+from e2e.bed import DEFAULT_IMAGES, Bed, current_mode
 from e2e.binaries import BED_TOOLS, ensure_binaries
 from e2e.errors import BedError
+from e2e.side_by_side import Playing, selected
+from e2e.stage import SIMULATED_ENGINE
 
 _NUMBERS = itertools.count(1)
 _LOGS = pytest.StashKey[Path]()
@@ -74,6 +78,20 @@ async def bed(
         pytest.fail(str(error), pytrace=False)
     yield bed
     bed.stop()
+
+
+@pytest.fixture(scope="session")
+def engines(bed: Bed) -> None:
+    """Pods that name the image of vLLM, or of an odd engine, run simulated ones from now on."""
+    bed.set_images([*DEFAULT_IMAGES, SIMULATED_ENGINE, *odd_engines.ROWS])
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def playing(bed: Bed, engines: None, request: pytest.FixtureRequest) -> AsyncIterator[Playing]:
+    """All selected scenes of all files, under way."""
+    playing = Playing(bed, selected(request.session.items))
+    yield playing
+    await playing.end()
 
 
 @pytest.fixture

@@ -1,31 +1,30 @@
 """Tests that play at the same time: each waits for minutes and works for moments.
 
-`@side_by_side` turns a scene into a test. The first one of a module starts the scenes of all that were selected, each
-with services of its own on the one stage of the module; a test then waits for its own scene and fails with it.
-Apart from the stage, because a scene also needs a monitor, and what it was about must be checked at its end.
+`@side_by_side(stage=...)` turns a scene into a test. The first of them in a run starts the scenes of all that were
+selected, each with services of its own; a test then waits for its own scene and fails with it.
+Apart from the stage, because a scene also needs a monitor, and what must always be so is checked at its end.
 Must not: let a scene touch what another one depends on. Who ends the operator or Prometheus needs a stage of his own.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
 
-from e2e import odd_engines
-from e2e.bed import DEFAULT_IMAGES, Bed
+from e2e.bed import Bed
 from e2e.monitor import Monitor
 from e2e.operator_account import vllm_service
-from e2e.stage import ENGINE_IMAGE, MODEL, SIMULATED_ENGINE, NotSeen, Stage, condition, engine_env, until
+from e2e.stage import ENGINE_IMAGE, MODEL, NotSeen, Stage, condition, engine_env, until
 from vllm_autotuner.engine.flags import EngineFlags, parse_flags
 from vllm_autotuner.simulation.load import Load, Traffic
 
 TALK: Final = Traffic(model=MODEL, prompt_tokens=(20, 60), output_tokens=(20, 40))
 QUICK: Final = {"warmUp": "2s", "analysis": "12s", "provisioningDeadline": "2m"}
 """Phases of seconds; the analysis then ends after three windows."""
-PATIENCE: Final = 120.0
+PATIENCE: Final = 180.0
 """Seconds for anything that needs a rollout or a verdict; ten times what it takes on an idle machine."""
 CROWD: Final = 8
 """Clients that talk at once: twice the seats of `capped`."""
@@ -168,54 +167,82 @@ async def staged(bed: Bed, namespace: str, *, operator: Sequence[str] = ()) -> A
         bed.delete_namespace(namespace)
 
 
-@contextmanager
-def simulated_engines(bed: Bed) -> Iterator[None]:
-    """Let the bed run simulated engines, also odd ones, under the images that the services name."""
-    bed.set_images([*DEFAULT_IMAGES, SIMULATED_ENGINE, *odd_engines.ROWS])
-    try:
-        yield
-    finally:
-        bed.set_images(DEFAULT_IMAGES)
+@dataclass(frozen=True, slots=True)
+class Casting:
+    """A scene, and the stage that it is played on."""
+
+    scene: Scene
+    stage: str
+
+    @property
+    def name(self) -> str:
+        """The name of its test."""
+        return str(getattr(self.scene, "__name__", self.scene))
 
 
-@dataclass(slots=True)
 class Playing:
-    """The scenes of a module, under way."""
+    """The scenes of a test run, under way: one stage for all that name the same one."""
 
-    tasks: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    def __init__(self, bed: Bed, castings: Sequence[Casting]) -> None:
+        self._results = {casting.name: asyncio.get_running_loop().create_future() for casting in castings}
+        stages = {casting.stage: [each for each in castings if each.stage == casting.stage] for casting in castings}
+        self._stages = [asyncio.create_task(self._on_stage(bed, *each)) for each in stages.items()]
 
-    def start(self, scene: Scene, play: Play) -> None:
-        """Let a scene begin."""
-        self.tasks[_name(scene)] = asyncio.create_task(_played(scene, play), name=_name(scene))
+    async def result(self, casting: Casting) -> None:
+        """Wait for a scene to end. Raises what went wrong in it."""
+        await self._results[casting.name]
 
     async def end(self) -> None:
         """End what nobody waited for."""
-        for task in self.tasks.values():
+        for task in self._stages:
             task.cancel()
-        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        await asyncio.gather(*self._stages, *self._results.values(), return_exceptions=True)
+
+    async def _on_stage(self, bed: Bed, name: str, castings: Sequence[Casting]) -> None:
+        results = [self._results[casting.name] for casting in castings]
+        try:
+            async with staged(bed, name) as play:
+                scenes = [Play(play.stage, play.monitor) for _ in castings]
+                await asyncio.gather(*map(_played, castings, scenes, results))
+        except BaseException as error:
+            for result in results:
+                if not result.done():
+                    result.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+            raise
 
 
-async def _played(scene: Scene, play: Play) -> None:
-    await scene(play)
-    play.went_well()
+async def _played(casting: Casting, play: Play, result: "asyncio.Future[None]") -> None:
+    try:
+        await casting.scene(play)
+        play.went_well()
+    except Exception as error:
+        # Told by its test; the other scenes of the stage go on.
+        result.set_exception(error)
+    else:
+        result.set_result(None)
 
 
-def side_by_side(scene: Scene) -> Callable[[Playing], Awaitable[None]]:
-    """Make a test of a scene; the module's fixture `playing` starts it."""
+def side_by_side(*, stage: str) -> Callable[[Scene], Callable[[Playing], Awaitable[None]]]:
+    """Make a test of a scene; the fixture `playing` has started it. `stage` is also the namespace."""
 
-    async def test(playing: Playing) -> None:
-        await playing.tasks[_name(scene)]
+    def test_of(scene: Scene) -> Callable[[Playing], Awaitable[None]]:
+        casting = Casting(scene, stage)
 
-    test.__name__ = test.__qualname__ = _name(scene)
-    test.__doc__ = scene.__doc__
-    test.scene = scene  # type: ignore[attr-defined]
-    return test
+        async def test(playing: Playing) -> None:
+            await playing.result(casting)
+
+        test.__name__ = test.__qualname__ = casting.name
+        test.__doc__ = scene.__doc__
+        test.casting = casting  # type: ignore[attr-defined]
+        return test
+
+    return test_of
 
 
-def selected_scenes(request: pytest.FixtureRequest) -> list[Scene]:
-    """The scenes of the tests of this module that will run."""
-    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    return [item.function.scene for item in items if item.path == request.path and hasattr(item.function, "scene")]
+def selected(items: Sequence[pytest.Item]) -> list[Casting]:
+    """The castings of the tests that will run."""
+    functions = [item.function for item in items if isinstance(item, pytest.Function)]
+    return [function.casting for function in functions if hasattr(function, "casting")]
 
 
 def capped(namespace: str, name: str, **spec: Any) -> dict[str, Any]:
@@ -261,7 +288,3 @@ def brief(status: Mapping[str, Any]) -> str:
         f"({change.get('stateReason')}); recommendation {(status.get('recommendation') or {}).get('reason')}; "
         f"conditions {conditions}; history {status.get('history')}"
     )
-
-
-def _name(scene: Scene) -> str:
-    return str(getattr(scene, "__name__", scene))

@@ -1,71 +1,20 @@
 """What goes wrong around a change, on the real control plane: people, neighbours and engines, all at the same time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from contextlib import suppress
 
 import pytest
-import pytest_asyncio
 
 from e2e import odd_engines
-from e2e.bed import Bed
 from e2e.errors import CommandError
-from e2e.side_by_side import (
-    CROWD,
-    PATIENCE,
-    Play,
-    Playing,
-    change_of,
-    degrading,
-    selected_scenes,
-    side_by_side,
-    simulated_engines,
-    staged,
-)
+from e2e.side_by_side import CROWD, PATIENCE, Play, change_of, side_by_side
 from e2e.stage import condition, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def playing(bed: Bed, request: pytest.FixtureRequest) -> AsyncIterator[Playing]:
-    """One stage, and on it every scene at once."""
-    playing = Playing()
-    with simulated_engines(bed):
-        async with staged(bed, "faults") as play:
-            for scene in selected_scenes(request):
-                playing.start(scene, Play(play.stage, play.monitor))
-            yield playing
-            await playing.end()
-
-
-@side_by_side
-async def test_a_change_that_helps_is_kept(play: Play) -> None:
-    """What the faults are compared with."""
-    await play.serves("helped", clients=CROWD)
-    entry = await play.finished("helped")
-    assert (entry["outcome"], entry["fromValue"], entry["toValue"]) == ("Succeeded", "4", "8")
-    await play.rolled_out("helped", seats=8)
-    assert (await play.stage.deployment("helped"))["metadata"]["generation"] == 2
-    assert len(await play.events("helped", "ChangeStarted")) == 1
-    assert play.monitor.states("helped") == ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
-    play.served_all_along("helped")
-
-
-@side_by_side
-async def test_a_change_that_hurts_is_rolled_back_and_remembered(play: Play) -> None:
-    await play.serves("hurt", clients=CROWD, simulated=degrading())
-    entry = await play.finished("hurt")
-    assert (entry["outcome"], entry["toValue"]) == ("RolledBack", "8")
-    await play.rolled_out("hurt", seats=4)
-    assert (await play.stage.deployment("hurt"))["metadata"]["generation"] == 3
-    status = await play.status("hurt")
-    assert [one["candidate"] for one in status["failureMemory"]] == ["maxNumSeqs=8"]
-    assert len(await play.events("hurt", "ChangeStarted")) == 1
-    play.served_all_along("hurt")
-
-
-@side_by_side
+@side_by_side(stage="faults")
 async def test_pausing_by_spec_holds_a_change_and_lifting_it_lets_it_go_on(play: Play) -> None:
     await play.serves("paused", clients=CROWD)
     await play.change_is("paused", "Analyzing")
@@ -83,7 +32,7 @@ async def test_pausing_by_spec_holds_a_change_and_lifting_it_lets_it_go_on(play:
     play.served_all_along("paused")
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_a_pause_annotation_that_nobody_can_read_pauses(play: Play) -> None:
     await play.serves("annotated", clients=CROWD)
     await play.change_is("annotated", "WarmingUp", "Analyzing")
@@ -93,7 +42,7 @@ async def test_a_pause_annotation_that_nobody_can_read_pauses(play: Play) -> Non
     assert (await play.finished("annotated"))["outcome"] == "Succeeded"
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_switching_the_mode_off_during_a_change_rolls_it_back_without_blame(play: Play) -> None:
     await play.serves("switched-off", clients=CROWD)
     await play.change_is("switched-off", "Analyzing")
@@ -107,7 +56,7 @@ async def test_switching_the_mode_off_during_a_change_rolls_it_back_without_blam
     play.served_all_along("switched-off")
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_editing_the_spec_during_a_change_supersedes_it_and_the_user_gets_what_he_wrote(play: Play) -> None:
     await play.serves("superseded", clients=CROWD)
     await play.change_is("superseded", "Analyzing")
@@ -121,7 +70,7 @@ async def test_editing_the_spec_during_a_change_supersedes_it_and_the_user_gets_
     assert len(await play.events("superseded", "ChangeSuperseded")) == 1
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_deleting_the_service_during_a_change_leaves_its_pods_serving(play: Play) -> None:
     await play.serves("retained", clients=CROWD)
     await play.change_is("retained", "WarmingUp", "Analyzing")
@@ -136,7 +85,7 @@ async def test_deleting_the_service_during_a_change_leaves_its_pods_serving(play
     assert play.stage.loads["retained"].tally.succeeded > answered
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_deleting_the_service_during_a_change_collects_its_workload_when_the_policy_says_so(play: Play) -> None:
     await play.serves("collected", clients=CROWD, deletionPolicy="Delete")
     await play.change_is("collected", "WarmingUp", "Analyzing")
@@ -147,7 +96,7 @@ async def test_deleting_the_service_during_a_change_collects_its_workload_when_t
     assert not await play.stage.deployment("collected"), "a deleted service was given a Deployment again"
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_a_candidate_that_cannot_start_is_rolled_back_at_once_in_the_engines_own_words(play: Play) -> None:
     await play.serves("refusing", clients=CROWD, engine={"image": odd_engines.image("refusing")})
     change = await play.change_is("refusing", "Provisioning")
@@ -161,7 +110,7 @@ async def test_a_candidate_that_cannot_start_is_rolled_back_at_once_in_the_engin
     play.served_all_along("refusing")
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_a_candidate_that_dies_while_it_serves_is_rolled_back_at_once(play: Play) -> None:
     strategy = {"warmUp": "2s", "analysis": "60s", "provisioningDeadline": "2m"}
     engine = {"image": odd_engines.image("dying")}
@@ -175,7 +124,7 @@ async def test_a_candidate_that_dies_while_it_serves_is_rolled_back_at_once(play
     await play.rolled_out("dying", seats=4)
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_a_status_written_by_somebody_else_all_the_time_does_not_begin_a_change_twice(play: Play) -> None:
     await play.serves("contended")
     writes = 0
@@ -200,7 +149,7 @@ async def test_a_status_written_by_somebody_else_all_the_time_does_not_begin_a_c
     assert len(await play.events("contended", "ChangeStarted")) == 1
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_an_invalid_object_is_refused_at_admission_with_the_remedy(play: Play) -> None:
     with pytest.raises(CommandError) as refusal:
         play.apply("invalid", engine={"maxNumSeqs": 99})
@@ -208,7 +157,7 @@ async def test_an_invalid_object_is_refused_at_admission_with_the_remedy(play: P
     assert not await play.stage.service("invalid")
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_a_pod_template_that_the_api_server_refuses_is_reported_on_its_object_until_it_is_repaired(
     play: Play,
 ) -> None:
@@ -224,7 +173,7 @@ async def test_a_pod_template_that_the_api_server_refuses_is_reported_on_its_obj
     assert condition(await play.status("refused"), "Stalled") == ""
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_a_status_that_was_edited_into_something_unreadable_is_reported_and_can_be_repaired(play: Play) -> None:
     await play.serves("scribbled")
     before = await play.status("scribbled")
@@ -240,7 +189,7 @@ async def test_a_status_that_was_edited_into_something_unreadable_is_reported_an
     assert condition(await play.status("scribbled"), "Stalled") == ""
 
 
-@side_by_side
+@side_by_side(stage="faults")
 async def test_an_object_on_which_the_operator_fails_says_so_and_stops_nobody_else(play: Play) -> None:
     await play.serves("poisoned", clients=CROWD)
     await play.change_is("poisoned", "Analyzing")

@@ -14,10 +14,10 @@ import pytest_asyncio
 from e2e import odd_engines
 from e2e.bed import Bed
 from e2e.prometheus import Prometheus, pod_discovery
-from e2e.side_by_side import CROWD, PATIENCE, QUICK, Play, change_of, simulated_engines, staged
+from e2e.side_by_side import CROWD, PATIENCE, QUICK, Play, change_of, staged
 from e2e.stage import condition, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LONG = {**QUICK, "analysis": "10m"}
 """A verdict that does not come before the outages are over."""
@@ -56,8 +56,8 @@ class World:
                 prometheus.reconfigure()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(bed: Bed) -> AsyncIterator[World]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def world(bed: Bed, engines: None) -> AsyncIterator[World]:
     """Services in every situation that an outage may meet."""
     token = bed.control_plane.admin_token_file
     config = pod_discovery(api_url=bed.api_url, ca_file=bed.ca_file, token_file=token)
@@ -67,29 +67,28 @@ async def world(bed: Bed) -> AsyncIterator[World]:
     )
     await prometheus.start()
     try:
-        with simulated_engines(bed):
-            async with staged(bed, "metric-faults", operator=["--prometheus-url", prometheus.url]) as play:
-                play.apply("trying", tuning={"strategy": LONG})
-                play.apply("impatient", tuning={"strategy": {**LONG, "dataBudget": "5s"}})
-                play.apply("advised", tuning={"mode": "Recommend"})
-                play.apply(
-                    "wide",
-                    scaling={"minReplicas": 1, "maxReplicas": 3, "scaleOut": {"waitingFor": "10s"}},
-                    tuning={"maxNumSeqs": None},
-                )
-                play.apply("nonsense", engine={"image": odd_engines.image("nonsense")})
-                for name, clients in (
-                    ("trying", CROWD),
-                    ("impatient", CROWD),
-                    ("advised", CROWD),
-                    ("nonsense", CROWD),
-                    ("wide", 2),
-                ):
-                    await play.load(name, clients)
-                for name in ("trying", "impatient"):
-                    await play.change_is(name, "Analyzing")
-                await play.until("advised", "a recommendation", lambda status: status.get("recommendation"))
-                yield World(play, prometheus, config)
+        async with staged(bed, "metric-faults", operator=["--prometheus-url", prometheus.url]) as play:
+            play.apply("trying", tuning={"strategy": LONG})
+            play.apply("impatient", tuning={"strategy": {**LONG, "dataBudget": "5s"}})
+            play.apply("advised", tuning={"mode": "Recommend"})
+            play.apply(
+                "wide",
+                scaling={"minReplicas": 1, "maxReplicas": 3, "scaleOut": {"waitingFor": "10s"}},
+                tuning={"maxNumSeqs": None},
+            )
+            play.apply("nonsense", engine={"image": odd_engines.image("nonsense")})
+            for name, clients in (
+                ("trying", CROWD),
+                ("impatient", CROWD),
+                ("advised", CROWD),
+                ("nonsense", CROWD),
+                ("wide", 2),
+            ):
+                await play.load(name, clients)
+            for name in ("trying", "impatient"):
+                await play.change_is(name, "Analyzing")
+            await play.until("advised", "a recommendation", lambda status: status.get("recommendation"))
+            yield World(play, prometheus, config)
     finally:
         prometheus.kill()
 

@@ -2,22 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import pytest
-import pytest_asyncio
 
 from e2e.api_proxy import ApiProxy, Write
-from e2e.bed import Bed
 from e2e.release import RELEASE
-from e2e.side_by_side import CROWD, Play, Playing, degrading, selected_scenes, side_by_side, simulated_engines, staged
+from e2e.side_by_side import CROWD, Play, degrading, side_by_side
 from e2e.stage import until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PATIENCE: Final = 300.0
 """Seconds for a change during which the operator starts again a dozen times."""
@@ -91,19 +87,7 @@ class Crashes:
         stage.start_operator(*self._arguments)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def playing(bed: Bed, request: pytest.FixtureRequest) -> AsyncIterator[Playing]:
-    """A stage for each scene: they end each other's operators."""
-    playing = Playing()
-    async with AsyncExitStack() as stack:
-        stack.enter_context(simulated_engines(bed))
-        for number, scene in enumerate(selected_scenes(request)):
-            playing.start(scene, await stack.enter_async_context(staged(bed, f"operator-faults-{number}")))
-        yield playing
-        await playing.end()
-
-
-@side_by_side
+@side_by_side(stage="crashes")
 async def test_killed_at_every_step_of_a_change_the_operator_ends_where_it_would_have_ended(play: Play) -> None:
     for name, simulated in (("helped", {}), ("hurt", degrading())):
         await play.serves(name, simulated=simulated)
@@ -130,10 +114,10 @@ async def test_killed_at_every_step_of_a_change_the_operator_ends_where_it_would
         assert [one["candidate"] for one in status.get("failureMemory", [])] == candidates
         assert len(await play.events(name, "ChangeStarted")) == 1
         play.served_all_along(name)
-    assert set(crashes.steps) >= EVERY_STEP, f"it was not killed at {EVERY_STEP - set(crashes.steps)}"
+    assert set(crashes.steps) == STEPS, f"it was not killed at {STEPS - set(crashes.steps)}"
 
 
-@side_by_side
+@side_by_side(stage="two-operators")
 async def test_of_two_operators_one_leads_and_the_other_goes_on_when_it_is_killed(play: Play) -> None:
     play.stage.start_operator(standby=True)
     await play.serves("handed-over", clients=CROWD)

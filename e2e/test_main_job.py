@@ -1,0 +1,179 @@
+"""The main job on the real control plane: follow the spec, recommend, change what helps, undo what hurts, scale."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+
+from e2e.side_by_side import CROWD, PATIENCE, Play, degrading, side_by_side
+from e2e.stage import condition, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@side_by_side(stage="main-job")
+async def test_recommend_writes_nothing_but_the_status(play: Play) -> None:
+    await play.serves("advised", clients=CROWD, tuning={"mode": "Recommend"})
+    status = await play.until("advised", "a recommendation", lambda found: found.get("recommendation"))
+    assert (status["recommendation"]["knob"], status["recommendation"]["recommended"]) == ("maxNumSeqs", "8")
+    assert status["diagnosis"]["class"] == "ConcurrencyCapped"
+    before = await untouched(play, "advised")
+    await play.ticks(6)
+    assert await untouched(play, "advised") == before
+    assert not play.monitor.states("advised")
+    assert len(await play.events("advised", "Recommended")) == 1
+    play.served_all_along("advised")
+
+
+async def untouched(play: Play, name: str) -> list[Any]:
+    """Everything about a service that only a write to it or a restart of a pod would change."""
+    service, deployment = await play.stage.service(name), await play.stage.deployment(name)
+    pods = await play.stage.pods(name)
+    return [
+        *(service["spec"], service["metadata"]["generation"], service["metadata"].get("annotations")),
+        *(deployment["spec"], deployment["metadata"]["resourceVersion"]),
+        [(pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods],
+    ]
+
+
+EDITS: list[tuple[dict[str, Any], str]] = [
+    ({"maxNumSeqs": 6}, "--max-num-seqs=6"),
+    ({"maxModelLen": 8192}, "--max-model-len=8192"),
+    ({"kvCacheDtype": "fp8"}, "--kv-cache-dtype=fp8"),
+    ({"tensorParallelSize": 2}, "--tensor-parallel-size=2"),
+    ({"args": ["--max-num-batched-tokens=4096"]}, "--max-num-batched-tokens=4096"),
+    ({"image": "vllm/vllm-openai:v0.31.0"}, "vllm/vllm-openai:v0.31.0"),
+]
+
+
+@side_by_side(stage="main-job")
+async def test_editing_any_engine_knob_in_spec_rolls_the_deployment(play: Play) -> None:
+    await play.serves("edited", tuning={"mode": "Off"})
+    for number, (edit, asked) in enumerate(EDITS):
+        generation = (await play.stage.deployment("edited"))["metadata"]["generation"]
+        former = {pod["metadata"]["uid"] for pod in await play.stage.pods("edited")}
+        await play.edit("edited", engine=edit)
+
+        async def rolled(asked: str = asked, former: set[str] = former) -> bool:
+            pods, ready = await play.stage.pods("edited"), await play.stage.ready_pods("edited")
+            new = [pod for pod in ready if asked in told(pod)]
+            return bool(new) and len(new) == len(pods) and not former & {pod["metadata"]["uid"] for pod in pods}
+
+        await until(f"a pod that runs {asked}, and no other", rolled, seconds=PATIENCE)
+        assert (await play.stage.deployment("edited"))["metadata"]["generation"] == generation + 1
+        await play.until("edited", "Ready again", partial(ready_for, generation=number + 2))
+    assert "no pod of the Deployment is available" not in play.monitor.lapses("edited")
+
+
+def told(pod: dict[str, Any]) -> list[str]:
+    """What a pod's engine container was told: image and arguments."""
+    container = pod["spec"]["containers"][0]
+    return [container["image"], *container["args"]]
+
+
+def class_of(status: Mapping[str, Any]) -> str:
+    return str((status.get("diagnosis") or {}).get("class", ""))
+
+
+def ready_for(status: Mapping[str, Any], *, generation: int) -> bool:
+    return bool(condition(status, "Ready") == "True" and status["observedGeneration"] == generation)
+
+
+@side_by_side(stage="main-job")
+async def test_a_tuned_value_stands_beside_other_edits_and_gives_way_to_what_the_user_writes(play: Play) -> None:
+    await play.serves("tuned", clients=CROWD)
+    assert (await play.finished("tuned"))["outcome"] == "Succeeded"
+    await play.edit("tuned", engine={"args": ["--max-num-batched-tokens=4096"]})
+
+    async def with_arguments() -> bool:
+        pods = await play.stage.ready_pods("tuned")
+        return [pod for pod in pods if {"--max-num-batched-tokens=4096", "--max-num-seqs=8"} <= set(told(pod))] == pods
+
+    await until("the new arguments beside the tuned value", with_arguments, seconds=PATIENCE)
+    assert (await play.status("tuned"))["effective"]["source"] == "Tuned"
+    await play.edit("tuned", engine={"maxNumSeqs": 5})
+    await play.rolled_out("tuned", seats=5)
+    effective = (await play.status("tuned"))["effective"]
+    assert (effective["source"], effective["maxNumSeqs"]) == ("Spec", 5)
+
+
+@side_by_side(stage="main-job")
+async def test_a_change_that_helps_is_kept(play: Play) -> None:
+    """What the faults are compared with."""
+    await play.serves("helped", clients=CROWD)
+    entry = await play.finished("helped")
+    assert (entry["outcome"], entry["fromValue"], entry["toValue"]) == ("Succeeded", "4", "8")
+    await play.rolled_out("helped", seats=8)
+    assert (await play.stage.deployment("helped"))["metadata"]["generation"] == 2
+    assert len(await play.events("helped", "ChangeStarted")) == 1
+    assert play.monitor.states("helped") == ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
+    play.served_all_along("helped")
+
+
+@side_by_side(stage="main-job")
+async def test_a_change_that_hurts_is_rolled_back_and_remembered(play: Play) -> None:
+    await play.serves("hurt", clients=CROWD, simulated=degrading())
+    entry = await play.finished("hurt")
+    assert (entry["outcome"], entry["toValue"]) == ("RolledBack", "8")
+    await play.rolled_out("hurt", seats=4)
+    assert (await play.stage.deployment("hurt"))["metadata"]["generation"] == 3
+    status = await play.status("hurt")
+    assert [one["candidate"] for one in status["failureMemory"]] == ["maxNumSeqs=8"]
+    assert len(await play.events("hurt", "ChangeStarted")) == 1
+    play.served_all_along("hurt")
+
+
+@side_by_side(stage="main-job")
+async def test_in_mode_approve_a_person_decides_and_the_bounds_hold(play: Play) -> None:
+    await play.serves("asked", clients=CROWD, tuning={"mode": "Approve", "maxNumSeqs": {"min": 2, "max": 6}})
+    status = await play.until("asked", "a recommendation", lambda found: found.get("recommendation"))
+    recommendation = status["recommendation"]
+    assert (recommendation["recommended"], recommendation["limitedBy"]) == ("6", "spec.tuning.maxNumSeqs.max")
+    await play.ticks(3)
+    assert not play.monitor.states("asked"), "nobody had approved"
+    await play.edit("asked", annotations={"vllm-autotuner.dev/approve": recommendation["id"]})
+    entry = await play.finished("asked")
+    assert (entry["fromValue"], entry["toValue"]) == ("4", "6")
+
+
+@side_by_side(stage="main-job")
+async def test_replicas_go_out_to_the_maximum_under_load_and_back_when_it_is_quiet(play: Play) -> None:
+    scaling = {
+        "minReplicas": 1,
+        "maxReplicas": 3,
+        "scaleOut": {"waitingFor": "10s"},
+        "scaleIn": {"stabilization": "10s"},
+    }
+    await play.serves("breathing", clients=30, scaling=scaling, tuning={"maxNumSeqs": None})
+    await play.until("breathing", "three replicas", lambda found: found.get("readyReplicas") == 3)
+    await play.ticks(5)
+    assert (await play.stage.deployment("breathing"))["spec"]["replicas"] == 3
+    play.stage.loads["breathing"].clients = 0
+    await play.until("breathing", "one replica again", lambda found: found.get("replicas") == 1)
+    asked = [(status.get("effective") or {}).get("replicas", 1) for status in play.monitor.statuses("breathing")]
+    assert {*asked} <= {1, 2, 3}
+    assert not play.monitor.states("breathing"), "without bounds no seat may be moved"
+
+
+@side_by_side(stage="main-job")
+async def test_replicas_without_scaling_are_the_users_and_follow_kubectl_scale(play: Play) -> None:
+    await play.serves("scaled", tuning={"mode": "Automatic"})
+    body = {"spec": {"replicas": 2}}
+    await play.write("PATCH", "scaled/scale", body)
+    await play.until("scaled", "two replicas", lambda found: found.get("readyReplicas") == 2)
+    assert (await play.status("scaled"))["selector"] == "vllm-autotuner.dev/service=scaled"
+
+
+@side_by_side(stage="main-job")
+async def test_an_engine_that_hangs_is_named_and_never_scaled_out(play: Play) -> None:
+    # Longer than it takes to tell a hanging engine from a busy one (120 s without a token).
+    scaling = {"minReplicas": 1, "maxReplicas": 3, "scaleOut": {"waitingFor": "150s"}}
+    simulated = {"wedge_after": 25}
+    await play.serves("hanging", clients=CROWD, scaling=scaling, simulated=simulated, tuning={"maxNumSeqs": None})
+    status = await play.until("hanging", "Wedged", lambda found: class_of(found) == "Wedged", seconds=240)
+    assert "restart it; more replicas do not help" in status["diagnosis"]["message"]
+    await play.ticks(20)
+    assert class_of(await play.status("hanging")) == "Wedged"
+    assert (await play.stage.deployment("hanging"))["spec"]["replicas"] == 1
+    assert not await play.events("hanging", "ScaledOut")
