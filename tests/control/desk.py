@@ -14,7 +14,7 @@ from tests.builders import WINDOW, engine, latency, no_answer, nobody, observati
 
 from vllm_autotuner.api.conditions import Condition, ConditionStatus, ConditionType, kstatus_violations
 from vllm_autotuner.api.model import to_wire
-from vllm_autotuner.api.service import VLLMService, parse_service
+from vllm_autotuner.api.service import InvalidService, VLLMService, parse_service
 from vllm_autotuner.api.status import VLLMServiceStatus, parse_status
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.machine import Rollout
@@ -81,7 +81,7 @@ class Desk:
         self.generation += 1
 
     @property
-    def service(self) -> VLLMService:
+    def parsed(self) -> VLLMService | InvalidService:
         raw = {
             "metadata": {
                 "name": "chat",
@@ -93,7 +93,11 @@ class Desk:
             "spec": self.spec,
             "status": self.status,
         }
-        parsed = parse_service(raw)
+        return parse_service(raw)
+
+    @property
+    def service(self) -> VLLMService:
+        parsed = self.parsed
         assert isinstance(parsed, VLLMService), parsed
         return parsed
 
