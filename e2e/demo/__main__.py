@@ -49,8 +49,8 @@ def real_cast() -> Cast:
     return Cast(
         image=image_row(engine),
         acts=(acts.recommend, acts.raise_seats),
-        # It starts in 40 to 60 s instead of one, twice.
-        patience=5,
+        # It starts in 20 to 190 s instead of one, twice.
+        patience=6,
         chat=manifests.real_chat(),
         traffic=manifests.REAL_TALK,
     )

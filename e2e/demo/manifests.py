@@ -29,19 +29,19 @@ def real_chat() -> dict[str, Any]:
     return vllm_service(
         NAMESPACE,
         "chat",
-        engine={"image": ENGINE_IMAGE, "maxNumSeqs": 2, "maxModelLen": 2048},
+        engine={"image": ENGINE_IMAGE, "maxNumSeqs": 4, "maxModelLen": 2048},
         podTemplate={"spec": {"terminationGracePeriodSeconds": 20}},
-        objectives={"profile": "Latency", "ttft": {"target": "500ms"}, "tpot": {"target": "50ms"}},
+        objectives={"profile": "Latency", "ttft": {"target": "1s"}, "tpot": {"target": "100ms"}},
         tuning={
             "mode": "Recommend",
             "maxNumSeqs": {"min": 2, "max": 32},
-            "strategy": QUICK | {"warmUp": "10s", "provisioningDeadline": "5m"},
+            "strategy": QUICK | {"analysis": "40s", "provisioningDeadline": "10m"},
             "cooldown": "10m",
         },
     )
 
 
-REAL_TALK: Final = Traffic(model=MODEL, prompt_tokens=(50, 150), output_tokens=(200, 300))
+REAL_TALK: Final = Traffic(model=MODEL, prompt_tokens=(50, 200), output_tokens=(200, 300))
 
 
 def search() -> dict[str, Any]:

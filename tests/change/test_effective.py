@@ -10,7 +10,7 @@ from tests.workload.services import service
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import ChangeState, Effective, Source, VLLMServiceStatus
-from vllm_autotuner.change.effective import effective_knobs, is_tuned, settled_knobs, spec_knobs
+from vllm_autotuner.change.effective import effective_knobs, is_tuned, serving_knobs, settled_knobs, spec_knobs
 
 SMALL = {
     "engine.maxModelLen": ...,
@@ -102,6 +102,13 @@ def test_with_a_change(state: ChangeState, runs: int) -> None:
     status = VLLMServiceStatus(active_change=change(state))
     assert effective_knobs(spec(), status) == knobs(runs)
     assert settled_knobs(spec(), status) == knobs(64)
+
+
+@pytest.mark.parametrize("state", list(ChangeState))
+def test_metrics_are_read_by_the_old_value_until_new_pods_serve(state: ChangeState) -> None:
+    status = VLLMServiceStatus(active_change=change(state))
+    starting = state is ChangeState.PROVISIONING
+    assert serving_knobs(spec(), status) == (knobs(64) if starting else effective_knobs(spec(), status))
 
 
 def test_every_state_is_in_the_table() -> None:

@@ -80,6 +80,18 @@ def test_a_change_that_helps_is_kept() -> None:
     ]
 
 
+def test_what_is_written_with_an_ending_is_measured_anew() -> None:
+    found = desk()
+    found.until("Provisioning", CAPPED)
+    found.until("Analyzing", HELPED)
+    faster = replace(HELPED, ttft=latency(0.123))
+    found.until(None, faster)
+    diagnosis = found.read.diagnosis
+    assert diagnosis is not None
+    ttft = next(fact for fact in diagnosis.evidence if fact.name.startswith("TTFT"))
+    assert ttft.value == pytest.approx(0.123, rel=0.2)
+
+
 def test_while_a_change_is_tried_nothing_is_recommended() -> None:
     found = scaled()
     found.until("Provisioning", CAPPED)

@@ -9,7 +9,7 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import ChangeState, Source, VLLMServiceStatus
 
-__all__ = ["effective_knobs", "is_tuned", "settled_knobs", "spec_knobs"]
+__all__ = ["effective_knobs", "is_tuned", "serving_knobs", "settled_knobs", "spec_knobs"]
 
 
 def spec_knobs(spec: VLLMServiceSpec) -> EngineKnobs:
@@ -40,3 +40,15 @@ def effective_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineK
         return settled_knobs(spec, status)
     untried = change.state in (ChangeState.PROPOSED, ChangeState.ROLLING_BACK)
     return change.from_.knobs if untried else change.to.knobs
+
+
+def serving_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKnobs:
+    """The values of the pods that serve, by which metrics are read: the old ones until new pods have come up.
+
+    Read with the value that is still starting, a full engine would seem to have free seats (seen with a real engine,
+    whose start takes minutes: ConcurrencyCapped turned into Overloaded).
+    """
+    change = status.active_change
+    if change is not None and change.state is ChangeState.PROVISIONING:
+        return change.from_.knobs
+    return effective_knobs(spec, status)

@@ -99,34 +99,37 @@ def described(
 ) -> VLLMServiceStatus:
     """Complete a decided status with everything that only reports."""
     before = sight.service.status
-    named = _diagnosis(diagnosis, before=before.diagnosis)
+    named = _diagnosis(diagnosis)
     status = status.model_copy(
         update={
             "observed_generation": sight.service.metadata.generation,
-            "diagnosis": named,
+            "diagnosis": before.diagnosis if _says_the_same(named, before.diagnosis) else named,
             "replicas": sight.pods,
             "ready_replicas": sight.rollout.ready,
             "selector": sight.selector,
         }
     )
     status = status.model_copy(update={"conditions": _conditions(status, sight, diagnosis=diagnosis, ended=ended)})
-    # The short texts move with every request; they are only refreshed when something else is written anyway.
+    # Figures move with every request; they are only refreshed when something else is written anyway.
     if status.model_copy(update={"summary": before.summary}) == before:
         return before
-    return status.model_copy(update={"summary": _summary(status, sight, targets=targets)})
+    return status.model_copy(update={"summary": _summary(status, sight, targets=targets), "diagnosis": named})
 
 
-def _diagnosis(diagnosis: Diagnosis, *, before: DiagnosisStatus | None) -> DiagnosisStatus:
+def _says_the_same(named: DiagnosisStatus, before: DiagnosisStatus | None) -> bool:
+    """Whether only figures differ."""
+    return (
+        before is not None
+        and before.class_ == named.class_
+        and before.confidence is named.confidence
+        and [part.class_ for part in before.contributing] == [part.class_ for part in named.contributing]
+    )
+
+
+def _diagnosis(diagnosis: Diagnosis) -> DiagnosisStatus:
     contributing = tuple(
         Contribution(class_=part.diagnosis.value, message=part.message) for part in diagnosis.contributing
     )
-    if (
-        before is not None
-        and before.class_ == diagnosis.primary
-        and before.confidence is diagnosis.confidence
-        and [part.class_ for part in before.contributing] == [part.class_ for part in contributing]
-    ):
-        return before
     return DiagnosisStatus(
         class_=diagnosis.primary.value,
         confidence=diagnosis.confidence,

@@ -19,7 +19,7 @@ from vllm_autotuner.api.status import (
     VLLMServiceStatus,
 )
 from vllm_autotuner.change.begin import begin
-from vllm_autotuner.change.effective import effective_knobs, is_tuned, settled_knobs, spec_knobs
+from vllm_autotuner.change.effective import is_tuned, serving_knobs, settled_knobs, spec_knobs
 from vllm_autotuner.change.machine import Ending, World, advance
 from vllm_autotuner.change.memory import failed_seats, remembered, spent
 from vllm_autotuner.change.verdict import measure
@@ -54,7 +54,7 @@ def decide(sight: Sight) -> Decision:
     service, status = sight.service, sight.service.status
     targets = targets_of(service.spec.objectives)
     diagnosis, history = diagnose(
-        sight.observation, targets=targets, knobs=effective_knobs(service.spec, status), history=sight.history
+        sight.observation, targets=targets, knobs=serving_knobs(service.spec, status), history=sight.history
     )
     status, ended = _following_the_spec(status, sight)
     if ended is None:
