@@ -126,8 +126,8 @@ TWISTS: dict[str, Twist] = {
     "two days": lambda story: story.wait(timedelta(days=2)),
     "the clock jumps back": lambda story: story.jump_back(),
 }
-LIKELY = [*sorted(TWISTS), *(f"edit {number}" for number in range(4) for _ in range(4))]
-"""A person who takes his leave back is what must never be missed."""
+LIKELY = [*sorted(TWISTS), *(f"edit {number}" for number in (0, 1, 2, 3, 10, 11) for _ in range(4))]
+"""Taking leave back, as a whole or by bounds, is what must never be missed."""
 FATES = ["helped", "helped", "harmed", "harmed", "capped", "blind", "overloaded"]
 
 

@@ -60,7 +60,7 @@ def decide(sight: Sight) -> Decision:
     if ended is None:
         status, ended = _change(status, sight, diagnosis=diagnosis, targets=targets)
     status = _effective(status, sight)
-    status, desired = _ideas(status, sight, diagnosis=diagnosis, targets=targets, ended=ended is not None)
+    status, desired = _ideas(status, sight, diagnosis=diagnosis, targets=targets)
     status = described(status, sight=sight, diagnosis=diagnosis, targets=targets, ended=ended)
     return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended, desired=desired)
 
@@ -173,7 +173,7 @@ def _serves(effective: Effective, sight: Sight) -> bool:
 
 
 def _ideas(
-    status: VLLMServiceStatus, sight: Sight, *, diagnosis: Diagnosis, targets: Targets, ended: bool
+    status: VLLMServiceStatus, sight: Sight, *, diagnosis: Diagnosis, targets: Targets
 ) -> tuple[VLLMServiceStatus, int | None]:
     """Recommend, and where everything allows it begin a change or ask for other replicas."""
     service, spec = sight.service, sight.service.spec
@@ -181,8 +181,8 @@ def _ideas(
     if spec.tuning.mode is Mode.OFF:
         return status.model_copy(update={"recommendation": None}), None
     desired = None if spec.scaling is None else replicas
-    if status.active_change is not None:
-        # The recommendation is being tried: what the metrics show now is the trial.
+    if status.active_change is not None or _just_over(status, sight):
+        # What the metrics show now is the trial, not the service.
         return status.model_copy(update={"recommendation": None}), desired
     if diagnosis.primary is DiagnosisClass.METRICS_BLIND:
         # Silence neither confirms nor refutes what stands.
@@ -209,7 +209,7 @@ def _ideas(
         status=status,
         diagnosis=diagnosis,
         paused=sight.paused,
-        settled=status.effective is not None and _serves(status.effective, sight) and not ended,
+        settled=status.effective is not None and _serves(status.effective, sight),
         watching_since=sight.watching_since,
         window=timedelta(seconds=sight.observation.window),
         approved=approved,
@@ -245,6 +245,12 @@ def _with_replicas(status: VLLMServiceStatus, replicas: int) -> VLLMServiceStatu
     if status.effective is None or status.effective.replicas == replicas:
         return status
     return status.model_copy(update={"effective": status.effective.model_copy(update={"replicas": replicas})})
+
+
+def _just_over(status: VLLMServiceStatus, sight: Sight) -> bool:
+    """Whether the window still holds metrics of a change that has ended."""
+    ended = status.history[-1].finished_at if status.history else None
+    return ended is not None and timedelta() <= sight.now - ended < timedelta(seconds=sight.observation.window)
 
 
 def _begun(status: VLLMServiceStatus, proposal: Proposal, *, sight: Sight, targets: Targets) -> VLLMServiceStatus:
