@@ -745,3 +745,24 @@ def test_a_rollback_that_does_not_come_back_needs_a_person() -> None:
 
 def test_the_story_takes_ticks_of_a_quarter_of_a_minute() -> None:
     assert timedelta(seconds=15) == TICK
+
+
+def test_one_odd_moment_moves_nothing() -> None:
+    """A class is named when it was seen twice; in between, the old name and the new figures do not fit together."""
+    found = desk(tuning__mode="Recommend")
+    found.ticks(3, CAPPED)
+    before = found.status
+    for _ in range(10):
+        found.tick(HEALTHY)
+        found.tick(CAPPED)
+    assert found.status == before
+    assert found.reasons == ["Recommended"]
+
+
+def test_no_replica_is_added_on_an_odd_moment() -> None:
+    found = scaled()
+    found.ticks(5, HEALTHY)
+    for _ in range(10):
+        found.tick(OVERLOADED)
+        found.tick(HEALTHY)
+    assert found.replicas == 1

@@ -60,7 +60,8 @@ def decide(sight: Sight) -> Decision:
     if ended is None:
         status, ended = _change(status, sight, diagnosis=diagnosis, targets=targets)
     status = _effective(status, sight)
-    status, desired = _ideas(status, sight, diagnosis=diagnosis, targets=targets)
+    sure = history.candidate is None and diagnosis.primary is not DiagnosisClass.METRICS_BLIND
+    status, desired = _ideas(status, sight, diagnosis=diagnosis, targets=targets, sure=sure)
     status = described(status, sight=sight, diagnosis=diagnosis, targets=targets, ended=ended)
     return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended, desired=desired)
 
@@ -173,9 +174,12 @@ def _serves(effective: Effective, sight: Sight) -> bool:
 
 
 def _ideas(
-    status: VLLMServiceStatus, sight: Sight, *, diagnosis: Diagnosis, targets: Targets
+    status: VLLMServiceStatus, sight: Sight, *, diagnosis: Diagnosis, targets: Targets, sure: bool
 ) -> tuple[VLLMServiceStatus, int | None]:
-    """Recommend, and where everything allows it begin a change or ask for other replicas."""
+    """Recommend, and where everything allows it begin a change or ask for other replicas.
+
+    `sure`: the metrics are there and say what the diagnosis says. Else they wait for a second look, and so do we.
+    """
     service, spec = sight.service, sight.service.spec
     replicas = wanted_replicas(service, status)
     if spec.tuning.mode is Mode.OFF:
@@ -184,8 +188,8 @@ def _ideas(
     if status.active_change is not None or _just_over(status, sight):
         # What the metrics show now is the trial, not the service.
         return status.model_copy(update={"recommendation": None}), desired
-    if diagnosis.primary is DiagnosisClass.METRICS_BLIND:
-        # Silence neither confirms nor refutes what stands.
+    if not sure:
+        # Neither silence nor one odd moment confirms or refutes what stands.
         return status, desired
     situation = Situation(
         observation=sight.observation,
