@@ -70,6 +70,8 @@ class Bed:
         for kind, name in self.api.objects:
             if kind == "VLLMService":
                 body = self.api.objects[kind, name]
+                if "status" not in body:
+                    continue
                 assert kstatus_violations(self.status(name), body["metadata"]["generation"]) == []
 
     async def ticks(self, count: int) -> None:

@@ -8,6 +8,7 @@ Must not: decide anything itself. An exception for one service never reaches the
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -113,7 +114,8 @@ class FleetLoop:
                 # A poisoned object is reported on itself and never stops the others.
                 self._context.metrics.ticks.labels(outcome="Failed").inc()
                 logger.exception("service failed", extra={"service": "/".join(key)})
-                await self._announce(entry, [FAILED])
+                with suppress(Exception):  # the same defect may be in the way of saying so
+                    await self._announce(entry, [FAILED])
 
     async def _one(
         self, key: Key, entry: ServiceEntry, *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]

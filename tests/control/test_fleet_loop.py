@@ -1,0 +1,514 @@
+"""The fleet loop over a model of its world: order, conflicts, isolation, silence, leadership."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from tests.control.cluster_model import ApiServer, Body, Killed, Load
+from tests.control.desk import SCALED, START, TICK
+from tests.control.loop_bed import Bed, bed, queueing, service_body
+
+from vllm_autotuner.api.conditions import ConditionType, find_condition
+from vllm_autotuner.api.status import ChangeState
+from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
+from vllm_autotuner.control import sources as sources_module
+from vllm_autotuner.control.fleet_loop import FleetLoop, run_fleet_loop
+from vllm_autotuner.control.looking import APPROVE
+from vllm_autotuner.control.registry import Key
+from vllm_autotuner.control.settings import OperatorSettings
+from vllm_autotuner.control.sight import Sight
+from vllm_autotuner.control.sources import Sources
+from vllm_autotuner.control.tick import Decision, decide
+from vllm_autotuner.control.views import service_entry
+from vllm_autotuner.observation.errors import Unreachable
+from vllm_autotuner.observation.prometheus import PrometheusAddress
+from vllm_autotuner.observation.questions import Question
+from vllm_autotuner.observation.reading import Absence, NoData
+from vllm_autotuner.observation.series import Series
+
+NO_ANSWER = NoData(Absence.PROVIDER_ERROR, "http://prometheus answered 503")
+STEADY = 6
+"""Ticks after which a healthy service has its Deployment, its pods and its diagnosis."""
+
+
+def writes(found: Bed) -> int:
+    return sum(count for verb, count in found.api.requests.items() if verb not in ("read", "log"))
+
+
+def ready(found: Bed, name: str = "chat") -> bool:
+    condition = find_condition(found.status(name).conditions, ConditionType.READY)
+    return condition is not None and condition.status.value == "True"
+
+
+def metrics_available(found: Bed, name: str = "chat") -> tuple[str, str]:
+    condition = find_condition(found.status(name).conditions, ConditionType.METRICS_AVAILABLE)
+    assert condition is not None
+    return condition.status.value, condition.reason
+
+
+# From nothing to serving
+
+
+async def test_a_new_object_gets_its_workload_and_becomes_ready() -> None:
+    found = bed()
+    await found.tick()
+    assert found.api.requests["apply Deployment"] == found.api.requests["apply Service"] == 1
+    assert not ready(found)
+    await found.ticks(STEADY)
+    assert ready(found)
+    assert (found.seats(), len(found.api.pods)) == (64, 1)
+
+
+async def test_a_steady_state_writes_nothing() -> None:
+    found = bed(load=lambda seats: Load())
+    await found.ticks(STEADY)
+    before = writes(found)
+    await found.ticks(100)
+    assert writes(found) == before
+    assert found.api.requests["read"] == 0
+
+
+async def test_a_standing_recommendation_writes_nothing() -> None:
+    found = bed(spec={"tuning.mode": "Recommend"}, load=queueing)
+    await found.ticks(STEADY)
+    assert found.told == ["Recommended"]
+    before = writes(found)
+    await found.ticks(50)
+    assert writes(found) == before
+
+
+async def test_a_whole_change_from_metrics_to_deployment() -> None:
+    found = bed(load=queueing)
+    await found.ticks(30)
+    assert (found.seats(), len(found.api.pods)) == (128, 1)
+    assert found.told == [f"Change{name}" for name in ("Started", "Verifying", "WarmingUp", "Analyzing", "Succeeded")]
+    page = found.metrics.page().decode()
+    assert 'vllm_autotuner_changes_total{knob="maxNumSeqs",outcome="Succeeded"} 1.0' in page
+    assert 'vllm_autotuner_services{diagnosis="Healthy"} 1.0' in page
+
+
+async def test_the_old_pod_serves_until_the_new_one_does() -> None:
+    found = bed(load=queueing)
+    served = []
+    for _ in range(30):
+        await found.tick()
+        served.append(sum(pod.ready_since is not None for pod in found.api.pods))
+    assert min(served[STEADY:]) >= 1
+
+
+async def test_fixed_replicas_are_what_the_user_wrote() -> None:
+    found = bed(spec={"replicas": 3, "tuning.maxNumSeqs": {"min": 1, "max": 64}}, load=queueing)
+    await found.ticks(20)
+    found.api.edit("chat", lambda body: body["spec"].update(replicas=2))
+    await found.ticks(20)
+    assert {text.split(" x ")[1] for text in found.api.applies} == {"2", "3"}
+    assert (found.deployment()["spec"]["replicas"], len(found.api.pods)) == (2, 2)
+
+
+async def test_replicas_follow_the_demand() -> None:
+    found = bed(spec={**SCALED, "tuning.maxNumSeqs": ...}, load=queueing)
+    await found.ticks(STEADY + 4)
+    assert found.deployment()["spec"]["replicas"] > 1
+    page = found.metrics.page().decode()
+    assert 'vllm_autotuner_desired_replicas{name="chat",namespace="prod"}' in page
+
+
+async def test_a_deleted_service_leaves_no_numbers_behind() -> None:
+    found = bed(spec=SCALED)
+    await found.ticks(STEADY)
+    assert "desired_replicas{" in found.metrics.page().decode()
+    body = found.api.objects.pop(("VLLMService", "chat"))
+    found.registry.services.evict(Key("prod", "chat"), uid=body["metadata"]["uid"])
+    await found.loop.tick()
+    assert "desired_replicas{" not in found.metrics.page().decode()
+    assert "vllm_autotuner_services{" not in found.metrics.page().decode()
+
+
+# Order and crashes between
+
+
+async def test_nothing_is_applied_before_its_intent_is_written() -> None:
+    found = bed(load=queueing)
+    order: list[str] = []
+
+    def note(verb: str, name: str) -> None:
+        order.append(verb)
+
+    found.api.refuses = note
+    await found.ticks(5)
+    assert order[:3] == ["status", "apply Service", "apply Deployment"]
+    began = order.index("event")
+    assert order[began - 1 : began + 2] == ["status", "event", "apply Deployment"]
+
+
+async def test_a_write_that_nobody_answered_is_found_done() -> None:
+    """T03: the response is lost after the commit."""
+    found = bed(load=queueing)
+    found.api.kill = (1, "after")
+    with pytest.raises(Killed):
+        await found.ticks(3)
+    found.api.kill = None
+    found.restart()
+    await found.ticks(30)
+    assert found.seats() == 128
+    assert found.api.applies.total() == 2
+
+
+# Conflicts
+
+
+async def test_after_a_conflict_it_is_decided_again_from_a_fresh_read() -> None:
+    """T07: somebody wrote the object between our look and our write."""
+    found = bed(load=queueing)
+    await found.ticks(3)
+
+    def somebody_annotates(body: Body) -> None:
+        body["metadata"].setdefault("annotations", {})["team"] = "search"
+
+    bumped = False
+
+    def bump(verb: str, name: str) -> None:
+        nonlocal bumped
+        if verb == "status" and not bumped:
+            bumped = True
+            found.api.edit("chat", somebody_annotates)
+
+    found.api.refuses = bump
+    await found.tick()
+    assert bumped
+    assert found.api.requests["read"] == 1
+    assert found.change() is not None
+    assert found.api.objects["VLLMService", "chat"]["metadata"]["annotations"] == {"team": "search"}
+
+
+async def test_a_pause_that_came_with_the_conflict_is_obeyed() -> None:
+    found = bed(load=queueing)
+    await found.ticks(3)
+
+    def pause(verb: str, name: str) -> None:
+        if verb == "status" and "paused" not in found.api.objects["VLLMService", "chat"]["spec"]:
+            found.api.edit("chat", lambda body: body["spec"].update(paused=True))
+
+    found.api.refuses = pause
+    await found.ticks(3)
+    assert found.change() is None
+    assert found.seats() == 64
+
+
+async def test_endless_conflicts_change_nothing_and_lose_nothing() -> None:
+    found = bed("busy", "chat", load=queueing)
+    await found.ticks(3)
+    found.api.refuses = lambda verb, name: (
+        Conflict("changed", reason="Conflict", status=409) if (verb, name) == ("status", "busy") else None
+    )
+    await found.ticks(10)
+    assert (found.change("busy"), found.seats("busy")) == (None, 64)
+    assert found.change("chat") is not None
+    found.api.refuses = lambda verb, name: None
+    await found.ticks(30)
+    assert found.seats("busy") == found.seats("chat") == 128
+    assert len(found.status("busy").history) == 1
+
+
+async def test_conflicts_do_not_count_a_window_twice() -> None:
+    """T07: counters of an analysis are what they are without conflicts."""
+
+    async def history(conflicts: bool) -> list[Any]:
+        found = bed(load=queueing)
+        turn = 0
+
+        def every_first(verb: str, name: str) -> Exception | None:
+            nonlocal turn
+            turn += verb == "status"
+            return Conflict("changed", reason="Conflict", status=409) if verb == "status" and turn % 2 else None
+
+        if conflicts:
+            found.api.refuses = every_first
+        await found.ticks(30)
+        return [(entry.outcome, entry.reason, entry.started_at) for entry in found.status().history]
+
+    assert await history(conflicts=True) == await history(conflicts=False)
+
+
+# One object and the others
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(RuntimeError("a defect"), id="a defect of ours"),
+        pytest.param(Unavailable("no answer", reason="NoAnswer"), id="no answer"),
+        pytest.param(Refused("forbidden", reason="Forbidden", status=403), id="a permission that is missing"),
+    ],
+)
+async def test_one_object_never_stops_the_others(error: Exception) -> None:
+    found = bed("broken", "chat", load=queueing)
+    found.api.refuses = lambda verb, name: error if name == "broken" else None
+    await found.ticks(30)
+    assert found.seats("chat") == 128
+    assert ("Deployment", "broken") not in found.api.objects
+    found.api.refuses = lambda verb, name: None
+    await found.ticks(30)
+    assert found.seats("broken") == 128
+
+
+async def test_a_defect_is_told_on_its_object_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = bed("broken", "chat")
+
+    def defective(sight: Sight) -> Decision:
+        if sight.service.metadata.name == "broken":
+            raise ZeroDivisionError
+        return decide(sight)
+
+    monkeypatch.setattr("vllm_autotuner.control.fleet_loop.decide", defective)
+    await found.ticks(10)
+    assert found.told == ["ServiceFailed"]
+    assert ready(found, "chat")
+    assert 'vllm_autotuner_ticks_total{outcome="Failed"} 10.0' in found.metrics.page().decode()
+
+
+async def test_what_is_gone_is_forgotten_and_not_created_again() -> None:
+    found = bed()
+    await found.ticks(STEADY)
+    del found.api.objects["VLLMService", "chat"]
+    found.api.silent = NO_ANSWER
+    applied = found.api.applies.total()
+    await found.tick()
+    assert found.registry.services.get(Key("prod", "chat")) is None
+    await found.ticks(3)
+    assert found.api.applies.total() == applied
+
+
+async def test_what_is_being_deleted_is_left_alone() -> None:
+    found = bed()
+    found.api.edit("chat", lambda body: body["metadata"].update(deletionTimestamp="2026-11-21T00:00:00Z"))
+    found.api.tell(found.registry)
+    await found.loop.tick()
+    assert writes(found) == 0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        pytest.param(lambda body: body["spec"].update(replicas=-1), "InvalidSpec", id="a spec that cannot be read"),
+        pytest.param(
+            lambda body: body.update(status={"history": "gone"}), "InvalidStatus", id="a status that cannot be read"
+        ),
+        pytest.param(
+            lambda body: body.update(spec={"targetRef": {"name": "chat"}}),
+            "NotSupportedYet",
+            id="a Deployment to adopt",
+        ),
+    ],
+)
+async def test_what_cannot_be_acted_upon_is_told_once(spoil: Callable[[Body], None], reason: str) -> None:
+    body = service_body()
+    spoil(body)
+    api = ApiServer(now=START)
+    api.create(body)
+    found = Bed(api)
+    for _ in range(5):
+        api.pass_time(TICK)
+        api.tell(found.registry)
+        await found.loop.tick()
+    assert (writes(found), api.requests["status"]) == (1, 1)
+    conditions = api.objects["VLLMService", "chat"]["status"]["conditions"]
+    assert {one["type"]: one["reason"] for one in conditions}["Stalled"] == reason
+
+
+async def test_a_spec_that_is_repaired_is_served() -> None:
+    found = bed(spec={"replicas": -1})
+    await found.ticks(2)
+    found.api.edit("chat", lambda body: body["spec"].update(replicas=1))
+    await found.ticks(STEADY)
+    assert ready(found)
+
+
+async def test_many_services_are_looked_at_in_one_tick() -> None:
+    names = [f"chat-{number}" for number in range(120)]
+    found = bed(*names)
+    await found.tick()
+    assert found.api.requests["apply Deployment"] == 120
+
+
+# Without metrics
+
+
+async def test_prometheus_errors_freeze_and_pass() -> None:
+    found = bed(spec={**SCALED, "tuning.mode": "Automatic"}, load=queueing)
+    found.api.silent = NO_ANSWER
+    await found.ticks(STEADY)
+    assert metrics_available(found) == ("False", "ProviderError")
+    assert ready(found)
+    applied, before = dict(found.api.applies), writes(found)
+    await found.ticks(40)
+    assert dict(found.api.applies) == applied
+    assert writes(found) == before
+    found.api.silent = None
+    await found.ticks(2)
+    assert metrics_available(found) == ("True", "MetricsFresh")
+    await found.ticks(10)
+    assert dict(found.api.applies) != applied, "it goes on without a restart"
+    assert 'prometheus_errors_total{kind="Failed",source="default"}' in found.metrics.page().decode()
+
+
+async def test_prometheus_errors_under_a_change_hold_it() -> None:
+    """T10: a good candidate is not rolled back because Prometheus restarts."""
+    found = bed(load=queueing)
+    while (change := found.change()) is None or change.state is not ChangeState.ANALYZING:
+        await found.tick()
+    found.api.silent = NO_ANSWER
+    await found.ticks(10)
+    held = found.change()
+    assert held is not None
+    assert (held.state, found.seats()) == (ChangeState.HELD, 128)
+    found.api.silent = None
+    await found.ticks(20)
+    assert [entry.outcome.value for entry in found.status().history] == ["Succeeded"]
+
+
+# Leadership
+
+
+async def test_a_follower_looks_at_nothing() -> None:
+    found = bed()
+    found.leader.is_leader = False
+    await found.loop.tick()
+    assert found.api.requests.total() == 0
+    assert "vllm_autotuner_leader 0.0" in found.metrics.page().decode()
+
+
+async def test_a_process_that_leads_again_watches_a_window_first() -> None:
+    found = bed(spec={"tuning.mode": "Approve"}, load=queueing)
+    await found.ticks(STEADY)
+    recommendation = found.status().recommendation
+    assert recommendation is not None
+    found.leader.is_leader = False
+    await found.tick()
+    found.leader.is_leader, found.leader.epoch = True, 2
+    found.api.edit("chat", lambda body: body["metadata"].update(annotations={APPROVE: recommendation.id}))
+    await found.ticks(2)
+    assert found.change() is None
+    await found.tick()
+    assert found.change() is not None
+
+
+# The sources of metrics
+
+
+class Scripted:
+    """A Prometheus whose every answer is the same."""
+
+    def __init__(self, answer: Sequence[Series] | Exception) -> None:
+        self.answer = answer
+        self.asked = 0
+        self.closed = False
+
+    async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def sources(
+    monkeypatch: pytest.MonkeyPatch, **answers: Sequence[Series] | Exception
+) -> tuple[Sources, dict[str, Scripted]]:
+    made: dict[str, Scripted] = {}
+
+    def client(address: PrometheusAddress, *, transport: httpx.AsyncBaseTransport | None = None) -> Scripted:
+        name = address.url.removeprefix("http://")
+        made[name] = Scripted(answers.get(name, []))
+        return made[name]
+
+    monkeypatch.setattr(sources_module, "PrometheusSource", client)
+    settings = OperatorSettings(
+        prometheus=PrometheusAddress(url="http://default"),
+        sources={"eu": PrometheusAddress(url="http://eu"), "us": PrometheusAddress(url="http://us")},
+        identity="test_1",
+    )
+    return Sources(settings), made
+
+
+def using(*names: str) -> list[Any]:
+    found = []
+    for number, name in enumerate(names):
+        spec = {"prometheus": {"source": name}} if name else {}
+        body = service_body(f"chat-{number}", spec=spec)
+        found.append(service_entry({**body, "metadata": {**body["metadata"], "resourceVersion": "1"}}))
+    return found
+
+
+async def test_each_source_in_use_is_asked_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, made = sources(monkeypatch)
+    entries = using("", "eu", "eu")
+    snapshots = await found.look(entries, at=1000.0)
+    assert set(snapshots) == {"", "eu"}
+    assert made["default"].asked == made["eu"].asked > 0 == made["us"].asked
+    assert found.of(entries[1].service, snapshots) is snapshots["eu"]
+    await found.close()
+    assert all(client.closed for client in made.values())
+
+
+async def test_a_source_that_fails_blinds_only_those_who_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = sources(monkeypatch, eu=Unreachable("cannot reach http://eu"))
+    snapshots = await found.look(using("", "eu"), at=1000.0)
+    assert snapshots[""].error is None
+    error = snapshots["eu"].error
+    assert error is not None
+    assert (error.absence, error.why) == (Absence.PROVIDER_ERROR, "cannot reach http://eu")
+
+
+async def test_a_series_that_nobody_foresaw_ends_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    strange = [Series(labels={"__name__": "vllm:num_requests_running"}, times=[], values=[])]
+    found, _ = sources(monkeypatch, eu=strange, us=[Series(labels={}, times=[1.0], values=[1.0])])
+    snapshots = await found.look(using("eu", "us", ""), at=1000.0)
+    assert snapshots[""].error is None
+    error = snapshots["us"].error
+    assert error is not None
+    assert "cannot be read" in error.why
+
+
+async def test_a_name_that_nobody_configured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = sources(monkeypatch)
+    entries = using("mars")
+    snapshots = await found.look(entries, at=1000.0)
+    error = found.of(entries[0].service, snapshots).error
+    assert error is not None
+    assert "no source named mars" in error.why
+
+
+async def test_a_source_that_was_not_asked_yet_is_no_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = sources(monkeypatch)
+    snapshots = await found.look(using(""), at=1000.0)
+    error = found.of(using("eu")[0].service, snapshots).error
+    assert error is not None
+    assert "has not been asked yet" in error.why
+
+
+# The loop around the tick
+
+
+async def test_it_ends_when_asked_and_gives_its_connections_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, stop = bed(), asyncio.Event()
+    _, made = sources(monkeypatch)
+    ticks = 0
+
+    async def tick(self: FleetLoop) -> None:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 3:
+            stop.set()
+
+    monkeypatch.setattr(FleetLoop, "tick", tick)
+    context = replace(found.context, monotonic=iter(range(0, 10_000, 100)).__next__)
+    async with asyncio.timeout(5):
+        await run_fleet_loop(context, stop)
+    assert ticks == 3
+    assert made["127.0.0.1:9"].closed
