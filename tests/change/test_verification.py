@@ -48,7 +48,18 @@ CASES = (
         answer=NotEffective,
         says="chat-0 reports maxNumSeqs=None at start-up",
     ),
-    Case(id="a log that is gone", witnesses=(witness(started=None),), answer=Undecided, says="log of chat-0"),
+    Case(
+        id="a log that is gone",
+        witnesses=(witness(started=None),),
+        answer=Undecided,
+        says="log of chat-0 are not readable",
+    ),
+    Case(
+        id="arguments that nobody can read",
+        witnesses=(witness(), Witness(pod="chat-1", asked=None, started_with=None)),
+        answer=Undecided,
+        says="arguments or start-up log of chat-1",
+    ),
     Case(
         id="one of two logs is gone",
         witnesses=(witness(), witness("chat-1", started=None)),

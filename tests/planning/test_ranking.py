@@ -26,13 +26,14 @@ SHARE = st.floats(0, 1)
 
 @st.composite
 def worsened(draw: st.DrawFn) -> tuple[Effect, Effect]:
-    """Two effects, the first at least as good everywhere."""
-    good = draw(EFFECTS)
+    """Two effects: the second is worse in some respects, often in a single one, and equal in the others."""
+    good, worse = draw(EFFECTS), draw(st.sets(st.sampled_from(["ttft", "tpot", "tokens", "gpus"]), min_size=1))
+    share = draw(SHARE)
     return good, Effect(
-        ttft=good.ttft * (1 + draw(SHARE)),
-        tpot=good.tpot * (1 + draw(SHARE)),
-        tokens_per_second=good.tokens_per_second * (1 - draw(SHARE)),
-        gpus=good.gpus + draw(st.integers(0, 8)),
+        ttft=good.ttft * (1 + share) if "ttft" in worse else good.ttft,
+        tpot=good.tpot * (1 + share) if "tpot" in worse else good.tpot,
+        tokens_per_second=good.tokens_per_second * (1 - share) if "tokens" in worse else good.tokens_per_second,
+        gpus=good.gpus + 1 if "gpus" in worse else good.gpus,
     )
 
 

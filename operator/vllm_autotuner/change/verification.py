@@ -22,10 +22,10 @@ UNLISTED_DEFAULTS: Final[Mapping[Knob, tuple[int | str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
-    """What one ready pod says. None: not known (log rotated or unreadable)."""
+    """What one ready pod says. None: not known (arguments not ours to read, log rotated or unreadable)."""
 
     pod: str
-    asked: EngineFlags
+    asked: EngineFlags | None
     started_with: EngineFlags | None
 
 
@@ -60,10 +60,9 @@ def verify(knob: Knob, wanted: EngineKnobs, *, witnesses: Sequence[Witness]) -> 
     value = _of_knobs(knob, wanted)
     silent = []
     for witness in witnesses:
-        asked = _of_flags(knob, witness.asked)
-        if asked != value:
+        if witness.asked is not None and (asked := _of_flags(knob, witness.asked)) != value:
             return NotEffective(f"{witness.pod} was asked for {knob.value}={asked}, not {value}")
-        if witness.started_with is None:
+        if witness.asked is None or witness.started_with is None:
             silent.append(witness.pod)
             continue
         started = _of_flags(knob, witness.started_with)
@@ -71,7 +70,7 @@ def verify(knob: Knob, wanted: EngineKnobs, *, witnesses: Sequence[Witness]) -> 
         if started != value and not (started is None and value in UNLISTED_DEFAULTS.get(knob, ())):
             return NotEffective(f"{witness.pod} reports {knob.value}={started} at start-up, not {value}")
     if silent:
-        return Undecided(f"the start-up log of {', '.join(silent[:3])} is not readable")
+        return Undecided(f"arguments or start-up log of {', '.join(silent[:3])} are not readable")
     return Confirmed(f"{len(witnesses)} pod(s) report {knob.value}={value} in their start-up log")
 
 

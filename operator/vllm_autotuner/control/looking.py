@@ -116,15 +116,15 @@ async def verification_of(service: VLLMService, pods: Sequence[PodView], *, clus
         return Undecided("nothing to verify")
     serving = [pod for pod in pods if pod.ready and not pod.deleting and pod.config_hash == change.to.config_hash]
     witnesses = [await _witness(pod, cluster=cluster) for pod in serving]
-    return verify(Knob(change.knob), change.to.knobs, witnesses=[one for one in witnesses if one is not None])
+    return verify(Knob(change.knob), change.to.knobs, witnesses=witnesses)
 
 
-async def _witness(pod: PodView, *, cluster: Cluster) -> Witness | None:
+async def _witness(pod: PodView, *, cluster: Cluster) -> Witness:
     try:
         asked = parse_flags(pod.args)
     except FlagError as error:
         logger.warning("arguments not readable", extra={"pod": pod.name, "error": str(error)})
-        return None
+        return Witness(pod=pod.name, asked=None, started_with=None)
     try:
         log = await cluster.pod_log(pod.namespace, pod.name, ENGINE_CONTAINER, head_bytes=START_LOG_BYTES)
     except ClusterError as error:
