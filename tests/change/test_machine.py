@@ -305,6 +305,31 @@ CASES = (
         state=ROLLING_BACK,
         world={"rollout": rollout(OLD, settled=False, crashed="exit code 1")},
     ),
+    # Edited by hand
+    Case(
+        id="starting, with its deadline removed, does not wait for ever",
+        state=PROVISIONING,
+        change={"deadline": None},
+        world={"rollout": rollout(settled=False)},
+        to=ROLLING_BACK,
+        why="did not become ready in time",
+        harmful=False,
+    ),
+    Case(
+        id="warming up, with its deadline removed, does not wait for ever",
+        state=WARMING_UP,
+        change={"deadline": None},
+        to=ANALYZING,
+        why="measuring",
+    ),
+    Case(
+        id="held, with its deadline removed, does not wait for ever",
+        state=HELD,
+        change={"deadline": None},
+        world={"blind": True, "observation": silent()},
+        to=ROLLING_BACK,
+        why="for too long",
+    ),
     # From another version
     Case(
         id="what another version only proposed is dropped untouched",
