@@ -46,7 +46,7 @@ class ApiProxy:
         )
         application = web.Application(client_max_size=16 * 2**20)
         application.router.add_route("*", "/{path:.*}", self._pass_on)
-        self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0, access_log=None)
+        self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()

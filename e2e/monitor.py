@@ -65,7 +65,7 @@ class Monitor:
 
     def broken(self, name: str) -> list[str]:
         """Everything about this service that was not as it must always be."""
-        blind = [f"the monitor itself failed: {task.exception()!r}" for task in self._tasks if task.done()]
+        blind = [f"the monitor itself failed: {task!r}" for task in self._tasks if task.done()]
         return blind + self._broken[name]
 
     def lapses(self, name: str) -> list[str]:
@@ -88,10 +88,12 @@ class Monitor:
     async def when(self, name: str, holds: Callable[[Object], object], *, seconds: float) -> Object:
         """Wait for a status about which `holds` is true, and return at the very moment it is seen.
 
-        Raises TimeoutError; the caller knows what it waited for.
+        Raises TimeoutError, for the caller knows what it waited for; AssertionError when the monitor itself has failed.
         """
         async with asyncio.timeout(seconds):
             while True:
+                for task in self._tasks:
+                    assert not task.done(), f"the monitor itself failed: {task!r}"
                 status = (self._seen[name].last or {}).get("status") or {}
                 if holds(status):
                     return status
@@ -99,6 +101,12 @@ class Monitor:
                 await self._news.wait()
 
     async def _watch(self, path: str, see: Callable[[str, Object], None]) -> None:
+        try:
+            await self._follow(path, see)
+        finally:
+            self._news.set()
+
+    async def _follow(self, path: str, see: Callable[[str, Object], None]) -> None:
         version = (await self._stage.get(path))["metadata"]["resourceVersion"]
         while True:
             query = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}

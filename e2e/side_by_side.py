@@ -22,12 +22,16 @@ from vllm_autotuner.engine.flags import EngineFlags, parse_flags
 from vllm_autotuner.simulation.load import Load, Traffic
 
 TALK: Final = Traffic(model=MODEL, prompt_tokens=(20, 60), output_tokens=(20, 40))
-QUICK: Final = {"warmUp": "2s", "analysis": "12s", "provisioningDeadline": "2m"}
+QUICK: Final = {"warmUp": "2s", "analysis": "12s", "provisioningDeadline": "10m"}
 """Phases of seconds; the analysis then ends after three windows."""
 PATIENCE: Final = 180.0
 """Seconds for anything that needs a rollout or a verdict; ten times what it takes on an idle machine."""
 CROWD: Final = 8
 """Clients that talk at once: twice the seats of `capped`."""
+
+
+class Refused(AssertionError):
+    """The API server did not take what a user wrote; the message is its own."""
 
 
 class Play:
@@ -40,15 +44,15 @@ class Play:
 
     async def serves(self, name: str, *, clients: int = 0, **spec: Any) -> None:
         """Apply a service like `capped` with these differences, wait until it is Ready, and put load on it."""
-        self.apply(name, **spec)
+        await self.apply(name, **spec)
         await self.until(name, "Ready", lambda status: condition(status, "Ready") == "True")
         if clients:
             await self.load(name, clients)
 
-    def apply(self, name: str, **spec: Any) -> None:
-        """Apply a service like `capped` with these differences."""
+    async def apply(self, name: str, **spec: Any) -> None:
+        """Create a service like `capped` with these differences."""
         self.names.append(name)
-        self.stage.apply(capped(self.stage.namespace, name, **spec))
+        await self.write("POST", "", capped(self.stage.namespace, name, **spec))
 
     async def load(self, name: str, clients: int) -> Load:
         """Let so many clients talk to it."""
@@ -110,14 +114,16 @@ class Play:
         await self.write("DELETE", name, None)
 
     async def write(self, method: str, path: str, body: Mapping[str, Any] | None) -> None:
-        """Send a write about a VLLMService; merge patches only."""
+        """Send a write about a VLLMService, patches as merge patches. Raises Refused with the server's words."""
+        media = "merge-patch+json" if method == "PATCH" else "json"
         answer = await self.stage.api.request(
             method,
-            f"/apis/vllm-autotuner.dev/v1alpha1/namespaces/{self.stage.namespace}/vllmservices/{path}",
+            f"/apis/vllm-autotuner.dev/v1alpha1/namespaces/{self.stage.namespace}/vllmservices/{path}".rstrip("/"),
             json=body,
-            headers={"Content-Type": "application/merge-patch+json"},
+            headers={"Content-Type": f"application/{media}"},
         )
-        assert answer.is_success, answer.text
+        if not answer.is_success:
+            raise Refused(answer.json()["message"])
 
     async def flags(self, name: str) -> EngineFlags:
         """What the Deployment asks the engine for."""
@@ -157,7 +163,7 @@ Scene = Callable[[Play], Awaitable[None]]
 @asynccontextmanager
 async def staged(bed: Bed, namespace: str, *, operator: Sequence[str] = ()) -> AsyncIterator[Play]:
     """A stage in a namespace of its own, with ticks of a second; `operator` adds to the operator's arguments."""
-    bed.create_namespace(namespace)
+    await asyncio.to_thread(bed.create_namespace, namespace)
     try:
         stage = Stage(bed, namespace, interval="1s", window="6s", operator=f"operator-{namespace}")
         async with stage, Monitor(stage) as monitor:

@@ -84,7 +84,7 @@ class Stage:
             headers={"Authorization": f"Bearer {token}"},
             verify=ssl.create_default_context(cafile=self.bed.ca_file),
             trust_env=False,
-            timeout=10,
+            timeout=30,
         )
         return self
 

@@ -68,15 +68,15 @@ async def world(bed: Bed, engines: None) -> AsyncIterator[World]:
     await prometheus.start()
     try:
         async with staged(bed, "metric-faults", operator=["--prometheus-url", prometheus.url]) as play:
-            play.apply("trying", tuning={"strategy": LONG})
-            play.apply("impatient", tuning={"strategy": {**LONG, "dataBudget": "5s"}})
-            play.apply("advised", tuning={"mode": "Recommend"})
-            play.apply(
+            await play.apply("trying", tuning={"strategy": LONG})
+            await play.apply("impatient", tuning={"strategy": {**LONG, "dataBudget": "5s"}})
+            await play.apply("advised", tuning={"mode": "Recommend"})
+            await play.apply(
                 "wide",
                 scaling={"minReplicas": 1, "maxReplicas": 3, "scaleOut": {"waitingFor": "10s"}},
                 tuning={"maxNumSeqs": None},
             )
-            play.apply("nonsense", engine={"image": odd_engines.image("nonsense")})
+            await play.apply("nonsense", engine={"image": odd_engines.image("nonsense")})
             for name, clients in (
                 ("trying", CROWD),
                 ("impatient", CROWD),
@@ -169,7 +169,7 @@ async def test_an_engine_that_exports_nonsense_counts_as_silent(world: World) ->
 async def test_the_change_that_waited_so_often_is_finished(world: World) -> None:
     await world.play.edit("trying", tuning={"strategy": QUICK})
     entry = await world.play.finished("trying")
-    assert entry["outcome"] == "Succeeded"
+    assert entry["outcome"] == "Succeeded", entry
     assert await world.play.events("trying", "ChangeStarted") == [f"maxNumSeqs 4 -> 8: {_reason(world, 'trying')}"]
     world.play.served_all_along("trying")
 

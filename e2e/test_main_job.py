@@ -83,7 +83,8 @@ def ready_for(status: Mapping[str, Any], *, generation: int) -> bool:
 @side_by_side(stage="main-job")
 async def test_a_tuned_value_stands_beside_other_edits_and_gives_way_to_what_the_user_writes(play: Play) -> None:
     await play.serves("tuned", clients=CROWD)
-    assert (await play.finished("tuned"))["outcome"] == "Succeeded"
+    entry = await play.finished("tuned")
+    assert entry["outcome"] == "Succeeded", entry
     await play.edit("tuned", engine={"args": ["--max-num-batched-tokens=4096"]})
 
     async def with_arguments() -> bool:

@@ -225,6 +225,21 @@ async def test_a_deleted_lease_is_created_again_with_a_later_epoch(api: LeaseApi
     assert not first.leads
 
 
+async def test_a_lease_deleted_soon_after_a_handover_is_created_with_a_later_epoch(api: LeaseApi) -> None:
+    """Children that the former leader stamped must not look like those of a later one."""
+    first, second = Contender("a", api), Contender("b", api)
+    await pass_time(10, first, second)
+    await first.election.release()
+    await pass_time(5, second)
+    assert second.leads
+    epoch = second.election.epoch
+    api.stored = None
+    first.clock.now += 15
+    await first.election.step()
+    assert first.leads
+    assert first.election.epoch > epoch
+
+
 async def test_the_holders_own_lease_duration_counts(api: LeaseApi) -> None:
     second = Contender("b", api)
     api.stored = {

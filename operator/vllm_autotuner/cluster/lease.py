@@ -26,6 +26,9 @@ from vllm_autotuner.cluster.kinds import LEASE
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = -math.inf
+_EPOCH_UNIT: Final = 4
+"""Seconds. Leaders must not change more often than this on the whole, or an epoch after the Lease's deletion could fall
+behind; and the number must fit into the API's 32 bits, which it does until 2242."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +171,8 @@ class Election:
         self._lead(asked_at, epoch=transitions)
 
     async def _create(self, asked_at: float) -> None:
-        # Minutes since 1970, not 0: epochs must keep growing also when somebody deletes the Lease.
-        epoch = int(self._wall().timestamp()) // 60
+        # Since 1970, not 0: epochs must keep growing also when somebody deletes the Lease.
+        epoch = int(self._wall().timestamp()) // _EPOCH_UNIT
         body = {
             "apiVersion": LEASE.api_version,
             "kind": LEASE.kind,

@@ -130,8 +130,9 @@ class FleetLoop:
             await self._write(entry, service.status, adopting(service, now=self._context.wall()))
             return
         uid = service.metadata.uid
-        if self._memories.is_new(uid):
-            await self._announce(entry, standing(service.status, now=self._context.wall()))
+        if not self._memories.is_told(uid):
+            said = await self._announce(entry, standing(service.status, now=self._context.wall()))
+            self._memories.told(uid, everything=said)
         sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots)
         decision = decide(sight)
         try:
@@ -196,7 +197,7 @@ class FleetLoop:
         if written is entry:
             return service, entry
         if not await self._announce(entry, announcements(service, decision.status, ended=decision.ended)):
-            self._memories.unsure(entry.uid)
+            self._memories.told(entry.uid, everything=False)
         if decision.ended is not None:
             change, ending = decision.ended
             self._context.metrics.changes.labels(knob=change.knob, outcome=ending.outcome.value).inc()

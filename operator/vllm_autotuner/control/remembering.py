@@ -17,6 +17,7 @@ class Memories:
     def __init__(self) -> None:
         self._histories: dict[str, History] = {}
         self._seen: set[str] = set()
+        self._told: set[str] = set()
         self._refusals: dict[str, tuple[int, Refusal]] = {}
 
     def of(self, service: VLLMService) -> History:
@@ -31,6 +32,7 @@ class Memories:
         """Forget what no longer exists."""
         self._histories = {uid: history for uid, history in self._histories.items() if uid in uids}
         self._seen &= uids
+        self._told &= uids
         self._refusals = {uid: found for uid, found in self._refusals.items() if uid in uids}
 
     def classes(self) -> Iterator[str]:
@@ -38,16 +40,20 @@ class Memories:
         return (history.named.primary.value for history in self._histories.values() if history.named is not None)
 
     def is_new(self, uid: str) -> bool:
-        """Whether this leader has not yet made sure of what no watch tells: the service's children, and its Events."""
+        """Whether this leader has not yet made sure of the service's children that no watch tells of."""
         return uid not in self._seen
 
     def seen(self, uid: str) -> None:
         """They are made sure of."""
         self._seen.add(uid)
 
-    def unsure(self, uid: str) -> None:
-        """They must be made sure of again."""
-        self._seen.discard(uid)
+    def is_told(self, uid: str) -> bool:
+        """Whether this leader knows that everything the status tells has been told."""
+        return uid in self._told
+
+    def told(self, uid: str, *, everything: bool) -> None:
+        """Everything was told, or a part of it was not."""
+        (self._told.add if everything else self._told.discard)(uid)
 
     def refusal(self, service: VLLMService) -> Refusal | None:
         """Why the workload of this very spec was refused the last time it was applied; None when it was not."""
