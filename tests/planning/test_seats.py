@@ -75,6 +75,11 @@ BOUNDS = (
         holds=None,
     ),
     Bound(
+        id="nor is the smallest number that is not zero",
+        seen=observation(engine(running=64.0, kv=1e-308)),
+        holds=None,
+    ),
+    Bound(
         id="an idle gauge of zero is no use to divide by",
         seen=observation(engine(running=64.0, kv=0.0)),
         holds=None,

@@ -30,6 +30,9 @@ minute. Our choice: the size of the noise that a verdict ignores."""
 KV_MARGIN: Final = 0.1
 """Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
 
+LEAST_USE: Final = 1e-6
+"""Share of the pool below which a reading is no use of it: one block of the largest pools is a multiple of that."""
+
 
 @dataclass(frozen=True, slots=True)
 class NothingToGain:
@@ -126,7 +129,7 @@ def kv_bound(observation: Observation) -> int | None:
 
 
 def _by_use(engine: EngineWindow) -> int | None:
-    busy = [moment for moment in engine.moments if moment.kv and moment.running > 0]
+    busy = [moment for moment in engine.moments if (moment.kv or 0.0) > LEAST_USE and moment.running > 0]
     if not busy:
         return None
     # The 90th percentile of use per sequence: sequences grow in step, the mean of a young batch flatters.
