@@ -26,6 +26,8 @@ PAUSED_FOR_AT_MOST: Final = timedelta(hours=24)
 BLIND: Final = "metrics are missing"
 PAUSED: Final = "paused"
 """Why a change is held; also the beginning of what is said when it takes too long."""
+LONGEST_ANALYSIS: Final = 2
+"""How many times spec.tuning.strategy.analysis may be spent where windows say too little. Our choice."""
 BAD_IN_A_ROW: Final = 3
 """Bad windows in a row that end the experiment at once. Our choice: one is chance, three are harm."""
 
@@ -153,7 +155,9 @@ def _warm_up(change: ActiveChange, world: World) -> ActiveChange:
         return _hold(change, PAUSED, world=world)
     if not _late(change, world):
         return change
-    analyzing = moved(change, ChangeState.ANALYZING, why="measuring", now=world.now, limit=2 * world.strategy.analysis)
+    analyzing = moved(
+        change, ChangeState.ANALYZING, why="measuring", now=world.now, limit=LONGEST_ANALYSIS * world.strategy.analysis
+    )
     return analyzing.model_copy(update={"analysis": Analysis(started_at=world.now)})
 
 

@@ -20,7 +20,7 @@ from vllm_autotuner.cluster.errors import ClusterError
 from vllm_autotuner.control.views import ENGINE_CONTAINER, DeploymentView, PodView
 from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
 from vllm_autotuner.engine.startup_failure import parse_startup_failure
-from vllm_autotuner.observation.observation import Observation, observe
+from vllm_autotuner.observation.observation import STALE_AFTER_INTERVALS, Observation, observe
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 from vllm_autotuner.workload.hashing import config_hash
 from vllm_autotuner.workload.rendering import render_deployment
@@ -64,7 +64,7 @@ def observed(snapshot: FleetSnapshot, pods: Sequence[PodView], *, now: datetime)
     """What the metrics say about these pods. Pods that are going away do not count, young ones are not missed yet."""
     staying = [pod for pod in pods if not pod.deleting]
     keys = {(pod.namespace, pod.name) for pod in staying if pod.ready}
-    grace = max(YOUNG, timedelta(seconds=3 * (snapshot.scrape_interval or 0)))
+    grace = max(YOUNG, timedelta(seconds=STALE_AFTER_INTERVALS * (snapshot.scrape_interval or 0)))
     expected = [pod for pod in staying if pod.ready and pod.ready_since is not None and now - pod.ready_since > grace]
     mine = [key for key in snapshot.engines if (key.namespace, key.pod) in keys]
     return observe(snapshot, mine, expected=len(expected))

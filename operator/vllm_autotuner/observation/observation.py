@@ -14,7 +14,7 @@ from vllm_autotuner.observation.reading import NoData, Reading
 from vllm_autotuner.observation.series import Series, plain_increase, since
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot, StepPart
 
-__all__ = ["EngineWindow", "KVPool", "Moment", "Observation", "StepPoint", "observe"]
+__all__ = ["STALE_AFTER_INTERVALS", "EngineWindow", "KVPool", "Moment", "Observation", "StepPoint", "observe"]
 
 STALE_AFTER_INTERVALS: Final = 3
 """Scrape intervals without a sample after which an engine is silent. Design: diagnosis.md, inputs."""
