@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome
 from vllm_autotuner.change.edges import EDGES, IllegalMove, moved
 from vllm_autotuner.change.machine import BAD_IN_A_ROW, Ending, World, advance
 from vllm_autotuner.change.verification import NotEffective, Undecided
+from vllm_autotuner.observation.observation import Observation
 
 PROVISIONING, VERIFYING = ChangeState.PROVISIONING, ChangeState.VERIFYING
 WARMING_UP, ANALYZING, HELD = ChangeState.WARMING_UP, ChangeState.ANALYZING, ChangeState.HELD
@@ -45,6 +46,12 @@ def test_nothing_leaves_a_rollback_but_its_end() -> None:
     assert all(ROLLING_BACK in EDGES[state] for state in UNDER_TEST)
 
 
+def quiet(now: datetime) -> Observation:
+    """Fresh metrics, and no latency in them: nobody asked."""
+    found = seen(at=now)
+    return Observation(at=found.at, window=found.window, engines=found.engines)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     id: str
@@ -54,6 +61,8 @@ class Case:
     why: str = ""
     harmful: bool | None = None
     ending: Outcome | None = None
+    row: int | None = None
+    """Bad windows in a row afterwards."""
     change: dict[str, Any] = field(default_factory=dict)
     world: dict[str, Any] = field(default_factory=dict)
 
@@ -209,6 +218,20 @@ CASES = (
         world={"observation": seen(ttft=9.0)},
     ),
     Case(
+        id="an inconclusive window between them breaks the row",
+        state=ANALYZING,
+        change={"analysis": analysis(good=4, bad=2, row=2, since=NOW - timedelta(minutes=3, seconds=30))},
+        world={"observation": seen(ttft=4.9, tpot=0.02, tokens=15_000)},
+        row=0,
+    ),
+    Case(
+        id="a window without data does not",
+        state=ANALYZING,
+        change={"analysis": analysis(good=4, bad=2, row=2, since=NOW - timedelta(minutes=3, seconds=30))},
+        world={"observation": quiet(NOW)},
+        row=2,
+    ),
+    Case(
         id="as many bad windows as good ones: harm",
         state=ANALYZING,
         change={"analysis": analysis(good=4, bad=3, since=AFTER)},
@@ -346,6 +369,9 @@ def test_one_step(case: Case) -> None:
     step = advance(given, world(**case.world))
     assert step.change.state is (case.to or case.state)
     assert step.change.harmful is case.harmful
+    if case.row is not None:
+        assert step.change.analysis is not None
+        assert step.change.analysis.consecutive_bad == case.row
     assert (step.ending.outcome if step.ending is not None else None) is case.ending
     said = step.ending.reason if step.ending is not None else step.change.state_reason
     assert case.why in said
@@ -471,11 +497,6 @@ def test_a_long_analysis_keeps_the_newest_measurements_only() -> None:
 
 def test_no_data_is_evidence_for_nothing() -> None:
     """T12: a service without traffic neither passes nor fails."""
-
-    def quiet(now: Any) -> Any:
-        found = seen(at=now)
-        return type(found)(at=found.at, window=found.window, engines=found.engines)
-
     states, after, _ = run(change(ANALYZING, analysis=analysis(since=NOW)), ticks(60, observation=quiet))
     assert after.analysis is not None
     assert (after.analysis.windows_good, after.analysis.windows_bad) == (0, 0)

@@ -192,6 +192,7 @@ WORSE = measured(5, ttft=9.0)
             Judgement.INCONCLUSIVE,
             id="an empty baseline: no verdict",
         ),
+        pytest.param(verdict(5, 0, after=(QUEUED,) * 5), Judgement.REVERT, id="the same on the whole: undone"),
         pytest.param(verdict(5, 4, after=WORSE), Judgement.REVERT, id="good windows, but worse on the whole: undone"),
     ],
 )

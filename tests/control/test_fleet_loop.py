@@ -392,6 +392,7 @@ async def test_a_process_that_leads_again_watches_a_window_first() -> None:
     found.api.edit("chat", lambda body: body["metadata"].update(annotations={APPROVE: recommendation.id}))
     await found.ticks(2)
     assert found.change() is None
+    assert found.api.requests["apply Service"] == 2, "another leader may have lost it meanwhile"
     await found.tick()
     assert found.change() is not None
 

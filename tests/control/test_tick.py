@@ -766,3 +766,11 @@ def test_no_replica_is_added_on_an_odd_moment() -> None:
         found.tick(OVERLOADED)
         found.tick(HEALTHY)
     assert found.replicas == 1
+
+
+def test_metrics_are_read_by_the_value_that_serves() -> None:
+    found = reach("Analyzing")
+    full = observation(engine(running=128.0, waiting=30.0, kv=0.5), ttft=latency(3.0))
+    found.ticks(2, full)
+    assert found.last is not None
+    assert "All 128 seats" in found.last.diagnosis.message
