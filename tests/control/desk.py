@@ -4,6 +4,7 @@ Every status is sent through its wire form, and checked against what must hold f
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -77,7 +78,9 @@ class Desk:
 
     def edit(self, **changes: Any) -> None:
         """A user's edit; `__` stands for a dot."""
-        self.spec = changed(self.spec, {name.replace("__", "."): value for name, value in changes.items()})
+        # Copies: a later edit must not reach into the table that this one came from.
+        fresh = deepcopy(changes)
+        self.spec = changed(self.spec, {name.replace("__", "."): value for name, value in fresh.items()})
         self.generation += 1
 
     @property
