@@ -31,6 +31,7 @@ from vllm_autotuner.api.status import ChangeState, CircuitState, Outcome, Source
 from vllm_autotuner.change.verification import NotEffective, Undecided
 from vllm_autotuner.control.looking import APPROVE, PAUSE
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import Observation
 
 UNDER_TEST = ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
@@ -418,6 +419,18 @@ def test_what_keeps_a_recommendation_from_being_applied_is_said(changes: dict[st
     assert says in recommendation.reason
     assert (recommendation.current, recommendation.recommended) == ("64", "128")
     assert found.reasons == ["Recommended"]
+
+
+def test_a_change_waits_until_there_is_a_before_to_compare_with() -> None:
+    found = desk()
+    found.ticks(4, replace(CAPPED, ttft=Distribution()))
+    assert (found.read.active_change, found.seats) == (None, 64)
+    assert found.read.recommendation is not None
+    assert "nothing to compare with afterwards" in found.read.recommendation.reason
+    found.tick(CAPPED)
+    assert found.read.active_change is not None
+    assert found.read.active_change.baseline is not None
+    assert found.read.active_change.baseline.ttft_seconds is not None
 
 
 # A person approves

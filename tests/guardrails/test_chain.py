@@ -200,6 +200,14 @@ CASES = (
         reason=HoldReason.METRICS_MISSING,
         says="A sentence.",
     ),
+    Case(id="there is something to compare with", link=chain.measured_before),
+    Case(
+        id="without a before there is no verdict",
+        link=chain.measured_before,
+        changed={"measured": False},
+        reason=HoldReason.NOT_MEASURED,
+        says="nothing to compare with",
+    ),
     Case(id="high confidence in both", link=chain.confident),
     Case(id="medium is enough", link=chain.confident, proposal={"confidence": Confidence.MEDIUM}),
     Case(
@@ -318,6 +326,7 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         },
         paused=True,
         settled=False,
+        measured=False,
         diagnosis=diagnosis(DiagnosisClass.METRICS_BLIND),
         watching_since=NOW,
     )
@@ -330,6 +339,7 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         HoldReason.OUT_OF_BOUNDS,
         HoldReason.UNSUPPORTED,
         HoldReason.METRICS_MISSING,
+        HoldReason.NOT_MEASURED,
         HoldReason.LOW_CONFIDENCE,
         HoldReason.STARTING,
         HoldReason.NOT_SETTLED,

@@ -19,7 +19,7 @@ from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.planning.ranking import NOISE, Effect, best
 
-__all__ = ["FEWEST_WINDOWS", "Judgement", "WindowVerdict", "conclude", "judge_window", "measure"]
+__all__ = ["FEWEST_WINDOWS", "Judgement", "WindowVerdict", "conclude", "is_baseline", "judge_window", "measure"]
 
 FEWEST_WINDOWS: Final = 3
 """Conclusive windows before a verdict. Our choice: one may be chance, three in a row are a state."""
@@ -55,6 +55,12 @@ def measure(observation: Observation, *, targets: Targets) -> Measurement:
         running=sum(moment.running for moment in last) if last else None,
         waiting=sum(moment.waiting for moment in last) if last else None,
     )
+
+
+def is_baseline(measurement: Measurement) -> bool:
+    """Whether a later measurement can be compared with this one."""
+    known = (measurement.ttft_seconds, measurement.tpot_seconds, measurement.tokens_per_second)
+    return None not in known
 
 
 def judge_window(

@@ -22,7 +22,7 @@ from vllm_autotuner.change.begin import begin
 from vllm_autotuner.change.effective import is_tuned, serving_knobs, settled_knobs, spec_knobs
 from vllm_autotuner.change.machine import Ending, World, advance
 from vllm_autotuner.change.memory import failed_seats, remembered, spent
-from vllm_autotuner.change.verdict import measure
+from vllm_autotuner.change.verdict import is_baseline, measure
 from vllm_autotuner.control.reporting import described, recommended, still_says
 from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -217,6 +217,7 @@ def _ideas(
         watching_since=sight.watching_since,
         window=timedelta(seconds=sight.observation.window),
         approved=approved,
+        measured=is_baseline(measure(sight.observation, targets=targets)),
     )
     scales = spec.scaling is not None and spec.tuning.mode is Mode.AUTOMATIC and not sight.paused
     if scales and proposal is not None and proposal.knob is Knob.REPLICAS:

@@ -80,6 +80,8 @@ class Context:
     """The observation window."""
     approved: bool = False
     """A person approved this very recommendation."""
+    measured: bool = True
+    """What a verdict compares is known of the last window."""
 
 
 Policy: TypeAlias = Callable[[Proposal, Context], Answer]
@@ -122,6 +124,14 @@ def metrics_fresh(proposal: Proposal, context: Context) -> Answer:
     if context.diagnosis.primary is DiagnosisClass.METRICS_BLIND:
         return Hold(reason=HoldReason.METRICS_MISSING, message=context.diagnosis.message)
     return Allow()
+
+
+def measured_before(proposal: Proposal, context: Context) -> Answer:
+    """Without a before there is no verdict: the change would be undone whatever it does."""
+    if context.measured:
+        return Allow()
+    message = "TTFT, TPOT or throughput is not known yet: nothing to compare with afterwards"
+    return Hold(reason=HoldReason.NOT_MEASURED, message=message)
 
 
 def confident(proposal: Proposal, context: Context) -> Answer:
@@ -217,6 +227,7 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     inside_bounds,  # and the value is within them
     strategy_supported,  # in the way the user asked for
     metrics_fresh,  # no evidence, no change
+    measured_before,  # no before, no verdict
     confident,  # a guess is shown, not applied
     watched_long_enough,  # a fresh leader looks first
     settled,  # a moving workload is no baseline

@@ -18,6 +18,8 @@ class HoldReason(StrEnum):
     """The spec asks for a way of changing that this version lacks. Nothing is changed in another way instead."""
     METRICS_MISSING = "MetricsMissing"
     """Fresh metrics are missing: no evidence, no change. Remedy: condition MetricsAvailable."""
+    NOT_MEASURED = "NotMeasured"
+    """The last window lacks a latency or the throughput: nothing to compare with afterwards. Remedy: more requests."""
     LOW_CONFIDENCE = "LowConfidence"
     """The diagnosis or its prediction rests on too little. Remedy: wait, or change it by hand."""
     CHANGE_ACTIVE = "ChangeActive"
