@@ -69,7 +69,7 @@ async def world(bed: Bed, engines: None) -> AsyncIterator[World]:
     try:
         async with staged(bed, "metric-faults", operator=["--prometheus-url", prometheus.url]) as play:
             await play.apply("trying", tuning={"strategy": LONG})
-            await play.apply("impatient", tuning={"strategy": {**LONG, "dataBudget": "5s"}})
+            await play.apply("impatient", tuning={"strategy": {**LONG, "dataBudget": "1s"}})
             await play.apply("advised", tuning={"mode": "Recommend"})
             await play.apply(
                 "wide",
@@ -119,7 +119,7 @@ async def test_without_metrics_nothing_is_changed_and_a_change_waits(world: Worl
             "Analyzing",
             "metrics are missing",
         )
-        await play.ticks(3)
+        await play.ticks(4)
         assert await generations(play) == before
         for name in WATCHED:
             status = await play.status(name)
