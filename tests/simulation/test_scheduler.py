@@ -109,6 +109,33 @@ def test_the_latest_request_is_preempted_and_resumes_first() -> None:
     assert engine.generated(second) > 1, "what was generated is kept, only its KV is computed again"
 
 
+@pytest.mark.parametrize(
+    ("caching", "found"),
+    [
+        # The second leaves 4 full blocks (64 tokens). Until the first ends at 119 tokens it takes 4 more blocks: one
+        # that was never used, then three of the second's, from the end.
+        pytest.param(True, 16, id="the first of its four blocks is still there"),
+        pytest.param(False, 0, id="without prefix caching all is computed again"),
+    ],
+)
+def test_a_preempted_sequence_finds_what_nobody_took_of_it(caching: bool, found: int) -> None:
+    law = step_law(StepTimes(base_ms=10, per_sequence_ms=0, per_ktoken_ms=0), tensor_parallel_size=1, kv_heads=8)
+    engine = SimulatedEngine(config(num_gpu_blocks=10, max_model_len=144, enable_prefix_caching=caching, law=law))
+    engine.submit(request(prompt=60, output=60))
+    second = engine.submit(request(prompt=60, output=60))
+    at = 0.0
+    while not (second.preemptions and second.state is State.PREFILLING):
+        due = engine.next_step_end
+        assert due is not None
+        at = due
+        engine.advance(at)
+    due = engine.next_step_end
+    assert due is not None
+    recomputed = 60 + engine.generated(second) - found
+    assert due - at == pytest.approx(0.010 + recomputed * 0.026e-3)
+    assert engine.metrics.prefix_hits == 0, "vLLM does not count these as hits"
+
+
 def test_nothing_is_admitted_without_room_for_its_whole_prompt() -> None:
     engine = SimulatedEngine(config(num_gpu_blocks=11, max_model_len=160, max_num_batched_tokens=64))
     engine.submit(request(prompt=100, output=2))

@@ -2,18 +2,23 @@
 
 Apart from the scheduler, so that "never more than the pool" can be tested and read in one place.
 Must not: know which sequence holds what; blocks are counted, not named.
+What a block held stays in the prefix cache until the block is needed. vLLM takes free blocks in this order: those with
+nothing cached, then the cached ones, longest free first, of one sequence the end first. Counting how many cached ones
+were taken therefore says how much of a sequence is left: `mark` and `survivors`.
 """
 
 
 class KvPool:
     """Blocks of `block_size` tokens. One of `num_blocks` is the engine's own, as in vLLM: usable = num_blocks - 1."""
 
-    __slots__ = ("block_size", "usable", "used")
+    __slots__ = ("_evicted", "_uncached", "block_size", "usable", "used")
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         self.usable = num_blocks - 1
         self.used = 0
+        self._uncached = self.usable  # free blocks with nothing cached
+        self._evicted = 0  # cached blocks that were taken for something else, so far
 
     @property
     def free(self) -> int:
@@ -34,9 +39,28 @@ class KvPool:
         if blocks > self.free:
             raise ValueError(f"{blocks} blocks wanted, {self.free} free")
         self.used += blocks
+        evicted = max(0, blocks - self._uncached)
+        self._uncached -= blocks - evicted
+        self._evicted += evicted
 
-    def give_back(self, blocks: int) -> None:
-        """Free blocks. Raises ValueError for more than are held."""
-        if blocks > self.used:
-            raise ValueError(f"{blocks} blocks given back, {self.used} held")
+    def take_again(self, blocks: int) -> None:
+        """Hold blocks that `survivors` said are still cached."""
+        if blocks > self.free - self._uncached:
+            raise ValueError(f"{blocks} cached blocks wanted, {self.free - self._uncached} free")
+        self.used += blocks
+
+    def give_back(self, blocks: int, *, cached: int = 0) -> None:
+        """Free blocks, of which `cached` stay in the prefix cache. Raises ValueError for more than are held."""
+        if blocks > self.used or cached > blocks:
+            raise ValueError(f"{blocks} blocks given back, {cached} of them cached, {self.used} held")
         self.used -= blocks
+        self._uncached += blocks - cached
+
+    @property
+    def mark(self) -> int:
+        """Where the cached blocks that are given back next will stand among all those ever taken for something else."""
+        return self._evicted + self.free - self._uncached
+
+    def survivors(self, cached: int, *, mark: int) -> int:
+        """Return how many of the `cached` blocks given back at `mark` nobody has taken since."""
+        return max(0, cached - max(0, self._evicted - mark))

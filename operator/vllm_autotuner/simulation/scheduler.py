@@ -6,7 +6,8 @@ Apart from the server, so that benchmarks can drive the same engine in virtual t
 Must not: read a clock, sleep, or know HTTP.
 Kept as in vLLM's V1 scheduler, because diagnosis depends on it: running sequences go first; the latest is preempted
 when the pool is exhausted, loses its blocks, goes back to the head of the queue and is computed again, which no token
-counter shows; a prompt is admitted only when all of it fits.
+counter shows; a prompt is admitted only when all of it fits. With prefix caching a preempted sequence finds again those
+of its own full blocks that nobody has taken meanwhile, and computes only the rest.
 One step costs the same for 1 or 1,000 decoding sequences: they are counted by the step at which each needs its next
 block, and the ends of sequences lie in a heap.
 """
@@ -217,8 +218,14 @@ class SimulatedEngine:
                 self.metrics.prefix_queries += sequence.request.prompt_tokens
                 self.metrics.prefix_hits += sequence.cached_tokens
         sequence.state = State.PREFILLING
-        sequence.computed = sequence.cached_tokens
-        self._pool.take(self._pool.blocks_for(sequence.computed))
+        # At least one token is computed, as only a computed token yields the next one.
+        of_itself = min(
+            self._pool.survivors(sequence.left_blocks, mark=sequence.left_mark),
+            (self._tokens_to_compute(sequence) - 1) // self.config.block_size,
+        )
+        sequence.computed = max(sequence.cached_tokens, of_itself * self.config.block_size)
+        self._pool.take_again(of_itself)
+        self._pool.take(self._pool.blocks_for(sequence.computed) - of_itself)
         self._running[sequence.identity] = sequence
         self._prefilling.append(sequence)
 
@@ -227,21 +234,27 @@ class SimulatedEngine:
         if sequence.state is State.DECODING:
             sequence.last_token = at
         del self._running[sequence.identity]
-        self._take_out(sequence)
+        sequence.left_mark = self._pool.mark
+        sequence.left_blocks = self._take_out(sequence)
         sequence.state = State.WAITING
         sequence.preemptions += 1
         self.metrics.preemptions += 1
         self._waiting.appendleft(sequence)
 
-    def _take_out(self, sequence: Sequence) -> None:
-        """Give back what a running sequence holds."""
-        self._pool.give_back(self.blocks_of(sequence))
+    def _take_out(self, sequence: Sequence) -> int:
+        """Give back what a running sequence holds; return its full blocks, which the prefix cache keeps."""
+        held = sequence.computed
+        if sequence.state is State.DECODING:
+            held = sequence.held_base + self._tick - sequence.joined
+        cached = held // self.config.block_size if self.config.enable_prefix_caching else 0
+        self._pool.give_back(self.blocks_of(sequence), cached=cached)
         if sequence.state is State.DECODING:
             self._decoding -= 1
-            self._held_tokens -= sequence.held_base + self._tick - sequence.joined
+            self._held_tokens -= held
             self._needing_block[(sequence.joined - sequence.held_base) % self.config.block_size] -= 1
         else:
             self._prefilling.remove(sequence)
+        return cached
 
     def _finish_step(self, step: _Step, *, outcomes: list[Outcome]) -> None:
         metrics = self.metrics

@@ -54,7 +54,7 @@ class Sequence:
 
     __slots__ = (
         "cached_tokens", "computed", "finish_tick", "first_scheduled", "first_token", "generated_base", "held_base",
-        "identity", "joined", "last_token", "preemptions", "request", "state", "target",
+        "identity", "joined", "last_token", "left_blocks", "left_mark", "preemptions", "request", "state", "target",
     )  # fmt: skip
 
     def __init__(self, request: Request, *, identity: int, cached_tokens: int) -> None:
@@ -75,6 +75,9 @@ class Sequence:
         self.first_token: float | None = None
         self.last_token = 0.0
         self.preemptions = 0
+        self.left_blocks = 0
+        """Full blocks it left in the prefix cache when it was preempted, and their place there (`KvPool.mark`)."""
+        self.left_mark = 0
 
     @property
     def finish_reason(self) -> FinishReason:
