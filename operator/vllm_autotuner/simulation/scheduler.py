@@ -124,6 +124,10 @@ class SimulatedEngine:
         sequence.state = State.FINISHED
         self.metrics.record_abort()
 
+    def wedge(self, at: float) -> None:
+        """Let nothing move after `at`, as the fault of that name does."""
+        self._halts_at = min(self._halts_at, at)
+
     def advance(self, until: float) -> list[Outcome]:
         """Let every step end that ends at `until` or before; return the requests that finished."""
         until = min(until, self._halts_at)
@@ -156,7 +160,10 @@ class SimulatedEngine:
 
     def _cached_tokens(self, request: Request) -> int:
         """Return the cached beginning of the prompt: whole blocks, and never the last token."""
-        cached = int(min(request.prompt_tokens * self.config.prefix_hit_ratio, request.prompt_tokens - 1))
+        known = request.prompt_tokens * self.config.prefix_hit_ratio
+        if request.cached_tokens is not None:
+            known = request.cached_tokens if self.config.enable_prefix_caching else 0
+        cached = int(min(known, request.prompt_tokens - 1))
         return cached - cached % self.config.block_size
 
     def _start_step(self, at: float) -> None:

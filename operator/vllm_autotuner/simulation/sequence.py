@@ -18,6 +18,8 @@ class Request:
     max_tokens: int
     eos_after: int | None = None
     """Output tokens after which the sequence ends by itself; None when only `max_tokens` ends it (`ignore_eos`)."""
+    cached_tokens: int | None = None
+    """The beginning of the prompt that the prefix cache holds; None: the part that the profile says."""
 
 
 class RequestRefused(Exception):
