@@ -1,0 +1,215 @@
+"""From the laws of one model on one GPU, at one or several tensor parallel sizes, to a profile of the simulator.
+
+Apart from the fit of a law, because here memory joins in and tensor parallelism is a scale between laws.
+Must not: write a file, or invent a pool: without geometry the pool comes from where the curves saturate, and says so.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from benchmarks.measured_curves.groups import SetUp, first_sign, fit_set_up, usable_points
+from vllm_autotuner.engine.geometry import Geometry
+from vllm_autotuner.performance.step_time import NoFit
+from vllm_autotuner.performance.structured_law import StructuredLaw
+from vllm_autotuner.simulation.configuration import DEFAULT_GPU_MEMORY_UTILIZATION, GpuMemory, Profile
+from vllm_autotuner.simulation.profiles import ProfileDocument
+from vllm_autotuner.simulation.step_time import StepTimes
+
+__all__ = ["Family", "families", "profile_of"]
+
+SEAT_BYTES_PER_VOCABULARY: Final = 39
+"""What a seat costs when the engine profiles its sampler: 38.4-39.6 in four logged start-ups (inferred)."""
+LARGE_GPU_GIB: Final = 70
+"""From here on vLLM's own defaults are 1024 seats and 8192 batched tokens; below, 256 and 2048."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Set-ups that differ only in their tensor parallel size, each with its law."""
+
+    laws: Mapping[int, tuple[SetUp, StructuredLaw]]
+
+    @property
+    def first(self) -> SetUp:
+        """The one at the smallest size."""
+        return self.laws[min(self.laws)][0]
+
+    @property
+    def impossible(self) -> str | None:
+        """Why its law cannot be that of an engine that computes its prompts; None when it can."""
+        for size, (set_up, law) in self.laws.items():
+            fastest = set_up.fastest_prefill
+            if fastest is not None and law.per_prefill_token < fastest:
+                return (
+                    f"at TP {size} a prompt token takes {law.per_prefill_token * 1e6:.1f} us, and the GPU needs "
+                    f"{fastest * 1e6:.1f} us at its peak: prompts came from a prefix cache"
+                )
+        return None
+
+
+def families(set_ups: Sequence[SetUp]) -> tuple[Family, ...]:
+    """Join fitted set-ups of one model, GPU, types and version; the same size twice begins another family."""
+    found: list[tuple[tuple[object, ...], dict[int, tuple[SetUp, StructuredLaw]]]] = []
+    for set_up in set_ups:
+        law, first = fit_set_up(set_up), set_up.first
+        if isinstance(law, NoFit):
+            continue
+        key = (first.model, first.gpu, first.kv_dtype, first.version, first.weights)
+        for other, laws in found:
+            if other == key and first.tensor_parallel_size not in laws:
+                laws[first.tensor_parallel_size] = (set_up, law)
+                break
+        else:
+            found.append((key, {first.tensor_parallel_size: (set_up, law)}))
+    return tuple(Family(laws=laws) for _, laws in found)
+
+
+def profile_of(family: Family) -> ProfileDocument:
+    """Return the profile that gives back each law of the family at its tensor parallel size."""
+    set_up = family.first
+    shape, gpu = set_up.shape, set_up.gpu
+    small = gpu is not None and gpu.memory_gib < LARGE_GPU_GIB
+    if isinstance(shape, Geometry):
+        profile = Profile(
+            step=_step_times(family, kv_heads=shape.kv_heads),
+            memory=_memory(set_up, shape),
+            attention_heads=shape.attention_heads,
+            kv_heads=shape.kv_heads,
+            model_max_len=shape.max_positions or Profile().model_max_len,
+            kv_bytes_per_token=shape.kv_bytes_per_token(bytes_per_value=2),
+        )
+    else:
+        heads = Profile().attention_heads * max(family.laws)
+        profile = Profile(step=_step_times(family, kv_heads=Profile().kv_heads), attention_heads=heads)
+    if small:
+        profile = replace(profile, max_num_seqs=256, max_num_batched_tokens=2048)
+    source = "memory of the GPU less weights, seats and fixed parts"
+    if profile.memory is None:
+        seen, source = _seen_pool(family)
+        profile = replace(profile, gpu_blocks=_blocks_at_one(profile, tokens=seen, size=min(family.laws)))
+    return ProfileDocument(
+        name=_name(set_up),
+        model=set_up.first.model,
+        gpu=set_up.first.gpu,
+        tensor_parallel_sizes=tuple(sorted(family.laws)),
+        profile=profile,
+        provenance={
+            "vllm": set_up.first.version or "unknown",
+            "weights": set_up.first.weights or "unknown",
+            "pool": source,
+            "laws": {str(size): _told(*family.laws[size]) for size in sorted(family.laws)},
+        },
+    )
+
+
+def _step_times(family: Family, *, kv_heads: int) -> StepTimes:
+    """Turn laws at several sizes into one at size 1 and how it scales; what one size cannot tell stays a default."""
+    default = StepTimes()
+    sizes = np.array(sorted(family.laws), dtype=float)
+    laws = [family.laws[size][1] for size in sorted(family.laws)]
+    # a(TP) = split / TP + rest + all-reduce per doubling.
+    base = np.array([law.base for law in laws]) * 1e3 - default.all_reduce_ms * np.log2(sizes)
+    if len(laws) > 1:
+        split, rest = np.linalg.lstsq(np.stack([1 / sizes, np.ones(len(sizes))], axis=1), base, rcond=None)[0]
+    else:
+        split = _weights_ms(family.first)
+        if split is None:
+            share = default.weight_share
+            split = base[0] * share / (share / sizes[0] + 1 - share)
+        rest = base[0] - split / sizes[0]
+    split, rest = max(0.0, float(split)), max(0.0, float(rest))
+    prefill = np.array([law.per_prefill_token for law in laws]) * 1e3
+    scaling = default.prefill_scaling
+    if len(laws) > 1 and prefill.min() > 0:
+        scaling = max(0.0, -float(np.polyfit(np.log(sizes), np.log(prefill), 1)[0]))
+    return StepTimes(
+        base_ms=_short(split + rest),
+        per_sequence_ms=_short(np.mean([law.per_sequence for law in laws]) * 1e3),
+        per_ktoken_ms=_short(
+            np.mean([law.per_held_token * min(size, kv_heads) for law, size in zip(laws, sizes, strict=True)]) * 1e6
+        ),
+        prefill_per_token_ms=_short(np.mean(prefill * sizes**scaling)),
+        weight_share=_short(split / (split + rest)),
+        all_reduce_ms=default.all_reduce_ms,
+        prefill_scaling=_short(scaling),
+    )
+
+
+def _weights_ms(set_up: SetUp) -> float | None:
+    """Return how long reading all weights takes a single GPU, where geometry and GPU are known."""
+    weights = _weight_bytes(set_up)
+    return None if weights is None or set_up.gpu is None else weights / set_up.gpu.bandwidth * 1e3
+
+
+def _weight_bytes(set_up: SetUp) -> float | None:
+    shape = set_up.shape
+    if not isinstance(shape, Geometry):
+        return None
+    return shape.weight_bytes(bytes_per_weight=1 if set_up.first.fp8_weights else 2)
+
+
+def _memory(set_up: SetUp, shape: Geometry) -> GpuMemory | None:
+    weights = _weight_bytes(set_up)
+    if weights is None or set_up.gpu is None:
+        return None
+    return GpuMemory(
+        total_gib=set_up.gpu.memory_gib,
+        weights_gib=_short(weights / 2**30),
+        per_seat_mib=_short(SEAT_BYTES_PER_VOCABULARY * shape.vocabulary / 2**20),
+    )
+
+
+def _seen_pool(family: Family) -> tuple[float, str]:
+    """Return the tokens that the pool seems to hold at the smallest size, and how that is known."""
+    held, full = 0.0, math.inf
+    for curve in family.first.curves:
+        live = [point.x * curve.mean_share * (point.prompt_tokens + point.output_tokens / 2) for point in curve.points]
+        held = max([held, *live[: len(usable_points(curve))]])
+        sign = first_sign(curve)
+        if sign is not None and curve.load.closed and curve.seats is None:
+            full = min(full, live[sign.index])
+    if math.isinf(full):
+        return 2 * held, "unknown geometry: twice the largest use that was measured without a queue"
+    return math.sqrt(
+        min(held, full) * full
+    ), "unknown geometry: between the last point without a queue and the first with"
+
+
+def _blocks_at_one(profile: Profile, *, tokens: float, size: int) -> int:
+    """Return the blocks at tensor parallel size 1 that give `tokens` at `size`."""
+    thousand = replace(profile, gpu_blocks=1000).blocks(
+        tensor_parallel_size=size, kv_cache_dtype="auto", gpu_memory_utilization=DEFAULT_GPU_MEMORY_UTILIZATION,
+        max_num_seqs=profile.max_num_seqs,
+    )  # fmt: skip
+    return max(2, round(tokens / profile.block_size * 1000 / thousand))
+
+
+def _name(set_up: SetUp) -> str:
+    """Return a file name such as qwen3-32b-h100."""
+    model = re.sub(r"-(instruct|chat|it)$", "", set_up.first.model.rsplit("/", 1)[-1].lower())
+    gpu = set_up.gpu.name if set_up.gpu is not None else set_up.first.gpu
+    return re.sub(r"[^a-z0-9.]+", "-", f"{model}-{gpu.lower()}").strip("-")
+
+
+def _told(set_up: SetUp, law: StructuredLaw) -> dict[str, object]:
+    """Return what a law was fitted on, how well it fits and where it holds."""
+    return {
+        "mixes": [curve.mix for curve in set_up.curves],
+        "sources": sorted({curve.source for curve in set_up.curves if curve.source}),
+        "points": law.samples,
+        "mean_abs_error": _short(law.error),
+        "batch": [_short(law.batch.low), _short(law.batch.high)],
+        "context_tokens": [_short(law.context.low), _short(law.context.high)],
+        "prefill_tokens_per_sequence_and_step": [_short(law.prefill.low), _short(law.prefill.high)],
+        "priors": law.priors,
+    }
+
+
+def _short(value: float | np.floating) -> float:
+    """Round to five digits: more than any of this is known to."""
+    return float(f"{value:.5g}")
