@@ -5,6 +5,9 @@ Must not: touch the scheduler's state; a fault only stretches steps or says when
 
 from dataclasses import dataclass
 
+SLOWDOWN_EVERY = 10.0
+"""Seconds between two growths of a slow degradation: many steps stay equal, and 0.3 % per growth at most is unseen."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
@@ -14,7 +17,7 @@ class Faults:
     """Steps take `degrade_factor` longer when max-num-seqs is above this: a bad value that only serving shows."""
     degrade_factor: float = 2.0
     slowdown_per_hour: float = 0.0
-    """Steps grow by this part per hour: 0.5 makes them 1.5 times as long after one hour."""
+    """Steps grow by this part per hour, every `SLOWDOWN_EVERY` seconds: 0.5 makes them 1.5 times as long by then."""
     wedge_after: float | None = None
     """No step ends after this: gauges freeze, nothing moves, `/health` still answers 200."""
     crash_after: float | None = None
@@ -23,7 +26,12 @@ class Faults:
     def stretch(self, *, max_num_seqs: int, age: float) -> float:
         """Return the factor on the duration of a step at this age."""
         degraded = self.degrade_above_seqs is not None and max_num_seqs > self.degrade_above_seqs
-        return (self.degrade_factor if degraded else 1.0) * (1 + self.slowdown_per_hour * age / 3600)
+        slower = self.slowdown_per_hour * (age // SLOWDOWN_EVERY) * SLOWDOWN_EVERY / 3600
+        return (self.degrade_factor if degraded else 1.0) * (1 + slower)
+
+    def next_change(self, *, age: float) -> float | None:
+        """Return the age at which `stretch` changes next; None when it never does."""
+        return (age // SLOWDOWN_EVERY + 1) * SLOWDOWN_EVERY if self.slowdown_per_hour else None
 
     @property
     def halts_after(self) -> float:

@@ -42,10 +42,34 @@ class Histogram:
         self.counts[bisect_left(self.edges, value)] += times
         self.total += value * times
 
+    def observe_ramp(self, first: float, *, growth: float, start: int, stop: int, times: int) -> None:
+        """Count the values `first + growth * index` of each index from `start` to before `stop`, `times` times each."""
+        edges, counts = self.edges, self.counts
+        low = bisect_left(edges, first + growth * start)
+        high = bisect_left(edges, first + growth * (stop - 1))
+        begin = start
+        for bucket in range(low, high):
+            end = _first_above(edges[bucket], first=first, growth=growth)
+            counts[bucket] += (end - begin) * times
+            begin = end
+        counts[high] += (stop - begin) * times
+        steps = stop - start
+        self.total += times * (steps * first + growth * (steps * (start + stop - 1) / 2))
+
     @property
     def count(self) -> int:
         """All values so far."""
         return sum(self.counts)
+
+
+def _first_above(edge: float, *, first: float, growth: float) -> int:
+    """Return the first index at which `first + growth * index` is above the edge; the division alone may round."""
+    index = int((edge - first) / growth)
+    while first + growth * index > edge:
+        index -= 1
+    while first + growth * index <= edge:
+        index += 1
+    return index
 
 
 class EngineMetrics:
@@ -65,7 +89,8 @@ class EngineMetrics:
         self.request_prompt_tokens = Histogram(TOKENS)
         self.request_generation_tokens = Histogram(TOKENS)
         self.iteration_tokens = Histogram(STEP_TOKENS)
-        self.request_max_num_generation_tokens = Histogram(TOKENS)
+        # They differ only for several answers to one request (n > 1), which this engine does not give.
+        self.request_max_num_generation_tokens = self.request_generation_tokens
         self.request_params_n = Histogram(CHOICES)
         self.request_params_max_tokens = Histogram(TOKENS)
         self.time_to_first_token = Histogram(TTFT_SECONDS)
@@ -85,7 +110,6 @@ class EngineMetrics:
         self.finished[outcome.reason] += 1
         self.request_prompt_tokens.observe(request.prompt_tokens)
         self.request_generation_tokens.observe(outcome.output_tokens)
-        self.request_max_num_generation_tokens.observe(outcome.output_tokens)
         self.request_params_n.observe(1)
         self.request_params_max_tokens.observe(request.max_tokens)
         self.request_time_per_output_token.observe(outcome.tpot)

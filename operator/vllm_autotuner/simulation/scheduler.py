@@ -6,32 +6,27 @@ Apart from the server, so that benchmarks can drive the same engine in virtual t
 Must not: read a clock, sleep, or know HTTP.
 Kept as in vLLM's V1 scheduler, because diagnosis depends on it: running sequences go first; the latest is preempted
 when the pool is exhausted, loses its blocks, goes back to the head of the queue and is computed again, which no token
-counter shows; a prompt is admitted only when all of it fits. With prefix caching a preempted sequence finds again those
-of its own full blocks that nobody has taken meanwhile, and computes only the rest.
-One step costs the same for 1 or 1,000 decoding sequences: they are counted by the step at which each needs its next
-block, and the ends of sequences lie in a heap.
+counter shows; a step that preempted admits nothing; a prompt is admitted only when all of it fits. With prefix caching
+a preempted sequence finds again those of its own full blocks that nobody took meanwhile, and computes only the rest.
+Steps in which nobody is admitted, ends or is preempted are one `StepRun`, whatever their number: `_plan` says how long
+it may be, `advance` lets it pass in one piece or in many, and the results are the same to the last bit of every time.
 """
 
-import heapq
 import random
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from vllm_autotuner.simulation.configuration import EngineConfig
+from vllm_autotuner.simulation.decoding import DecodingBatch
 from vllm_autotuner.simulation.faults import Faults
 from vllm_autotuner.simulation.kv_pool import KvPool
 from vllm_autotuner.simulation.metrics import EngineMetrics
 from vllm_autotuner.simulation.sequence import Outcome, Request, RequestRefused, Sequence, State
+from vllm_autotuner.simulation.step_run import StepRun
 
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A step under way: when it ends, how long it takes, and whose prompt is complete after it."""
-
-    end: float
-    duration: float
-    completing: list[Sequence]
+JITTER_STEPS = 16
+"""Steps that share one draw of the jitter: a GPU is slow or fast for a while, not for one step. Our choice, unmeasured.
+Fixed by the number of the step, so that a run does not depend on how often it is looked at."""
 
 
 class SimulatedEngine:
@@ -50,20 +45,29 @@ class SimulatedEngine:
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}  # in order of admission: the last is the latest
         self._prefilling: list[Sequence] = []
-        self._decoding = 0
-        self._held_tokens = 0
-        self._tick = 0  # steps so far
-        self._needing_block = [0] * config.block_size
-        self._endings: list[tuple[int, int, Sequence]] = []
-        self._step: _Step | None = None
+        self._completing: list[Sequence] = []  # whose prompt the step under way completes
+        self._batch = DecodingBatch(block_size=config.block_size)
+        self._run: StepRun | None = None
+        self._jitter = (-1, 1.0)  # which `JITTER_STEPS`, and their factor
         self._submitted = 0
 
     @property
     def next_step_end(self) -> float | None:
-        """When something will happen next, or None: idle, wedged or crashed."""
-        if self._step is None or self._step.end > self._halts_at:
+        """When the step under way ends, or None: idle, wedged or crashed."""
+        if (run := self._run) is None:
             return None
-        return self._step.end
+        end = run.end_of(run.done + 1)
+        return end if end <= self._halts_at else None
+
+    @property
+    def next_change(self) -> float | None:
+        """Until when each step only gives one more token to each decoding sequence, if nothing is submitted or aborted.
+
+        No request finishes before. None as for `next_step_end`.
+        """
+        if self._run is None or self._run.end > self._halts_at:
+            return None
+        return self._run.end
 
     @property
     def running(self) -> Iterable[Sequence]:
@@ -83,15 +87,15 @@ class SimulatedEngine:
     def generated(self, sequence: Sequence) -> int:
         """Return the output tokens so far."""
         if sequence.state is State.DECODING:
-            return sequence.generated_base + self._tick - sequence.joined
+            return sequence.generated_base + self._batch.tick - sequence.joined
         return sequence.generated_base
 
     def blocks_of(self, sequence: Sequence) -> int:
         """Return the blocks that a sequence holds, those for the step under way included."""
         match sequence.state:
             case State.DECODING:
-                in_flight = 0 if self._step is None else 1
-                return self._pool.blocks_for(sequence.held_base + self._tick - sequence.joined + in_flight)
+                in_flight = 0 if self._run is None else 1
+                return self._pool.blocks_for(self._batch.held_by(sequence) + in_flight)
             case State.PREFILLING:
                 return self._pool.blocks_for(sequence.computed)
             case State.WAITING | State.FINISHED:
@@ -103,13 +107,16 @@ class SimulatedEngine:
         Raises RequestRefused when it can never run, ValueError when steps before its arrival were not advanced.
         """
         self._refuse_impossible(request)
-        if self._step is not None and self._step.end < min(request.arrival, self._halts_at):
+        if (due := self.next_step_end) is not None and due < request.arrival:
             raise ValueError("steps are due before this arrival: call advance(arrival) first")
         self._submitted += 1
         sequence = Sequence(request, identity=self._submitted, cached_tokens=self._cached_tokens(request))
+        if self._run is not None and not self._waiting and len(self._running) < self.config.max_num_seqs:
+            # It may be admitted as soon as the step under way ends. Otherwise it stands behind others, or has no seat.
+            self._run.cut_after(1)
         self._waiting.append(sequence)
-        if self._step is None:
-            self._start_step(request.arrival)
+        if self._run is None:
+            self._plan(request.arrival)
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
@@ -121,6 +128,8 @@ class SimulatedEngine:
         else:
             del self._running[sequence.identity]
             self._take_out(sequence)
+        if self._run is not None:
+            self._run.cut_after(1)
         sequence.state = State.FINISHED
         self.metrics.record_abort()
 
@@ -132,10 +141,18 @@ class SimulatedEngine:
         """Let every step end that ends at `until` or before; return the requests that finished."""
         until = min(until, self._halts_at)
         outcomes: list[Outcome] = []
-        while (step := self._step) is not None and step.end <= until:
-            self._step = None
-            self._finish_step(step, outcomes=outcomes)
-            self._start_step(step.end)
+        while (run := self._run) is not None:
+            if (ended := run.ended_by(until)) == run.done:
+                break
+            self._let_pass(run, ended=ended)
+            if ended < run.steps:
+                self._set_gauges()
+                # The next step is under way: its blocks are taken, but no gauge shows them before it ends.
+                self._pool.take(self._batch.blocks_for_step(0))
+                break
+            self._run = None
+            self._finish_run(run, outcomes=outcomes)
+            self._plan(run.end)
         return outcomes
 
     def _refuse_impossible(self, request: Request) -> None:
@@ -166,38 +183,80 @@ class SimulatedEngine:
         cached = int(min(known, request.prompt_tokens - 1))
         return cached - cached % self.config.block_size
 
-    def _start_step(self, at: float) -> None:
+    def _plan(self, at: float) -> None:
+        """Decide what the next step computes, and how many steps may follow it unchanged."""
         if not self._running and not self._waiting:
             return
-        self._make_room_for_decoding(at)
-        budget = self.config.max_num_batched_tokens - self._decoding
-        batch, held, prefill_tokens = self._decoding, self._held_tokens, 0
+        preempted = self._make_room_for_decoding(at)
+        batch, held = self._batch.size, self._batch.held_tokens
+        prefill_tokens = 0
+        if self._prefilling or (self._waiting and not preempted):
+            prefill_tokens, prompts = self._schedule_prompts(at, admit=not preempted)
+            batch += prompts
+        law, faults, age = self.config.law, self.faults, at - self.started
+        factor = faults.stretch(max_num_seqs=self.config.max_num_seqs, age=age)
+        if self.config.jitter:
+            factor *= self._jitter_factor()
+        self._run = run = StepRun(
+            start=at,
+            first=factor * law.seconds(batch=batch, held_tokens=held, prefill_tokens=prefill_tokens),
+            growth=factor * law.per_held_token * batch,
+            # Whoever was just preempted may be admitted again in the next step.
+            steps=1 if prefill_tokens or preempted else self._steps_ahead(),
+            prefill=prefill_tokens > 0,
+        )
+        if run.steps > 1 and (change := faults.next_change(age=age)) is not None:
+            run.cut_before(self.started + change)
+
+    def _steps_ahead(self) -> int:
+        """Return how many steps the batch stays as it is: until one ends, the pool is exhausted, or jitter changes.
+
+        The queue cannot end it: its head was not admitted now, and until then there are neither seats nor blocks more.
+        """
+        steps = self._batch.steps_to_next_end()
+        if self.config.jitter:
+            steps = min(steps, JITTER_STEPS - self._batch.tick % JITTER_STEPS)
+        return self._batch.steps_within(self._pool.free, limit=steps)
+
+    def _jitter_factor(self) -> float:
+        """Return the factor on the steps around this one; its mean is 1."""
+        group = self._batch.tick // JITTER_STEPS
+        if self._jitter[0] != group:
+            sigma = self.config.jitter
+            self._jitter = (group, self._random.lognormvariate(-sigma * sigma / 2, sigma))
+        return self._jitter[1]
+
+    def _make_room_for_decoding(self, at: float) -> bool:
+        """Give every decoding sequence that crosses a block's end its next block; preempt the latest for it.
+
+        Returns whether it preempted.
+        """
+        preempted = False
+        while (needed := self._batch.blocks_for_step(0)) > self._pool.free:
+            self._preempt(next(reversed(self._running.values())), at=at)
+            preempted = True
+        self._pool.take(needed)
+        return preempted
+
+    def _schedule_prompts(self, at: float, *, admit: bool) -> tuple[int, int]:
+        """Fill the token budget with prompts, those begun first; return their tokens and how many they are."""
+        budget = self.config.max_num_batched_tokens - self._batch.size
+        tokens = prompts = 0
         for sequence in tuple(self._prefilling):
-            if chunk := self._compute_chunk(sequence, at=at, budget=budget - prefill_tokens):
-                prefill_tokens += chunk
-                batch += 1
-        # vLLM admits nothing in a step that preempted. Here that follows: the head of the queue is then the preempted
-        # sequence, and it needs more than it gave back less what others took of it.
-        while self._waiting and prefill_tokens < budget and self._admissible(self._waiting[0]):
+            if chunk := self._compute_chunk(sequence, at=at, budget=budget - tokens):
+                tokens += chunk
+                prompts += 1
+            else:
+                admit = False
+        while admit and self._waiting and tokens < budget and self._admissible(self._waiting[0]):
             sequence = self._waiting.popleft()
             self._admit(sequence, at=at)
-            prefill_tokens += self._compute_chunk(sequence, at=at, budget=budget - prefill_tokens)
-            batch += 1
-        completing = [
+            tokens += self._compute_chunk(sequence, at=at, budget=budget - tokens)
+            prompts += 1
+        self._completing = [
             sequence for sequence in self._prefilling if sequence.computed == self._tokens_to_compute(sequence)
         ]
-        duration = self.config.law.seconds(batch=batch, held_tokens=held, prefill_tokens=prefill_tokens)
-        duration *= self.faults.stretch(max_num_seqs=self.config.max_num_seqs, age=at - self.started)
-        if self.config.jitter:
-            duration *= self._random.lognormvariate(0, self.config.jitter)
-        self._step = _Step(at + duration, duration, completing)
-
-    def _make_room_for_decoding(self, at: float) -> None:
-        """Give every decoding sequence that crosses a block's end its next block; preempt the latest for it."""
-        phase = self._tick % self.config.block_size
-        while self._needing_block[phase] > self._pool.free:
-            self._preempt(next(reversed(self._running.values())), at=at)
-        self._pool.take(self._needing_block[phase])
+        return tokens, prompts
 
     def _compute_chunk(self, sequence: Sequence, *, at: float, budget: int) -> int:
         """Prefill as much as the budget allows and return it; preempt the sequence when its blocks are not there."""
@@ -250,39 +309,50 @@ class SimulatedEngine:
 
     def _take_out(self, sequence: Sequence) -> int:
         """Give back what a running sequence holds; return its full blocks, which the prefix cache keeps."""
-        held = sequence.computed
-        if sequence.state is State.DECODING:
-            held = sequence.held_base + self._tick - sequence.joined
+        held = self._batch.held_by(sequence) if sequence.state is State.DECODING else sequence.computed
         cached = held // self.config.block_size if self.config.enable_prefix_caching else 0
         self._pool.give_back(self.blocks_of(sequence), cached=cached)
         if sequence.state is State.DECODING:
-            self._decoding -= 1
-            self._held_tokens -= held
-            self._needing_block[(sequence.joined - sequence.held_base) % self.config.block_size] -= 1
+            self._batch.leave(sequence)
         else:
             self._prefilling.remove(sequence)
         return cached
 
-    def _finish_step(self, step: _Step, *, outcomes: list[Outcome]) -> None:
-        metrics = self.metrics
-        decoded = self._decoding
-        self._tick += 1
-        self._held_tokens += decoded
+    def _let_pass(self, run: StepRun, *, ended: int) -> None:
+        """Count the tokens of the steps that have ended, and take the blocks that they needed."""
+        batch, metrics, steps, decoded = self._batch, self.metrics, ended - run.done, self._batch.size
+        if steps > 1:  # the blocks of the first were taken when it began
+            self._pool.take(batch.blocks_for_steps(1, steps))
+        batch.step(steps)
         if decoded:
-            metrics.inter_token_latency.observe(step.duration, decoded)
-        while self._endings and self._endings[0][0] <= self._tick:
-            tick, _, sequence = heapq.heappop(self._endings)
-            # A sequence that was preempted or aborted leaves its old end behind.
-            if sequence.state is State.DECODING and sequence.finish_tick == tick:
-                self._finish(sequence, at=step.end, outcomes=outcomes)
-        prompt_tokens = 0
-        for sequence in step.completing:
-            if sequence.state is State.PREFILLING:
-                prompt_tokens += self._emit_first_token(sequence, at=step.end, outcomes=outcomes)
-                decoded += 1
-        metrics.prompt_tokens += prompt_tokens
-        metrics.generation_tokens += decoded
-        metrics.iteration_tokens.observe(prompt_tokens + decoded)
+            metrics.generation_tokens += decoded * steps
+            metrics.inter_token_latency.observe_ramp(
+                run.first, growth=run.growth, start=run.done, stop=ended, times=decoded
+            )
+            if not run.prefill:
+                metrics.iteration_tokens.observe(decoded, steps)
+        run.done = ended
+
+    def _finish_run(self, run: StepRun, *, outcomes: list[Outcome]) -> None:
+        """Let sequences end and prompts give their first token, both at the end of the last step."""
+        end, tokens = run.end, self._batch.size
+        for sequence in self._batch.ended():
+            self._finish(sequence, at=end, outcomes=outcomes)
+        if run.prefill:
+            prompt_tokens = 0
+            for sequence in self._completing:
+                if sequence.state is State.PREFILLING:
+                    prompt_tokens += self._emit_first_token(sequence, at=end, outcomes=outcomes)
+                    tokens += 1
+                    self.metrics.generation_tokens += 1
+            self.metrics.prompt_tokens += prompt_tokens
+            # A step that only computed a part of a prompt has no output, so vLLM has no statistics of it.
+            if tokens:
+                self.metrics.iteration_tokens.observe(prompt_tokens + tokens)
+        self._set_gauges()
+
+    def _set_gauges(self) -> None:
+        metrics = self.metrics
         metrics.running = len(self._running)
         metrics.waiting = len(self._waiting)
         metrics.kv_usage = self._pool.usage
@@ -302,14 +372,7 @@ class SimulatedEngine:
             self._finish(sequence, at=at, outcomes=outcomes)
             return prompt_tokens
         self._prefilling.remove(sequence)
-        sequence.state = State.DECODING
-        sequence.held_base = sequence.computed
-        sequence.joined = self._tick
-        sequence.finish_tick = self._tick + sequence.target - sequence.generated_base
-        heapq.heappush(self._endings, (sequence.finish_tick, sequence.identity, sequence))
-        self._decoding += 1
-        self._held_tokens += sequence.held_base
-        self._needing_block[(sequence.joined - sequence.held_base) % self.config.block_size] += 1
+        self._batch.join(sequence)
         return prompt_tokens
 
     def _finish(self, sequence: Sequence, *, at: float, outcomes: list[Outcome]) -> None:

@@ -148,7 +148,7 @@ class VirtualFleet:
         if self._traffic.reacts:
             # An answer may bring a request at the same moment: no engine may run ahead of another one's answer.
             for pod in self._pods:
-                if pod.engine is not None and (due := pod.engine.next_step_end) is not None and due < at:
+                if pod.engine is not None and (due := pod.engine.next_change) is not None and due < at:
                     at = due
         return max(at, self.now)
 
