@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from vllm_autotuner.observation.errors import Overloaded, Rejected, SourceError, Unreachable, Unusable
-from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusSource, fetch_page
+from vllm_autotuner.observation.prometheus import PageReader, PrometheusAddress, PrometheusSource
 from vllm_autotuner.observation.questions import Samples
 
 URL = "http://prometheus.test:9090"
@@ -36,8 +36,11 @@ async def query(answer: Answer, **address: Any) -> Any:
 
 
 async def page(answer: Answer, *, url: str = URL) -> str:
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        return await fetch_page(url, timeout=timedelta(seconds=30), client=client)
+    reader = PageReader(timeout=timedelta(seconds=30), transport=httpx.MockTransport(answer))
+    try:
+        return await reader.fetch(url)
+    finally:
+        await reader.close()
 
 
 def every_subclass(error: type[Exception]) -> Iterator[type[Exception]]:

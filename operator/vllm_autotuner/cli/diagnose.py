@@ -14,12 +14,26 @@ from rich.text import Text
 from typer.core import TyperCommand
 from typing_extensions import override
 
+from vllm_autotuner.cli.access_options import (
+    BasicAuthPasswordFile,
+    BasicAuthUser,
+    BearerTokenFile,
+    CAFile,
+    ClientCert,
+    ClientKey,
+    Header,
+    Insecure,
+    OrgID,
+    access_of,
+)
 from vllm_autotuner.cli.diagnosis_answer import Answer, answer
 from vllm_autotuner.cli.diagnosis_json import as_json
 from vllm_autotuner.cli.diagnosis_request import Request, duration_of, one_of, prometheus_of, subject_of
 from vllm_autotuner.cli.diagnosis_text import panel
 from vllm_autotuner.cli.errors import CommandError
-from vllm_autotuner.cli.sources import NoEngine, direct_scrape, source_of
+from vllm_autotuner.cli.report_file import refuse_unwritable, write_report
+from vllm_autotuner.cli.report_plots import require_plots
+from vllm_autotuner.cli.sources import NoEngine, direct_scrape, source_name, source_of
 from vllm_autotuner.cli.terminal import answers, printable, remarks
 from vllm_autotuner.engine.flags import FlagError
 from vllm_autotuner.observation.errors import SourceError
@@ -50,6 +64,8 @@ Exit codes: 0 evaluated, 1 error, 2 no data (nothing reports, or there is no vLL
 
 FAILED: Final = 1
 NO_DATA: Final = 2
+REPORTED: Final = "15m"
+"""How far back a report on a Prometheus looks: long enough to see a queue build up. Each minute is four looks."""
 
 
 class DiagnoseCommand(TyperCommand):
@@ -80,40 +96,19 @@ def diagnose(
     ] = None,
     recording: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Read a recording: OpenMetrics, .om or .om.gz.", rich_help_panel="Source"),
+        typer.Option(
+            "--recording",
+            "--offline",
+            metavar="FILE",
+            help="Read a recording (see `record`): OpenMetrics, .om or .om.gz.",
+            rich_help_panel="Source",
+        ),
     ] = None,
     sample_for: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="How long to sample --metrics. Default: 60s.")
     ] = None,
     scrape_interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time between samples of --metrics. Default: 1s.")
-    ] = None,
-    bearer_token_file: Annotated[
-        Path | None,
-        typer.Option("--prometheus-bearer-token-file", metavar="FILE", rich_help_panel="Prometheus", help="A token."),
-    ] = None,
-    username: Annotated[
-        str | None,
-        typer.Option("--prometheus-username", metavar="NAME", rich_help_panel="Prometheus", help="For basic auth."),
-    ] = None,
-    password_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--prometheus-password-file", metavar="FILE", rich_help_panel="Prometheus", help="For basic auth."
-        ),
-    ] = None,
-    ca_file: Annotated[
-        Path | None,
-        typer.Option("--prometheus-ca-file", metavar="FILE", rich_help_panel="Prometheus", help="A CA to trust."),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--prometheus-header",
-            metavar="NAME=VALUE",
-            rich_help_panel="Prometheus",
-            help="A header, such as a tenant; repeatable.",
-        ),
     ] = None,
     namespace: Annotated[
         str | None, typer.Option(metavar="NAME", rich_help_panel="Prometheus", help="Only this namespace.")
@@ -157,7 +152,24 @@ def diagnose(
     every: Annotated[
         str | None, typer.Option(metavar="TIME", help="Add a timeline over the whole recording, such as 30s.")
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Evaluate a Prometheus from this long ago on. With --html: 15m, else 45s."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a report with plots: one file, no network. Needs the extra `report`."),
+    ] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT", help="human or json.")] = "human",
+    bearer_token_file: BearerTokenFile = None,
+    basic_auth_user: BasicAuthUser = None,
+    basic_auth_password_file: BasicAuthPasswordFile = None,
+    ca_file: CAFile = None,
+    client_cert: ClientCert = None,
+    client_key: ClientKey = None,
+    insecure_skip_tls_verify: Insecure = False,
+    header: Header = None,
+    org_id: OrgID = None,
 ) -> None:
     """Name the bottleneck of running or recorded vLLM engines. Needs no Kubernetes and changes nothing.
 
@@ -165,14 +177,25 @@ def diagnose(
     """
     try:
         as_text = one_of("--output", output, ("human", "json")) == "human"
-        remote_source = prometheus_of(
-            prometheus,
+        ways_in = (bearer_token_file, basic_auth_user, basic_auth_password_file, ca_file, client_cert, client_key)
+        if prometheus is None and not metrics and (any(ways_in) or insecure_skip_tls_verify or header or org_id):
+            raise CommandError("credentials, certificates and headers need --prometheus URL or --metrics URL")
+        access = access_of(
             bearer_token_file=bearer_token_file,
-            username=username,
-            password_file=password_file,
+            basic_auth_user=basic_auth_user,
+            basic_auth_password_file=basic_auth_password_file,
             ca_file=ca_file,
+            client_cert=client_cert,
+            client_key=client_key,
+            insecure=insecure_skip_tls_verify,
             headers=header or (),
+            org_id=org_id,
         )
+        if html is not None:
+            require_plots()
+            refuse_unwritable(html, option="--html")
+        if since is not None and prometheus is None:
+            raise CommandError("--since belongs to --prometheus: a recording is evaluated from its start")
         if not metrics and (sample_for or scrape_interval):
             raise CommandError("--for and --scrape-interval belong to --metrics")
         if recording is None and every is not None:
@@ -185,12 +208,13 @@ def diagnose(
             raise CommandError("--namespace, --service and --service-label belong to --prometheus")
         request = Request(
             source=source_of(
-                prometheus=remote_source,
+                prometheus=prometheus_of(prometheus, access=access),
                 recording=recording,
                 metrics=direct_scrape(
                     metrics,
                     duration=duration_of("--for", sample_for or "60s"),
                     interval=duration_of("--scrape-interval", scrape_interval or "1s"),
+                    access=access,
                 )
                 if metrics
                 else None,
@@ -198,11 +222,15 @@ def diagnose(
             subject=subject_of(profile, ttft=ttft, tpot=tpot, quantile=quantile, engine_args=engine_args),
             at=at,
             every=None if every is None else duration_of("--every", every).total_seconds(),
+            back=_back(since, reported=html is not None),
+            everything=html is not None,
             namespace=namespace,
             service=service,
             service_label=service_label,
         )
         found = asyncio.run(answer(request))
+        if html is not None:
+            write_report(html, answer=found, source=source_name(request.source), knobs=request.subject.knobs)
     except NoEngine as error:
         _print_nothing(str(error), as_text=as_text)
         raise typer.Exit(NO_DATA) from None
@@ -212,6 +240,11 @@ def diagnose(
     _print(found, as_text=as_text)
     if all(report.blind for report in found.reports):
         raise typer.Exit(NO_DATA)
+
+
+def _back(since: str | None, *, reported: bool) -> float | None:
+    text = since or (REPORTED if reported else None)
+    return None if text is None else duration_of("--since", text).total_seconds()
 
 
 def _print(found: Answer, *, as_text: bool) -> None:

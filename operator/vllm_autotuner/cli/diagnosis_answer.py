@@ -23,10 +23,12 @@ from vllm_autotuner.cli.sources import (
     RemotePrometheus,
     open_recording,
     sampled,
+    source_name,
 )
 from vllm_autotuner.cli.terminal import printable, progress, remarks
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusSource
+from vllm_autotuner.observation.access import PrometheusAddress, shown_url
+from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.scrape import Clock
 from vllm_autotuner.observation.snapshot import WindowSettings
 
@@ -57,13 +59,13 @@ async def answer(request: Request) -> Answer:
             return await _from_samples(request, opened=opened, place=path.name)
         case DirectScrape() as source:
             opened = await _sampled(source)
-            return await _from_samples(request, opened=opened, place=" ".join(one.url for one in source.targets))
+            return await _from_samples(request, opened=opened, place=source_name(source))
 
 
 async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> Answer:
     at = time.time() if request.at is None else moment_of(request.at, start=None)
     source = PrometheusSource(address)
-    schedule = remote(at)
+    schedule = remote(at, back=request.back)
     try:
         with progress(remarks()) as bar:
             task = bar.add_task("asking Prometheus", total=len(schedule.ticks))
@@ -81,14 +83,18 @@ async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> A
     if not reports:
         filters = {"namespace": request.namespace, "service": request.service}
         chosen = "".join(f", {name} {value}" for name, value in filters.items() if value is not None)
-        raise NoEngine(f"no vLLM engine reports to {address.url}{chosen}")
-    return Answer(reports=reports, at=at)
+        raise NoEngine(f"no vLLM engine reports to {shown_url(address.url)}{chosen}")
+    if request.back is None:
+        return Answer(reports=reports, at=at)
+    span = Span(schedule.ticks[0], at)
+    notes = tuple(f"{report.service.name} {note}" for report in reports for note in _earlier(report, span=span))
+    return Answer(reports=reports, at=at, span=span, notes=notes)
 
 
 async def _from_samples(request: Request, *, opened: Opened, place: str) -> Answer:
     span = opened.span
     at = None if request.at is None else moment_of(request.at, start=span.first)
-    schedule = recorded(span, at=at, every=request.every)
+    schedule = recorded(span, at=at, every=request.every, everything=request.everything)
     usual = WindowSettings()
     length = span.last - span.first
     notes = opened.notes

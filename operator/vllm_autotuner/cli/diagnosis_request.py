@@ -4,9 +4,8 @@ Must not: open anything.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -16,10 +15,10 @@ from vllm_autotuner.api.spec import Objective, Objectives, Profile
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluation import Subject
 from vllm_autotuner.cli.service_groups import ServiceName
-from vllm_autotuner.cli.sources import RemotePrometheus, Source, headers_of
+from vllm_autotuner.cli.sources import RemotePrometheus, Source
 from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.engine.flags import parse_command_line
-from vllm_autotuner.observation.prometheus import PrometheusAddress
+from vllm_autotuner.observation.access import Access, PrometheusAddress
 
 __all__ = ["Request", "duration_of", "one_of", "prometheus_of", "subject_of"]
 
@@ -34,6 +33,10 @@ class Request:
     """As typed: `+90s` can only be read once the recording is open."""
     every: float | None = None
     """Seconds."""
+    back: float | None = None
+    """Seconds before the moment asked about from which a Prometheus is evaluated. None: as few as a diagnosis needs."""
+    everything: bool = False
+    """True evaluates the whole source, for plots."""
     namespace: str | None = None
     service: str | None = None
     service_label: str | None = None
@@ -61,34 +64,12 @@ def duration_of(option: str, text: str) -> timedelta:
     return duration
 
 
-def prometheus_of(
-    url: str | None,
-    *,
-    bearer_token_file: Path | None,
-    username: str | None,
-    password_file: Path | None,
-    ca_file: Path | None,
-    headers: Sequence[str],
-) -> RemotePrometheus | None:
-    """Gather the options about Prometheus. Raises CommandError for those that do not fit together."""
+def prometheus_of(url: str | None, *, access: Access) -> RemotePrometheus | None:
+    """Put the way in to the address."""
     if url is None:
-        if bearer_token_file or username or password_file or ca_file or headers:
-            raise CommandError("options that begin with --prometheus- need --prometheus URL")
         return None
-    if bearer_token_file is not None and username is not None:
-        raise CommandError("give a bearer token or a user name, not both")
-    if (username is None) != (password_file is None):
-        raise CommandError("--prometheus-username and --prometheus-password-file belong together")
-    return RemotePrometheus(
-        PrometheusAddress(
-            url=url,
-            bearer_token_file=bearer_token_file,
-            username=username,
-            password_file=password_file,
-            ca_file=ca_file,
-            headers=headers_of(headers),
-        )
-    )
+    given = {one.name: getattr(access, one.name) for one in fields(access)}
+    return RemotePrometheus(PrometheusAddress(url=url, **given))
 
 
 def subject_of(profile: str, *, ttft: str | None, tpot: str | None, quantile: str, engine_args: str | None) -> Subject:

@@ -14,16 +14,18 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from vllm_autotuner.cli.class_looks import Severity, look_of
 from vllm_autotuner.cli.diagnosis_json import flag_of
 from vllm_autotuner.cli.evaluation import Evaluated, ServiceReport
 from vllm_autotuner.cli.moments import Span, rfc3339
 from vllm_autotuner.cli.terminal import printable
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.evidence import Evidence
-from vllm_autotuner.planning.advice import ADVICE
+from vllm_autotuner.planning.advice import ADVICE, NOT_TUNING
 from vllm_autotuner.planning.proposal import Predicted, Proposal
 
-__all__ = ["IN_WORDS", "panel", "quantity"]
+__all__ = ["IN_WORDS", "panel", "proposal_lines", "quantity", "seconds", "since", "title_of"]
 
 IN_WORDS: Final[Mapping[DiagnosisClass, str]] = {
     DiagnosisClass.METRICS_BLIND: "no usable metrics",
@@ -39,43 +41,44 @@ IN_WORDS: Final[Mapping[DiagnosisClass, str]] = {
 }
 """Each class in a few words."""
 
-_COLOURS: Final[Mapping[DiagnosisClass, str]] = {
-    DiagnosisClass.HEALTHY: "green",
-    DiagnosisClass.IDLE: "green",
-    DiagnosisClass.METRICS_BLIND: "magenta",
-    DiagnosisClass.UNCLEAR: "yellow",
-    DiagnosisClass.WEDGED: "bright_red",
-}
-
 
 def panel(report: ServiceReport, *, at: float, span: Span | None) -> Panel:
     """One service."""
     diagnosis = report.diagnosis
-    colour = _COLOURS.get(diagnosis.primary, "red")
-    title = printable("/".join(filter(None, (report.service.namespace, report.service.name))))
-    if report.model and report.model != report.service.name:
-        title += f" ({printable(report.model)})"
+    colour = look_of(diagnosis.primary).terminal
     name = Text.assemble(
         (diagnosis.primary.value, f"bold {colour}"),
         f": {IN_WORDS[diagnosis.primary]}",
-        (f"   confidence {diagnosis.confidence.value}, since {_since(diagnosis.since, at=at)}", "dim"),
+        (f"   confidence {diagnosis.confidence.value}, since {since(diagnosis, at=at)}", "dim"),
     )
     parts: list[RenderableType] = [name, Text(printable(diagnosis.message))]
     if diagnosis.evidence:
         parts.append(_evidence_table(diagnosis.evidence))
     parts += _section("Contributing", (f"{one.diagnosis.value}: {one.message}" for one in diagnosis.contributing))
     if report.plan.proposal is not None:
-        parts += _section("Recommendation", _proposal(report.plan.proposal))
+        parts += _section("Recommendation", proposal_lines(report.plan.proposal))
     parts += _section("Considered and left out", report.plan.passed_over)
     parts += _section("What to do", ADVICE[diagnosis.primary])
+    if look_of(diagnosis.primary).severity <= Severity.UNSURE:
+        parts += _section("Not a tuning problem", NOT_TUNING)
     if report.timeline:
         parts.append(_timeline_table(report.timeline, span=span))
-    return Panel(Group(*parts), title=Text(title), title_align="left", border_style=colour, padding=(0, 1))
+    return Panel(
+        Group(*parts), title=Text(printable(title_of(report))), title_align="left", border_style=colour, padding=(0, 1)
+    )
 
 
-def _since(since: float, *, at: float) -> str:
+def title_of(report: ServiceReport) -> str:
+    """Name a service, with its model where that says more. Foreign text: not yet harmless anywhere."""
+    title = "/".join(filter(None, (report.service.namespace, report.service.name)))
+    return f"{title} ({report.model})" if report.model and report.model != report.service.name else title
+
+
+def since(diagnosis: Diagnosis, *, at: float) -> str:
+    """Say since when a class holds."""
     # Evaluation begins somewhere: for how long a class has held before that is not known.
-    return f"{rfc3339(since)} ({_seconds(at - since)} before)" if at > since else "this moment"
+    began = diagnosis.since
+    return f"{rfc3339(began)} ({seconds(at - began)} before)" if at > began else "this moment"
 
 
 def _evidence_table(evidence: Sequence[Evidence]) -> Table:
@@ -87,7 +90,7 @@ def _evidence_table(evidence: Sequence[Evidence]) -> Table:
     table.add_column("note")
     for one in evidence:
         limit = "" if one.threshold is None else quantity(one.threshold, one.unit)
-        window = "" if one.window is None else _seconds(one.window)
+        window = "" if one.window is None else seconds(one.window)
         cells = (one.name, quantity(one.value, one.unit), limit, window, one.note)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
@@ -100,11 +103,12 @@ def quantity(value: float | None, unit: str) -> str:
     if unit == "share":
         return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{100 * value:.2g}%"
     if unit == "s":
-        return _seconds(value)
+        return seconds(value)
     return f"{value:,.4g} {unit}" if abs(value) < 1000 else f"{value:,.0f} {unit}"
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """Write a duration as people read it."""
     return (
         f"{value * 1000:.3g} ms" if 0 < abs(value) < 1 else f"{value:,.3g} s" if abs(value) < 100 else f"{value:,.0f} s"
     )
@@ -115,7 +119,8 @@ def _section(title: str, lines: Iterable[str]) -> list[RenderableType]:
     return [Text(), Text(title, style="bold"), *found] if found else []
 
 
-def _proposal(proposal: Proposal) -> Iterable[str]:
+def proposal_lines(proposal: Proposal) -> Iterable[str]:
+    """What is recommended, why, and with which effect."""
     now = "the engine's default" if proposal.current is None else str(proposal.current)
     how = flag_of(proposal) or f"{proposal.knob.value} {proposal.value}"
     yield f"{how} (now {now}; confidence {proposal.confidence.value}). {proposal.reason}"

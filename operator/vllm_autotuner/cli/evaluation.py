@@ -3,14 +3,18 @@
 Must not: hold a threshold, or print.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.levels import Levels, levels_of
 from vllm_autotuner.cli.moments import Schedule
 from vllm_autotuner.cli.service_groups import Grouping, ServiceName
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
 from vllm_autotuner.diagnosis.objectives import Targets
@@ -20,7 +24,10 @@ from vllm_autotuner.observation.snapshot import EngineKey, FleetSnapshot, Window
 from vllm_autotuner.planning import plan as planning
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["Evaluated", "ServiceReport", "Subject", "evaluate"]
+__all__ = ["Evaluated", "Evaluation", "ServiceReport", "Subject", "evaluate"]
+
+MOST_KEPT: Final = 20_000
+"""Evaluations of one service that are remembered: a day at 5 s. A live view that runs for weeks must not grow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,8 @@ class ServiceReport:
     timeline: tuple[Evaluated, ...] = ()
     turns: tuple[Evaluated, ...] = ()
     """Every evaluation at which another class was named than before, the first one included."""
+    levels: tuple[Levels, ...] = ()
+    """Every evaluation, for plots."""
 
     @property
     def blind(self) -> bool:
@@ -68,8 +77,47 @@ class _Track:
 
     history: History = field(default_factory=History)
     points: list[Evaluated] = field(default_factory=list)
-    turns: list[Evaluated] = field(default_factory=list)
+    turns: deque[Evaluated] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
+    levels: deque[Levels] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     last: tuple[Observation, Diagnosis] | None = None
+
+
+class Evaluation:
+    """Services over the moments that are looked at, one after the other."""
+
+    def __init__(
+        self,
+        source: MetricsSource,
+        *,
+        grouping: Grouping,
+        subject: Subject,
+        settings: WindowSettings,
+        wanted: Callable[[ServiceName], bool] = lambda service: True,
+    ) -> None:
+        self._source, self._grouping, self._subject = source, grouping, subject
+        self._settings, self._wanted = settings, wanted
+        self._tracks: dict[ServiceName, _Track] = {}
+        self._found: Sequence[ServiceName] = ()
+
+    async def look(self, at: float, *, shown: bool = False) -> None:
+        """Evaluate the moment `at` (Unix seconds), not before the last one. `shown`: it belongs to the timeline.
+
+        Raises CommandError when the source fails: here, unlike in the operator, a person waits and can look.
+        """
+        snapshot = await take_snapshot(self._source, at=at, settings=self._settings)
+        if snapshot.error is not None:
+            raise CommandError(snapshot.error.why)
+        groups = {service: keys for service, keys in self._grouping(snapshot).items() if self._wanted(service)}
+        for service, keys in groups.items():
+            track = self._tracks.setdefault(service, _Track())
+            _evaluate_one(track, snapshot=snapshot, keys=keys, subject=self._subject)
+            if track.last is not None and shown:
+                track.points.append(Evaluated(at, track.last[1]))
+        self._found = tuple(groups)
+
+    def reports(self) -> Sequence[ServiceReport]:
+        """Report the services that were there at the last moment."""
+        return [_report(service, self._tracks[service], subject=self._subject) for service in self._found]
 
 
 async def evaluate(
@@ -84,23 +132,13 @@ async def evaluate(
 ) -> Sequence[ServiceReport]:
     """Evaluate the schedule in order and report the services that are there at its last moment.
 
-    Raises CommandError when the source fails: here, unlike in the operator, a person waits and can look.
+    Raises CommandError when the source fails.
     """
-    tracks: dict[ServiceName, _Track] = {}
-    found: Sequence[ServiceName] = ()
+    evaluation = Evaluation(source, grouping=grouping, subject=subject, settings=settings, wanted=wanted)
     for at in schedule.ticks:
-        snapshot = await take_snapshot(source, at=at, settings=settings)
+        await evaluation.look(at, shown=at in schedule.shown)
         evaluated()
-        if snapshot.error is not None:
-            raise CommandError(snapshot.error.why)
-        groups = {service: keys for service, keys in grouping(snapshot).items() if wanted(service)}
-        for service, keys in groups.items():
-            track = tracks.setdefault(service, _Track())
-            _evaluate_one(track, snapshot=snapshot, keys=keys, subject=subject)
-            if track.last is not None and at in schedule.shown:
-                track.points.append(Evaluated(at, track.last[1]))
-        found = tuple(groups)
-    return [_report(service, tracks[service], subject=subject) for service in found]
+    return evaluation.reports()
 
 
 def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[EngineKey], subject: Subject) -> None:
@@ -111,6 +149,8 @@ def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[Eng
     if track.last is None or track.last[1].primary is not named.primary:
         track.turns.append(Evaluated(snapshot.at, named))
     track.last = (observation, named)
+    case = Case(observation=observation, targets=subject.targets, knobs=subject.knobs)
+    track.levels.append(levels_of(case, named=named.primary))
 
 
 def _report(service: ServiceName, track: _Track, *, subject: Subject) -> ServiceReport:
@@ -133,4 +173,5 @@ def _report(service: ServiceName, track: _Track, *, subject: Subject) -> Service
         plan=planning.plan(situation),
         timeline=tuple(track.points),
         turns=tuple(track.turns),
+        levels=tuple(track.levels),
     )

@@ -22,6 +22,8 @@ WARM_UP: Final = 1800.0
 """Seconds before the moment asked about from which a recording is evaluated: what was named before that is over."""
 TYPING_SLACK: Final = 1.0
 """Seconds by which a moment may miss a recording: people type whole seconds, recordings do not end on one."""
+PLOTTED: Final = 720
+"""Evaluations over a long recording that is plotted: more than a screen has room for gain nothing."""
 REMOTE_TICK: Final = 15.0
 """Seconds between evaluations of a Prometheus: the pace of the operator."""
 REMOTE_TICKS: Final = 4
@@ -44,13 +46,17 @@ class Schedule:
     shown: frozenset[float] = frozenset()
 
 
-def recorded(span: Span, *, at: float | None = None, every: float | None = None) -> Schedule:
+def recorded(span: Span, *, at: float | None = None, every: float | None = None, everything: bool = False) -> Schedule:
     """Plan the evaluation of a recording: its end, the moment `at`, or every `every` seconds of its length and its end.
 
-    Raises CommandError when `at` lies outside of the recording.
+    `everything` evaluates all of it where neither is given. Raises CommandError when `at` lies outside of it.
     """
     if every is not None:
         return _timeline(span, every=every)
+    if everything and at is None:
+        # Coarser over a long recording, but never coarser than the operator looks.
+        pace = min(REMOTE_TICK, max(TICK, (span.last - span.first) / PLOTTED))
+        return Schedule(ticks=_timeline(span, every=pace).ticks)
     moment = span.last if at is None else at
     if not span.first - TYPING_SLACK <= moment <= span.last + TYPING_SLACK:
         raise CommandError(
@@ -75,9 +81,10 @@ def _timeline(span: Span, *, every: float) -> Schedule:
     return Schedule(ticks=tuple(ticks), shown=frozenset(shown))
 
 
-def remote(at: float) -> Schedule:
-    """Plan the evaluation of a Prometheus at `at`."""
-    return Schedule(ticks=tuple(at - REMOTE_TICK * index for index in range(REMOTE_TICKS - 1, -1, -1)))
+def remote(at: float, *, back: float | None = None) -> Schedule:
+    """Plan the evaluation of a Prometheus at `at`, from `back` seconds before it (None: as few as are needed)."""
+    looks = REMOTE_TICKS if back is None else max(REMOTE_TICKS, 1 + math.floor(back / REMOTE_TICK))
+    return Schedule(ticks=tuple(at - REMOTE_TICK * index for index in range(looks - 1, -1, -1)))
 
 
 def moment_of(text: str, *, start: float | None) -> float:

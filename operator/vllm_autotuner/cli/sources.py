@@ -3,7 +3,7 @@
 Must not: print, or evaluate.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.moments import Span
-from vllm_autotuner.observation.prometheus import PrometheusAddress
+from vllm_autotuner.observation.access import Access, PrometheusAddress, shown_url
 from vllm_autotuner.observation.recording import Recording, load_recording
 from vllm_autotuner.observation.scrape import Clock, ScrapeTarget, sample_engines, scrape_targets
 
@@ -23,9 +23,9 @@ __all__ = [
     "RemotePrometheus",
     "Source",
     "direct_scrape",
-    "headers_of",
     "open_recording",
     "sampled",
+    "source_name",
     "source_of",
 ]
 
@@ -55,6 +55,7 @@ class DirectScrape:
     targets: Sequence[ScrapeTarget]
     duration: timedelta
     interval: timedelta
+    access: Access = field(default_factory=Access)
 
 
 Source: TypeAlias = RemotePrometheus | RecordingFile | DirectScrape
@@ -69,6 +70,17 @@ class Opened:
     notes: tuple[str, ...] = field(default=())
 
 
+def source_name(source: Source) -> str:
+    """Name a source as it may be shown: no credentials, no folders."""
+    match source:
+        case RemotePrometheus(address):
+            return f"Prometheus {shown_url(address.url)}"
+        case RecordingFile(path):
+            return f"recording {path.name}"
+        case DirectScrape(targets=targets):
+            return " ".join(target.place for target in targets)
+
+
 def source_of(*, prometheus: RemotePrometheus | None, recording: Path | None, metrics: DirectScrape | None) -> Source:
     """Take the one source that was named. Raises CommandError for none or several."""
     named: list[Source] = [one for one in (prometheus, metrics) if one is not None]
@@ -80,24 +92,13 @@ def source_of(*, prometheus: RemotePrometheus | None, recording: Path | None, me
     return named[0]
 
 
-def direct_scrape(urls: Sequence[str], *, duration: timedelta, interval: timedelta) -> DirectScrape:
+def direct_scrape(urls: Sequence[str], *, duration: timedelta, interval: timedelta, access: Access) -> DirectScrape:
     """Check what is to be sampled. Raises Rejected for a bad URL, CommandError when nothing could grow."""
     if interval <= timedelta():
         raise CommandError("--scrape-interval must be longer than 0s")
     if duration < interval:
         raise CommandError("--for must be at least --scrape-interval: one scrape says nothing about growth")
-    return DirectScrape(targets=scrape_targets(urls), duration=duration, interval=interval)
-
-
-def headers_of(items: Sequence[str]) -> Mapping[str, str]:
-    """Read `NAME=VALUE` headers. Raises CommandError."""
-    headers = {}
-    for item in items:
-        name, found, value = item.partition("=")
-        if not found or not name.strip() or not item.isprintable() or not item.isascii():
-            raise CommandError("--prometheus-header needs NAME=VALUE, such as X-Scope-OrgID=team-a")
-        headers[name.strip()] = value.strip()
-    return headers
+    return DirectScrape(targets=scrape_targets(urls), duration=duration, interval=interval, access=access)
 
 
 def open_recording(path: Path) -> Opened:
@@ -109,11 +110,16 @@ def open_recording(path: Path) -> Opened:
 async def sampled(source: DirectScrape, *, clock: Clock, scraped: Callable[[ScrapeTarget], None]) -> Opened:
     """Sample the engines. Raises SourceError when none answers."""
     found = await sample_engines(
-        source.targets, duration=source.duration, interval=source.interval, clock=clock, scraped=scraped
+        source.targets,
+        duration=source.duration,
+        interval=source.interval,
+        clock=clock,
+        access=source.access,
+        scraped=scraped,
     )
     recording = found.recording
     if not recording.names:
-        places = " ".join(target.url for target in source.targets)
+        places = " ".join(target.place for target in source.targets)
         raise NoEngine(f"{places} answers with metrics, but none of them is vLLM's")
     return Opened(
         recording=recording,

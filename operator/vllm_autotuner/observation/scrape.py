@@ -7,19 +7,20 @@ Must not: judge what was read.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 import httpx
 
+from vllm_autotuner.observation.access import OPEN, Access, shown_url
 from vllm_autotuner.observation.errors import SourceError, Unreadable
 from vllm_autotuner.observation.exposition import Sample, read_samples
-from vllm_autotuner.observation.prometheus import fetch_page, refuse_unusable_url
+from vllm_autotuner.observation.prometheus import PageReader, refuse_unusable_url
 from vllm_autotuner.observation.recording import Recording
 
-__all__ = ["Clock", "ScrapeTarget", "Scraped", "sample_engines", "scrape_targets"]
+__all__ = ["Clock", "Sampler", "ScrapeTarget", "Scraped", "sample_engines", "sampled_into", "scrape_targets"]
 
 SCRAPE_TIMEOUT: Final = timedelta(seconds=5)
 """A page that takes longer is a failed scrape. vLLM answers in milliseconds unless its event loop is stuck."""
@@ -33,6 +34,11 @@ class ScrapeTarget:
 
     url: str
     pod: str = ""
+
+    @property
+    def place(self) -> str:
+        """The URL as it may be shown."""
+        return shown_url(self.url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,10 @@ class Scraped:
 
     recording: Recording
     failures: dict[str, str]
+
+
+Received: TypeAlias = Callable[[ScrapeTarget, str, float], None]
+"""Takes a page and the time of its request (Unix seconds). Raises Unreadable for a page that is none."""
 
 
 def scrape_targets(urls: Sequence[str]) -> tuple[ScrapeTarget, ...]:
@@ -75,41 +85,41 @@ def _page_of(url: str) -> str:
     return parts._replace(path=path if path.endswith("/metrics") else f"{path}/metrics", fragment="").geturl()
 
 
-async def sample_engines(
-    targets: Sequence[ScrapeTarget],
-    *,
-    duration: timedelta,
-    interval: timedelta,
-    clock: Clock,
-    transport: httpx.AsyncBaseTransport | None = None,
-    scraped: Callable[[ScrapeTarget], None] = lambda target: None,
-) -> Scraped:
-    """Scrape every target each `interval` for `duration`, both ends included; `scraped` is called after each attempt.
+@dataclass(slots=True)
+class Failures:
+    """Scrapes of one target that failed."""
 
-    Raises the first target's SourceError when no target answers the first scrape: then waiting would not help.
-    """
-    # One client for all scrapes: a new one reads the CA bundle each time, which takes longer than a scrape.
-    async with httpx.AsyncClient(transport=transport, timeout=SCRAPE_TIMEOUT.total_seconds()) as client:
-        sampling = _Sampling(clock, client=client, scraped=scraped)
-        first = await asyncio.gather(*(sampling.scrape(target) for target in targets))
-        errors = [error for error in first if error is not None]
-        if len(errors) == len(targets):
-            raise errors[0]
-        step, until = interval.total_seconds(), duration.total_seconds()
-        await asyncio.gather(*(sampling.repeat(target, step=step, until=until) for target in targets))
-        return Scraped(recording=sampling.recording, failures=sampling.failures)
+    count: int = 0
+    last: str = ""
 
 
-class _Sampling:
-    def __init__(self, clock: Clock, *, client: httpx.AsyncClient, scraped: Callable[[ScrapeTarget], None]) -> None:
-        self.recording = Recording()
-        self.failures: dict[str, str] = {}
-        self._clock = clock
-        self._zero = clock.monotonic()
-        self._client = client
-        self._scraped = scraped
+@dataclass(slots=True, kw_only=True)
+class Sampler:
+    """Scrapes targets, each on its own pace, and hands every page to `receive`."""
 
-    async def repeat(self, target: ScrapeTarget, *, step: float, until: float) -> None:
+    clock: Clock
+    reader: PageReader
+    receive: Received
+    scraped: Callable[[ScrapeTarget], None] = lambda target: None
+    """Called after each attempt."""
+    failures: dict[str, Failures] = field(default_factory=dict)
+    """By URL as it may be shown."""
+    zero: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start the clock."""
+        self.zero = self.clock.monotonic()
+
+    async def first(self, targets: Sequence[ScrapeTarget]) -> Sequence[SourceError]:
+        """Scrape every target once and return the errors."""
+        found = await asyncio.gather(*(self.scrape(target) for target in targets))
+        return [error for error in found if error is not None]
+
+    async def repeat(self, targets: Sequence[ScrapeTarget], *, step: float, until: float) -> None:
+        """Scrape every target each `step` seconds, until `until` seconds after the start; infinity never ends."""
+        await asyncio.gather(*(self._repeat(target, step=step, until=until) for target in targets))
+
+    async def _repeat(self, target: ScrapeTarget, *, step: float, until: float) -> None:
         due = 0
         while True:
             # Scrapes that a slow answer has run past are left out, not caught up with: a burst is not a sample. The
@@ -117,33 +127,70 @@ class _Sampling:
             due = max(due, int(self._elapsed() // step)) + 1
             if due * step > until + step / 1000:
                 return
-            await self._clock.sleep(max(0.0, due * step - self._elapsed()))
+            await self.clock.sleep(max(0.0, due * step - self._elapsed()))
             await self.scrape(target)
 
     async def scrape(self, target: ScrapeTarget) -> SourceError | None:
+        """Scrape once; a failure is counted and returned."""
         began = self._elapsed()
         try:
-            page = await fetch_page(target.url, timeout=SCRAPE_TIMEOUT, client=self._client)
-            samples = _samples_of(page, target=target)
+            page = await self.reader.fetch(target.url)
+            # The time of the request, as Prometheus stamps it.
+            self.receive(target, page, self.clock.started + began)
         except SourceError as error:
-            self.failures[target.url] = str(error)
+            failures = self.failures.setdefault(target.place, Failures())
+            failures.count, failures.last = failures.count + 1, str(error)
             return error
         finally:
-            self._scraped(target)
-        for sample in samples:
-            # The time of the request, as Prometheus stamps it.
-            self.recording.add(sample, time=self._clock.started + began)
+            self.scraped(target)
         return None
 
     def _elapsed(self) -> float:
-        return self._clock.monotonic() - self._zero
+        return self.clock.monotonic() - self.zero
+
+
+async def sample_engines(
+    targets: Sequence[ScrapeTarget],
+    *,
+    duration: timedelta,
+    interval: timedelta,
+    clock: Clock,
+    access: Access = OPEN,
+    transport: httpx.AsyncBaseTransport | None = None,
+    scraped: Callable[[ScrapeTarget], None] = lambda target: None,
+) -> Scraped:
+    """Scrape every target each `interval` for `duration`, both ends included; `scraped` is called after each attempt.
+
+    Raises the first target's SourceError when no target answers the first scrape: then waiting would not help.
+    """
+    recording = Recording()
+    reader = PageReader(timeout=SCRAPE_TIMEOUT, access=access, transport=transport)
+    sampler = Sampler(clock=clock, reader=reader, receive=sampled_into(recording), scraped=scraped)
+    try:
+        errors = await sampler.first(targets)
+        if len(errors) == len(targets):
+            raise errors[0]
+        await sampler.repeat(targets, step=interval.total_seconds(), until=duration.total_seconds())
+    finally:
+        await reader.close()
+    return Scraped(recording=recording, failures={url: found.last for url, found in sampler.failures.items()})
+
+
+def sampled_into(recording: Recording) -> Received:
+    """Return what adds the engine's own samples of each page to `recording`."""
+
+    def receive(target: ScrapeTarget, page: str, time: float) -> None:
+        for sample in _samples_of(page, target=target):
+            recording.add(sample, time=time)
+
+    return receive
 
 
 def _samples_of(page: str, *, target: ScrapeTarget) -> list[Sample]:
     try:
         found = [sample for sample in read_samples(page.splitlines()) if sample.name.startswith(ENGINE_PREFIX)]
     except Unreadable as error:
-        raise Unreadable(f"{target.url} does not answer with metrics ({error})") from error
+        raise Unreadable(f"{target.place} does not answer with metrics ({error})") from error
     if not target.pod:
         return found
     pod = (("pod", target.pod),)

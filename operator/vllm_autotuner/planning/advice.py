@@ -5,7 +5,7 @@ from typing import Final
 
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 
-__all__ = ["ADVICE"]
+__all__ = ["ADVICE", "NOT_TUNING"]
 
 ADVICE: Final[Mapping[DiagnosisClass, tuple[str, ...]]] = {
     DiagnosisClass.METRICS_BLIND: (
@@ -40,3 +40,12 @@ ADVICE: Final[Mapping[DiagnosisClass, tuple[str, ...]]] = {
     ),
 }
 """One entry a class; sources: field guide F1, F3, F5."""
+
+NOT_TUNING: Final = (
+    "Slow only at the client: what the engine's own e2e latency lacks is network, proxy or a client that reads slowly.",
+    "Wrong or odd answers: chat template, system prompt, sampling parameters. No flag of the engine's capacity helps.",
+    "Answers that break off: max_tokens or --max-model-len cuts them; answers that never end: a missing stop token.",
+    "Slow in the first minutes after a start: weights, compilation, graph capture. Warm up before sending traffic.",
+    "Errors instead of slowness (HTTP 4xx, 5xx): read the engine's log; latency metrics do not count them.",
+)
+"""What feels like a slow engine and is none, for reports: said whatever the class. Source: field guide F5."""

@@ -1,0 +1,43 @@
+"""The style sheet of a report. Apart from the page, because it is a language of its own.
+
+Light and dark follow the reader's system; on paper it is dark on white and nothing is hidden.
+"""
+
+from typing import Final
+
+__all__ = ["STYLE"]
+
+STYLE: Final = """
+:root { color-scheme: light dark; --fg: #1c2126; --soft: #5b6570; --bg: #ffffff; --card: #f6f7f9; --line: #d8dde3; }
+@media (prefers-color-scheme: dark) {
+  :root { --fg: #e6e9ed; --soft: #9aa5b1; --bg: #15181c; --card: #1d2126; --line: #343b44; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2rem 1.25rem 3rem; max-width: 68rem; background: var(--bg); color: var(--fg);
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.55rem; margin: 0 0 1rem; }
+h2 { font-size: 1.25rem; margin: 0 0 .5rem; }
+h3 { font-size: 1rem; margin: 1.4rem 0 .35rem; }
+section { border: 1px solid var(--line); border-radius: .6rem; padding: 1.1rem 1.3rem; margin: 1.4rem 0; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; margin: 0; }
+dt { color: var(--soft); } dd { margin: 0; }
+small, footer { color: var(--soft); font-size: .86rem; }
+.verdict { font-size: 1.1rem; margin: .2rem 0 .6rem; }
+.badge { display: inline-block; border-left: .75rem solid var(--class); background: var(--card);
+  padding: 0 .55rem 0 .5rem; border-radius: .25rem; font-weight: 600; white-space: nowrap;
+  -webkit-print-color-adjust: exact; print-color-adjust: exact; }
+ul { margin: .2rem 0; padding-left: 1.3rem; }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; }
+th { text-align: left; color: var(--soft); font-weight: 600; }
+th, td { padding: .3rem .7rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
+figure { margin: .5rem 0; color: var(--fg); }
+figure svg { width: 100%; height: auto; font-family: inherit; }
+.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .3rem 1.4rem; font-size: .92rem; }
+details { margin-top: 1.2rem; } summary { cursor: pointer; color: var(--soft); }
+@media print {
+  :root { --fg: #000; --soft: #444; --bg: #fff; --card: #f3f3f3; --line: #bbb; }
+  body { max-width: none; padding: 0; font-size: 11pt; }
+  section { break-inside: auto; } figure, table { break-inside: avoid; }
+}
+"""
