@@ -232,7 +232,7 @@ def test_a_killed_build_leaves_nothing_that_the_next_one_trusts(workshop: Worksh
             id="no internet",
         ),
         pytest.param('go: x: exec: "git": executable file not found in $PATH', "install git", id="no git"),
-        pytest.param("write /root/x: no space left on device", "the disk is full", id="disk full"),
+        pytest.param("write /cache/x: no space left on device", "the disk is full", id="disk full"),
         pytest.param("compile: signal: killed", "memory", id="killed by the kernel"),
         pytest.param("main.go:3:1: syntax error", "main.go:3:1: syntax error", id="anything else in Go's words"),
     ],
