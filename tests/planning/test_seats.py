@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from tests.builders import engine, latency, observation, targets
+from tests.builders import SCRAPES, engine, latency, observation, targets
 from tests.planning.situations import CAPPED, SEATS, SLOW, bounds, line, situation, with_steps
 
 from vllm_autotuner.api.spec import Tuning
@@ -247,6 +247,14 @@ LOWERED = (
         id="a step that is slow by itself gains nothing from a smaller batch",
         seen=with_steps(SLOW, line(16, 32, 64, base=0.06, per_sequence=0.0003)),
         limited_by="a smaller batch does not help",
+    ),
+    Raised(
+        id="while the load ramps up, the step is counted from where it has come to",
+        seen=observation(
+            engine(running=[2.0 * scrape + 4 for scrape in range(SCRAPES)]), tpot=latency(0.08), itl=latency(0.08)
+        ),
+        value=16,
+        limited_by="",
     ),
     Raised(
         id="the busiest engine counts",

@@ -30,6 +30,9 @@ minute. Our choice: the size of the noise that a verdict ignores."""
 KV_MARGIN: Final = 0.1
 """Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
 
+BUSY: Final = 0.9
+"""Quantile of a window's samples that stands for its upper end. Our choice: the largest one alone may be an accident."""
+
 LEAST_USE: Final = 1e-6
 """Share of the pool below which a reading is no use of it: one block of the largest pools is a multiple of that."""
 
@@ -82,7 +85,7 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
 def lower_seats(situation: Situation) -> Proposal | NothingToGain:
     """Fewer seats: down to the knee, at most halving the batch that runs now."""
     observation = situation.observation
-    batch = max(_mean_running(engine) for engine in observation.engines)
+    batch = max(_busy_batch(engine) for engine in observation.engines)
     model, tail = fit_step_time(observation.steps), _tail(situation)
     knee = _knee(model, situation=situation, tail=tail)
     if isinstance(model, StepTime) and knee is None:
@@ -134,7 +137,7 @@ def _by_use(engine: EngineWindow) -> int | None:
         return None
     # The 90th percentile of use per sequence: sequences grow in step, the mean of a young batch flatters.
     shares = sorted((moment.kv or 0.0) / moment.running for moment in busy)
-    return max(1, math.floor((1 - KV_MARGIN) / shares[min(len(shares) - 1, round(0.9 * len(shares)))]))
+    return max(1, math.floor((1 - KV_MARGIN) / shares[min(len(shares) - 1, round(BUSY * len(shares)))]))
 
 
 def _seats(situation: Situation) -> int:
@@ -142,8 +145,13 @@ def _seats(situation: Situation) -> int:
     return situation.knobs.max_num_seqs or max(1, round(seen))
 
 
-def _mean_running(engine: EngineWindow) -> float:
-    return sum(moment.running for moment in engine.moments) / len(engine.moments)
+def _busy_batch(engine: EngineWindow) -> float:
+    """The batch in the busiest tenth of the window, which is what a TPOT tail is made of.
+
+    While the load ramps up, the mean is the batch of a time that is over: half of it was far below the knee.
+    """
+    running = sorted(moment.running for moment in engine.moments)
+    return running[min(len(running) - 1, round(BUSY * len(running)))]
 
 
 def _tail(situation: Situation) -> float:
