@@ -31,7 +31,7 @@ KV_MARGIN: Final = 0.1
 """Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
 
 BUSY: Final = 0.9
-"""Quantile of a window's samples that stands for its upper end. Our choice: the largest one alone may be an accident."""
+"""Quantile of a window's samples that stands for its upper end. Our choice: the largest alone may be chance."""
 
 LEAST_USE: Final = 1e-6
 """Share of the pool below which a reading is no use of it: one block of the largest pools is a multiple of that."""
