@@ -133,6 +133,7 @@ def test_a_preempted_sequence_finds_what_nobody_took_of_it(caching: bool, found:
     assert due is not None
     recomputed = 60 + engine.generated(second) - found
     assert due - at == pytest.approx(0.010 + recomputed * 0.026e-3)
+    assert engine.metrics.recomputed_tokens == recomputed
     assert engine.metrics.prefix_hits == 0, "vLLM does not count these as hits"
 
 

@@ -80,6 +80,8 @@ class EngineMetrics:
         self.waiting = 0
         self.kv_usage = 0.0
         self.preemptions = 0
+        self.recomputed_tokens = 0
+        """Tokens that preempted sequences had to compute again. vLLM exports no such counter."""
         self.prompt_tokens = 0
         self.cached_prompt_tokens = 0
         self.generation_tokens = 0

@@ -290,6 +290,8 @@ class SimulatedEngine:
             (self._tokens_to_compute(sequence) - 1) // self.config.block_size,
         )
         sequence.computed = max(sequence.cached_tokens, of_itself * self.config.block_size)
+        if sequence.preemptions:
+            self.metrics.recomputed_tokens += self._tokens_to_compute(sequence) - sequence.computed
         self._pool.take_again(of_itself)
         self._pool.take(self._pool.blocks_for(sequence.computed) - of_itself)
         self._running[sequence.identity] = sequence
