@@ -72,6 +72,7 @@ class Pace(Faults):
         """See Faults.stretch."""
         return self.factors[self._index(age)]
 
+    @override
     def next_change(self, *, age: float) -> float | None:
         """See Faults.next_change."""
         index = self._index(age)
