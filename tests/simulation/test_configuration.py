@@ -9,6 +9,7 @@ from vllm_autotuner.engine.startup_failure import StartupReason, parse_startup_f
 from vllm_autotuner.simulation import settings as settings_module
 from vllm_autotuner.simulation.arguments import ACCEPTED, SIMULATED, parse_arguments
 from vllm_autotuner.simulation.configuration import EngineConfig, Profile, StartupRefused, configure
+from vllm_autotuner.simulation.sequence import SchedulingPolicy
 from vllm_autotuner.simulation.settings import SettingsError, settings_from
 from vllm_autotuner.simulation.startup import refusal
 from vllm_autotuner.simulation.step_time import StepTimes, step_law
@@ -92,6 +93,28 @@ def test_the_suggested_length_starts() -> None:
     assert configured(*args, "--max-model-len=1152").max_model_len == 1152
     with pytest.raises(StartupRefused):
         configured(*args, "--max-model-len=1153")
+
+
+def test_without_chunked_prefill_the_budget_holds_the_longest_prompt() -> None:
+    config = configured("--no-enable-chunked-prefill", "--max-model-len=20000")
+    assert (config.enable_chunked_prefill, config.max_num_batched_tokens) == (False, 20_000)
+    with pytest.raises(StartupRefused, match=r"\(8192\) is smaller than max_model_len \(20000\)"):
+        configured("--no-enable-chunked-prefill", "--max-model-len=20000", "--max-num-batched-tokens=8192")
+
+
+def test_the_scheduling_policy_is_first_come_first_served_unless_given() -> None:
+    assert configured().scheduling_policy is SchedulingPolicy.FCFS
+    assert configured("--scheduling-policy=priority").scheduling_policy is SchedulingPolicy.PRIORITY
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fp8_kv_read", "factor"),
+    [("auto", 0.5, 1.0), ("fp8", 1.0, 1.0), ("fp8", 0.5, 0.5), ("fp8_e5m2", 0.5, 0.5)],
+)
+def test_fp8_kv_changes_reading_only_where_the_profile_says_so(dtype: str, fp8_kv_read: float, factor: float) -> None:
+    law = configured(f"--kv-cache-dtype={dtype}", step=StepTimes(fp8_kv_read=fp8_kv_read)).law
+    assert law.per_held_token == pytest.approx(factor * configured().law.per_held_token)
+    assert law.base == configured().law.base
 
 
 def test_tensor_parallelism_divides_only_the_weights_part_of_a_step() -> None:

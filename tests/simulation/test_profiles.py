@@ -68,9 +68,17 @@ def test_the_pool_is_what_the_memory_leaves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        pytest.param({"step": {"base_ms": 0}}, "step.base_ms is 0, and must be above 0", id="no step takes no time"),
-        pytest.param({"step": {"per_ktoken_ms": -0.1}}, "step.per_ktoken_ms is -0.1", id="negative"),
-        pytest.param({"step": {"weight_share": 1.2}}, "step.weight_share is 1.2, and is a share", id="share above 1"),
+        pytest.param(
+            {"step": {"base_ms": 0}}, "StepTimes.base_ms: 0.0 is not a number above 0", id="no step takes no time"
+        ),
+        pytest.param(
+            {"step": {"per_ktoken_ms": -0.1}}, "StepTimes.per_ktoken_ms: -0.1 is not a number 0 or more", id="negative"
+        ),
+        pytest.param(
+            {"step": {"weight_share": 1.2}},
+            "StepTimes.weight_share: 1.2 is not a number from 0 to 1",
+            id="share above 1",
+        ),
         pytest.param({"step": {"base_ms": "fast"}}, "step.base_ms is 'fast', not a number", id="text"),
         pytest.param({"step": {"base_ms": True}}, "step.base_ms is True, not a number", id="truth"),
         pytest.param({"step": {"base_us": 9}}, "step.base_us does not exist", id="unknown name"),

@@ -1,8 +1,6 @@
 """The engine core in virtual time: queues, seats, blocks, preemption, and what the metrics then say."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.simulation.virtual import closed_loop, config, play, poisson, toy_law
 
 from vllm_autotuner.simulation.faults import Faults
@@ -235,13 +233,6 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert run(1) != run(2)
 
 
-def test_how_often_the_engine_is_asked_changes_nothing() -> None:
-    arrivals = poisson(rate=20, seconds=10, prompt=(50, 500), output=(5, 100))
-    often, _ = play(SimulatedEngine(config(num_gpu_blocks=160)), arrivals, scrape_every=0.001)
-    seldom, _ = play(SimulatedEngine(config(num_gpu_blocks=160)), arrivals, scrape_every=3.0)
-    assert [outcome.finished for outcome in often] == [outcome.finished for outcome in seldom]
-
-
 @pytest.mark.parametrize(
     ("output", "eos_after", "tokens", "reason"),
     [
@@ -316,77 +307,3 @@ def test_arrivals_out_of_order_are_an_error() -> None:
     engine.submit(request(0.0))
     with pytest.raises(ValueError, match="advance"):
         engine.submit(request(5.0))
-
-
-requests = st.lists(
-    st.tuples(
-        st.floats(0, 0.5), st.integers(1, 200), st.integers(1, 120), st.none() | st.integers(1, 60), st.booleans()
-    ),
-    max_size=40,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    requests=requests,
-    max_num_seqs=st.integers(1, 20),
-    blocks=st.integers(14, 60),
-    block_size=st.sampled_from([16, 7, 1, 128]),
-    batched=st.integers(20, 400),
-    hits=st.sampled_from([0.0, 0.5, 1.0]),
-)
-def test_every_request_finishes_or_is_refused_and_blocks_never_exceed_the_pool(
-    requests: list[tuple[float, int, int, int | None, bool]],
-    max_num_seqs: int,
-    blocks: int,
-    block_size: int,
-    batched: int,
-    hits: float,
-) -> None:
-    limit = min(200, (blocks - 1) * block_size)
-    engine = SimulatedEngine(
-        config(
-            max_num_seqs=max_num_seqs,
-            num_gpu_blocks=blocks,
-            block_size=block_size,
-            max_model_len=limit,
-            max_num_batched_tokens=batched,
-            prefix_hit_ratio=hits,
-        )
-    )
-
-    def audit() -> None:
-        running = list(engine.running)
-        assert engine.pool.used == sum(engine.blocks_of(sequence) for sequence in running) <= engine.pool.usable
-        assert len(running) <= max_num_seqs
-        assert {sequence.state for sequence in running} <= {State.PREFILLING, State.DECODING}
-        assert {sequence.state for sequence in engine.waiting} <= {State.WAITING}
-
-    at, submitted, refused, aborted, outcomes = 0.0, [], 0, 0, []
-    for gap, prompt, output, eos_after, abort in requests:
-        at += gap
-        outcomes += engine.advance(at)
-        audit()
-        try:
-            submitted.append(engine.submit(request(at, prompt=prompt, output=output, eos_after=eos_after)))
-        except RequestRefused:
-            refused += 1
-            assert prompt + output > limit
-            continue
-        if abort and submitted[0].state is not State.FINISHED:
-            engine.abort(submitted[0])
-            aborted += 1
-        audit()
-    for _ in range(1_000_000):
-        due = engine.next_step_end
-        if due is None:
-            break
-        outcomes += engine.advance(due)
-        audit()
-    assert len(outcomes) + refused + aborted == len(requests)
-    assert {outcome.sequence.identity for outcome in outcomes} <= {sequence.identity for sequence in submitted}
-    assert all(outcome.output_tokens == outcome.sequence.target for outcome in outcomes)
-    assert all(outcome.ttft > 0 and outcome.tpot >= 0 for outcome in outcomes)
-    assert engine.pool.used == 0
-    assert engine.metrics.finished["abort"] == aborted
-    assert (engine.metrics.running, engine.metrics.waiting) == (0, 0)

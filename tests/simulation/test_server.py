@@ -376,3 +376,15 @@ async def test_a_step_that_ends_while_a_request_arrives_is_not_lost() -> None:
     while not all(generation.outcome.done() for generation in generations):
         driver.catch_up()
     assert {generation.outcome.result().output_tokens for generation in generations} == {50}
+
+
+async def test_the_runaway_share_of_requests_never_ends_by_itself() -> None:
+    engine = SimulatedEngine(config(law=FAST, max_model_len=8192))
+    driver = EngineDriver(engine, clock=lambda: 0.0, eos_mean_tokens=20, runaway_share=0.25, seed=3)
+    ends = [
+        driver.submit(prompt_tokens=1, max_tokens=5000, ignore_eos=False, stream=False).sequence.target
+        for _ in range(400)
+    ]
+    # 400 draws of 0.25: standard deviation 8.7 around 100.
+    assert 70 < ends.count(5000) < 130
+    assert max(end for end in ends if end < 5000) < 400

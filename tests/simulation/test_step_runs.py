@@ -1,21 +1,19 @@
 """Many steps at once are what the same steps are one by one, and nobody can tell how often the engine was asked."""
 
-import random
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.simulation.stories import Story, engine_of, live, stories
 from tests.simulation.virtual import config
 from typing_extensions import override
 
 from vllm_autotuner.simulation.faults import SLOWDOWN_EVERY, Faults
 from vllm_autotuner.simulation.metrics import TOKEN_SECONDS, EngineMetrics, Histogram
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
-from vllm_autotuner.simulation.sequence import Request, State
+from vllm_autotuner.simulation.sequence import Request
 from vllm_autotuner.simulation.step_run import StepRun
-from vllm_autotuner.simulation.step_time import StepLaw
 
 
 class StepByStep(SimulatedEngine):
@@ -24,99 +22,6 @@ class StepByStep(SimulatedEngine):
     @override
     def _steps_ahead(self) -> int:
         return min(1, super()._steps_ahead())
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A request some time after the one before; then the oldest request that still lives may be aborted."""
-
-    gap: float
-    prompt: int
-    output: int
-    eos_after: int | None
-    aborts: bool
-
-
-@dataclass(frozen=True)
-class Story:
-    """Everything that a run depends on."""
-
-    arrivals: list[Arrival]
-    settings: dict[str, Any]
-    faults: Faults
-
-
-@st.composite
-def stories(draw: st.DrawFn) -> Story:
-    arrivals = draw(
-        st.lists(
-            st.builds(
-                Arrival,
-                gap=st.floats(0, 3.0),
-                prompt=st.integers(1, 300),
-                output=st.integers(1, 400),
-                eos_after=st.none() | st.integers(1, 100),
-                aborts=st.booleans(),
-            ),
-            max_size=25,
-        )
-    )
-    block_size = draw(st.sampled_from([16, 128, 7, 1]))
-    blocks = draw(st.integers(800, 2400)) // block_size
-    law = StepLaw(
-        # An odd factor keeps sums of steps off the edges of buckets and off arrivals, where rounding would decide.
-        base=draw(st.floats(0.001, 0.05)) * 1.000173,
-        per_sequence=draw(st.sampled_from([0.0, 0.0001])),
-        per_held_token=draw(st.sampled_from([0.0, 1e-7, 1e-5])),
-        per_prefill_token=draw(st.sampled_from([0.0, 2e-5])),
-    )
-    engine_settings = {
-        "law": law,
-        "block_size": block_size,
-        "num_gpu_blocks": blocks + 2,
-        "max_model_len": min(700, blocks * block_size),
-        "max_num_seqs": draw(st.integers(1, 12)),
-        "max_num_batched_tokens": draw(st.integers(16, 500)),
-        "jitter": draw(st.sampled_from([0.0, 0.0, 0.2])),
-    }
-    faults = Faults(
-        slowdown_per_hour=draw(st.sampled_from([0.0, 0.0, 20.0])), wedge_after=draw(st.none() | st.floats(0, 60))
-    )
-    return Story(arrivals, engine_settings, faults)
-
-
-def fits(arrival: Arrival, *, max_model_len: int) -> bool:
-    return arrival.prompt + arrival.output <= max_model_len
-
-
-def live(engine: SimulatedEngine, story: Story, *, looks: int, seed: int = 0) -> list[tuple[Any, ...]]:
-    """Play the story, looking `looks` times at random moments between two arrivals; return what came of each."""
-    when, now, sequences, outcomes = random.Random(seed), 0.0, [], []
-
-    def pass_to(until: float) -> None:
-        for moment in sorted(when.uniform(now, until) for _ in range(looks)):
-            outcomes.extend(engine.advance(moment))
-        outcomes.extend(engine.advance(until))
-
-    for arrival in story.arrivals:
-        if not fits(arrival, max_model_len=engine.config.max_model_len):
-            continue
-        pass_to(now + arrival.gap)
-        now += arrival.gap
-        request = Request(
-            arrival=now, prompt_tokens=arrival.prompt, max_tokens=arrival.output, eos_after=arrival.eos_after
-        )
-        sequences.append(engine.submit(request))
-        if arrival.aborts:
-            oldest = next((one for one in sequences if one.state is not State.FINISHED), sequences[-1])
-            engine.abort(oldest)
-    pass_to(now + 5.0)
-    pass_to(now + 5000.0)
-    return [
-        (outcome.sequence.identity, outcome.output_tokens, outcome.sequence.preemptions, outcome.reason,
-         outcome.first_scheduled, outcome.first_token, outcome.finished)
-        for outcome in outcomes
-    ]  # fmt: skip
 
 
 def figures(metrics: EngineMetrics) -> tuple[dict[str, Any], dict[str, float]]:
@@ -132,24 +37,23 @@ def figures(metrics: EngineMetrics) -> tuple[dict[str, Any], dict[str, float]]:
     return exact, sums
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(story=stories(), looks=st.integers(0, 30))
 def test_how_often_the_engine_is_asked_changes_nothing_but_the_rounding_of_sums(story: Story, looks: int) -> None:
-    once = SimulatedEngine(config(**story.settings), faults=story.faults)
-    often = SimulatedEngine(config(**story.settings), faults=story.faults)
-    assert live(once, story, looks=0) == live(often, story, looks=looks)
+    once, often = engine_of(story), engine_of(story)
+    assert live(once, story).answers == live(often, story, looks=looks).answers
     (exact, sums), (exact_often, sums_often) = figures(once.metrics), figures(often.metrics)
     assert exact == exact_often
     assert sums == pytest.approx(sums_often, rel=1e-12)
     assert (once.pool.used, once.next_step_end) == (often.pool.used, often.next_step_end)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(story=stories())
 def test_many_steps_at_once_are_the_same_steps_one_by_one(story: Story) -> None:
-    fast = SimulatedEngine(config(**story.settings), faults=story.faults)
-    slow = StepByStep(config(**story.settings), faults=story.faults)
-    for quick, stepped in zip(live(fast, story, looks=2), live(slow, story, looks=2), strict=True):
+    fast, slow = engine_of(story), engine_of(story, StepByStep)
+    answers = zip(live(fast, story, looks=2).answers, live(slow, story, looks=2).answers, strict=True)
+    for quick, stepped in answers:
         assert quick[:4] == stepped[:4]
         assert quick[4:] == pytest.approx(stepped[4:], rel=1e-9)
     (exact, sums), (exact_stepped, sums_stepped) = figures(fast.metrics), figures(slow.metrics)

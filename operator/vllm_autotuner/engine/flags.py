@@ -60,6 +60,8 @@ class EngineFlags:
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
     enforce_eager: bool | None = None
+    scheduling_policy: str | None = None
+    """`fcfs` or `priority`."""
     host: str | None = None
     port: int | None = None
     config: str | None = None
@@ -152,6 +154,7 @@ _READERS: Final[Mapping[str, Any]] = {
     "--gpu-memory-utilization": _fraction,
     "--num-gpu-blocks-override": _count,
     "--block-size": _count,
+    "--scheduling-policy": _text,
     "--host": _text,
     "--port": _port,
     "--config": _text,

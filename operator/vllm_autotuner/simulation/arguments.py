@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from vllm_autotuner.engine.flags import human_readable_int
+from vllm_autotuner.simulation.sequence import SchedulingPolicy
 
 VERSION: Final = "0.32.0"
 DEFAULT_MODEL: Final = "Qwen/Qwen3-0.6B"
@@ -35,12 +36,13 @@ SIMULATED: Final[Mapping[str, dict[str, Any]]] = {
     "--enable-prefix-caching": {"action": argparse.BooleanOptionalAction},
     "--max-num-batched-tokens": {"type": human_readable_int},
     "--max-num-seqs": {"type": int},
+    "--enable-chunked-prefill": {"action": argparse.BooleanOptionalAction},
+    "--scheduling-policy": {"choices": tuple(SchedulingPolicy), "default": "fcfs"},
 }
 """What this engine acts on. The defaults are vLLM's: a flag given at its default is no `non-default arg`."""
 
 ACCEPTED: Final[Mapping[str, dict[str, Any]]] = {
     "--enforce-eager": {"action": argparse.BooleanOptionalAction, "default": False},
-    "--enable-chunked-prefill": {"action": argparse.BooleanOptionalAction},
     "--trust-remote-code": {"action": argparse.BooleanOptionalAction, "default": False},
     "--async-scheduling": {"action": argparse.BooleanOptionalAction},
     "--enable-log-requests": {"action": argparse.BooleanOptionalAction, "default": False},

@@ -7,6 +7,8 @@ Must not: read the environment or a command line (`settings` and `arguments` do)
 from dataclasses import dataclass, field
 
 from vllm_autotuner.engine.flags import EngineFlags
+from vllm_autotuner.simulation.plausible import check_numbers
+from vllm_autotuner.simulation.sequence import SchedulingPolicy
 from vllm_autotuner.simulation.step_time import StepLaw, StepTimes, step_law
 
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
@@ -41,6 +43,9 @@ class GpuMemory:
     per_seat_mib: float = 4.8
     """Each of max-num-seqs: the sampler is profiled with all of them, about 39 bytes per vocabulary entry. Inferred
     from logged start-ups with 1024 and 128 seats on H100, not measured one against the other."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("total_gib", "weights_gib"), not_negative=("fixed_gib", "per_seat_mib"))
 
     def pool_gib(self, *, gpu_memory_utilization: float, tensor_parallel_size: int, max_num_seqs: int) -> float:
         """Return what is left for the pool of each GPU; below 0 the model does not fit.
@@ -78,6 +83,19 @@ class Profile:
     """When the flag is not given: 8192 on H100 and H200, 2048 on smaller GPUs."""
     prefix_hit_ratio: float = 0.0
     """Part of each prompt that the prefix cache holds, 0..1, when caching is on. Those blocks are not shared here."""
+    cold_requests: int = 0
+    """So many requests find the prefix cache cold after a start: how many prefixes there are to be seen once each."""
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            positive=(
+                "gpu_blocks", "block_size", "attention_heads", "kv_heads", "model_max_len", "kv_bytes_per_token",
+                "max_num_seqs", "max_num_batched_tokens",
+            ),
+            not_negative=("weights_to_pool", "memory_to_pool", "cold_requests"),
+            fractions=("prefix_hit_ratio",),
+        )  # fmt: skip
 
     def blocks(
         self, *, tensor_parallel_size: int, kv_cache_dtype: str, gpu_memory_utilization: float, max_num_seqs: int
@@ -109,6 +127,8 @@ class EngineConfig:
     num_gpu_blocks: int
     block_size: int = 16
     max_num_batched_tokens: int = 8192
+    enable_chunked_prefill: bool = True
+    scheduling_policy: SchedulingPolicy = SchedulingPolicy.FCFS
     law: StepLaw = field(default_factory=lambda: step_law(StepTimes(), tensor_parallel_size=1, kv_heads=8))
     jitter: float = 0.0
     model_name: str = "simulated"
@@ -118,11 +138,27 @@ class EngineConfig:
     gpu_memory_utilization: float = DEFAULT_GPU_MEMORY_UTILIZATION
     enable_prefix_caching: bool = True
     prefix_hit_ratio: float = 0.0
+    cold_requests: int = 0
     num_gpu_blocks_override: int | None = None
     user_specified_block_size: bool = False
     kv_bytes_per_token: int = 131_072
 
     def __post_init__(self) -> None:
+        sizes = ("max_num_seqs", "max_model_len", "block_size", "max_num_batched_tokens", "tensor_parallel_size")
+        check_numbers(
+            self,
+            positive=(*sizes, "gpu_memory_utilization", "kv_bytes_per_token"),
+            not_negative=("num_gpu_blocks", "jitter", "cold_requests"),
+            fractions=("prefix_hit_ratio",),
+        )
+        if self.max_num_batched_tokens < self.max_model_len and not self.enable_chunked_prefill:
+            message = (
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is smaller than max_model_len "
+                f"({self.max_model_len}). This effectively limits the maximum sequence length to "
+                "max_num_batched_tokens and makes vLLM reject longer sequences. Please increase "
+                "max_num_batched_tokens or decrease max_model_len."
+            )
+            raise ConfigRefused(message, config="SchedulerConfig")
         if self.max_num_batched_tokens < self.max_num_seqs:
             message = (
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be greater than or equal to "
@@ -179,14 +215,18 @@ def configure(flags: EngineFlags, *, profile: Profile) -> EngineConfig:
     if flags.max_model_len_auto:
         max_model_len = max(1, min(profile.model_max_len, (blocks - 1) * block_size))
     prefix_caching = flags.enable_prefix_caching is not False
+    chunked = flags.enable_chunked_prefill is not False
+    # vLLM raises its own default to the seats, and without chunks to the longest prompt, but never a value given.
+    default_budget = max(profile.max_num_batched_tokens, max_num_seqs, 0 if chunked else max_model_len)
     return EngineConfig(
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
         num_gpu_blocks=blocks,
         block_size=block_size,
-        # vLLM raises its own default to the seats, but never a value that was given.
-        max_num_batched_tokens=flags.max_num_batched_tokens or max(profile.max_num_batched_tokens, max_num_seqs),
-        law=step_law(profile.step, tensor_parallel_size=tp, kv_heads=profile.kv_heads),
+        max_num_batched_tokens=flags.max_num_batched_tokens or default_budget,
+        enable_chunked_prefill=chunked,
+        scheduling_policy=SchedulingPolicy(flags.scheduling_policy or SchedulingPolicy.FCFS),
+        law=step_law(profile.step, tensor_parallel_size=tp, kv_heads=profile.kv_heads, fp8_kv=dtype.startswith("fp8")),
         jitter=profile.step.jitter,
         model_name=flags.served_model_name or flags.model or "simulated",
         kv_cache_dtype=dtype,
@@ -194,6 +234,7 @@ def configure(flags: EngineFlags, *, profile: Profile) -> EngineConfig:
         gpu_memory_utilization=utilization,
         enable_prefix_caching=prefix_caching,
         prefix_hit_ratio=profile.prefix_hit_ratio if prefix_caching else 0.0,
+        cold_requests=profile.cold_requests,
         num_gpu_blocks_override=flags.num_gpu_blocks_override,
         user_specified_block_size=flags.block_size is not None,
         kv_bytes_per_token=profile.kv_bytes_per_token // (2 if dtype.startswith("fp8") else 1),

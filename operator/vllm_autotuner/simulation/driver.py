@@ -38,11 +38,13 @@ class EngineDriver:
         *,
         clock: Callable[[], float],
         eos_mean_tokens: float | None = None,
+        runaway_share: float = 0.0,
         seed: int = 0,
     ) -> None:
         self.engine = engine
         self._clock = clock
         self._eos_mean_tokens = eos_mean_tokens
+        self._runaway_share = runaway_share
         self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._generations: dict[int, Generation] = {}
         self._streaming: set[int] = set()
@@ -60,14 +62,19 @@ class EngineDriver:
                 self._generations[identity].progress.set()
         return now
 
-    def submit(self, *, prompt_tokens: int, max_tokens: int, ignore_eos: bool, stream: bool) -> Generation:
+    def submit(
+        self, *, prompt_tokens: int, max_tokens: int, ignore_eos: bool, stream: bool, priority: int = 0
+    ) -> Generation:
         """Queue a request now. Raises RequestRefused. Call `leave` when its client is served or gone."""
         # One reading of the clock for both: a step that ends between two readings would lie before the arrival.
         now = self.catch_up()
         eos_after = None
         if self._eos_mean_tokens and not ignore_eos:
-            eos_after = 1 + int(self._random.expovariate(1 / self._eos_mean_tokens))
-        request = Request(arrival=now, prompt_tokens=prompt_tokens, max_tokens=max_tokens, eos_after=eos_after)
+            ends, length = self._random.random() >= self._runaway_share, self._random.expovariate(1.0)
+            eos_after = 1 + int(length * self._eos_mean_tokens) if ends else None
+        request = Request(
+            arrival=now, prompt_tokens=prompt_tokens, max_tokens=max_tokens, eos_after=eos_after, priority=priority
+        )
         generation = Generation(self.engine.submit(request))
         identity = generation.sequence.identity
         self._generations[identity] = generation

@@ -123,7 +123,7 @@ def families(metrics: EngineMetrics) -> list[Family]:
             "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; "
             "'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). Sum of all "
             "reasons equals vllm:num_requests_waiting.",
-            _by("reason", {"capacity": metrics.waiting, "deferred": 0}),
+            _by("reason", {"capacity": metrics.waiting - metrics.deferred, "deferred": metrics.deferred}),
         ),
         Family(
             "vllm:engine_sleep_state",

@@ -5,6 +5,8 @@ Must not: touch the scheduler's state; a fault only stretches steps or says when
 
 from dataclasses import dataclass
 
+from vllm_autotuner.simulation.plausible import check_numbers
+
 SLOWDOWN_EVERY = 10.0
 """Seconds between two growths of a slow degradation: many steps stay equal, and 0.3 % per growth at most is unseen."""
 
@@ -22,6 +24,10 @@ class Faults:
     """No step ends after this: gauges freeze, nothing moves, `/health` still answers 200."""
     crash_after: float | None = None
     """The process exits with code 1."""
+
+    def __post_init__(self) -> None:
+        ages = ("wedge_after", "crash_after")
+        check_numbers(self, positive=("degrade_factor",), not_negative=("slowdown_per_hour", *ages))
 
     def stretch(self, *, max_num_seqs: int, age: float) -> float:
         """Return the factor on the duration of a step at this age."""

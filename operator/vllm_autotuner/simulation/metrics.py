@@ -78,6 +78,8 @@ class EngineMetrics:
     def __init__(self) -> None:
         self.running = 0
         self.waiting = 0
+        """All that wait, the deferred ones included."""
+        self.deferred = 0
         self.kv_usage = 0.0
         self.preemptions = 0
         self.recomputed_tokens = 0

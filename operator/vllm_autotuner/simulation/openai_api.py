@@ -35,6 +35,7 @@ class Job:
     include_usage: bool
     ignore_eos: bool
     chat: bool
+    priority: int = 0
 
 
 def read_job(body: object, *, chat: bool, model_name: str, max_model_len: int) -> Job:
@@ -54,6 +55,9 @@ def read_job(body: object, *, chat: bool, model_name: str, max_model_len: int) -
         max_tokens = default
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool):
         raise BadBody("max_tokens must be an integer", parameter="max_tokens")
+    priority = body.get("priority", 0)
+    if not isinstance(priority, int):
+        raise BadBody("priority must be an integer", parameter="priority")
     options = body.get("stream_options")
     return Job(
         prompt_tokens=prompt_tokens,
@@ -62,6 +66,7 @@ def read_job(body: object, *, chat: bool, model_name: str, max_model_len: int) -
         include_usage=isinstance(options, Mapping) and bool(options.get("include_usage", False)),
         ignore_eos=bool(body.get("ignore_eos", False)),
         chat=chat,
+        priority=priority,
     )
 
 

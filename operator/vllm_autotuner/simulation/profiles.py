@@ -19,16 +19,11 @@ __all__ = ["ProfileDocument", "ProfileError", "load_profile", "profile_document"
 
 FOLDER: Final = Path(__file__).with_suffix("")
 _PARTS: Final = {"step": StepTimes, "memory": GpuMemory, "engine": Profile}
-_MAY_BE_ZERO: Final = {
-    "per_sequence_ms", "per_ktoken_ms", "all_reduce_ms", "prefill_scaling", "jitter", "fixed_gib", "per_seat_mib",
-    "prefix_hit_ratio", "weight_share", "weights_to_pool",
-}  # fmt: skip
 _NEEDED: Final = {
     "step": ("base_ms", "per_sequence_ms", "per_ktoken_ms", "prefill_per_token_ms"),
     "engine": ("attention_heads", "kv_heads", "kv_bytes_per_token", "model_max_len"),
 }
 """What a file must say: the defaults of `Profile` are those of another model."""
-_SHARES: Final = {"weight_share", "prefix_hit_ratio"}
 
 
 class ProfileError(ValueError):
@@ -124,7 +119,10 @@ def _document(name: str, data: Any) -> ProfileDocument:
 
 
 def _numbers(given: Any, *, part: str) -> dict[str, Any]:
-    """Return the numbers of one part. Raises for a name that does not exist and a number that cannot be."""
+    """Return the numbers of one part. Raises for a name that does not exist and for what is no number of its kind.
+
+    Which numbers can be, the values themselves know.
+    """
     if not isinstance(given, dict):
         raise TypeError(f"{part} is not an object")
     kinds = {each.name: each.type for each in fields(_PARTS[part]) if each.name not in ("step", "memory")}
@@ -135,10 +133,6 @@ def _numbers(given: Any, *, part: str) -> dict[str, Any]:
             raise ValueError(f"{part}.{name} is {value!r}, not a number")
         if kinds[name] in (int, "int") and value != int(value):
             raise ValueError(f"{part}.{name} is {value}, not a whole number")
-        if value < 0 or (value == 0 and name not in _MAY_BE_ZERO):
-            raise ValueError(f"{part}.{name} is {value}, and must be above 0")
-        if name in _SHARES and value > 1:
-            raise ValueError(f"{part}.{name} is {value}, and is a share of 1")
     return {name: int(value) if kinds[name] in (int, "int") else float(value) for name, value in given.items()}
 
 

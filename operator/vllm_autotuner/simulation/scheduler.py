@@ -13,7 +13,6 @@ it may be, `advance` lets it pass in one piece or in many, and the results are t
 """
 
 import random
-from collections import deque
 from collections.abc import Iterable
 
 from vllm_autotuner.simulation.configuration import EngineConfig
@@ -21,8 +20,16 @@ from vllm_autotuner.simulation.decoding import DecodingBatch
 from vllm_autotuner.simulation.faults import Faults
 from vllm_autotuner.simulation.kv_pool import KvPool
 from vllm_autotuner.simulation.metrics import EngineMetrics
-from vllm_autotuner.simulation.sequence import Outcome, Request, RequestRefused, Sequence, State
+from vllm_autotuner.simulation.sequence import (
+    Outcome,
+    Request,
+    SchedulingPolicy,
+    Sequence,
+    State,
+    refuse_impossible,
+)
 from vllm_autotuner.simulation.step_run import StepRun
+from vllm_autotuner.simulation.waiting_queue import WaitingQueue
 
 JITTER_STEPS = 16
 """Steps that share one draw of the jitter: a GPU is slow or fast for a while, not for one step. Our choice, unmeasured.
@@ -42,7 +49,7 @@ class SimulatedEngine:
         self._halts_at = started + self.faults.halts_after
         self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._pool = KvPool(num_blocks=config.num_gpu_blocks, block_size=config.block_size)
-        self._waiting: deque[Sequence] = deque()
+        self._waiting = WaitingQueue(config.scheduling_policy)
         self._running: dict[int, Sequence] = {}  # in order of admission: the last is the latest
         self._prefilling: list[Sequence] = []
         self._completing: list[Sequence] = []  # whose prompt the step under way completes
@@ -106,17 +113,18 @@ class SimulatedEngine:
 
         Raises RequestRefused when it can never run, ValueError when steps before its arrival were not advanced.
         """
-        self._refuse_impossible(request)
+        refuse_impossible(request, max_model_len=self.config.max_model_len)
         if (due := self.next_step_end) is not None and due < request.arrival:
             raise ValueError("steps are due before this arrival: call advance(arrival) first")
         self._submitted += 1
         sequence = Sequence(request, identity=self._submitted, cached_tokens=self._cached_tokens(request))
-        if self._run is not None and not self._waiting and len(self._running) < self.config.max_num_seqs:
-            # It may be admitted as soon as the step under way ends. Otherwise it stands behind others, or has no seat.
-            self._run.cut_after(1)
-        self._waiting.append(sequence)
-        if self._run is None:
+        self._waiting.add(sequence, now=request.arrival)
+        if self._run is None or self._run.waits:
             self._plan(request.arrival)
+        elif self._has_seat:
+            # It may be admitted when the step under way ends, or when it is ready.
+            self._run.cut_after(1)
+            self._run.cut_before(max(sequence.ready_at, request.arrival))
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
@@ -126,6 +134,7 @@ class SimulatedEngine:
         if sequence.state is State.WAITING:
             self._waiting.remove(sequence)
         else:
+            sequence.generated_base = self.generated(sequence)
             del self._running[sequence.identity]
             self._take_out(sequence)
         if self._run is not None:
@@ -144,7 +153,8 @@ class SimulatedEngine:
         while (run := self._run) is not None:
             if (ended := run.ended_by(until)) == run.done:
                 break
-            self._let_pass(run, ended=ended)
+            if not run.waits:
+                self._let_pass(run, ended=ended)
             if ended < run.steps:
                 self._set_gauges()
                 # The next step is under way: its blocks are taken, but no gauge shows them before it ends.
@@ -155,29 +165,10 @@ class SimulatedEngine:
             self._plan(run.end)
         return outcomes
 
-    def _refuse_impossible(self, request: Request) -> None:
-        limit = self.config.max_model_len
-        if request.prompt_tokens < 1 or request.max_tokens < 1:
-            raise RequestRefused(
-                "a request needs at least one prompt token and one output token", parameter="max_tokens"
-            )
-        if request.prompt_tokens >= limit:
-            raise RequestRefused(
-                f"This model's maximum context length is {limit} tokens. However, your request has "
-                f"{request.prompt_tokens} input tokens. Please reduce the length of the input messages.",
-                parameter="input_tokens",
-            )
-        if request.prompt_tokens + request.max_tokens > limit:
-            raise RequestRefused(
-                f"'max_tokens' or 'max_completion_tokens' is too large: {request.max_tokens}. This model's maximum "
-                f"context length is {limit} tokens and your request has {request.prompt_tokens} input tokens "
-                f"({request.max_tokens} > {limit} - {request.prompt_tokens}).",
-                parameter="max_tokens",
-            )
-
     def _cached_tokens(self, request: Request) -> int:
         """Return the cached beginning of the prompt: whole blocks, and never the last token."""
-        known = request.prompt_tokens * self.config.prefix_hit_ratio
+        warm = self._submitted > self.config.cold_requests
+        known = request.prompt_tokens * self.config.prefix_hit_ratio if warm else 0
         if request.cached_tokens is not None:
             known = request.cached_tokens if self.config.enable_prefix_caching else 0
         cached = int(min(known, request.prompt_tokens - 1))
@@ -185,7 +176,9 @@ class SimulatedEngine:
 
     def _plan(self, at: float) -> None:
         """Decide what the next step computes, and how many steps may follow it unchanged."""
-        if not self._running and not self._waiting:
+        self._run = None
+        if not self._running and self._waiting.next(at) is None:
+            self._wait_for_grammar(at)
             return
         preempted = self._make_room_for_decoding(at)
         batch, held = self._batch.size, self._batch.held_tokens
@@ -205,8 +198,18 @@ class SimulatedEngine:
             steps=1 if prefill_tokens or preempted else self._steps_ahead(),
             prefill=prefill_tokens > 0,
         )
-        if run.steps > 1 and (change := faults.next_change(age=age)) is not None:
-            run.cut_before(self.started + change)
+        if run.steps > 1:
+            if (change := faults.next_change(age=age)) is not None:
+                run.cut_before(self.started + change)
+            if self._waiting.deferred and self._has_seat:
+                run.cut_before(self._waiting.ready_after(at))
+
+    def _wait_for_grammar(self, at: float) -> None:
+        """Let time pass until the first deferred request is ready, if there is one; vLLM then runs empty steps."""
+        if self._waiting:
+            seconds = self._waiting.ready_after(at) - at
+            self._run = StepRun(start=at, first=seconds, growth=0.0, steps=1, prefill=False, waits=True)
+            self._set_gauges()
 
     def _steps_ahead(self) -> int:
         """Return how many steps the batch stays as it is: until one ends, the pool is exhausted, or jitter changes.
@@ -233,23 +236,30 @@ class SimulatedEngine:
         """
         preempted = False
         while (needed := self._batch.blocks_for_step(0)) > self._pool.free:
-            self._preempt(next(reversed(self._running.values())), at=at)
+            self._preempt(self._least_important(), at=at)
             preempted = True
         self._pool.take(needed)
         return preempted
+
+    def _least_important(self) -> Sequence:
+        if self.config.scheduling_policy is SchedulingPolicy.PRIORITY:
+            return max(self._running.values(), key=lambda sequence: sequence.rank)
+        return next(reversed(self._running.values()))
 
     def _schedule_prompts(self, at: float, *, admit: bool) -> tuple[int, int]:
         """Fill the token budget with prompts, those begun first; return their tokens and how many they are."""
         budget = self.config.max_num_batched_tokens - self._batch.size
         tokens = prompts = 0
-        for sequence in tuple(self._prefilling):
-            if chunk := self._compute_chunk(sequence, at=at, budget=budget - tokens):
+        for begun in tuple(self._prefilling):
+            if chunk := self._compute_chunk(begun, at=at, budget=budget - tokens):
                 tokens += chunk
                 prompts += 1
             else:
                 admit = False
-        while admit and self._waiting and tokens < budget and self._admissible(self._waiting[0]):
-            sequence = self._waiting.popleft()
+        while admit and tokens < budget and (sequence := self._waiting.next(at)) is not None:
+            if not self._admissible(sequence, budget=budget - tokens):
+                break
+            self._waiting.remove(sequence)
             self._admit(sequence, at=at)
             tokens += self._compute_chunk(sequence, at=at, budget=budget - tokens)
             prompts += 1
@@ -273,9 +283,27 @@ class SimulatedEngine:
         """Return the tokens of the prompt and of what was generated before a preemption."""
         return sequence.request.prompt_tokens + sequence.generated_base
 
-    def _admissible(self, sequence: Sequence) -> bool:
-        has_seat = len(self._running) < self.config.max_num_seqs
-        return has_seat and self._pool.blocks_for(self._tokens_to_compute(sequence)) <= self._pool.free
+    @property
+    def _has_seat(self) -> bool:
+        return len(self._running) < self.config.max_num_seqs
+
+    def _admissible(self, sequence: Sequence, *, budget: int) -> bool:
+        """Return whether it has a seat, blocks for all of it, and without chunked prefill budget for all of it."""
+        to_compute = self._tokens_to_compute(sequence)
+        if not self._has_seat or self._pool.blocks_for(to_compute) > self._pool.free:
+            return False
+        if self.config.enable_chunked_prefill or to_compute <= budget:
+            return True
+        cached = max(sequence.cached_tokens, self._own_blocks_left(sequence) * self.config.block_size)
+        return to_compute - cached <= budget
+
+    def _own_blocks_left(self, sequence: Sequence) -> int:
+        """Return how many blocks the prefix cache still has of a sequence that was preempted."""
+        return min(
+            self._pool.survivors(sequence.left_blocks, mark=sequence.left_mark),
+            # At least one token is computed, as only a computed token yields the next one.
+            (self._tokens_to_compute(sequence) - 1) // self.config.block_size,
+        )
 
     def _admit(self, sequence: Sequence, *, at: float) -> None:
         if sequence.first_scheduled is None:
@@ -284,11 +312,7 @@ class SimulatedEngine:
                 self.metrics.prefix_queries += sequence.request.prompt_tokens
                 self.metrics.prefix_hits += sequence.cached_tokens
         sequence.state = State.PREFILLING
-        # At least one token is computed, as only a computed token yields the next one.
-        of_itself = min(
-            self._pool.survivors(sequence.left_blocks, mark=sequence.left_mark),
-            (self._tokens_to_compute(sequence) - 1) // self.config.block_size,
-        )
+        of_itself = self._own_blocks_left(sequence)
         sequence.computed = max(sequence.cached_tokens, of_itself * self.config.block_size)
         if sequence.preemptions:
             self.metrics.recomputed_tokens += self._tokens_to_compute(sequence) - sequence.computed
@@ -307,7 +331,7 @@ class SimulatedEngine:
         sequence.state = State.WAITING
         sequence.preemptions += 1
         self.metrics.preemptions += 1
-        self._waiting.appendleft(sequence)
+        self._waiting.put_back(sequence)
 
     def _take_out(self, sequence: Sequence) -> int:
         """Give back what a running sequence holds; return its full blocks, which the prefix cache keeps."""
@@ -357,6 +381,7 @@ class SimulatedEngine:
         metrics = self.metrics
         metrics.running = len(self._running)
         metrics.waiting = len(self._waiting)
+        metrics.deferred = self._waiting.deferred
         metrics.kv_usage = self._pool.usage
 
     def _emit_first_token(self, sequence: Sequence, *, at: float, outcomes: list[Outcome]) -> int:

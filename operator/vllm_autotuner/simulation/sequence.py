@@ -10,7 +10,7 @@ from enum import Enum, StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, as a client sends it."""
+    """One request, as a client sends it. What is below 0 or no number is refused by `refuse_impossible`."""
 
     arrival: float
     """Seconds on the engine's clock."""
@@ -20,6 +20,10 @@ class Request:
     """Output tokens after which the sequence ends by itself; None when only `max_tokens` ends it (`ignore_eos`)."""
     cached_tokens: int | None = None
     """The beginning of the prompt that the prefix cache holds; None: the part that the profile says."""
+    priority: int = 0
+    """Lower numbers first, with that scheduling policy."""
+    grammar_seconds: float = 0.0
+    """How long its grammar (structured output) is compiled after its arrival; it is deferred until then."""
 
 
 class RequestRefused(Exception):
@@ -30,12 +34,39 @@ class RequestRefused(Exception):
         self.parameter = parameter
 
 
+def refuse_impossible(request: Request, *, max_model_len: int) -> None:
+    """Raise RequestRefused, in vLLM's words, for a request that can never run."""
+    limit = max_model_len
+    if request.prompt_tokens < 1 or request.max_tokens < 1:
+        raise RequestRefused("a request needs at least one prompt token and one output token", parameter="max_tokens")
+    if request.prompt_tokens >= limit:
+        raise RequestRefused(
+            f"This model's maximum context length is {limit} tokens. However, your request has "
+            f"{request.prompt_tokens} input tokens. Please reduce the length of the input messages.",
+            parameter="input_tokens",
+        )
+    if request.prompt_tokens + request.max_tokens > limit:
+        raise RequestRefused(
+            f"'max_tokens' or 'max_completion_tokens' is too large: {request.max_tokens}. This model's maximum "
+            f"context length is {limit} tokens and your request has {request.prompt_tokens} input tokens "
+            f"({request.max_tokens} > {limit} - {request.prompt_tokens}).",
+            parameter="max_tokens",
+        )
+
+
 class FinishReason(StrEnum):
     """vLLM's own values of the `finished_reason` label that this engine can produce."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+
+
+class SchedulingPolicy(StrEnum):
+    """vLLM's own values of `--scheduling-policy`."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
 
 
 class State(Enum):
@@ -56,7 +87,8 @@ class Sequence:
 
     __slots__ = (
         "cached_tokens", "computed", "finish_tick", "first_scheduled", "first_token", "generated_base", "held_base",
-        "identity", "joined", "last_token", "left_blocks", "left_mark", "preemptions", "request", "state", "target",
+        "identity", "joined", "last_token", "left_blocks", "left_mark", "preemptions", "ready_at", "request",
+        "state", "target",
     )  # fmt: skip
 
     def __init__(self, request: Request, *, identity: int, cached_tokens: int) -> None:
@@ -66,6 +98,8 @@ class Sequence:
         """Tokens of the prompt that the prefix cache holds."""
         self.target = min(request.max_tokens, request.eos_after or request.max_tokens)
         """Output tokens at which it ends."""
+        self.ready_at = request.arrival + request.grammar_seconds
+        """When nothing but seats and blocks can keep it waiting."""
         self.state = State.WAITING
         self.computed = 0
         """Tokens prefilled so far since the last (re)start."""
@@ -80,6 +114,11 @@ class Sequence:
         self.left_blocks = 0
         """Full blocks it left in the prefix cache when it was preempted, and their place there (`KvPool.mark`)."""
         self.left_mark = 0
+
+    @property
+    def rank(self) -> tuple[int, float, int]:
+        """Its place under `SchedulingPolicy.PRIORITY`; the highest is preempted first."""
+        return (self.request.priority, self.request.arrival, self.identity)
 
     @property
     def finish_reason(self) -> FinishReason:

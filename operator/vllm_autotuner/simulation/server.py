@@ -103,6 +103,7 @@ class EngineServer:
                 max_tokens=job.max_tokens,
                 ignore_eos=job.ignore_eos,
                 stream=job.stream,
+                priority=job.priority,
             )
         except json.JSONDecodeError as error:
             return _error(f"the body is not JSON: {error}", status=400, parameter=None)
@@ -175,7 +176,13 @@ async def serve(config: EngineConfig, *, settings: Settings, given: dict[str, An
     if await _set_within(stop, settings.startup_seconds):
         return 0
     engine = SimulatedEngine(config, started=time.monotonic(), faults=settings.faults, seed=settings.seed)
-    driver = EngineDriver(engine, clock=time.monotonic, eos_mean_tokens=settings.eos_mean_tokens, seed=settings.seed)
+    driver = EngineDriver(
+        engine,
+        clock=time.monotonic,
+        eos_mean_tokens=settings.eos_mean_tokens,
+        runaway_share=settings.runaway_share,
+        seed=settings.seed,
+    )
     server = EngineServer(driver, model=given.get("model", config.model_name), created=time.time())
     runner = web.AppRunner(
         server.application(), handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS, access_log=None

@@ -23,6 +23,8 @@ class StepRun:
     """How many steps it has. May be cut while it runs, never below those that have begun."""
     prefill: bool
     """Prompts are computed as well; then it is a single step."""
+    waits: bool = False
+    """Nothing is computed: whoever is there is deferred, and the run ends when the first of them is ready."""
     done: int = 0
     """Steps that have ended and were counted."""
 

@@ -1,0 +1,77 @@
+"""The queue as vLLM's V1 scheduler keeps it: who may be admitted next, and who is only passed over for now.
+
+Two queues stand behind one: requests that wait for seats and blocks, and those that a passing constraint defers, here a
+grammar that is being compiled (in vLLM also LoRA and KV transfers). Deferred ones stop nobody, and once they are ready
+they come before all others. Kept as in vLLM because its gauges tell the two apart.
+Apart from the scheduler, which knows seats and blocks. Must not: admit, or read a clock.
+"""
+
+import math
+from bisect import bisect
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain
+
+from vllm_autotuner.simulation.sequence import SchedulingPolicy, Sequence
+
+
+class WaitingQueue:
+    """First come first served, or by priority (the lower number first) and then by arrival."""
+
+    __slots__ = ("_by_priority", "_capacity", "_deferred")
+
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self._by_priority = policy is SchedulingPolicy.PRIORITY
+        self._capacity: deque[Sequence] = deque()
+        self._deferred: deque[Sequence] = deque()
+
+    def __len__(self) -> int:
+        return len(self._capacity) + len(self._deferred)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return chain(self._deferred, self._capacity)
+
+    @property
+    def deferred(self) -> int:
+        """How many are passed over, or were and now wait for seats and blocks: vLLM moves them only to admit them."""
+        return len(self._deferred)
+
+    def add(self, sequence: Sequence, *, now: float) -> None:
+        """Queue a new one."""
+        queue = self._deferred if sequence.ready_at > now else self._capacity
+        if self._by_priority:
+            self._insert(queue, sequence)
+        else:
+            queue.append(sequence)
+
+    def put_back(self, sequence: Sequence) -> None:
+        """Queue one that was preempted: before the others that wait, or by its priority."""
+        if self._by_priority:
+            self._insert(self._capacity, sequence)
+        else:
+            self._capacity.appendleft(sequence)
+
+    def next(self, now: float) -> Sequence | None:
+        """Return who is to be admitted next; None when nobody could be, however much room there is."""
+        ready = next((sequence for sequence in self._deferred if sequence.ready_at <= now), None)
+        first = self._capacity[0] if self._capacity else None
+        if ready is None or first is None:
+            return ready or first
+        return first if self._by_priority and first.rank < ready.rank else ready
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take one out: admitted, or its client went away."""
+        if self._capacity and self._capacity[0] is sequence:
+            self._capacity.popleft()
+        elif sequence in self._deferred:
+            self._deferred.remove(sequence)
+        else:
+            self._capacity.remove(sequence)
+
+    def ready_after(self, now: float) -> float:
+        """Return when the next deferred one becomes ready; infinite when none will."""
+        return min((sequence.ready_at for sequence in self._deferred if sequence.ready_at > now), default=math.inf)
+
+    @staticmethod
+    def _insert(queue: deque[Sequence], sequence: Sequence) -> None:
+        queue.insert(bisect(queue, sequence.rank, key=lambda each: each.rank), sequence)
