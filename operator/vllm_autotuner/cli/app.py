@@ -9,6 +9,8 @@ from vllm_autotuner.cli.explain import EXAMPLES as EXPLAIN_EXAMPLES
 from vllm_autotuner.cli.explain import explain
 from vllm_autotuner.cli.run import EXAMPLES as RUN_EXAMPLES
 from vllm_autotuner.cli.run import run
+from vllm_autotuner.cli.simulate import EXAMPLES as SIMULATE_EXAMPLES
+from vllm_autotuner.cli.simulate import simulate
 
 app = typer.Typer(
     name="vllm-autotuner",
@@ -29,6 +31,7 @@ app.command()(crd)
 app.command(cls=DiagnoseCommand, epilog=DIAGNOSE_EXAMPLES)(diagnose)
 app.command(epilog=EXPLAIN_EXAMPLES)(explain)
 app.command(epilog=RUN_EXAMPLES)(run)
+app.command(epilog=SIMULATE_EXAMPLES)(simulate)
 
 
 def main() -> None:

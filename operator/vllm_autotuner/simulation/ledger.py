@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Ended", "Fate", "Ledger", "Stretch"]
+__all__ = ["Ended", "Fate", "Ledger", "Period"]
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
@@ -54,8 +54,8 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """The requests that ended in a stretch of `seconds`, as columns. Failed ones have NaN as latencies."""
+class Period:
+    """The requests that ended in a period of `seconds`, as columns. Failed ones have NaN as latencies."""
 
     seconds: float
     arrival: FloatArray
@@ -123,7 +123,7 @@ class Ledger:
         for name, whole in self._whole.items():
             whole.append(getattr(ended, name))
 
-    def between(self, start: float, end: float) -> Stretch:
+    def between(self, start: float, end: float) -> Period:
         """Return what ended after `start` and until `end` (seconds). Copies: the ledger may go on growing."""
         times = np.frombuffer(self._floats["ended"], dtype=np.float64) if len(self) else np.empty(0)
         first, last = np.searchsorted(times, (start, end), side="right")
@@ -135,7 +135,7 @@ class Ledger:
         def whole(name: str) -> IntArray:
             return np.array(self._whole[name][first:last], dtype=np.int64)
 
-        return Stretch(
+        return Period(
             seconds=end - start,
             arrival=floats("arrival"),
             ended=floats("ended"),
