@@ -35,6 +35,7 @@ from vllm_autotuner.cli.simulation_text import report, sweep_table
 from vllm_autotuner.cli.terminal import answers, printable, progress, remarks
 from vllm_autotuner.engine.flags import FlagError
 from vllm_autotuner.simulation.configuration import StartupRefused
+from vllm_autotuner.simulation.profiles import profile_names
 
 __all__ = ["EXAMPLES", "simulate"]
 
@@ -66,8 +67,13 @@ CHAT_OUTPUTS: Final = "lognormal:p50=129,p95=451,max=1000"
 
 def simulate(
     engine_profile: Annotated[
-        str, typer.Option(metavar="NAME", help="The model and its GPU.", rich_help_panel="Service")
-    ] = "default",
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"Model and GPU: {', '.join(profile_names())}, or a .json file.",
+            rich_help_panel="Service",
+        ),
+    ] = "llama-3.1-8b-h100",
     engine_args: Annotated[
         str | None,
         typer.Option(metavar="ARGS", help='The engine\'s flags: "--max-num-seqs 64".', rich_help_panel="Service"),
@@ -159,7 +165,6 @@ def simulate(
         scenario = Scenario(
             flags=engine_flags(engine_args),
             profile=profile_of(engine_profile),
-            profile_name=engine_profile,
             replicas=replicas_of("--replicas", replicas),
             load=load_of(load),
             warm_up=within_a_week("--warm-up", time_of("--warm-up", warm_up)),

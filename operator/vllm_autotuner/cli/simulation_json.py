@@ -7,6 +7,7 @@ from typing import Any
 
 from vllm_autotuner.cli.diagnosis_json import flag_of
 from vllm_autotuner.cli.simulation_figures import QUANTILES, Figures, Summary
+from vllm_autotuner.cli.simulation_notes import notes_of
 from vllm_autotuner.cli.simulation_run import Run
 from vllm_autotuner.cli.simulation_sweep import SweepResult
 
@@ -18,7 +19,7 @@ def as_json(run: Run, figures: Figures) -> dict[str, Any]:
     scenario, config, judged = run.scenario, run.config, run.judged.diagnosis
     proposal = run.report.plan.proposal
     return {
-        "engineProfile": scenario.profile_name,
+        "engineProfile": scenario.profile.name,
         "load": scenario.load.words,
         "replicas": scenario.replicas,
         "seed": scenario.seed,
@@ -45,6 +46,7 @@ def as_json(run: Run, figures: Figures) -> dict[str, Any]:
         "recommendation": None
         if proposal is None
         else {"knob": proposal.knob.value, "value": proposal.value, "flag": flag_of(proposal)},
+        "notes": [{"kind": note.kind, "text": note.text} for note in notes_of(run, figures)],
     }
 
 

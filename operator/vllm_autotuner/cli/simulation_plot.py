@@ -3,6 +3,7 @@
 Must not: compute a figure that the tables lack, or open a window.
 """
 
+import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +27,8 @@ __all__ = ["check_plot", "plot_run", "plot_sweep"]
 FORMATS: Final = (".png", ".svg", ".pdf")
 BUCKETS: Final = 60
 """Points of a latency curve: few enough that each holds requests, many enough to see when it turned. Our choice."""
+WIDTH: Final = 110
+"""Characters of a title that fit the width of a picture."""
 BLUE, ORANGE, GREEN, GREY = "#2c6fbb", "#d9730d", "#3a8f5c", "#777777"
 
 
@@ -54,6 +57,10 @@ def _save(figure: "Figure", path: Path) -> None:
         figure.savefig(path, dpi=130)
     except OSError as error:
         raise CommandError(f"--plot {path}: {error.strerror or error}") from None
+
+
+def _title(figure: "Figure", *lines: str) -> None:
+    figure.suptitle("\n".join(part for line in lines for part in textwrap.wrap(line, WIDTH)), fontsize=10)
 
 
 def plot_run(run: Run, figures: Figures, path: Path) -> None:
@@ -85,18 +92,15 @@ def plot_run(run: Run, figures: Figures, path: Path) -> None:
         axes.grid(alpha=0.25)
         axes.legend(loc="upper left", fontsize=8)
     longest, share = run.classes[0]
-    figure.suptitle(
-        f"{_service(run)}\n{run.scenario.load.words}\n"
-        f"goodput {figures.goodput:.3g} requests/s, {longest.value} {share:.0%} of the time",
-        fontsize=10,
-    )
+    outcome = f"goodput {figures.goodput:.3g} requests/s, {longest.value} {share:.0%} of the time"
+    _title(figure, _service(run), run.scenario.load.words, outcome)
     _save(figure, path)
 
 
 def _service(run: Run) -> str:
     config = run.config
     return (
-        f"{run.scenario.replicas} x {run.scenario.profile_name}, max-num-seqs {config.max_num_seqs}, "
+        f"{run.scenario.replicas} x {run.scenario.profile.name}, max-num-seqs {config.max_num_seqs}, "
         f"max-model-len {config.max_model_len}, KV cache {config.kv_cache_dtype}, TP {config.tensor_parallel_size}"
     )
 
@@ -140,6 +144,9 @@ def plot_sweep(result: SweepResult, path: Path) -> None:
     values = [each for each in (figures.ttft_at_objective for figures in found) if each]
     if values and max(values) > 20 * min(values):
         ttft.set_yscale("log")
+        ttft.yaxis.set_major_formatter("{x:g}")
+        ttft.yaxis.set_minor_formatter("{x:g}")
+        ttft.tick_params(axis="y", which="minor", labelsize=7)
     else:
         ttft.set_ylim(bottom=0)
     for axes in (goodput, tpot):
@@ -156,10 +163,8 @@ def plot_sweep(result: SweepResult, path: Path) -> None:
         axes.grid(alpha=0.25)
         axes.legend(loc="best", fontsize=8)
     tpot.set_xlabel(result.sweep.knob.value)
-    figure.suptitle(
-        f"{rows[0][1].scenario.replicas} x {rows[0][1].scenario.profile_name}\n{rows[0][1].scenario.load.words}",
-        fontsize=10,
-    )
+    scenario = rows[0][1].scenario
+    _title(figure, f"{scenario.replicas} x {scenario.profile.name}", scenario.load.words)
     _save(figure, path)
 
 

@@ -18,8 +18,8 @@ from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.engine.flags import EngineFlags, parse_command_line
 from vllm_autotuner.simulation.arguments import parse_arguments
 from vllm_autotuner.simulation.arrivals import RateCurve
-from vllm_autotuner.simulation.configuration import Profile
 from vllm_autotuner.simulation.lengths import Empirical, Fixed, Lengths, LogNormal, Uniform
+from vllm_autotuner.simulation.profiles import ProfileDocument, ProfileError, profile_document
 from vllm_autotuner.simulation.replay import Replay
 from vllm_autotuner.simulation.traces import RATE_COLUMNS, TraceError, columns_of, read_rates, read_requests
 from vllm_autotuner.simulation.traffic import ClosedLoop, Content, Mix, OpenLoop, Traffic
@@ -40,7 +40,6 @@ __all__ = [
 TrafficOf: TypeAlias = Callable[[int], Traffic]
 """From a seed to a fresh stream of requests."""
 
-DEFAULT_PROFILE: Final = "default"
 WEEK: Final = 7 * 86_400
 """Virtual seconds. More than a week asks for a plan of its own."""
 MOST_REPLICAS: Final = 64
@@ -244,11 +243,12 @@ def replicas_of(option: str, count: int) -> int:
     return count
 
 
-def profile_of(name: str) -> Profile:
-    """Return the profile of that name. Raises CommandError, naming those that are there."""
-    if name != DEFAULT_PROFILE:
-        raise CommandError(f"--engine-profile {name!r} is unknown: there is {DEFAULT_PROFILE}")
-    return Profile()
+def profile_of(name: str) -> ProfileDocument:
+    """Return the profile of that name or file. Raises CommandError, naming those that are there."""
+    try:
+        return profile_document(name)
+    except ProfileError as error:
+        raise CommandError(f"--engine-profile: {error}") from None
 
 
 def _positive(option: str, value: float | None) -> float:

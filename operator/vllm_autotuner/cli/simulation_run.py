@@ -19,9 +19,10 @@ from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.observation.exposition import Sample
 from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.observation.snapshot import WindowSettings
-from vllm_autotuner.simulation.configuration import EngineConfig, Profile, configure
+from vllm_autotuner.simulation.configuration import EngineConfig, configure
 from vllm_autotuner.simulation.ledger import Ledger, Period
 from vllm_autotuner.simulation.pods import VirtualPod
+from vllm_autotuner.simulation.profiles import ProfileDocument
 from vllm_autotuner.simulation.scrapes import scraped
 from vllm_autotuner.simulation.virtual import VirtualFleet
 
@@ -42,8 +43,7 @@ class Scenario:
     """One service and its load. Seconds."""
 
     flags: EngineFlags
-    profile: Profile
-    profile_name: str
+    profile: ProfileDocument
     replicas: int
     load: Load
     warm_up: float
@@ -102,7 +102,7 @@ class Run:
 
 def run(scenario: Scenario, *, passed: Callable[[float], None] = lambda seconds: None) -> Run:
     """Simulate. `passed` hears of virtual seconds as they go by. Raises StartupRefused as the engine would."""
-    config = configure(scenario.flags, profile=scenario.profile)
+    config = configure(scenario.flags, profile=scenario.profile.profile)
     fleet = VirtualFleet(scenario.load.traffic(scenario.seed), seed=scenario.seed)
     for _ in range(scenario.replicas):
         fleet.start_pod(config)

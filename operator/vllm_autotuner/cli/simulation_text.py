@@ -15,6 +15,7 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.cli.diagnosis_json import flag_of
 from vllm_autotuner.cli.diagnosis_text import IN_WORDS, quantity
 from vllm_autotuner.cli.simulation_figures import QUANTILES, Figures, Summary
+from vllm_autotuner.cli.simulation_notes import notes_of
 from vllm_autotuner.cli.simulation_run import Run
 from vllm_autotuner.cli.simulation_sweep import Row, SweepResult
 from vllm_autotuner.cli.terminal import printable
@@ -44,6 +45,7 @@ def report(run: Run, figures: Figures) -> RenderableType:
     if (proposal := run.report.plan.proposal) is not None:
         step = flag_of(proposal) or f"{proposal.knob.value} {proposal.value}"
         parts.append(Text(f"  At the end the operator would try {step}: {printable(proposal.reason)}"))
+    parts += [Text(f"Note: {printable(note.text)}") for note in notes_of(run, figures)]
     return Group(*parts)
 
 
@@ -51,7 +53,7 @@ def _head(run: Run) -> Iterable[Text]:
     scenario, config = run.scenario, run.config
     tokens = (config.num_gpu_blocks - 1) * config.block_size
     replicas = f"{scenario.replicas} replica{'s' if scenario.replicas > 1 else ''}"
-    yield Text.assemble((f"{replicas} of {scenario.profile_name}", "bold"), f" under {printable(scenario.load.words)}")
+    yield Text.assemble((f"{replicas} of {scenario.profile.name}", "bold"), f" under {printable(scenario.load.words)}")
     yield Text(
         f"--max-num-seqs {config.max_num_seqs} --max-model-len {config.max_model_len} "
         f"--kv-cache-dtype {config.kv_cache_dtype} --tensor-parallel-size {config.tensor_parallel_size}; "
@@ -95,7 +97,7 @@ def _summary(found: Summary, unit: str) -> Sequence[str]:
 
 
 def _table(first: str, *columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(first)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
@@ -121,13 +123,12 @@ def sweep_table(result: SweepResult) -> RenderableType:
     """A row for each value."""
     best = result.best
     example = next((row.run for row in result.rows if row.run is not None), None)
-    table = _table(result.sweep.knob.value, "goodput/s", "good", *_objectives(example), "tokens/s", "running")
-    for column in ("waiting", "KV most", "preempted"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("diagnosis (longest)")
+    columns = ("goodput", "share", *_objectives(example), "tokens/s", "running", "waiting", "KV", "preempted")
+    table = _table(result.sweep.knob.value, *columns)
+    table.add_column("diagnosis", no_wrap=True)
     for row in result.rows:
         if row.figures is None or row.run is None:
-            table.add_row(str(row.value), *[""] * 9, Text(f"does not start: {printable(row.refusal)}"))
+            table.add_row(str(row.value), *[""] * len(columns), Text("does not start"))
             continue
         table.add_row(*_cells(row, row.figures, row.run), style="bold" if row is best else None)
     parts: list[RenderableType] = []
@@ -165,6 +166,11 @@ def _cells(row: Row, figures: Figures, run: Run) -> Sequence[str]:
 
 def _conclusions(result: SweepResult, example: Run | None) -> Iterable[str]:
     if example is None:
+        yield "No value starts."
+    for row in result.rows:
+        if row.refusal:
+            yield f"{result.sweep.knob.value} {row.value} does not start: {printable(row.refusal)}"
+    if example is None:
         return
     if (best := result.best) is not None and best.figures is not None:
         yield f"Most goodput: {result.sweep.knob.value} {best.value}, {best.figures.goodput:.3g} requests/s."
@@ -175,3 +181,15 @@ def _conclusions(result: SweepResult, example: Run | None) -> Iterable[str]:
         yield f"Knee: up to {result.knee} running sequences per replica, tokens come within {target} on average."
     elif result.sweep.knob is Knob.MAX_NUM_SEQS:
         yield f"Knee for {target} between tokens: unknown, {result.knee_unknown}."
+    yield from _notes(result)
+
+
+def _notes(result: SweepResult) -> Iterable[str]:
+    """Each limit once, in the words of the first value that it holds for."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for row in result.rows:
+        if row.run is not None and row.figures is not None:
+            for note in notes_of(row.run, row.figures):
+                found.setdefault(note.kind, (note.text, []))[1].append(str(row.value))
+    for text, values in found.values():
+        yield f"Note ({result.sweep.knob.value} {', '.join(values)}): {text}"
