@@ -98,8 +98,8 @@ def test_without_chunks_a_prompt_waits_for_the_budget_of_all_of_it() -> None:
         outcomes, _ = play(engine, prompts)
         return [outcome.first_token for outcome in outcomes]
 
-    # A step takes 10 ms and 0.026 ms per prompt token. The first prompt is alone until 23 ms; the next step has room for
-    # its next token and 999 of the prompts: 600 and 399 in chunks, else 600 and 600.
+    # A step takes 10 ms and 0.026 ms per prompt token. The first prompt is alone until 23 ms; the next step has room
+    # for its next token and 999 of the prompts: 600 and 399 in chunks, else 600 and 600.
     chunks = [0.023, 0.023 + 0.010 + 999 * 0.026e-3, 0.023 + 2 * 0.010 + 1200 * 0.026e-3]
     assert first_tokens(chunked=True) == pytest.approx(chunks)
     assert first_tokens(chunked=False) == pytest.approx([0.023, 0.023 + 0.0256, 0.023 + 2 * 0.0256])
