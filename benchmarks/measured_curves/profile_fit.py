@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.measured_curves.groups import SetUp, first_sign, fit_set_up, usable_points
 from vllm_autotuner.engine.geometry import Geometry
+from vllm_autotuner.performance.kv_capacity import FIXED_GIB, SEAT_BYTES_PER_VOCABULARY
 from vllm_autotuner.performance.step_time import NoFit
 from vllm_autotuner.performance.structured_law import StructuredLaw
 from vllm_autotuner.simulation.configuration import DEFAULT_GPU_MEMORY_UTILIZATION, GpuMemory, Profile
@@ -22,8 +23,6 @@ from vllm_autotuner.simulation.step_time import StepTimes
 
 __all__ = ["Family", "families", "profile_of"]
 
-SEAT_BYTES_PER_VOCABULARY: Final = 39
-"""What a seat costs when the engine profiles its sampler: 38.4-39.6 in four logged start-ups (inferred)."""
 LARGE_GPU_GIB: Final = 70
 """From here on vLLM's own defaults are 1024 seats and 8192 batched tokens; below, 256 and 2048."""
 
@@ -160,6 +159,7 @@ def _memory(set_up: SetUp, shape: Geometry) -> GpuMemory | None:
     return GpuMemory(
         total_gib=set_up.gpu.memory_gib,
         weights_gib=_short(weights / 2**30),
+        fixed_gib=FIXED_GIB,
         per_seat_mib=_short(SEAT_BYTES_PER_VOCABULARY * shape.vocabulary / 2**20),
     )
 

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_autotuner.observation.observation import StepPoint
-from vllm_autotuner.performance.knee import largest_batch_within
+from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
+from vllm_autotuner.performance.knee import largest_batch_within, largest_batch_worthwhile
 from vllm_autotuner.performance.step_time import StepTime, fit_step_time
 
 
@@ -73,6 +74,36 @@ def test_the_line_describes_the_rows_before_preemption(row: Row, column: int) ->
 
 def test_with_a_p99_objective_of_20_ms_the_answer_is_64() -> None:
     assert settings_within(largest_batch_within(sweep(3), target=0.020)) == 64
+
+
+@pytest.mark.parametrize("column", [2, 3], ids=["p50 TPOT", "p99 TPOT"])
+@pytest.mark.parametrize("below", [PREEMPTING, 1000], ids=["without the rows of preemption", "with them"])
+def test_the_measured_sweep_itself_gives_both_answers(column: int, below: int) -> None:
+    points = [StepPoint(running=row[0], itl=row[column] / 1000, tokens=1.0) for row in F4 if row[0] < below]
+    curve = fit_batch_curve(points)
+    assert isinstance(curve, BatchCurve)
+    assert settings_within(largest_batch_within(curve, target=0.020)) == 64
+    assert settings_within(largest_batch_worthwhile(curve)) == 128
+
+
+def test_without_objective_the_line_gives_128() -> None:
+    assert largest_batch_worthwhile(sweep(2)) == 128
+    assert largest_batch_worthwhile(sweep(3)) == 128
+
+
+@pytest.mark.parametrize(
+    ("base", "slope", "high", "ceiling", "expected"),
+    [
+        # 0.008 / 0.0002 * (1 / sqrt(0.005) - 1) = 525.7 inside what was seen, 138.9 with 0.05 beyond it.
+        pytest.param(0.008, 0.0002, 1000, 1e6, 525, id="inside what was seen"),
+        pytest.param(0.008, 0.0002, 64, 1e6, 138, id="beyond what was seen it must promise more"),
+        pytest.param(0.008, 0.0002, 300, 1e6, 300, id="seen further than promised"),
+        pytest.param(0.008, 0.0002, 64, 90, 90, id="no further than allowed"),
+        pytest.param(0.008, 0.0, 64, 1e6, 64, id="without a slope no more than was seen"),
+    ],
+)
+def test_largest_batch_worthwhile(base: float, slope: float, high: float, ceiling: float, expected: int) -> None:
+    assert largest_batch_worthwhile(model(base, slope, high=high), ceiling=ceiling) == expected
 
 
 def test_without_a_limit_that_binds_the_answer_is_where_throughput_peaks() -> None:
