@@ -7,6 +7,7 @@ is `series.py`, and a test holds it against a real Prometheus loaded with the sa
 import gzip
 import math
 import zlib
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -40,6 +41,19 @@ class Recording:
         times.append(time)
         values.append(sample.value)
         self.first, self.last = min(self.first, time), max(self.last, time)
+
+    def forget(self, *, before: float) -> None:
+        """Drop the samples older than `before` (Unix seconds), and series that have no other."""
+        self._sort()
+        for name, labelled in tuple(self._series.items()):
+            for labels, (times, values) in tuple(labelled.items()):
+                old = bisect_left(times, before)
+                if old == len(times):
+                    del labelled[labels]
+                elif old:
+                    del times[:old], values[:old]
+            if not labelled:
+                del self._series[name]
 
     @property
     def names(self) -> frozenset[str]:

@@ -1,0 +1,57 @@
+"""What one replica can carry, from the simulated engine's own law: scenarios place their load against it.
+
+Not the product's models: those have to find out by themselves. Must not: be used by a policy.
+"""
+
+from dataclasses import dataclass
+
+from benchmarks.closedloop.scenario import Hardware
+from vllm_autotuner.engine.flags import EngineFlags
+from vllm_autotuner.simulation.configuration import EngineConfig, configure
+
+__all__ = ["Mix", "kv_batch", "knee_batch", "engine_of", "rate_at", "step_seconds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """Mean prompt and output tokens."""
+
+    prompt: float
+    output: float
+
+    @property
+    def held(self) -> float:
+        """Mean KV tokens of a running sequence: the whole prompt and half of the output."""
+        return self.prompt + self.output / 2
+
+
+def engine_of(hardware: Hardware) -> EngineConfig:
+    """The engine at its own defaults."""
+    flags = EngineFlags(
+        tensor_parallel_size=hardware.tensor_parallel_size, max_model_len=hardware.max_model_len, max_num_seqs=None
+    )
+    return configure(flags, profile=hardware.profile)
+
+
+def step_seconds(engine: EngineConfig, mix: Mix, *, batch: float) -> float:
+    """The mean step with `batch` sequences in steady state: as many prompts come in as sequences finish."""
+    law = engine.law
+    prefill = batch * mix.prompt / mix.output
+    held = law.per_held_token * batch * mix.held
+    return law.base + law.per_sequence * batch + held + law.per_prefill_token * prefill
+
+
+def rate_at(engine: EngineConfig, mix: Mix, *, batch: float) -> float:
+    """Requests per second that one replica finishes with `batch` running."""
+    return batch / (step_seconds(engine, mix, batch=batch) * mix.output)
+
+
+def knee_batch(engine: EngineConfig, mix: Mix, *, tpot: float) -> float:
+    """The batch at which a step takes `tpot` seconds; below 1 when none does."""
+    base = step_seconds(engine, mix, batch=0)
+    return (tpot - base) / (step_seconds(engine, mix, batch=1) - base)
+
+
+def kv_batch(engine: EngineConfig, mix: Mix) -> float:
+    """Sequences of this mix that the KV pool holds."""
+    return (engine.num_gpu_blocks - 1) * engine.block_size / mix.held

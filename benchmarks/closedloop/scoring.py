@@ -1,0 +1,101 @@
+"""From the ledger of a run to its figures. Must not: prefer a policy, or drop a request: each counts once, by arrival."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.closedloop.fleet import Fleet
+from benchmarks.closedloop.ledger import FAILED, SERVED, Ledger
+from benchmarks.closedloop.scenario import Scenario, Upgrade
+
+__all__ = ["Score", "good", "recovery", "score", "timeline"]
+
+MINUTE: Final = 60.0
+RECOVERED: Final = 0.9
+"""Share of a minute's requests that must be served well for that minute to count as recovered: both objectives are
+about the 95th percentile, so 5 % may miss each."""
+RECOVERED_MINUTES: Final = 5
+"""Minutes in a row before recovery is believed; it counts from the first. Our choice: a burst is shorter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Figures of one run."""
+
+    requests: int
+    goodput: float
+    """Requests per second, over the whole run, that met both objectives."""
+    settled_goodput: float
+    """The same over the second half: what a policy reaches once it had time to learn."""
+    attainment: float
+    """Part of all requests, 0..1, that met both objectives. A failed one met neither."""
+    failed: int
+    gpu_hours: float
+    settled_gpus: float
+    """Mean GPUs that were paid for over the second half."""
+    restarts: int
+    """Rollouts that the policy asked for; the user's own are not counted."""
+    scalings: int
+    """Changes of the number of replicas."""
+    recoveries: tuple[float | None, ...]
+    """Seconds from each moment of trouble to the first of five good minutes; None: not before the next, or the end."""
+    per_minute: tuple[float, ...]
+    """Goodput of each minute, requests per second."""
+
+
+def good(scenario: Scenario, ledger: Ledger) -> NDArray[np.bool_]:
+    """Which requests met both objectives, by request number."""
+    with np.errstate(invalid="ignore"):
+        met: NDArray[np.bool_] = (
+            (ledger.fate == SERVED)
+            & (ledger.ttft <= scenario.objectives.ttft)
+            & (ledger.tpot <= scenario.objectives.tpot)
+        )
+    return met
+
+
+def score(scenario: Scenario, fleet: Fleet) -> Score:
+    """Reduce a finished run."""
+    ledger = fleet.ledger
+    met, arrivals = good(scenario, ledger), scenario.traffic.arrivals
+    half = scenario.duration / 2
+    upgrades = sum(isinstance(one, Upgrade) for one in scenario.disturbances)
+    minutes, shares = timeline(scenario, met)
+    return Score(
+        requests=len(met),
+        goodput=float(met.sum() / scenario.duration),
+        settled_goodput=float(met[arrivals >= half].sum() / half),
+        attainment=float(met.mean()) if len(met) else 1.0,
+        failed=int((ledger.fate == FAILED).sum()),
+        gpu_hours=fleet.gpu_seconds(0.0, scenario.duration) / 3600,
+        settled_gpus=fleet.gpu_seconds(half, scenario.duration) / half,
+        restarts=max(0, ledger.rollouts - upgrades),
+        scalings=max(0, len(ledger.scalings) - 1),
+        recoveries=tuple(
+            recovery(shares, since=since, until=until)
+            for since, until in zip(scenario.moments, (*scenario.moments[1:], scenario.duration), strict=True)
+        ),
+        per_minute=tuple(round(float(value), 4) for value in minutes),
+    )
+
+
+def timeline(scenario: Scenario, met: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Goodput and the share served well, by minute of arrival; a minute without arrivals has share 1."""
+    count = int(np.ceil(scenario.duration / MINUTE))
+    minute = (scenario.traffic.arrivals // MINUTE).astype(np.int64)
+    came = np.bincount(minute, minlength=count).astype(np.float64)
+    served = np.bincount(minute[met], minlength=count).astype(np.float64)
+    share = np.divide(served, came, out=np.ones(count), where=came > 0)
+    return served / MINUTE, share
+
+
+def recovery(shares: Sequence[float] | NDArray[np.float64], *, since: float, until: float) -> float | None:
+    """Seconds from `since` to the first of enough good minutes in a row before `until`; None when there is none."""
+    first, last = int(since // MINUTE), int(until // MINUTE)
+    for minute in range(first, last - RECOVERED_MINUTES + 1):
+        if all(share >= RECOVERED for share in shares[minute : minute + RECOVERED_MINUTES]):
+            return max(0.0, minute * MINUTE - since)
+    return None

@@ -1,0 +1,124 @@
+"""Fixed settings found by trying: the oracle, which knows the whole run, and an offline sweep, which does not.
+
+Must not: be compared on cost alone: the oracle is free and impossible, the sweep pays for its trials.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from benchmarks.closedloop.playing import play
+from benchmarks.closedloop.policies import Fixed
+from benchmarks.closedloop.scenario import Scenario, Traffic
+from benchmarks.closedloop.scoring import Score, good, score
+from benchmarks.closedloop.service import Owner
+
+__all__ = ["Found", "Swept", "best_fixed", "grid", "sweep"]
+
+TIE: Final = 0.01
+"""Settings within 1 % of the best goodput are equally good, and the one with the fewest GPU-hours wins."""
+TRIAL_SECONDS: Final = 600.0
+"""Of load for each trial of the sweep: auto_tune.sh runs 100 to 1,000 prompts (peers 1.12)."""
+REFINEMENTS: Final = 2
+"""Rounds in which the sweep also tries the values half way to its neighbours: 8 to 12 trials in all (peers: 10-18)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The best fixed setting, and what was tried."""
+
+    seats: int
+    replicas: int
+    kv_cache_dtype: str
+    score: Score
+    tried: int
+    """Runs that were needed."""
+    covered: int
+    """Settings whose outcome is known: a run in which no seat was ever missing stands for all larger values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What an offline sweep found, and what it cost before the service even began."""
+
+    seats: int
+    restarts: int
+    gpu_hours: float
+
+
+def grid(scenario: Scenario, *, fine: bool) -> list[int]:
+    """max-num-seqs to try, within the user's bounds: powers of two, and with `fine` one value between each."""
+    low, high = scenario.seat_bounds
+    values = {low, high}
+    step = 8
+    while step <= high:
+        values |= {step, step * 3 // 2} if fine else {step}
+        step *= 2
+    return sorted(value for value in values if low <= value <= high)
+
+
+async def best_fixed(scenario: Scenario, *, fine: bool, told: Callable[[], None] = lambda: None) -> Found:
+    """Run every seats x replicas x KV dtype over the whole scenario, and return the best by goodput, then GPU-hours.
+
+    Two shortcuts that change no outcome: a run in which requests in flight never reached the seats is also the run of
+    every larger value; and when every request was served well, more replicas only cost more.
+    """
+    runs: list[tuple[Score, int, int, str]] = []
+    covered = 0
+    seats_grid = grid(scenario, fine=fine)
+    for dtype in scenario.kv_cache_dtypes:
+        for replicas in range(1, scenario.max_replicas + 1):
+            perfect = False
+            for index, seats in enumerate(seats_grid):
+                owner = Owner(scenario)
+                fleet = await play(scenario, Fixed(owner, seats, replicas, dtype), owner=owner)
+                told()
+                found = score(scenario, fleet)
+                runs.append((found, seats, replicas, dtype))
+                covered += 1
+                perfect |= found.attainment == 1.0
+                if max(pod.peak for pod in fleet.pods) <= seats:
+                    covered += len(seats_grid) - index - 1
+                    break
+            if perfect:
+                break
+    most = max(run[0].goodput for run in runs)
+    enough = [run for run in runs if run[0].goodput >= most * (1 - TIE)]
+    best, seats, replicas, dtype = min(enough, key=lambda run: (run[0].gpu_hours, -run[0].goodput, -run[1]))
+    return Found(seats=seats, replicas=replicas, kv_cache_dtype=dtype, score=best, tried=len(runs), covered=covered)
+
+
+async def sweep(scenario: Scenario) -> Swept:
+    """Try max-num-seqs by doubling on one replica of its own, under its share of the first minutes' load; keep the best."""
+    trial = _trial(scenario)
+    tried: dict[int, int] = {}
+    for seats in _order(scenario, tried):
+        owner = Owner(trial)
+        fleet = await play(trial, Fixed(owner, seats, 1), owner=owner, faults=False)
+        tried[seats] = int(good(trial, fleet.ledger).sum())
+    best = max(tried, key=lambda seats: (tried[seats], seats))
+    gpus = scenario.hardware.tensor_parallel_size
+    hours = len(tried) * (scenario.startup + trial.duration) * gpus / 3600
+    return Swept(seats=best, restarts=len(tried), gpu_hours=hours)
+
+
+def _order(scenario: Scenario, tried: dict[int, int]) -> Iterator[int]:
+    """Values to try next; looks at what was found so far."""
+    yield from grid(scenario, fine=False)
+    for _ in range(REFINEMENTS):
+        best = max(tried, key=lambda seats: (tried[seats], seats))
+        known = sorted(tried)
+        place = known.index(best)
+        for neighbour in known[max(0, place - 1) : place] + known[place + 1 : place + 2]:
+            between = (best + neighbour) // 2
+            if between not in tried:
+                yield between
+
+
+def _trial(scenario: Scenario) -> Scenario:
+    traffic = scenario.traffic
+    seconds = min(TRIAL_SECONDS, scenario.duration)
+    until = int((traffic.arrivals < seconds).sum())
+    part = slice(0, until, scenario.replicas)
+    share = Traffic(traffic.arrivals[part], traffic.prompt_tokens[part], traffic.output_tokens[part])
+    return replace(scenario, traffic=share, duration=seconds, disturbances=(), moments=(0.0,))

@@ -1,0 +1,96 @@
+"""The VLLMService of a scenario, as its user writes it, and the Deployment that any policy asks for.
+
+Must not: decide. Rivals and the product render their workload by the product's own function.
+"""
+
+from copy import deepcopy
+from typing import Any, Final
+
+from benchmarks.closedloop.fleet import EPOCH, IMAGE, NAME, NAMESPACE
+from benchmarks.closedloop.scenario import Scenario, Upgrade
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.service import VLLMService, parse_service
+from vllm_autotuner.workload.rendering import render_deployment
+
+__all__ = ["Owner"]
+
+COOLDOWN: Final = "5m"
+CHANGES_PER_DAY: Final = 12
+"""What a user grants who wants to see a service tuned within hours; the defaults (6h, 2 a day) are made for weeks."""
+
+
+class Owner:
+    """The person whose object it is: writes the spec, and edits it when the scenario says so."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.spec = _spec(scenario)
+        self.generation = 1
+        self._edits = sorted((one for one in scenario.disturbances if isinstance(one, Upgrade)), key=lambda one: one.at)
+
+    def tick(self, now: float) -> None:
+        """Make the edits that are due."""
+        while self._edits and self._edits[0].at <= now:
+            self.spec = deepcopy(self.spec)
+            self.spec["engine"]["image"] = self._edits.pop(0).image
+            self.generation += 1
+
+    def service(self, status: dict[str, Any] | None = None) -> VLLMService:
+        """The object as the API server would hand it out."""
+        raw = {
+            "metadata": {
+                "name": NAME,
+                "namespace": NAMESPACE,
+                "uid": "service",
+                "generation": self.generation,
+                "creationTimestamp": EPOCH.isoformat(),
+            },
+            "spec": self.spec,
+            "status": status or {},
+        }
+        service = parse_service(raw)
+        if not isinstance(service, VLLMService):
+            raise AssertionError(f"the scenario writes an object that nobody can read: {service.message}")
+        return service
+
+    def rendered(self, *, seats: int | None, replicas: int, kv_cache_dtype: str | None = None) -> dict[str, Any]:
+        """The Deployment with these values and everything else as written."""
+        service = self.service()
+        engine = service.spec.engine
+        assert engine is not None
+        update = {"max_num_seqs": seats, "kv_cache_dtype": kv_cache_dtype}
+        knobs: EngineKnobs = engine.knobs.model_copy(update=update)
+        return render_deployment(service, knobs, replicas)
+
+
+def _spec(scenario: Scenario) -> dict[str, Any]:
+    hardware, objectives = scenario.hardware, scenario.objectives
+    engine: dict[str, Any] = {
+        "image": IMAGE,
+        "maxModelLen": hardware.max_model_len,
+        "tensorParallelSize": hardware.tensor_parallel_size,
+    }
+    if scenario.seats is not None:
+        engine["maxNumSeqs"] = scenario.seats
+    low, high = scenario.seat_bounds
+    return {
+        "model": {"name": hardware.name},
+        "engine": engine,
+        "accelerator": {"resourceName": "nvidia.com/gpu"},
+        "podTemplate": {"spec": {"terminationGracePeriodSeconds": scenario.grace}},
+        "scaling": {"minReplicas": scenario.min_replicas, "maxReplicas": scenario.max_replicas},
+        "objectives": {
+            "ttft": {"target": _milliseconds(objectives.ttft)},
+            "tpot": {"target": _milliseconds(objectives.tpot)},
+        },
+        "tuning": {
+            "mode": "Automatic",
+            "maxNumSeqs": {"min": low, "max": high},
+            "kvCacheDtype": {"allowed": list(scenario.kv_cache_dtypes)},
+            "budget": {"changesPerDay": CHANGES_PER_DAY},
+            "cooldown": COOLDOWN,
+        },
+    }
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"
