@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-from benchmarks.closedloop.fleet import Fleet
+from benchmarks.closedloop.deployment import Deployment
 from benchmarks.closedloop.scenario import Scenario
 from benchmarks.closedloop.scraping import Scraper
 from benchmarks.closedloop.service import Owner
@@ -57,31 +57,31 @@ class Autotuner:
     named: list[tuple[float, str]] = field(default_factory=list)
     """(time, class) whenever another class was named."""
 
-    def begin(self, fleet: Fleet) -> None:
+    def begin(self, deployment: Deployment) -> None:
         """The service has been serving at its start before the operator looks at it."""
         status = VLLMServiceStatus(effective=Effective(replicas=self.scenario.replicas))
         self.status = to_wire(status)
-        fleet.apply(self.owner.rendered(seats=self.scenario.seats, replicas=self.scenario.replicas), ready=True)
-        self.watching_since = fleet.wall()
+        deployment.apply(self.owner.rendered(seats=self.scenario.seats, replicas=self.scenario.replicas), ready=True)
+        self.watching_since = deployment.wall()
 
-    async def tick(self, fleet: Fleet) -> None:
+    async def tick(self, deployment: Deployment) -> None:
         """Look, decide, write the status, let the workload follow."""
         service = self.owner.service(self.status)
-        decision = decide(await self._sight(service, fleet))
-        self._note(decision, now=fleet.now)
+        decision = decide(await self._sight(service, deployment))
+        self._note(decision, now=deployment.now)
         self.history, self.status = decision.history, to_wire(decision.status)
         written = self.owner.service(self.status)
         knobs, replicas = effective_knobs(written.spec, written.status), wanted_replicas(written, written.status)
-        fleet.apply(render_deployment(written, knobs, replicas))
+        deployment.apply(render_deployment(written, knobs, replicas))
 
-    async def _sight(self, service: VLLMService, fleet: Fleet) -> Sight:
-        now = fleet.wall()
+    async def _sight(self, service: VLLMService, deployment: Deployment) -> Sight:
+        now = deployment.wall()
         snapshot = await take_snapshot(self.scraper.recording, at=now.timestamp(), settings=WindowSettings())
-        pods, cluster = fleet.pod_views(), cast(Cluster, fleet)
+        pods, cluster = deployment.pod_views(), cast(Cluster, deployment)
         return Sight(
             service=service,
             observation=observed(snapshot, pods, now=now),
-            rollout=await rollout_of(fleet.deployment(), pods, cluster=cluster),
+            rollout=await rollout_of(deployment.view(), pods, cluster=cluster),
             verification=await verification_of(service, pods, cluster=cluster),
             history=self.history,
             hash_of=lambda knobs: hash_of(service, knobs),
@@ -91,7 +91,7 @@ class Autotuner:
             now=now,
             watching_since=self.watching_since or now,
             epoch=1,
-            pods=len(fleet.live),
+            pods=len(deployment.live),
             selector=pod_selector(service.metadata.name),
         )
 

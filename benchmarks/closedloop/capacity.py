@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from benchmarks.closedloop.scenario import Hardware
 from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.simulation.configuration import EngineConfig, configure
+from vllm_autotuner.simulation.lengths import Lengths
+from vllm_autotuner.simulation.traffic import Mix
 
-__all__ = ["Mix", "kv_batch", "knee_batch", "engine_of", "rate_at", "step_seconds"]
+__all__ = ["Means", "engine_of", "knee_batch", "kv_batch", "means_of", "rate_at", "step_seconds"]
+
+QUANTILES = 1000
+"""Points at which a distribution of lengths is averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
+class Means:
     """Mean prompt and output tokens."""
 
     prompt: float
@@ -25,6 +30,15 @@ class Mix:
         return self.prompt + self.output / 2
 
 
+def means_of(mix: Mix) -> Means:
+    """The mean lengths of a mix, by its distributions."""
+    return Means(prompt=_mean(mix.prompt), output=_mean(mix.output))
+
+
+def _mean(lengths: Lengths) -> float:
+    return sum(lengths.at((index + 0.5) / QUANTILES) for index in range(QUANTILES)) / QUANTILES
+
+
 def engine_of(hardware: Hardware) -> EngineConfig:
     """The engine at its own defaults."""
     flags = EngineFlags(
@@ -33,7 +47,7 @@ def engine_of(hardware: Hardware) -> EngineConfig:
     return configure(flags, profile=hardware.profile)
 
 
-def step_seconds(engine: EngineConfig, mix: Mix, *, batch: float) -> float:
+def step_seconds(engine: EngineConfig, mix: Means, *, batch: float) -> float:
     """The mean step with `batch` sequences in steady state: as many prompts come in as sequences finish."""
     law = engine.law
     prefill = batch * mix.prompt / mix.output
@@ -41,17 +55,17 @@ def step_seconds(engine: EngineConfig, mix: Mix, *, batch: float) -> float:
     return law.base + law.per_sequence * batch + held + law.per_prefill_token * prefill
 
 
-def rate_at(engine: EngineConfig, mix: Mix, *, batch: float) -> float:
+def rate_at(engine: EngineConfig, mix: Means, *, batch: float) -> float:
     """Requests per second that one replica finishes with `batch` running."""
     return batch / (step_seconds(engine, mix, batch=batch) * mix.output)
 
 
-def knee_batch(engine: EngineConfig, mix: Mix, *, tpot: float) -> float:
+def knee_batch(engine: EngineConfig, mix: Means, *, tpot: float) -> float:
     """The batch at which a step takes `tpot` seconds; below 1 when none does."""
     base = step_seconds(engine, mix, batch=0)
     return (tpot - base) / (step_seconds(engine, mix, batch=1) - base)
 
 
-def kv_batch(engine: EngineConfig, mix: Mix) -> float:
+def kv_batch(engine: EngineConfig, mix: Means) -> float:
     """Sequences of this mix that the KV pool holds."""
     return (engine.num_gpu_blocks - 1) * engine.block_size / mix.held

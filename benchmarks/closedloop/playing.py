@@ -3,9 +3,7 @@
 Must not: score, or compare. Everything that a run depends on is in the scenario and the policy.
 """
 
-from typing import Final
-
-from benchmarks.closedloop.fleet import Fleet
+from benchmarks.closedloop.deployment import Deployment
 from benchmarks.closedloop.policies import Policy
 from benchmarks.closedloop.scenario import Scenario
 from benchmarks.closedloop.scraping import INTERVAL
@@ -13,25 +11,19 @@ from benchmarks.closedloop.service import Owner
 
 __all__ = ["play"]
 
-TAIL: Final = 900.0
-"""Seconds after the last arrival in which requests under way may finish; what then still runs has failed."""
 
-
-async def play(scenario: Scenario, policy: Policy, *, owner: Owner, faults: bool = True) -> Fleet:
+async def play(scenario: Scenario, policy: Policy, *, owner: Owner, faults: bool = True) -> Deployment:
     """Run it and return the fleet with its ledger full. `faults` False: nothing goes wrong (offline trials)."""
-    fleet = Fleet(scenario, faults=faults)
-    policy.begin(fleet)
+    deployment = Deployment(scenario, faults=faults)
+    policy.begin(deployment)
     now = 0.0
     while now + INTERVAL <= scenario.duration:
         now += INTERVAL
-        fleet.advance(now)
+        deployment.advance(now)
         owner.tick(now)
         if policy.scraper is not None:
-            policy.scraper.scrape(fleet)
-        await policy.tick(fleet)
-    end = scenario.duration + TAIL
-    while fleet.busy and now < end:
-        now += INTERVAL
-        fleet.advance(now)
-    fleet.finish()
-    return fleet
+            policy.scraper.scrape(deployment)
+        await policy.tick(deployment)
+    # The longest wait of a client, counted from the last arrival: then every request has ended one way or the other.
+    deployment.advance(now + scenario.patience + INTERVAL)
+    return deployment

@@ -6,7 +6,7 @@ Must not: drive time (`playing` does), or know a rule's inside.
 from dataclasses import dataclass
 from typing import Protocol
 
-from benchmarks.closedloop.fleet import Fleet
+from benchmarks.closedloop.deployment import Deployment
 from benchmarks.closedloop.rivals import Rule, Seen
 from benchmarks.closedloop.scenario import Scenario
 from benchmarks.closedloop.scraping import Scraper
@@ -18,14 +18,16 @@ __all__ = ["Fixed", "Policy", "Ruled"]
 class Policy(Protocol):
     """Applies a Deployment at the start and whenever it wants another."""
 
-    scraper: Scraper | None
-    """Where scrapes go; None for one that never looks."""
+    @property
+    def scraper(self) -> Scraper | None:
+        """Where scrapes go; None for one that never looks."""
+        ...
 
-    def begin(self, fleet: Fleet) -> None:
+    def begin(self, deployment: Deployment) -> None:
         """Apply the Deployment that serves when the run begins."""
         ...
 
-    async def tick(self, fleet: Fleet) -> None:
+    async def tick(self, deployment: Deployment) -> None:
         """Every 15 s, after the scrape."""
         ...
 
@@ -41,19 +43,19 @@ class Fixed:
     scraper: Scraper | None = None
     _generation: int = 0
 
-    def begin(self, fleet: Fleet) -> None:
+    def begin(self, deployment: Deployment) -> None:
         """See Policy."""
-        self._apply(fleet, ready=True)
+        self._apply(deployment, ready=True)
 
-    async def tick(self, fleet: Fleet) -> None:
+    async def tick(self, deployment: Deployment) -> None:
         """See Policy."""
         if self.owner.generation != self._generation:
-            self._apply(fleet)
+            self._apply(deployment)
 
-    def _apply(self, fleet: Fleet, *, ready: bool = False) -> None:
+    def _apply(self, deployment: Deployment, *, ready: bool = False) -> None:
         self._generation = self.owner.generation
         body = self.owner.rendered(seats=self.seats, replicas=self.replicas, kv_cache_dtype=self.kv_cache_dtype)
-        fleet.apply(body, ready=ready)
+        deployment.apply(body, ready=ready)
 
 
 @dataclass(slots=True)
@@ -65,13 +67,13 @@ class Ruled:
     rule: Rule
     scraper: Scraper
 
-    def begin(self, fleet: Fleet) -> None:
+    def begin(self, deployment: Deployment) -> None:
         """See Policy."""
-        fleet.apply(self.owner.rendered(seats=self.scenario.seats, replicas=self.scenario.replicas), ready=True)
+        deployment.apply(self.owner.rendered(seats=self.scenario.seats, replicas=self.scenario.replicas), ready=True)
 
-    async def tick(self, fleet: Fleet) -> None:
+    async def tick(self, deployment: Deployment) -> None:
         """See Policy."""
-        ready = fleet.deployment().ready_replicas
-        seen = Seen(now=fleet.now, replicas=fleet.replicas, ready=ready, gauges=self.scraper.gauges)
+        ready = len(deployment.ready)
+        seen = Seen(now=deployment.now, replicas=deployment.replicas, ready=ready, gauges=self.scraper.gauges)
         wanted = max(self.scenario.min_replicas, min(self.scenario.max_replicas, self.rule.wanted(seen)))
-        fleet.apply(self.owner.rendered(seats=self.scenario.seats, replicas=wanted))
+        deployment.apply(self.owner.rendered(seats=self.scenario.seats, replicas=wanted))

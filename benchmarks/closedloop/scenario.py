@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from vllm_autotuner.simulation.arrivals import RateCurve
 from vllm_autotuner.simulation.configuration import Profile
+from vllm_autotuner.simulation.routing import Routing
+from vllm_autotuner.simulation.traffic import Content, OpenLoop
 
 __all__ = [
     "Disturbance",
@@ -19,7 +19,6 @@ __all__ = [
     "MetricsOutage",
     "Objectives",
     "Scenario",
-    "Traffic",
     "Upgrade",
     "Wedge",
 ]
@@ -41,18 +40,6 @@ class Objectives:
 
     ttft: float
     tpot: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Traffic:
-    """All requests of a run: arrival in seconds since its start (ascending), prompt and output tokens."""
-
-    arrivals: NDArray[np.float64]
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.arrivals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +84,11 @@ class Scenario:
     duration: float
     """Load arrives and GPUs are paid for this long."""
     hardware: Hardware
-    traffic: Traffic
+    rate: RateCurve
+    """Falls to 0 for good at `duration`."""
+    content: Content
+    burstiness: float
+    """Coefficient of variation of the gaps between requests; 1 is Poisson."""
     objectives: Objectives
     seats: int | None
     """max-num-seqs as the user starts it; None leaves it to the engine."""
@@ -109,7 +100,8 @@ class Scenario:
     startup: float
     """Seconds from the creation of a pod to its first answer."""
     patience: float
-    """Seconds after which a client without a first token gives up."""
+    """Seconds after which a client without its whole answer gives up."""
+    routing: Routing
     grace: int
     """terminationGracePeriodSeconds: how long a pod that leaves may finish its requests."""
     kv_cache_dtypes: tuple[str, ...] = ("auto",)
@@ -117,3 +109,7 @@ class Scenario:
     disturbances: Sequence[Disturbance] = ()
     moments: Sequence[float] = (0.0,)
     """When something begins from which a policy has to recover; the start counts where the start is bad."""
+
+    def traffic(self) -> OpenLoop:
+        """The requests, from the first on: the same for everyone who asks."""
+        return OpenLoop(self.rate, self.content, burstiness=self.burstiness, seed=self.seed)

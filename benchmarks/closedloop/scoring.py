@@ -1,4 +1,7 @@
-"""From the ledger of a run to its figures. Must not: prefer a policy, or drop a request: each counts once, by arrival."""
+"""From the ledger of a run to its figures. Each request counts once, by its arrival.
+
+Must not: prefer a policy, or drop a request.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +10,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.closedloop.fleet import Fleet
-from benchmarks.closedloop.ledger import FAILED, SERVED, Ledger
+from benchmarks.closedloop.deployment import Deployment
 from benchmarks.closedloop.scenario import Scenario, Upgrade
+from vllm_autotuner.simulation.ledger import Fate
 
-__all__ = ["Score", "good", "recovery", "score", "timeline"]
+__all__ = ["Score", "recovery", "score", "timeline"]
 
 MINUTE: Final = 60.0
 RECOVERED: Final = 0.9
@@ -46,34 +49,23 @@ class Score:
     """Goodput of each minute, requests per second."""
 
 
-def good(scenario: Scenario, ledger: Ledger) -> NDArray[np.bool_]:
-    """Which requests met both objectives, by request number."""
-    with np.errstate(invalid="ignore"):
-        met: NDArray[np.bool_] = (
-            (ledger.fate == SERVED)
-            & (ledger.ttft <= scenario.objectives.ttft)
-            & (ledger.tpot <= scenario.objectives.tpot)
-        )
-    return met
-
-
-def score(scenario: Scenario, fleet: Fleet) -> Score:
+def score(scenario: Scenario, deployment: Deployment) -> Score:
     """Reduce a finished run."""
-    ledger = fleet.ledger
-    met, arrivals = good(scenario, ledger), scenario.traffic.arrivals
-    half = scenario.duration / 2
+    ledger, half = deployment.fleet.ledger, scenario.duration / 2
+    ended = ledger.between(-1.0, deployment.now)
+    met = (ended.ttft <= scenario.objectives.ttft) & (ended.tpot <= scenario.objectives.tpot)
     upgrades = sum(isinstance(one, Upgrade) for one in scenario.disturbances)
-    minutes, shares = timeline(scenario, met)
+    minutes, shares = timeline(ended.arrival, met, duration=scenario.duration)
     return Score(
-        requests=len(met),
+        requests=len(ended),
         goodput=float(met.sum() / scenario.duration),
-        settled_goodput=float(met[arrivals >= half].sum() / half),
-        attainment=float(met.mean()) if len(met) else 1.0,
-        failed=int((ledger.fate == FAILED).sum()),
-        gpu_hours=fleet.gpu_seconds(0.0, scenario.duration) / 3600,
-        settled_gpus=fleet.gpu_seconds(half, scenario.duration) / half,
-        restarts=max(0, ledger.rollouts - upgrades),
-        scalings=max(0, len(ledger.scalings) - 1),
+        settled_goodput=float(met[ended.arrival >= half].sum() / half),
+        attainment=float(met.mean()) if len(ended) else 1.0,
+        failed=len(ended) - ended.count(Fate.ANSWERED),
+        gpu_hours=deployment.gpu_seconds(0.0, scenario.duration) / 3600,
+        settled_gpus=deployment.gpu_seconds(half, scenario.duration) / half,
+        restarts=max(0, deployment.rollouts - upgrades),
+        scalings=max(0, len(deployment.scalings) - 1),
         recoveries=tuple(
             recovery(shares, since=since, until=until)
             for since, until in zip(scenario.moments, (*scenario.moments[1:], scenario.duration), strict=True)
@@ -82,10 +74,12 @@ def score(scenario: Scenario, fleet: Fleet) -> Score:
     )
 
 
-def timeline(scenario: Scenario, met: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def timeline(
+    arrival: NDArray[np.float64], met: NDArray[np.bool_], *, duration: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Goodput and the share served well, by minute of arrival; a minute without arrivals has share 1."""
-    count = int(np.ceil(scenario.duration / MINUTE))
-    minute = (scenario.traffic.arrivals // MINUTE).astype(np.int64)
+    count = int(np.ceil(duration / MINUTE))
+    minute = np.minimum(arrival // MINUTE, count - 1).astype(np.int64)
     came = np.bincount(minute, minlength=count).astype(np.float64)
     served = np.bincount(minute[met], minlength=count).astype(np.float64)
     share = np.divide(served, came, out=np.ones(count), where=came > 0)

@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
+from benchmarks.closedloop.deployment import Deployment
 from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.policies import Fixed
-from benchmarks.closedloop.scenario import Scenario, Traffic
-from benchmarks.closedloop.scoring import Score, good, score
+from benchmarks.closedloop.scenario import Scenario
+from benchmarks.closedloop.scoring import Score, score
 from benchmarks.closedloop.service import Owner
+from vllm_autotuner.simulation.arrivals import RateCurve
 
-__all__ = ["Found", "Swept", "best_fixed", "grid", "sweep"]
+__all__ = ["Found", "Swept", "best_fixed", "grid", "most_in_flight", "sweep"]
 
 TIE: Final = 0.01
 """Settings within 1 % of the best goodput are equally good, and the one with the fewest GPU-hours wins."""
@@ -71,13 +75,13 @@ async def best_fixed(scenario: Scenario, *, fine: bool, told: Callable[[], None]
             perfect = False
             for index, seats in enumerate(seats_grid):
                 owner = Owner(scenario)
-                fleet = await play(scenario, Fixed(owner, seats, replicas, dtype), owner=owner)
+                deployment = await play(scenario, Fixed(owner, seats, replicas, dtype), owner=owner)
                 told()
-                found = score(scenario, fleet)
+                found = score(scenario, deployment)
                 runs.append((found, seats, replicas, dtype))
                 covered += 1
                 perfect |= found.attainment == 1.0
-                if max(pod.peak for pod in fleet.pods) <= seats:
+                if most_in_flight(deployment) <= seats:
                     covered += len(seats_grid) - index - 1
                     break
             if perfect:
@@ -88,21 +92,34 @@ async def best_fixed(scenario: Scenario, *, fine: bool, told: Callable[[], None]
     return Found(seats=seats, replicas=replicas, kv_cache_dtype=dtype, score=best, tried=len(runs), covered=covered)
 
 
+def most_in_flight(deployment: Deployment) -> int:
+    """The most requests that one pod ever had at once, waiting ones included."""
+    ended = deployment.fleet.ledger.between(-1.0, deployment.now)
+    most = 0
+    for pod in np.unique(ended.pod):
+        mine = ended.pod == pod
+        times = np.concatenate([ended.arrival[mine], ended.ended[mine]])
+        change = np.concatenate([np.ones(mine.sum()), -np.ones(mine.sum())])
+        # What comes counts before what goes at the same moment: too many is the safe side here.
+        most = max(most, int(np.cumsum(change[np.lexsort((-change, times))]).max()))
+    return most
+
+
 async def sweep(scenario: Scenario) -> Swept:
-    """Try max-num-seqs by doubling on one replica of its own, under its share of the first minutes' load; keep the best."""
+    """Try max-num-seqs by doubling, on one replica of its own, under its share of the first minutes' load."""
     trial = _trial(scenario)
-    tried: dict[int, int] = {}
+    tried: dict[int, float] = {}
     for seats in _order(scenario, tried):
         owner = Owner(trial)
-        fleet = await play(trial, Fixed(owner, seats, 1), owner=owner, faults=False)
-        tried[seats] = int(good(trial, fleet.ledger).sum())
+        deployment = await play(trial, Fixed(owner, seats, 1), owner=owner, faults=False)
+        tried[seats] = score(trial, deployment).goodput
     best = max(tried, key=lambda seats: (tried[seats], seats))
     gpus = scenario.hardware.tensor_parallel_size
     hours = len(tried) * (scenario.startup + trial.duration) * gpus / 3600
     return Swept(seats=best, restarts=len(tried), gpu_hours=hours)
 
 
-def _order(scenario: Scenario, tried: dict[int, int]) -> Iterator[int]:
+def _order(scenario: Scenario, tried: dict[int, float]) -> Iterator[int]:
     """Values to try next; looks at what was found so far."""
     yield from grid(scenario, fine=False)
     for _ in range(REFINEMENTS):
@@ -116,9 +133,7 @@ def _order(scenario: Scenario, tried: dict[int, int]) -> Iterator[int]:
 
 
 def _trial(scenario: Scenario) -> Scenario:
-    traffic = scenario.traffic
     seconds = min(TRIAL_SECONDS, scenario.duration)
-    until = int((traffic.arrivals < seconds).sum())
-    part = slice(0, until, scenario.replicas)
-    share = Traffic(traffic.arrivals[part], traffic.prompt_tokens[part], traffic.output_tokens[part])
-    return replace(scenario, traffic=share, duration=seconds, disturbances=(), moments=(0.0,))
+    early = replace(scenario, duration=seconds, disturbances=(), moments=(0.0,))
+    levels = [(float(at), scenario.rate.rate(at) / scenario.replicas) for at in range(int(seconds))]
+    return replace(early, rate=RateCurve.steps([*levels, (seconds, 0.0)]))

@@ -6,7 +6,7 @@ Must not: decide. Rivals and the product render their workload by the product's 
 from copy import deepcopy
 from typing import Any, Final
 
-from benchmarks.closedloop.fleet import EPOCH, IMAGE, NAME, NAMESPACE
+from benchmarks.closedloop.deployment import EPOCH, IMAGE, NAME, NAMESPACE
 from benchmarks.closedloop.scenario import Scenario, Upgrade
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService, parse_service
