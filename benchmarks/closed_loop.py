@@ -1,103 +1,16 @@
 """Closed-loop benchmark: the product's decisions against rivals on simulated fleets, hours of load in virtual time.
 
-    python benchmarks/closed_loop.py --quick
-    python -m benchmarks.closed_loop --scenario cap-bound --scenario diurnal --policy autotuner --policy hpa --seed 7
-
+Usage: python benchmarks/closed_loop.py [--quick] [--scenario NAME]... [--policy NAME]... [--seed N] ...
 Every policy of a run gets the same requests. Figures go to benchmarks/results/closed_loop.json, pictures beside it.
+The work is in `benchmarks/closedloop`; this file only makes it run as a script and as a module.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated
-
-ROOT = Path(__file__).resolve().parents[1]
-for folder in (ROOT, ROOT / "operator"):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-import os  # noqa: E402 - a script finds its packages only now
-
-import typer  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn  # noqa: E402
-
-from benchmarks.closedloop.comparing import figures_of, plotted, tabled  # noqa: E402
-from benchmarks.closedloop.hardware import HARDWARE  # noqa: E402
-from benchmarks.closedloop.scenarios import SCENARIOS  # noqa: E402
-from benchmarks.closedloop.trial import PolicyName, Task, Trial, run  # noqa: E402
-from benchmarks.results import RESULTS, write_result  # noqa: E402
-
-LONGEST_FIRST = (PolicyName.ORACLE, PolicyName.AUTOTUNER, PolicyName.SWEEP)
-"""So that no worker begins the longest task last."""
-
-
-def main(
-    scenario: Annotated[list[str] | None, typer.Option(help="A scenario; repeat it for more. Default: all.")] = None,
-    policy: Annotated[list[PolicyName] | None, typer.Option(help="A policy; repeat it for more. Default: all.")] = None,
-    engine_profile: Annotated[
-        list[str] | None, typer.Option(help=f"Engines to draw from: {', '.join(HARDWARE)}. Default: all.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random: cases, requests, engines.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="Under an hour of load each and a coarse oracle.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
-    output: Annotated[Path, typer.Option(help="Folder for the JSON and the pictures.")] = RESULTS,
-    plots: Annotated[bool, typer.Option(help="Draw goodput over time.")] = True,
-) -> None:
-    """Run policies through scenarios and compare them."""
-    console = Console()
-    names = _known(scenario, of=SCENARIOS, what="scenario")
-    hardware = [HARDWARE[name] for name in _known(engine_profile, of=HARDWARE, what="engine profile")]
-    policies = list(dict.fromkeys(policy or PolicyName))
-    tasks = [
-        Task(scenario=name, policy=each, seed=seed, hardware=hardware, quick=quick)
-        for name in names
-        for each in sorted(policies, key=lambda one: one not in LONGEST_FIRST)
-    ]
-    trials: dict[str, dict[PolicyName, Trial]] = {name: {} for name in names}
-    with _progress(console, total=len(tasks)) as progress, _workers(jobs) as pool:
-        for future in as_completed([pool.submit(run, task) for task in tasks]):
-            trial = future.result()
-            trials[trial.task.scenario][trial.task.policy] = trial
-            progress.advance(progress.task_ids[0])
-    report = {}
-    for name in names:
-        drawn = next(task for task in tasks if task.scenario == name).scenario_drawn()
-        played = {each: trials[name][each] for each in policies}
-        report[name] = figures_of(drawn, played)
-        console.print(tabled(drawn, played))
-        if plots:
-            try:
-                plotted(drawn, played, folder=output)
-            except ImportError:
-                console.print("no pictures: install the extra `report` (matplotlib)")
-                plots = False
-    path = write_result("closed_loop", {"quick": quick, "seed": seed, "scenarios": report}, folder=output)
-    console.print(f"figures: {path}")
-
-
-def _known(given: list[str] | None, *, of: Iterable[str], what: str) -> list[str]:
-    known = list(of)
-    for name in given or ():
-        if name not in known:
-            raise typer.BadParameter(f"there is no {what} {name!r}; there are {', '.join(known)}")
-    return list(dict.fromkeys(given or known))
-
-
-@contextmanager
-def _progress(console: Console, *, total: int) -> Iterator[Progress]:
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as bar:
-        bar.add_task("runs", total=total)
-        yield bar
-
-
-def _workers(jobs: int) -> ProcessPoolExecutor:
-    # Fresh processes: forking one with threads of numpy in it is undefined.
-    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
-
 
 if __name__ == "__main__":
-    typer.run(main)
+    root = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(root), str(root / "operator")]
+    from benchmarks.closedloop.command import run_command
+
+    run_command()

@@ -41,9 +41,7 @@ def _mean(lengths: Lengths) -> float:
 
 def engine_of(hardware: Hardware) -> EngineConfig:
     """The engine at its own defaults."""
-    flags = EngineFlags(
-        tensor_parallel_size=hardware.tensor_parallel_size, max_model_len=hardware.max_model_len, max_num_seqs=None
-    )
+    flags = EngineFlags(tensor_parallel_size=hardware.tensor_parallel_size, max_model_len=hardware.max_model_len)
     return configure(flags, profile=hardware.profile)
 
 

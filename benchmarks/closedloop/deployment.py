@@ -15,7 +15,7 @@ from vllm_autotuner.cluster.errors import NotFound
 from vllm_autotuner.control.views import DeploymentView, PodView, Termination
 from vllm_autotuner.engine.flags import parse_flags
 from vllm_autotuner.simulation.arguments import parse_arguments
-from vllm_autotuner.simulation.configuration import EngineConfig, Profile, StartupRefused, configure
+from vllm_autotuner.simulation.configuration import EngineConfig, StartupRefused, configure
 from vllm_autotuner.simulation.pods import PodState, VirtualPod
 from vllm_autotuner.simulation.startup import announcement, capacity, refusal
 from vllm_autotuner.simulation.virtual import RESTART_FIRST, RESTART_LONGEST, ClientPatience, VirtualFleet
@@ -284,13 +284,11 @@ class Deployment:
         )
 
     def _configured(self, template: Template) -> EngineConfig:
-        return configure(parse_flags(template.args), profile=self._profile_of(template.image))
-
-    def _profile_of(self, image: str) -> Profile:
-        profile = self.scenario.hardware.profile
+        """The engine of this template's image and flags. Raises StartupRefused."""
+        profile, pool = self.scenario.hardware.profile, 1.0
         for change in self._disturbances:
-            if isinstance(change, Upgrade) and change.image == image:
-                step, factor = profile.step, change.step_factor
+            if isinstance(change, Upgrade) and change.image == template.image:
+                step, factor, pool = profile.step, change.step_factor, change.pool_factor
                 slower = replace(
                     step,
                     base_ms=step.base_ms * factor,
@@ -298,8 +296,9 @@ class Deployment:
                     per_ktoken_ms=step.per_ktoken_ms * factor,
                     prefill_per_token_ms=step.prefill_per_token_ms * factor,
                 )
-                return replace(profile, step=slower, gpu_blocks=int(profile.gpu_blocks * change.pool_factor))
-        return profile
+                profile = replace(profile, step=slower)
+        config = configure(parse_flags(template.args), profile=profile)
+        return replace(config, num_gpu_blocks=int(config.num_gpu_blocks * pool))
 
     def _delete(self, pod: Pod, *, grace: float) -> None:
         pod.deleted, pod.next_event, pod.ended = True, math.inf, self.now

@@ -1,38 +1,32 @@
-"""The engines that scenarios run on. Must not: hold a fitted figure of its own where a profile file has it."""
+"""The engines that scenarios are drawn from: the profiles that come with the simulator, or a file of that kind.
 
+Must not: hold a figure of an engine; those are fitted from measured curves and stand in the profiles.
+"""
+
+from collections.abc import Sequence
 from typing import Final
 
 from benchmarks.closedloop.scenario import Hardware
-from vllm_autotuner.simulation.configuration import Profile
-from vllm_autotuner.simulation.step_time import StepTimes
+from vllm_autotuner.simulation.profiles import profile_document, profile_names
 
-__all__ = ["HARDWARE"]
+__all__ = ["hardware_of"]
 
-HARDWARE: Final = {
-    hardware.name: hardware
-    for hardware in (
-        Hardware(name="llama-3.1-8b-h100", profile=Profile(), tensor_parallel_size=1, max_model_len=16_384),
-        Hardware(
-            name="qwen3-32b-h100-tp2",
-            profile=Profile(
-                step=StepTimes(
-                    base_ms=23.7,
-                    per_sequence_ms=0.06,
-                    per_ktoken_ms=0.1086,
-                    prefill_per_token_ms=0.085,
-                    weight_share=0.827,
-                ),
-                gpu_blocks=1_540,
-                weights_to_pool=10.1,
-                memory_to_pool=13.1,
-                attention_heads=64,
-                kv_heads=8,
-                model_max_len=40_960,
-                kv_bytes_per_token=262_144,
-            ),
-            tensor_parallel_size=2,
-            max_model_len=16_384,
-        ),
-    )
-}
-"""By name. Coefficients from measured curves and pool sizes of these models (docs: step-time law, KV capacity)."""
+MAX_MODEL_LEN: Final = 16_384
+"""What the users of these services set: four times the longest prompts drawn, and far below the models' own."""
+
+
+def hardware_of(names: Sequence[str] | None) -> Sequence[Hardware]:
+    """Each named profile at every tensor parallel size it was measured at; None is all. Raises ProfileError."""
+    found = []
+    for name in names or profile_names():
+        document = profile_document(name)
+        found += [
+            Hardware(
+                name=f"{document.name} TP{size}",
+                profile=document.profile,
+                tensor_parallel_size=size,
+                max_model_len=min(MAX_MODEL_LEN, document.profile.model_max_len),
+            )
+            for size in document.tensor_parallel_sizes
+        ]
+    return found

@@ -138,3 +138,20 @@ async def test_what_is_not_recorded_is_no_answer_and_no_zero(tmp_path: Path) -> 
         Growths(names=("x",), window=30, step=10),
     ):
         assert list(await recording.ask(question, at=20)) == []
+
+
+def test_forgets_what_is_old_and_series_that_are_only_old(tmp_path: Path) -> None:
+    recording = recorded(tmp_path, 'a{pod="gone"} 1 10', 'a{pod="here"} 1 10', 'a{pod="here"} 2 20', "b 5 10")
+    recording.forget(before=20)
+    assert recording.names == {"a"}
+    assert recording.first == recording.last == 20
+    recording.forget(before=21)
+    assert recording.names == frozenset()
+
+
+async def test_what_is_kept_answers_as_before(tmp_path: Path) -> None:
+    lines = [f'a_total{{pod="p"}} {at * 2} {at}' for at in range(0, 100, 10)]
+    whole, cut = recorded(tmp_path, *lines), recorded(tmp_path, *lines)
+    cut.forget(before=50)
+    question = Growths(names=("a_total",), window=30, step=30)
+    assert await cut.ask(question, at=90) == await whole.ask(question, at=90) != []

@@ -54,6 +54,8 @@ class Recording:
                     del times[:old], values[:old]
             if not labelled:
                 del self._series[name]
+        starts = (times[0] for labelled in self._series.values() for times, _ in labelled.values())
+        self.first = min(starts, default=math.inf)
 
     @property
     def names(self) -> frozenset[str]:

@@ -1,0 +1,100 @@
+"""The command of the closed-loop benchmark: which runs, in how many processes, and what is written of them.
+
+Must not: play or judge a run.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from benchmarks.closedloop.comparing import figures_of, plotted, tabled
+from benchmarks.closedloop.hardware import hardware_of
+from benchmarks.closedloop.scenarios import SCENARIOS
+from benchmarks.closedloop.trial import PolicyName, Task, Trial, run
+from benchmarks.results import RESULTS, write_result
+from vllm_autotuner.simulation.profiles import ProfileError, profile_names
+
+__all__ = ["main", "run_command"]
+
+LONGEST_FIRST = (PolicyName.ORACLE, PolicyName.AUTOTUNER, PolicyName.SWEEP)
+"""So that no worker begins the longest task last."""
+
+
+def main(
+    scenario: Annotated[list[str] | None, typer.Option(help="A scenario; repeat it for more. Default: all.")] = None,
+    policy: Annotated[list[PolicyName] | None, typer.Option(help="A policy; repeat it for more. Default: all.")] = None,
+    engine_profile: Annotated[
+        list[str] | None, typer.Option(help=f"Engines to draw from: {', '.join(profile_names())}, or a .json file.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything random: cases, requests, engines.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Under an hour of load each and a coarse oracle.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    output: Annotated[Path, typer.Option(help="Folder for the JSON and the pictures.")] = RESULTS,
+    plots: Annotated[bool, typer.Option(help="Draw goodput over time.")] = True,
+) -> None:
+    """Run policies through scenarios and compare them."""
+    console = Console()
+    names = _known(scenario, of=SCENARIOS, what="scenario")
+    try:
+        hardware = hardware_of(engine_profile)
+    except ProfileError as error:
+        raise typer.BadParameter(str(error)) from None
+    policies = list(dict.fromkeys(policy or PolicyName))
+    tasks = [
+        Task(scenario=name, policy=each, seed=seed, hardware=hardware, quick=quick)
+        for name in names
+        for each in sorted(policies, key=lambda one: one not in LONGEST_FIRST)
+    ]
+    trials: dict[str, dict[PolicyName, Trial]] = {name: {} for name in names}
+    with _progress(console, total=len(tasks)) as progress, _workers(jobs) as pool:
+        for future in as_completed([pool.submit(run, task) for task in tasks]):
+            trial = future.result()
+            trials[trial.task.scenario][trial.task.policy] = trial
+            progress.advance(progress.task_ids[0])
+    report = {}
+    for name in names:
+        drawn = next(task for task in tasks if task.scenario == name).scenario_drawn()
+        played = {each: trials[name][each] for each in policies}
+        report[name] = figures_of(drawn, played)
+        console.print(tabled(drawn, played))
+        if plots:
+            try:
+                plotted(drawn, played, folder=output)
+            except ImportError:
+                console.print("no pictures: install the extra `report` (matplotlib)")
+                plots = False
+    path = write_result("closed_loop", {"quick": quick, "seed": seed, "scenarios": report}, folder=output)
+    console.print(f"figures: {path}")
+
+
+def _known(given: list[str] | None, *, of: Iterable[str], what: str) -> list[str]:
+    known = list(of)
+    for name in given or ():
+        if name not in known:
+            raise typer.BadParameter(f"there is no {what} {name!r}; there are {', '.join(known)}")
+    return list(dict.fromkeys(given or known))
+
+
+@contextmanager
+def _progress(console: Console, *, total: int) -> Iterator[Progress]:
+    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as bar:
+        bar.add_task("runs", total=total)
+        yield bar
+
+
+def _workers(jobs: int) -> ProcessPoolExecutor:
+    # Fresh processes: forking one with threads of numpy in it is undefined.
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+
+
+def run_command() -> None:
+    """Run `main` with the arguments of this process."""
+    typer.run(main)
