@@ -7,6 +7,8 @@ from vllm_autotuner.cli.diagnose import EXAMPLES as DIAGNOSE_EXAMPLES
 from vllm_autotuner.cli.diagnose import DiagnoseCommand, diagnose
 from vllm_autotuner.cli.explain import EXAMPLES as EXPLAIN_EXAMPLES
 from vllm_autotuner.cli.explain import explain
+from vllm_autotuner.cli.record import EXAMPLES as RECORD_EXAMPLES
+from vllm_autotuner.cli.record import record
 from vllm_autotuner.cli.run import EXAMPLES as RUN_EXAMPLES
 from vllm_autotuner.cli.run import run
 from vllm_autotuner.cli.simulate import EXAMPLES as SIMULATE_EXAMPLES
@@ -30,6 +32,7 @@ def _root() -> None:
 app.command()(crd)
 app.command(cls=DiagnoseCommand, epilog=DIAGNOSE_EXAMPLES)(diagnose)
 app.command(epilog=EXPLAIN_EXAMPLES)(explain)
+app.command(epilog=RECORD_EXAMPLES)(record)
 app.command(epilog=RUN_EXAMPLES)(run)
 app.command(epilog=SIMULATE_EXAMPLES)(simulate)
 

@@ -20,7 +20,16 @@ from vllm_autotuner.observation.exposition import Sample, read_samples
 from vllm_autotuner.observation.prometheus import PageReader, refuse_unusable_url
 from vllm_autotuner.observation.recording import Recording
 
-__all__ = ["Clock", "Sampler", "ScrapeTarget", "Scraped", "sample_engines", "sampled_into", "scrape_targets"]
+__all__ = [
+    "Clock",
+    "Received",
+    "Sampler",
+    "ScrapeTarget",
+    "Scraped",
+    "sample_engines",
+    "sampled_into",
+    "scrape_targets",
+]
 
 SCRAPE_TIMEOUT: Final = timedelta(seconds=5)
 """A page that takes longer is a failed scrape. vLLM answers in milliseconds unless its event loop is stuck."""
