@@ -111,7 +111,21 @@ def test_only_the_proposed_knob_moves(knob: Knob, changed: EngineKnobs) -> None:
     assert with_value(EngineKnobs(), replace(PROPOSAL, knob=knob, value=4)) == changed
 
 
-@pytest.mark.parametrize("knob", [Knob.REPLICAS, Knob.KV_CACHE_DTYPE])
-def test_what_is_no_number_of_the_engine_is_refused(knob: Knob) -> None:
-    with pytest.raises(ValueError, match="is not a number of the engine"):
-        with_value(EngineKnobs(), replace(PROPOSAL, knob=knob))
+def test_the_kv_type_is_a_word() -> None:
+    assert with_value(EngineKnobs(), replace(PROPOSAL, knob=Knob.KV_CACHE_DTYPE, value="fp8")) == EngineKnobs(
+        kv_cache_dtype="fp8"
+    )
+
+
+def test_replicas_are_no_setting_of_the_engine() -> None:
+    with pytest.raises(ValueError, match="replicas are not a setting"):
+        with_value(EngineKnobs(), replace(PROPOSAL, knob=Knob.REPLICAS))
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [(Knob.KV_CACHE_DTYPE, 4), (Knob.MAX_NUM_SEQS, "fp8"), (Knob.TENSOR_PARALLEL_SIZE, 0), (Knob.MAX_MODEL_LEN, 0)],
+)
+def test_a_value_of_another_kind_never_reaches_a_status(knob: Knob, value: int | str) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        with_value(EngineKnobs(), replace(PROPOSAL, knob=knob, value=value))

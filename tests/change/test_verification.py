@@ -6,7 +6,8 @@ import pytest
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided, Witness, verify
-from vllm_autotuner.engine.flags import EngineFlags
+from vllm_autotuner.engine.flags import EngineFlags, flags_from
+from vllm_autotuner.observation.observation import KVPool
 
 WANTED = EngineKnobs(max_num_seqs=96, max_model_len=4096, kv_cache_dtype="fp8", tensor_parallel_size=2)
 FLAGS = EngineFlags(max_num_seqs=96, max_model_len=4096, kv_cache_dtype="fp8", tensor_parallel_size=2)
@@ -87,3 +88,29 @@ def test_each_knob_of_the_engine_is_compared(knob: Knob) -> None:
     assert isinstance(verify(knob, WANTED, witnesses=[witness()]), Confirmed)
     assert isinstance(verify(knob, WANTED, witnesses=[witness(started=EngineFlags())]), NotEffective)
     assert isinstance(verify(knob, EngineKnobs(), witnesses=[witness()]), NotEffective)
+
+
+@pytest.mark.parametrize(
+    ("knob", "wanted", "pool", "agrees"),
+    [
+        pytest.param(Knob.KV_CACHE_DTYPE, {"kv_cache_dtype": "fp8"}, KVPool(cache_dtype="fp8_e4m3"), True, id="fp8"),
+        pytest.param(Knob.KV_CACHE_DTYPE, {"kv_cache_dtype": "fp8"}, KVPool(cache_dtype="auto"), False, id="not fp8"),
+        pytest.param(
+            Knob.KV_CACHE_DTYPE, {"kv_cache_dtype": "bfloat16"}, KVPool(cache_dtype="fp8"), False, id="still fp8"
+        ),
+        pytest.param(
+            Knob.KV_CACHE_DTYPE, {"kv_cache_dtype": "auto"}, KVPool(cache_dtype="fp8"), True, id="auto is the model's"
+        ),
+        pytest.param(Knob.KV_CACHE_DTYPE, {"kv_cache_dtype": "fp8"}, KVPool(), True, id="not exported"),
+        pytest.param(Knob.MAX_MODEL_LEN, {"max_model_len": 4096}, KVPool(max_model_len=4100), True, id="rounded"),
+        pytest.param(Knob.MAX_MODEL_LEN, {"max_model_len": 4096}, KVPool(max_model_len=8192), False, id="as before"),
+        pytest.param(Knob.MAX_NUM_SEQS, {"max_num_seqs": 96}, KVPool(max_model_len=8192), True, id="not about seats"),
+    ],
+)
+def test_what_the_engine_exports_is_a_witness(
+    knob: Knob, wanted: dict[str, object], pool: KVPool, agrees: bool
+) -> None:
+    flags = flags_from(wanted)
+    given = Witness(pod="chat-0", asked=flags, started_with=flags, pool=pool)
+    found = verify(knob, EngineKnobs.model_validate(wanted), witnesses=[given])
+    assert isinstance(found, Confirmed if agrees else NotEffective)

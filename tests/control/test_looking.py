@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
+from tests.builders import observation
 from tests.control.cluster_model import Load, engine_series
 from tests.control.objects import deployment_object, pod_object
 from tests.workload.services import service
@@ -195,7 +196,7 @@ SAYS_8 = "INFO [api_utils.py:286] non-default args: {'model': 'example/tiny', 'm
 
 async def verified(*pods: PodView, logs: Logs, status: dict[str, Any] | None = None) -> object:
     given = service(status=VERIFYING if status is None else status)
-    return await verification_of(given, pods, cluster=cluster(logs))
+    return await verification_of(given, pods, cluster=cluster(logs), observation=observation())
 
 
 async def test_the_start_up_log_confirms() -> None:

@@ -21,6 +21,14 @@ from vllm_autotuner.planning.proposal import Proposal
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 BOUNDED = {"tuning.mode": "Automatic", "tuning.maxNumSeqs": {"min": 16, "max": 256}}
+LISTED = {
+    "tuning.tensorParallelSize": {"allowed": [1, 2]},
+    "tuning.kvCacheDtype": {"allowed": ["auto", "fp8"]},
+    "tuning.maxModelLen": {"min": 4096, "max": 8192},
+    "engine.tensorParallelSize": ...,
+    "engine.kvCacheDtype": ...,
+    "engine.maxModelLen": ...,
+}
 SCALED = {"replicas": ..., "scaling": {"minReplicas": 1, "maxReplicas": 4}}
 CHANGE = {
     "id": "c1",
@@ -169,12 +177,33 @@ CASES = (
         kind=Deny,
         says="5 is outside spec.scaling (1 to 4)",
     ),
+    *(
+        Case(id=f"{value} is listed", link=chain.inside_bounds, spec=LISTED, proposal={"knob": knob, "value": value})
+        for knob, value in ((Knob.TENSOR_PARALLEL_SIZE, 2), (Knob.KV_CACHE_DTYPE, "fp8"), (Knob.MAX_MODEL_LEN, 8192))
+    ),
+    *(
+        Case(
+            id=f"{value} is not listed",
+            link=chain.inside_bounds,
+            spec=LISTED,
+            proposal={"knob": knob, "value": value},
+            reason=HoldReason.OUT_OF_BOUNDS,
+            kind=Deny,
+            says=f"{value} is outside spec.tuning.{knob.value}",
+        )
+        for knob, value in (
+            (Knob.TENSOR_PARALLEL_SIZE, 4),
+            (Knob.KV_CACHE_DTYPE, "fp8_e5m2"),
+            (Knob.MAX_MODEL_LEN, 8193),
+            (Knob.MAX_MODEL_LEN, "fp8"),
+        )
+    ),
     Case(
-        id="a knob that this version cannot change is recommended only",
-        link=chain.inside_bounds,
-        proposal={"knob": Knob.TENSOR_PARALLEL_SIZE, "value": 4},
-        reason=HoldReason.UNSUPPORTED,
-        says="tensorParallelSize is recommended only",
+        id="a knob without bounds is not ours, whatever the proposal says",
+        link=chain.may_be_applied,
+        proposal={"knob": Knob.KV_CACHE_DTYPE, "value": "fp8"},
+        reason=HoldReason.RECOMMEND_ONLY,
+        says="kvCacheDtype has no bounds",
     ),
     Case(id="the strategy is left to us", link=chain.strategy_supported),
     Case(id="in place was asked for", link=chain.strategy_supported, spec={"tuning.strategy": {"type": "InPlace"}}),

@@ -62,7 +62,7 @@ def test_past_the_knee_only_fewer_seats_are_asked_for() -> None:
     slow = with_steps(SLOW, line(16, 32, 64, 128, base=0.010, per_sequence=0.0008))
     found = plan(situation(slow, scale=scaling()))
     assert found.proposal is not None
-    assert (found.proposal.knob, found.proposal.value < 64) == (Knob.MAX_NUM_SEQS, True)
+    assert (found.proposal.knob, found.proposal.count < 64) == (Knob.MAX_NUM_SEQS, True)
     stuck = with_steps(SLOW, line(16, 32, 64, base=0.06, per_sequence=0.0003))
     assert plan(situation(stuck, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling())).proposal is None
 

@@ -61,23 +61,23 @@ def test_no_proposal_leaves_the_bounds_or_the_step_limit(given: Situation) -> No
     if proposal is None:
         return
     if proposal.knob is Knob.REPLICAS:
-        assert proposal.value == given.replicas + 1
-        assert given.scaling is None or proposal.value <= given.scaling.max_replicas
+        assert proposal.count == given.replicas + 1
+        assert given.scaling is None or proposal.count <= given.scaling.max_replicas
         assert (given.scaling is None) == bool(proposal.recommend_only)
         return
     limits = given.tuning.max_num_seqs
     assert (limits is None) == bool(proposal.recommend_only)
-    assert limits is None or limits.min <= proposal.value <= limits.max
+    assert limits is None or limits.min <= proposal.count <= limits.max
     moments = [moment for one in given.observation.engines for moment in one.moments]
     if given.diagnosis.primary is DiagnosisClass.CONCURRENCY_CAPPED:
         seats = given.knobs.max_num_seqs or max(1, round(max(moment.running for moment in moments)))
-        assert seats < proposal.value <= seats * LARGEST_STEP
-        assert not any(seats < failed <= proposal.value for failed in given.failed_seats)
+        assert seats < proposal.count <= seats * LARGEST_STEP
+        assert not any(seats < failed <= proposal.count for failed in given.failed_seats)
     else:
         levels = [sorted(moment.running for moment in one.moments) for one in given.observation.engines]
         batch = max(level[min(len(level) - 1, round(0.9 * len(level)))] for level in levels)
-        assert math.ceil(batch / LARGEST_STEP) <= proposal.value < batch
-        assert not any(proposal.value <= failed < batch for failed in given.failed_seats)
+        assert math.ceil(batch / LARGEST_STEP) <= proposal.count < batch
+        assert not any(proposal.count <= failed < batch for failed in given.failed_seats)
 
 
 @settings(max_examples=50)

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable
 from datetime import datetime
-from typing import assert_never
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import VLLMService
@@ -51,15 +50,9 @@ def begin(
 
 
 def with_value(knobs: EngineKnobs, proposal: Proposal) -> EngineKnobs:
-    """The knobs with the proposed value. Raises ValueError for replicas: those are not a setting of the engine."""
-    match proposal.knob:
-        case Knob.MAX_NUM_SEQS:
-            return knobs.model_copy(update={"max_num_seqs": proposal.value})
-        case Knob.MAX_MODEL_LEN:
-            return knobs.model_copy(update={"max_model_len": proposal.value})
-        case Knob.TENSOR_PARALLEL_SIZE:
-            return knobs.model_copy(update={"tensor_parallel_size": proposal.value})
-        case Knob.KV_CACHE_DTYPE | Knob.REPLICAS:
-            raise ValueError(f"{proposal.knob.value} is not a number of the engine")
-        case unreachable:
-            assert_never(unreachable)
+    """The knobs with the proposed value. Raises ValueError for replicas, and for a value that is none of the knob's."""
+    if proposal.knob is Knob.REPLICAS:
+        raise ValueError("replicas are not a setting of the engine")
+    # By the names of the API, which are the values of `Knob`. Validated, unlike `model_copy`: what is written to status
+    # must be readable again.
+    return EngineKnobs.model_validate({**knobs.model_dump(), proposal.knob.value: proposal.value})

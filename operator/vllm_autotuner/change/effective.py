@@ -8,6 +8,7 @@ bounds that no longer hold them.
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import ChangeState, Source, VLLMServiceStatus
+from vllm_autotuner.planning.bounds import void
 
 __all__ = ["effective_knobs", "is_tuned", "serving_knobs", "settled_knobs", "spec_knobs"]
 
@@ -19,12 +20,11 @@ def spec_knobs(spec: VLLMServiceSpec) -> EngineKnobs:
 
 def is_tuned(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> bool:
     """Whether tuned values are in force: their basis still stands, and the user's bounds still hold them."""
-    effective, bounds = status.effective, spec.tuning.max_num_seqs
+    effective = status.effective
     if effective is None or effective.source is not Source.TUNED or effective.basis != spec_knobs(spec):
         return False
-    seats = effective.max_num_seqs
     # Without bounds nothing more is changed; what was found inside the earlier ones stays.
-    return bounds is None or seats is None or bounds.min <= seats <= bounds.max
+    return not void(effective.knobs, tuning=spec.tuning)
 
 
 def settled_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKnobs:

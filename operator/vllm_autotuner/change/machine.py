@@ -187,6 +187,7 @@ def _analyze(change: ActiveChange, world: World) -> Step:
         bad=analysis.windows_bad,
         before=change.baseline,
         targets=world.targets,
+        gpus=(change.from_.tensor_parallel_size or 1, change.to.tensor_parallel_size or 1),
     )
     match judgement:
         case Judgement.KEEP:

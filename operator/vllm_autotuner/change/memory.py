@@ -23,7 +23,7 @@ from vllm_autotuner.api.status import (
 from vllm_autotuner.change.machine import Ending
 from vllm_autotuner.guardrails.chain import BUDGET_WINDOW
 
-__all__ = ["environment_of", "failed_seats", "remembered", "spent"]
+__all__ = ["environment_of", "failed_seats", "failed_values", "remembered", "spent"]
 
 FIRST_RETRY: Final = timedelta(days=1)
 """A harmful candidate is left alone for a day: it sees one daily peak on the old configuration. Our choice."""
@@ -50,17 +50,20 @@ def environment_of(spec: VLLMServiceSpec) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
-def failed_seats(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: datetime) -> tuple[int, ...]:
-    """Values of max-num-seqs that were rolled back in this environment and rest until later."""
+def failed_values(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: datetime) -> tuple[tuple[str, str], ...]:
+    """Knobs and values that were rolled back in this environment and rest until later."""
     environment = environment_of(spec)
     return tuple(
-        int(entry.value)
+        (entry.knob, entry.value)
         for entry in status.failure_memory
-        if entry.knob == Knob.MAX_NUM_SEQS
-        and entry.environment == environment
-        and entry.value.isdecimal()
-        and (entry.retry_after is None or now < entry.retry_after)
+        if entry.environment == environment and (entry.retry_after is None or now < entry.retry_after)
     )
+
+
+def failed_seats(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: datetime) -> tuple[int, ...]:
+    """Values of max-num-seqs among them."""
+    failed = failed_values(spec, status, now=now)
+    return tuple(int(value) for knob, value in failed if knob == Knob.MAX_NUM_SEQS and value.isdecimal())
 
 
 def spent(budget: BudgetStatus | None, *, now: datetime) -> BudgetStatus:

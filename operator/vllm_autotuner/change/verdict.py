@@ -87,14 +87,23 @@ def judge_window(
 
 
 def conclude(
-    measurements: Sequence[Measurement], *, good: int, bad: int, before: Measurement | None, targets: Targets
+    measurements: Sequence[Measurement],
+    *,
+    good: int,
+    bad: int,
+    before: Measurement | None,
+    targets: Targets,
+    gpus: tuple[int, int] = (1, 1),
 ) -> Judgement:
-    """Keep only what most windows call good *and* what is better on the whole than the baseline."""
+    """Keep only what most windows call good *and* what is better on the whole than the baseline.
+
+    `gpus`: of one replica, before and after. The same replicas serve on both sides of a change in place.
+    """
     if bad > 0 and bad >= good:
         return Judgement.REVERT
     if before is None or good < FEWEST_WINDOWS:
         return Judgement.INCONCLUSIVE
-    sides = {"before": _effect([before]), "after": _effect(measurements)}
+    sides = {"before": _effect([before], gpus=gpus[0]), "after": _effect(measurements, gpus=gpus[1])}
     known = {name: effect for name, effect in sides.items() if effect is not None}
     if len(known) < len(sides):
         return Judgement.INCONCLUSIVE
@@ -111,14 +120,13 @@ def _helped(before: float, after: float, target: Target) -> bool:
     return after < before * (1 - NOISE) or (after <= target.seconds < before)
 
 
-def _effect(measurements: Sequence[Measurement]) -> Effect | None:
+def _effect(measurements: Sequence[Measurement], *, gpus: int) -> Effect | None:
     ttft = [m.ttft_seconds for m in measurements if m.ttft_seconds is not None]
     tpot = [m.tpot_seconds for m in measurements if m.tpot_seconds is not None]
     tokens = [m.tokens_per_second for m in measurements if m.tokens_per_second is not None]
     if not (ttft and tpot and tokens):
         return None
-    # The same replicas serve before and after: GPUs do not differ between the two sides of one change in place.
-    return Effect(ttft=median(ttft), tpot=median(tpot), tokens_per_second=median(tokens), gpus=1)
+    return Effect(ttft=median(ttft), tpot=median(tpot), tokens_per_second=median(tokens), gpus=gpus)
 
 
 def _rounded(value: float | None) -> float | None:

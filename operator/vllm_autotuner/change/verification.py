@@ -1,15 +1,18 @@
 """Does the running engine really have the value? Asked before any judgement: a change that did not happen is no result.
 
-Two witnesses per pod: its arguments (what was asked for) and the engine's own start-up line (what it understood). An
-entrypoint that overrides flags passes the first and fails the second.
+Three witnesses per pod: its arguments (what was asked for), the engine's own start-up line (what it understood) and,
+for the KV type and the longest sequence, what it exports of its cache. An entrypoint that overrides flags passes the
+first and fails the others.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.engine.flags import EngineFlags
+from vllm_autotuner.observation.observation import KVPool
+from vllm_autotuner.planning.bounds import value_of
 
 __all__ = ["Confirmed", "NotEffective", "Undecided", "Verification", "Witness", "verify"]
 
@@ -20,6 +23,10 @@ UNLISTED_DEFAULTS: Final[Mapping[Knob, tuple[int | str, ...]]] = {
 }
 
 
+LENGTH_ROUNDING: Final = 0.05
+"""Relative. The exported length is a quotient of two rounded figures; a step of this knob is larger. Our choice."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
     """What one ready pod says. None: not known (arguments not ours to read, log rotated or unreadable)."""
@@ -27,6 +34,8 @@ class Witness:
     pod: str
     asked: EngineFlags | None
     started_with: EngineFlags | None
+    pool: KVPool | None = None
+    """What it exports of its KV cache (`vllm:cache_config_info`); None: not scraped yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +66,13 @@ def verify(knob: Knob, wanted: EngineKnobs, *, witnesses: Sequence[Witness]) -> 
     """Compare what the pods say with the wanted value of one knob."""
     if not witnesses:
         return Undecided("no ready pod")
-    value = _of_knobs(knob, wanted)
+    value = value_of(knob, wanted)
     silent = []
     for witness in witnesses:
         if witness.asked is not None and (asked := _of_flags(knob, witness.asked)) != value:
             return NotEffective(f"{witness.pod} was asked for {knob.value}={asked}, not {value}")
+        if witness.pool is not None and (other := _exported_instead(knob, value, pool=witness.pool)) is not None:
+            return NotEffective(f"{witness.pod} exports {knob.value}={other}, not {value}")
         if witness.asked is None or witness.started_with is None:
             silent.append(witness.pod)
             continue
@@ -74,24 +85,20 @@ def verify(knob: Knob, wanted: EngineKnobs, *, witnesses: Sequence[Witness]) -> 
     return Confirmed(f"{len(witnesses)} pod(s) report {knob.value}={value} in their start-up log")
 
 
-def _of_knobs(knob: Knob, knobs: EngineKnobs) -> int | str | None:
-    match knob:
-        case Knob.MAX_NUM_SEQS:
-            return knobs.max_num_seqs
-        case Knob.MAX_MODEL_LEN:
-            return knobs.max_model_len
-        case Knob.KV_CACHE_DTYPE:
-            return knobs.kv_cache_dtype
-        case Knob.TENSOR_PARALLEL_SIZE:
-            return knobs.tensor_parallel_size
-        case Knob.REPLICAS:
-            return None
-        case unreachable:
-            assert_never(unreachable)
+def _exported_instead(knob: Knob, value: int | str | None, *, pool: KVPool) -> int | str | None:
+    """What the metrics say where they contradict the value; None where they agree, or say nothing about this knob.
+
+    `auto` may become fp8 by what the model's own files ask for, so only an explicit type can be contradicted.
+    """
+    if knob is Knob.KV_CACHE_DTYPE and isinstance(value, str) and value != "auto" and pool.cache_dtype is not None:
+        return pool.cache_dtype if pool.cache_dtype.startswith("fp8") != value.startswith("fp8") else None
+    if knob is Knob.MAX_MODEL_LEN and isinstance(value, int) and pool.max_model_len is not None:
+        return pool.max_model_len if abs(pool.max_model_len - value) > LENGTH_ROUNDING * value else None
+    return None
 
 
 def _of_flags(knob: Knob, flags: EngineFlags) -> int | str | None:
-    return _of_knobs(
+    return value_of(
         knob,
         EngineKnobs(
             max_num_seqs=flags.max_num_seqs,

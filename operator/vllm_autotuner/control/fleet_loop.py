@@ -171,11 +171,12 @@ class FleetLoop:
         pods = fleet.pods_of(key)
         deployment = fleet.deployments.get(key)
         now = context.wall()
+        observation = observed(self._sources.of(service, snapshots), pods, now=now)
         return Sight(
             service=service,
-            observation=observed(self._sources.of(service, snapshots), pods, now=now),
+            observation=observation,
             rollout=await rollout_of(deployment, pods, cluster=context.cluster),
-            verification=await verification_of(service, pods, cluster=context.cluster),
+            verification=await verification_of(service, pods, cluster=context.cluster, observation=observation),
             history=self._memories.of(service),
             hash_of=lambda knobs: hash_of(service, knobs),
             hash_version=RENDERING_VERSION,

@@ -6,6 +6,7 @@ verified, the end of a crashed start. Must not: write, or decide.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -109,13 +110,16 @@ async def _cause(pod: PodView, *, cluster: Cluster) -> str:
     return f"{pod.name} ended with exit code {code} {pod.restarts} time(s)"
 
 
-async def verification_of(service: VLLMService, pods: Sequence[PodView], *, cluster: Cluster) -> Verification:
+async def verification_of(
+    service: VLLMService, pods: Sequence[PodView], *, cluster: Cluster, observation: Observation
+) -> Verification:
     """What the running engines say about the value under test; asked only while a change waits for the answer."""
     change = service.status.active_change
     if change is None or change.state is not ChangeState.VERIFYING:
         return Undecided("nothing to verify")
     serving = [pod for pod in pods if pod.ready and not pod.deleting and pod.config_hash == change.to.config_hash]
-    witnesses = [await _witness(pod, cluster=cluster) for pod in serving]
+    pools = {engine.key.pod: engine.pool for engine in observation.engines}
+    witnesses = [replace(await _witness(pod, cluster=cluster), pool=pools.get(pod.name)) for pod in serving]
     return verify(Knob(change.knob), change.to.knobs, witnesses=witnesses)
 
 

@@ -36,7 +36,7 @@ from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.guardrails.chain import Allow, Deny, Hold, circuit_is_open, strictest
 from vllm_autotuner.planning.proposal import Proposal
 
-__all__ = ["described", "recommended", "still_says"]
+__all__ = ["described", "recommended", "still_says", "value_said"]
 
 SAME_RECOMMENDATION: Final = 0.2
 """A value that moved by less than this share is still the same recommendation: a new id for each tick would write each
@@ -79,13 +79,20 @@ def still_says(standing: Recommendation, proposal: Proposal) -> bool:
     """Whether a proposal is the recommendation that stands: same knob, same start, and about the same value."""
     if standing.knob != proposal.knob.value or standing.current != _text(proposal.current):
         return False
-    if not standing.recommended.isdecimal():
-        return False
-    value = int(standing.recommended)
-    return abs(value - proposal.value) <= SAME_RECOMMENDATION * value
+    said, value = value_said(standing), proposal.value
+    if not isinstance(said, int) or not isinstance(value, int):
+        return said == value
+    return abs(said - value) <= SAME_RECOMMENDATION * said
 
 
-def _text(value: int | None) -> str | None:
+def value_said(standing: Recommendation) -> int | str:
+    """The recommended value as the knob's own kind: a person may have edited the status."""
+    # Other scripts have decimals too, and int() reads them: what we write is ASCII.
+    text = standing.recommended
+    return int(text) if text.isascii() and text.isdecimal() else text
+
+
+def _text(value: int | str | None) -> str | None:
     return None if value is None else str(value)
 
 

@@ -23,12 +23,13 @@ from vllm_autotuner.change.effective import is_tuned, serving_knobs, settled_kno
 from vllm_autotuner.change.machine import Ending, World, advance
 from vllm_autotuner.change.memory import failed_seats, remembered, spent
 from vllm_autotuner.change.verdict import is_baseline, measure
-from vllm_autotuner.control.reporting import described, recommended, still_says
+from vllm_autotuner.control.reporting import described, recommended, still_says, value_said
 from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
 from vllm_autotuner.diagnosis.objectives import Targets, targets_of
 from vllm_autotuner.guardrails.chain import Context, objections
+from vllm_autotuner.planning.bounds import opted_in, outside, value_of
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -131,9 +132,14 @@ def _abort(change: ActiveChange, sight: Sight) -> str:
     tuning = sight.service.spec.tuning
     if tuning.mode not in (Mode.AUTOMATIC, Mode.APPROVE):
         return f"spec.tuning.mode became {tuning.mode.value}"
-    bounds, seats = tuning.max_num_seqs, change.to.max_num_seqs
-    allowed = bounds is not None and seats is not None and bounds.min <= seats <= bounds.max
-    return "" if allowed else "spec.tuning.maxNumSeqs no longer allows the value"
+    try:
+        knob = Knob(change.knob)
+    except ValueError:
+        return f"{change.knob} is no knob of this version"
+    value = value_of(knob, change.to.knobs)
+    if opted_in(knob, tuning=tuning, scaling=None) and not outside(knob, value, tuning=tuning, scaling=None):
+        return ""
+    return f"spec.tuning.{knob.value} no longer allows the value"
 
 
 def _effective(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
@@ -206,7 +212,7 @@ def _ideas(
     if proposal is not None and standing is not None and sight.approved and standing.id == sight.approved:
         approved = still_says(standing, proposal)
         # A person approved the value that was shown, not its latest neighbour.
-        proposal = replace(proposal, value=int(standing.recommended)) if approved else proposal
+        proposal = replace(proposal, value=value_said(standing)) if approved else proposal
     context = Context(
         now=sight.now,
         spec=spec,
@@ -231,7 +237,7 @@ def _ideas(
     if spec.scaling is None or replicas is None:
         return status, desired
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
-        return _with_replicas(status, proposal.value), proposal.value
+        return _with_replicas(status, proposal.count), proposal.count
     if not scales:
         return status, desired
     scale = desired_replicas(

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode, StrategyType, VLLMServiceSpec
 from vllm_autotuner.api.status import Circuit, CircuitState, Confidence, VLLMServiceStatus
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.reasons import HoldReason
+from vllm_autotuner.planning.bounds import opted_in, outside
 from vllm_autotuner.planning.proposal import Proposal
 
 __all__ = [
@@ -101,10 +101,12 @@ def not_paused(proposal: Proposal, context: Context) -> Answer:
 
 
 def may_be_applied(proposal: Proposal, context: Context) -> Answer:
-    """A knob without bounds is recommended only."""
-    if proposal.recommend_only:
-        return Hold(reason=HoldReason.RECOMMEND_ONLY, message=f"recommended only: {proposal.recommend_only}")
-    return Allow()
+    """A knob without bounds is recommended only, whatever the proposal says of itself."""
+    tuning, scaling = context.spec.tuning, context.spec.scaling
+    why = proposal.recommend_only
+    if not why and not opted_in(proposal.knob, tuning=tuning, scaling=scaling):
+        why = f"{proposal.knob.value} has no bounds"
+    return Hold(reason=HoldReason.RECOMMEND_ONLY, message=f"recommended only: {why}") if why else Allow()
 
 
 def strategy_supported(proposal: Proposal, context: Context) -> Answer:
@@ -203,20 +205,9 @@ def watched_long_enough(proposal: Proposal, context: Context) -> Answer:
 
 def inside_bounds(proposal: Proposal, context: Context) -> Answer:
     """Every value within the user's bounds, checked once more on the way out (G05)."""
-    match proposal.knob:
-        case Knob.MAX_NUM_SEQS:
-            bounds = context.spec.tuning.max_num_seqs
-            if bounds is not None and not bounds.min <= proposal.value <= bounds.max:
-                message = f"{proposal.value} is outside spec.tuning.maxNumSeqs ({bounds.min} to {bounds.max})"
-                return Deny(reason=HoldReason.OUT_OF_BOUNDS, message=message)
-        case Knob.REPLICAS:
-            scaling = context.spec.scaling
-            if scaling is not None and not scaling.min_replicas <= proposal.value <= scaling.max_replicas:
-                message = f"{proposal.value} is outside spec.scaling ({scaling.min_replicas} to {scaling.max_replicas})"
-                return Deny(reason=HoldReason.OUT_OF_BOUNDS, message=message)
-        case _:
-            message = f"{proposal.knob.value} is recommended only in this version"
-            return Hold(reason=HoldReason.UNSUPPORTED, message=message)
+    spec = context.spec
+    if message := outside(proposal.knob, proposal.value, tuning=spec.tuning, scaling=spec.scaling):
+        return Deny(reason=HoldReason.OUT_OF_BOUNDS, message=message)
     return Allow()
 
 

@@ -26,9 +26,9 @@ class Proposal:
     """One knob, one new value, and why."""
 
     knob: Knob
-    current: int | None
+    current: int | str | None
     """None: the engine's default."""
-    value: int
+    value: int | str
     target: ChangeTarget
     """What it is meant to improve, and is judged by."""
     reason: str
@@ -39,3 +39,10 @@ class Proposal:
     """Why this may be recommended, but not applied; empty when it may."""
     extra_replicas: int = 0
     """Replicas that it adds: what it costs."""
+
+    @property
+    def count(self) -> int:
+        """The value of a knob that is counted. Raises ValueError for one that is a word."""
+        if isinstance(self.value, str):
+            raise ValueError(f"{self.knob.value} is no number")
+        return self.value
