@@ -150,9 +150,7 @@ def _at_ease(dice: random.Random, *, truth: str) -> Scene:
     batch = dice.uniform(4, 16)
     tokens = ROOM * 2 * batch * mix.at_most
     config = _config(dice, law, seats=dice.choice((64, 128, 256)), tokens=tokens, longest=8192)
-    return Scene(
-        truth=truth, config=config, stages=(Stage(start=0.0, rate=_rate(law, mix, batch=batch), mix=mix),)
-    )
+    return Scene(truth=truth, config=config, stages=(Stage(start=0.0, rate=_rate(law, mix, batch=batch), mix=mix),))
 
 
 def _healthy(dice: random.Random) -> Scene:

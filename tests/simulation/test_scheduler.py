@@ -79,6 +79,29 @@ def test_an_exhausted_pool_preempts_and_its_gauge_dips_although_a_queue_stands()
     assert mean(engine.metrics.request_prefill_time) < 0.1
 
 
+def test_who_came_within_the_step_that_just_ended_is_not_in_the_waiting_gauge() -> None:
+    """vLLM takes new requests in between two steps, and counts its queue at the end of one."""
+    engine = SimulatedEngine(config(max_num_seqs=2))
+    engine.submit(request(output=50))
+    end = engine.next_step_end
+    assert end is not None
+    engine.submit(request(end / 2, output=50))
+    engine.submit(request(end / 2, output=50))
+    engine.advance(end)
+    assert engine.metrics.waiting == 0, "no scheduler has seen them"
+    following = engine.next_step_end
+    assert following is not None
+    engine.advance(following)
+    assert (engine.metrics.running, engine.metrics.waiting) == (2, 1), "one was admitted, for the other is no seat"
+
+
+def test_a_light_load_never_shows_a_queue() -> None:
+    engine = SimulatedEngine(config())
+    _, samples = play(engine, poisson(rate=8, seconds=60, prompt=(50, 200), output=(50, 150)), scrape_every=0.05)
+    assert len(samples) > 1000
+    assert max(waiting for _, _, waiting, _ in samples) == 0
+
+
 def test_preempted_work_is_in_no_token_counter() -> None:
     engine = SimulatedEngine(config(num_gpu_blocks=40, block_size=128, law=toy_law()))
     outcomes, _ = play(engine, poisson(rate=7, seconds=30, prompt=(250, 350), output=(350, 450)))

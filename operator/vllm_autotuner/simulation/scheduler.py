@@ -13,6 +13,7 @@ it may be, `advance` lets it pass in one piece or in many, and the results are t
 """
 
 import random
+from collections import deque
 from collections.abc import Iterable
 
 from vllm_autotuner.simulation.configuration import EngineConfig
@@ -57,6 +58,7 @@ class SimulatedEngine:
         self._run: StepRun | None = None
         self._jitter = (-1, 1.0)  # which `JITTER_STEPS`, and their factor
         self._submitted = 0
+        self._unseen: deque[float] = deque()  # when those came that no step has looked at yet
 
     @property
     def next_step_end(self) -> float | None:
@@ -121,7 +123,10 @@ class SimulatedEngine:
         self._waiting.add(sequence, now=request.arrival)
         if self._run is None or self._run.waits:
             self._plan(request.arrival)
-        elif self._has_seat:
+            return sequence
+        if sequence.ready_at <= request.arrival:
+            self._unseen.append(request.arrival)
+        if self._has_seat:
             # It may be admitted when the step under way ends, or when it is ready.
             self._run.cut_after(1)
             self._run.cut_before(max(sequence.ready_at, request.arrival))
@@ -156,7 +161,7 @@ class SimulatedEngine:
             if not run.waits:
                 self._let_pass(run, ended=ended)
             if ended < run.steps:
-                self._set_gauges()
+                self._set_gauges(begun=run.end_of(ended - 1))
                 # The next step is under way: its blocks are taken, but no gauge shows them before it ends.
                 self._pool.take(self._batch.blocks_for_step(0))
                 break
@@ -176,6 +181,7 @@ class SimulatedEngine:
 
     def _plan(self, at: float) -> None:
         """Decide what the next step computes, and how many steps may follow it unchanged."""
+        self._unseen.clear()
         self._run = None
         if not self._running and self._waiting.next(at) is None:
             self._wait_for_grammar(at)
@@ -209,7 +215,7 @@ class SimulatedEngine:
         if self._waiting:
             seconds = self._waiting.ready_after(at) - at
             self._run = StepRun(start=at, first=seconds, growth=0.0, steps=1, prefill=False, waits=True)
-            self._set_gauges()
+            self._set_gauges(begun=at)
 
     def _steps_ahead(self) -> int:
         """Return how many steps the batch stays as it is: until one ends, the pool is exhausted, or jitter changes.
@@ -375,12 +381,15 @@ class SimulatedEngine:
             # A step that only computed a part of a prompt has no output, so vLLM has no statistics of it.
             if tokens:
                 self.metrics.iteration_tokens.observe(prompt_tokens + tokens)
-        self._set_gauges()
+        self._set_gauges(begun=run.end_of(run.steps - 1))
 
-    def _set_gauges(self) -> None:
+    def _set_gauges(self, *, begun: float) -> None:
+        """Set the gauges at the end of a step that began at `begun`: who came since then, its scheduler never saw."""
+        while self._unseen and self._unseen[0] < begun:
+            self._unseen.popleft()
         metrics = self.metrics
         metrics.running = len(self._running)
-        metrics.waiting = len(self._waiting)
+        metrics.waiting = max(0, len(self._waiting) - len(self._unseen))
         metrics.deferred = self._waiting.deferred
         metrics.kv_usage = self._pool.usage
 
