@@ -35,6 +35,8 @@ from vllm_autotuner.cli.report_file import refuse_unwritable, write_report
 from vllm_autotuner.cli.report_plots import require_plots
 from vllm_autotuner.cli.sources import NoEngine, direct_scrape, source_name, source_of
 from vllm_autotuner.cli.terminal import answers, printable, remarks
+from vllm_autotuner.cli.watch import watch as watching
+from vllm_autotuner.cli.watch_view import view
 from vllm_autotuner.engine.flags import FlagError
 from vllm_autotuner.observation.errors import SourceError
 
@@ -51,15 +53,23 @@ Examples:
 
     vllm-autotuner diagnose --metrics http://localhost:8000 --for 60s --engine-args "--max-num-seqs 64"
 
-  A recording, with a timeline:
+  Live, all services of a Prometheus:
 
-    vllm-autotuner diagnose --recording incident.om.gz --every 30s --ttft 2s --tpot 50ms
+    vllm-autotuner diagnose --prometheus http://localhost:9090 --watch
+
+  A recording, with a timeline and a report to share:
+
+    vllm-autotuner diagnose --recording incident.om.gz --every 30s --ttft 2s --html report.html
 
   What held 90 seconds after its start, for a program:
 
     vllm-autotuner diagnose --recording incident.om.gz --at +90s --output json
 
-Exit codes: 0 evaluated, 1 error, 2 no data (nothing reports, or there is no vLLM engine).
+  A Prometheus that asks for a token and a tenant:
+
+    vllm-autotuner diagnose --prometheus https://mimir/prometheus --bearer-token-file token --org-id team-a
+
+Exit codes: 0 evaluated (or a watch was ended), 1 error, 2 no data (nothing reports, or there is no vLLM engine).
 """
 
 FAILED: Final = 1
@@ -160,6 +170,12 @@ def diagnose(
         Path | None,
         typer.Option(metavar="FILE", help="Write a report with plots: one file, no network. Needs the extra `report`."),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Look again and again at --prometheus or --metrics; Ctrl-C ends.")
+    ] = False,
+    refresh: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Between two looks of --watch. Default: 10s.")
+    ] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT", help="human or json.")] = "human",
     bearer_token_file: BearerTokenFile = None,
     basic_auth_user: BasicAuthUser = None,
@@ -228,6 +244,14 @@ def diagnose(
             service=service,
             service_label=service_label,
         )
+        if watch:
+            if html is not None or since is not None or at is not None or sample_for is not None:
+                raise CommandError("--watch goes on from now: leave out --html, --since, --at and --for")
+            with view(answers(), as_text=as_text) as show:
+                asyncio.run(watching(request, refresh=_refresh(refresh), show=show))
+            return
+        if refresh is not None:
+            raise CommandError("--refresh belongs to --watch")
         found = asyncio.run(answer(request))
         if html is not None:
             write_report(html, answer=found, source=source_name(request.source), knobs=request.subject.knobs)
@@ -240,6 +264,10 @@ def diagnose(
     _print(found, as_text=as_text)
     if all(report.blind for report in found.reports):
         raise typer.Exit(NO_DATA)
+
+
+def _refresh(text: str | None) -> float:
+    return duration_of("--refresh", text or "10s").total_seconds()
 
 
 def _back(since: str | None, *, reported: bool) -> float | None:

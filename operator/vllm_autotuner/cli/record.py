@@ -5,10 +5,7 @@ Must not: judge what it records.
 """
 
 import asyncio
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +30,7 @@ from vllm_autotuner.cli.access_options import (
 from vllm_autotuner.cli.diagnosis_request import duration_of
 from vllm_autotuner.cli.diagnosis_text import seconds
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.interruption import interrupted
 from vllm_autotuner.cli.report_file import refuse_unwritable
 from vllm_autotuner.cli.terminal import printable, progress, remarks
 from vllm_autotuner.observation.access import Access
@@ -184,7 +182,7 @@ async def recorded(plan: Plan, *, clock: Clock, reader: PageReader) -> bool:
 async def _sample(plan: Plan, *, spool: Spool, clock: Clock, reader: PageReader) -> tuple[Sampler, str]:
     """Sample into the spool; the text says why it ended before its time, empty when it did not."""
     step, until = plan.interval.total_seconds(), plan.duration.total_seconds()
-    with progress(remarks()) as bar, _interrupted() as stop:
+    with progress(remarks()) as bar, interrupted() as stop:
         task = bar.add_task("recording", total=(int(until / step) + 1) * len(plan.targets))
         sampler = Sampler(
             clock=clock,
@@ -210,19 +208,6 @@ async def _sample(plan: Plan, *, spool: Spool, clock: Clock, reader: PageReader)
         except RecordingFull as full:
             return sampler, f"stopped early ({full}); "
         return sampler, "stopped early; " if stop.is_set() else ""
-
-
-@contextmanager
-def _interrupted() -> Iterator[asyncio.Event]:
-    """An event that Ctrl-C and SIGTERM set, as long as this lasts; afterwards Ctrl-C ends the program again."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield stop
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
 
 
 def _into(spool: Spool, *, everything: bool) -> Received:
