@@ -20,6 +20,8 @@ from vllm_autotuner.cli.simulation_figures import figures_of
 from vllm_autotuner.cli.simulation_json import as_json, sweep_as_json
 from vllm_autotuner.cli.simulation_plot import check_plot, plot_run, plot_sweep
 from vllm_autotuner.cli.simulation_request import (
+    CHAT_OUTPUTS,
+    CHAT_PROMPTS,
     LENGTHS_HELP,
     LoadOptions,
     engine_flags,
@@ -60,9 +62,6 @@ Examples:
 """
 
 FAILED: Final = 1
-CHAT_PROMPTS: Final = "lognormal:p50=1020,p95=4083,max=14050"
-CHAT_OUTPUTS: Final = "lognormal:p50=129,p95=451,max=1000"
-"""A published hour of a chat service (Azure, 2023): medians, 95th percentiles and maxima."""
 
 
 def simulate(
@@ -112,11 +111,13 @@ def simulate(
         typer.Option(metavar="TIME", help="How long --clients think, on average.", rich_help_panel="Load"),
     ] = None,
     prompt_tokens: Annotated[
-        str, typer.Option(metavar="LENGTH", help=f"{LENGTHS_HELP}.", rich_help_panel="Load")
-    ] = CHAT_PROMPTS,
+        str | None,
+        typer.Option(metavar="LENGTH", help=f"{LENGTHS_HELP}. Default: {CHAT_PROMPTS}.", rich_help_panel="Load"),
+    ] = None,
     output_tokens: Annotated[
-        str, typer.Option(metavar="LENGTH", help="The same.", rich_help_panel="Load")
-    ] = CHAT_OUTPUTS,
+        str | None,
+        typer.Option(metavar="LENGTH", help=f"The same. Default: {CHAT_OUTPUTS}.", rich_help_panel="Load"),
+    ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(metavar="N", help="What clients send. Default: what they get.", rich_help_panel="Load"),

@@ -25,6 +25,9 @@ from vllm_autotuner.simulation.traces import RATE_COLUMNS, TraceError, columns_o
 from vllm_autotuner.simulation.traffic import ClosedLoop, Content, Mix, OpenLoop, Traffic
 
 __all__ = [
+    "CHAT_OUTPUTS",
+    "CHAT_PROMPTS",
+    "LENGTHS_HELP",
     "Load",
     "LoadOptions",
     "TrafficOf",
@@ -44,6 +47,9 @@ WEEK: Final = 7 * 86_400
 """Virtual seconds. More than a week asks for a plan of its own."""
 MOST_REPLICAS: Final = 64
 """Our choice: enough for any question that is about one service."""
+CHAT_PROMPTS: Final = "lognormal:p50=1020,p95=4083,max=14050"
+CHAT_OUTPUTS: Final = "lognormal:p50=129,p95=451,max=1000"
+"""A published hour of a chat service (Azure, 2023): medians, 95th percentiles and maxima."""
 LENGTHS_HELP: Final = "1000, uniform:100-500, lognormal:p50=1000,p95=4000 or trace:FILE"
 
 
@@ -62,8 +68,8 @@ class LoadOptions:
     rate: float | None
     clients: int | None
     trace: Path | None
-    prompt_tokens: str
-    output_tokens: str
+    prompt_tokens: str | None = None
+    output_tokens: str | None = None
     burstiness: float | None = None
     peak_to_trough: float | None = None
     think: str | None = None
@@ -140,8 +146,10 @@ def _traced(options: LoadOptions, path: Path) -> Load:
             f"{_lengths(options)}",
             lambda seed: OpenLoop(curve, content, burstiness=burstiness, seed=seed),
         )
-    if options.trace_model is not None or options.burstiness is not None:
-        raise CommandError("--trace-model and --burstiness belong to a trace of rates, this one holds requests")
+    if (options.trace_model, options.burstiness, options.prompt_tokens, options.output_tokens) != (None,) * 4:
+        raise CommandError(
+            f"{path} holds requests: --trace-model, --burstiness, --prompt-tokens and --output-tokens are for rates"
+        )
     trace = read_requests(path)
     factor = 1.0 if options.rate is None else options.rate / trace.rate
     if factor * len(trace.requests) < 1:
@@ -154,15 +162,19 @@ def _traced(options: LoadOptions, path: Path) -> Load:
 
 def _content(options: LoadOptions) -> Content:
     mix = Mix(
-        prompt=length_of("--prompt-tokens", options.prompt_tokens),
-        output=length_of("--output-tokens", options.output_tokens),
+        prompt=length_of("--prompt-tokens", options.prompt_tokens or CHAT_PROMPTS),
+        output=length_of("--output-tokens", options.output_tokens or CHAT_OUTPUTS),
         max_tokens=options.max_tokens,
     )
     return Content(mix)
 
 
 def _lengths(options: LoadOptions) -> str:
-    return f"prompts of {options.prompt_tokens} tokens, outputs of {options.output_tokens}"
+    if options.prompt_tokens is None and options.output_tokens is None:
+        return "prompts and outputs as in a measured chat"
+    return (
+        f"prompts of {options.prompt_tokens or CHAT_PROMPTS} tokens, outputs of {options.output_tokens or CHAT_OUTPUTS}"
+    )
 
 
 def length_of(option: str, text: str) -> Lengths:

@@ -1,0 +1,312 @@
+import builtins
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from vllm_autotuner.cli.app import app
+
+SHORT = ("--for", "3m", "--warm-up", "1m")
+STEADY = ("--prompt-tokens", "uniform:100-300", "--output-tokens", "uniform:50-150")
+TRACE = "arrival_s,input_tokens,output_tokens\n" + "".join(
+    f"{index / 4},{100 + index % 50},40\n" for index in range(400)
+)
+
+
+def run(*args: str) -> Result:
+    result = CliRunner().invoke(app, ["simulate", *args])
+    assert "Traceback" not in result.output
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def answered(*args: str) -> dict[str, Any]:
+    result = run(*args, *SHORT, "--output", "json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+# --- one service ------------------------------------------------------------------------------------------------------
+
+
+def test_prints_latencies_goodput_and_a_diagnosis() -> None:
+    result = run("--rate", "4", *STEADY, *SHORT)
+    assert result.exit_code == 0, result.output
+    for word in ("TTFT", "TPOT", "p99", "running", "waiting", "KV cache", "Goodput", "preemptions", "Diagnosis"):
+        assert word in result.stdout, word
+    assert "Healthy" in result.stdout
+
+
+def test_figures_fit_together() -> None:
+    found = answered("--rate", "4", *STEADY, "--engine-args", "--max-num-seqs 32")
+    assert found["engine"]["maxNumSeqs"] == 32
+    assert found["arrived"] == pytest.approx(4, rel=0.2)
+    assert found["answered"] == pytest.approx(found["arrived"], rel=0.05)
+    assert found["goodput"] == found["answered"]
+    assert found["outputTokens"] == pytest.approx(found["answered"] * 100, rel=0.1)
+    assert found["promptTokens"] == pytest.approx(found["arrived"] * 200, rel=0.1)
+    # Little's law: requests in service = rate * time in service, 100 tokens each.
+    assert found["running"]["mean"] == pytest.approx(found["answered"] * 100 * found["tpot"]["p50"], rel=0.3)
+    assert found["ttft"]["p50"] <= found["ttft"]["p95"] <= found["ttft"]["p99"]
+    assert found["failed"] == {}
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        pytest.param(["--rate", "2"], "Healthy", id="little to do"),
+        pytest.param(["--clients", "40", "--engine-args", "--max-num-seqs 8"], "ConcurrencyCapped", id="seats"),
+        pytest.param(
+            [
+                "--clients",
+                "120",
+                "--engine-args",
+                "--max-num-seqs 128 --num-gpu-blocks-override 600 --max-model-len 4k",
+            ],
+            "KVCacheSaturated",
+            id="KV cache",
+        ),
+        pytest.param(
+            ["--clients", "100", "--engine-args", "--max-num-seqs 128", "--tpot", "9ms"], "PastTPOTKnee", id="the knee"
+        ),
+    ],
+)
+def test_names_the_bottleneck_that_was_built_in(args: list[str], expected: str) -> None:
+    found = answered(*args, *STEADY)
+    assert found["diagnosis"]["class"] == expected
+    assert found["diagnosis"]["shares"][expected] > 0.5
+
+
+def test_a_seed_gives_the_same_answer_to_the_byte() -> None:
+    first, again, other = (run("--rate", "4", *STEADY, *SHORT, "-o", "json", "--seed", seed).stdout for seed in "112")
+    assert first == again != other
+
+
+def test_more_replicas_share_the_load() -> None:
+    one, two = (answered("--rate", "8", *STEADY, "--replicas", count) for count in "12")
+    assert two["gpus"] == 2
+    assert two["kvUsage"]["mean"] < 0.6 * one["kvUsage"]["mean"]
+    assert two["arrived"] == one["arrived"]
+
+
+def test_requests_that_are_too_long_are_counted_as_refused() -> None:
+    found = answered("--rate", "4", "--prompt-tokens", "uniform:900-1100", "--engine-args", "--max-model-len 1100")
+    assert found["failed"]["refused"] > 0
+    assert found["attainment"] < 1
+
+
+def test_a_queue_without_end_is_said_to_be_one() -> None:
+    found = answered("--rate", "40", *STEADY, "--engine-args", "--max-num-seqs 4")
+    assert [note["kind"] for note in found["notes"]][:1] == ["backlog"]
+    assert found["unanswered"] > 1000
+
+
+def test_what_was_not_measured_is_said() -> None:
+    found = answered("--rate", "2", *STEADY, "--engine-args", "-tp 2")
+    assert [note["kind"] for note in found["notes"]] == ["tensor-parallel-size"]
+
+
+# --- loads ------------------------------------------------------------------------------------------------------------
+
+
+def test_clients_think() -> None:
+    found = answered("--clients", "30", "--think", "5s", *STEADY)
+    # Each asks once in 5 s of thinking and about 1 s of answer.
+    assert found["arrived"] == pytest.approx(30 / 6, rel=0.15)
+
+
+def test_a_trace_of_requests_is_played_and_scaled(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv.gz"
+    path.write_bytes(gzip.compress(TRACE.encode()))
+    plain, more = answered("--trace", str(path)), answered("--trace", str(path), "--rate", "6")
+    assert plain["arrived"] == pytest.approx(4, rel=0.02)
+    assert plain["outputTokens"] == pytest.approx(4 * 40, rel=0.02)
+    assert more["arrived"] == pytest.approx(6, rel=0.1)
+
+
+def test_rates_over_days_are_scaled_to_the_rate_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "rates.csv"
+    path.write_text(
+        "category,model,window_start_s,total_rps\nchat,m,0,100\nchat,m,60,500\nchat,m,120,0\nchat,m,180,300\n"
+    )
+    found = answered("--trace", str(path), "--trace-model", "chat/m", "--rate", "6", "--burstiness", "0", *STEADY)
+    # The means of minutes 1 to 3 are 500, a bridge to 300, and 300, of 300 on average.
+    assert found["arrived"] == pytest.approx(6 * (500 + 400 + 300) / 3 / 300, rel=0.02)
+
+
+def test_lengths_may_come_from_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text(TRACE)
+    found = answered("--rate", "4", "--prompt-tokens", f"trace:{path}", "--output-tokens", f"trace:{path}")
+    assert found["outputTokens"] == pytest.approx(40 * found["answered"], rel=0.03)
+
+
+# --- sweeps -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_has_a_row_for_each_value_its_best_and_its_knee() -> None:
+    found = answered("--clients", "150", "--think", "2s", *STEADY, "--sweep", "maxNumSeqs=8..128", "--tpot", "9ms")
+    assert [row["value"] for row in found["rows"]] == [8, 16, 32, 64, 128]
+    tpot = [row["result"]["tpotAtObjective"] for row in found["rows"]]
+    assert tpot == sorted(tpot)
+    goodput = {row["value"]: row["result"]["goodput"] for row in found["rows"]}
+    assert goodput[found["best"]] >= 0.98 * max(goodput.values())
+    # Where the knee says that tokens come in time on average, they do; and half as many again are too many.
+    for factor, slower in ((1.0, False), (1.5, True)):
+        seats = int(found["knee"] * factor)
+        there = answered("--clients", str(2 * seats), *STEADY, "--engine-args", f"--max-num-seqs {seats}")
+        assert there["running"]["mean"] > 0.95 * seats
+        assert (there["tpot"]["p50"] > 0.009 * 1.05) is slower
+
+
+def test_a_value_that_the_engine_refuses_is_a_row() -> None:
+    found = answered("--rate", "2", *STEADY, "--sweep", "tensorParallelSize=1,3")
+    assert found["rows"][0]["result"]["engine"]["tensorParallelSize"] == 1
+    assert found["rows"][1]["result"] is None
+    assert "must be divisible by tensor parallel size (3)" in found["rows"][1]["refusal"]
+    result = run("--rate", "2", *STEADY, *SHORT, "--sweep", "tensorParallelSize=1,3")
+    assert "tensorParallelSize 3 does not start: Total number of attention heads (32)" in result.stdout.replace(
+        "\n", " "
+    )
+
+
+@pytest.mark.parametrize(
+    ("sweep", "name", "expected"),
+    [
+        pytest.param("kvCacheDtype=auto,fp8", "kvCacheDtype", ["auto", "fp8"], id="dtypes"),
+        pytest.param("max-model-len=4096,2048", "maxModelLen", [2048, 4096], id="the flag's spelling"),
+        pytest.param("maxNumSeqs=8..20", "maxNumSeqs", [8, 16, 20], id="a range ends with its end"),
+        pytest.param("maxNumSeqs=8", "maxNumSeqs", [8], id="a single value"),
+    ],
+)
+def test_every_engine_knob_can_be_swept(sweep: str, name: str, expected: list[int | str]) -> None:
+    found = answered("--rate", "1", *STEADY, "--sweep", sweep)
+    assert [row["result"]["engine"][name] for row in found["rows"]] == expected
+
+
+def test_replicas_can_be_swept() -> None:
+    found = answered("--rate", "4", *STEADY, "--sweep", "replicas=1,2")
+    assert [row["result"]["gpus"] for row in found["rows"]] == [1, 2]
+
+
+# --- plots ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "begins"), [("run.png", b"\x89PNG"), ("run.svg", b"<?xml")])
+def test_draws_a_run(tmp_path: Path, name: str, begins: bytes) -> None:
+    path = tmp_path / name
+    assert run("--rate", "4", *STEADY, *SHORT, "--plot", str(path)).exit_code == 0
+    assert path.read_bytes().startswith(begins)
+
+
+@pytest.mark.parametrize("sweep", ["maxNumSeqs=4,64", "kvCacheDtype=auto,fp8"])
+def test_draws_a_sweep(tmp_path: Path, sweep: str) -> None:
+    path = tmp_path / "knee.svg"
+    assert run("--rate", "6", *STEADY, *SHORT, "--sweep", sweep, "--plot", str(path)).exit_code == 0
+    assert path.read_bytes().startswith(b"<?xml")
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    original = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    result = run("--rate", "1", *SHORT, "--plot", str(tmp_path / "x.png"))
+    assert result.exit_code == 1
+    assert "pip install 'vllm-autotuner[report]'" in result.stderr
+    monkeypatch.undo()
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        pytest.param([], "no load was named: give one of --rate", id="no load"),
+        pytest.param(["--rate", "1", "--clients", "2"], "two loads were named", id="two loads"),
+        pytest.param(["--rate", "-1"], "--rate -1: write a number above 0", id="a negative rate"),
+        pytest.param(["--rate", "nan"], "--rate nan: write a number above 0", id="a rate that is no number"),
+        pytest.param(["--clients", "0"], "--clients 0: write a whole number from 1", id="no clients"),
+        pytest.param(["--rate", "1", "--think", "1s"], "--think belongs to --clients", id="a rate that thinks"),
+        pytest.param(["--rate", "1", "--burstiness", "-2"], "--burstiness -2", id="burstiness"),
+        pytest.param(["--rate", "1", "--peak-to-trough", "0.5"], "--peak-to-trough 0.5", id="peak"),
+        pytest.param(["--rate", "1", "--prompt-tokens", "many"], "--prompt-tokens 'many' is no length", id="length"),
+        pytest.param(["--rate", "1", "--prompt-tokens", "0"], "--prompt-tokens '0': a length is 1 to", id="zero"),
+        pytest.param(["--rate", "1", "--output-tokens", "uniform:9-1"], "the smaller one first", id="range"),
+        pytest.param(["--rate", "1", "--output-tokens", "lognormal:p50=9"], "p50 and p95 are needed", id="lognormal"),
+        pytest.param(
+            ["--rate", "1", "--engine-profile", "abacus"], "no profile 'abacus': there are llama", id="profile"
+        ),
+        pytest.param(
+            ["--rate", "1", "--engine-args", "--max-num-seqs none"], "--max-num-seqs: 'none'", id="flag value"
+        ),
+        pytest.param(["--rate", "1", "--engine-args", "--max-num-sex 4"], "unrecognized arguments", id="flag name"),
+        pytest.param(
+            ["--rate", "1", "--engine-args", "-tp 5"], "the engine does not start: Total number of", id="refused"
+        ),
+        pytest.param(["--rate", "1", "--replicas", "0"], "--replicas 0: write a whole number from 1", id="replicas"),
+        pytest.param(["--rate", "1", "--for", "0s"], "--for '0s': write a duration above zero", id="no time"),
+        pytest.param(["--rate", "1", "--for", "200h"], "--for: write at most 168h", id="too long"),
+        pytest.param(["--rate", "1", "--warm-up", "soon"], "--warm-up 'soon'", id="warm-up"),
+        pytest.param(["--rate", "1", "--tpot", "fast"], "--tpot 'fast'", id="objective"),
+        pytest.param(["--rate", "1", "--quantile", "2"], "--quantile '2'", id="quantile"),
+        pytest.param(["--rate", "1", "--sweep", "speed=1..2"], "write one of maxNumSeqs", id="no such knob"),
+        pytest.param(["--rate", "1", "--sweep", "maxNumSeqs=9..2"], "a range begins at 1 or more", id="backwards"),
+        pytest.param(["--rate", "1", "--sweep", "maxNumSeqs=a,b"], "write a range that doubles", id="no numbers"),
+        pytest.param(["--rate", "1", "--sweep", "replicas=100"], "write a whole number from 1 to 64", id="too many"),
+        pytest.param(["--rate", "1", "--plot", "picture.exe"], "ends in .png, .svg, .pdf", id="no picture"),
+        pytest.param(["--rate", "1", "--plot", "/no/such/x.png"], "there is no folder /no/such", id="no folder"),
+        pytest.param(["--trace", "/no/such.csv"], "there is no file /no/such.csv", id="no trace"),
+        pytest.param(["--rate", "1", "--trace-model", "m"], "--trace-model belongs to --trace", id="model of nothing"),
+        pytest.param(["--rate", "1", "--max-tokens", "0"], "--max-tokens 0", id="no tokens"),
+        pytest.param(["--rate", "1", "--output", "xml"], "--output 'xml' is unknown", id="format"),
+    ],
+)
+def test_bad_input_is_one_clear_error(args: list[str], says: str) -> None:
+    result = run(*args)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert says in result.stderr.replace("\n", " ")
+    assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "says"),
+    [
+        pytest.param(TRACE + "oops,1,1\n", [], "line 402: arrival_s 'oops' is not a number", id="a malformed line"),
+        pytest.param(TRACE, ["--prompt-tokens", "5"], "holds requests", id="lengths that the trace has"),
+        pytest.param(TRACE, ["--rate", "0.00001"], "no request of", id="nothing left"),
+        pytest.param(
+            "category,model,window_start_s,total_rps\nc,m,0,1\nc,m,60,-2\n",
+            ["--trace-model", "m"],
+            "line 3: total_rps '-2'",
+            id="a negative rate",
+        ),
+        pytest.param(
+            "category,model,window_start_s,total_rps\nc,m,0,1\n", [], "name one with --trace-model", id="which"
+        ),
+    ],
+)
+def test_a_bad_trace_is_one_clear_error(tmp_path: Path, text: str, args: list[str], says: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    result = run("--trace", str(path), *args)
+    assert result.exit_code == 1
+    assert says in result.stderr.replace("\n", " ")
+    assert str(path) in result.stderr.replace("\n", "")
+
+
+def test_help_has_examples() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    assert "vllm-autotuner simulate --rate 6" in result.stdout
