@@ -127,3 +127,27 @@ def test_what_was_generated_before_an_abort_stays_counted() -> None:
     engine.advance(2.0)
     assert engine.generated(sequence) == engine.metrics.generation_tokens == before > 10
     assert engine.next_step_end is None
+
+
+def test_no_gauge_shows_who_came_during_the_step() -> None:
+    # vLLM takes new requests out of its mailbox between steps: its gauges never count who waits only for a step's end.
+    engine = SimulatedEngine(config())
+    for index in range(200):
+        submit(engine, request(0.2 * index + 0.003 * (index % 7), output=100))
+        engine.advance(engine.next_step_end or 0.0)
+        assert engine.metrics.waiting == 0
+    assert engine.metrics.running > 3
+
+
+@pytest.mark.parametrize("policy", SchedulingPolicy)
+def test_who_finds_no_seat_is_shown_by_the_next_step(policy: SchedulingPolicy) -> None:
+    engine = SimulatedEngine(config(max_num_seqs=1, scheduling_policy=policy))
+    submit(engine, request(0.0, output=1000))
+    engine.advance(1.0)
+    step_end = engine.next_step_end
+    assert step_end is not None
+    submit(engine, request(1.001, output=10))
+    engine.advance(step_end)
+    assert engine.metrics.waiting == 0
+    engine.advance(step_end + 0.02)
+    assert engine.metrics.waiting == 1

@@ -97,6 +97,8 @@ def load_of(options: LoadOptions) -> Load:
         if options.peak_to_trough is not None:
             curve = RateCurve.diurnal(rate, peak_to_trough=options.peak_to_trough)
             swing = f" on average, a day's peak {options.peak_to_trough:g} times its trough"
+        if burstiness != 1:
+            swing += f", burstiness {burstiness:g}"
         return Load(
             f"{rate:g} requests/s{swing}, {_lengths(options)}",
             lambda seed: OpenLoop(curve, content, burstiness=burstiness, seed=seed),
