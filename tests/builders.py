@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objectives, Profile
@@ -46,8 +47,9 @@ def engine(
     itl: Reading | None = None,
     scrapes: int = SCRAPES,
     labels: Mapping[str, str] | None = None,
+    **rest: Any,
 ) -> EngineWindow:
-    """One engine over the state window."""
+    """One engine over the state window; `rest`: fields of EngineWindow that are unremarkable otherwise."""
 
     def level(levels: Levels, scrape: int) -> float | None:
         if levels is None or isinstance(levels, int | float):
@@ -78,8 +80,8 @@ def engine(
         generation_tokens=generation_tokens,
         stalled_for=stalled_for,
         itl=itl if itl is not None else Measured(0.0182),
-        pool=KVPool(),
         labels=labels or {},
+        **{"pool": KVPool(), **rest},
     )
 
 
@@ -93,8 +95,9 @@ def observation(
     problem: NoData | None = None,
     steps: tuple[StepPoint, ...] = (),
     at: float = NOW,
+    **rest: Any,
 ) -> Observation:
-    """A service of `engines`; of one healthy one when none is given."""
+    """A service of `engines`, of one healthy one when none is given; `rest`: other fields of Observation."""
     return Observation(
         at=at,
         window=WINDOW,
@@ -106,12 +109,13 @@ def observation(
         itl=itl or latency(0.0182, count=2000),
         tpot=tpot or latency(0.0182),
         steps=steps,
+        **rest,
     )
 
 
-def nobody(**rest: object) -> Observation:
+def nobody(**rest: Any) -> Observation:
     """A service of which no engine reports."""
-    return replace(observation(), engines=(), **rest)  # type: ignore[arg-type]  # fields of Observation by name
+    return replace(observation(), engines=(), **rest)
 
 
 def targets(*, ttft: float | None = None, tpot: float | None = None, profile: Profile = Profile.LATENCY) -> Targets:

@@ -50,16 +50,18 @@ def diagnosis(*args: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        pytest.param([KV, "--at", "+130s"], "KVCacheSaturated", id="an offset from the start"),
-        pytest.param([KV, "--at", "1795211087"], "KVCacheSaturated", id="Unix seconds"),
-        pytest.param([KV, "--at", "1795211087.25"], "KVCacheSaturated", id="parts of a second"),
-        pytest.param([KV, "--at", "2026-11-20T21:44:47Z"], "KVCacheSaturated", id="RFC 3339 in UTC"),
-        pytest.param([KV, "--at", "2026-11-20T22:44:47+01:00"], "KVCacheSaturated", id="RFC 3339 with an offset"),
+        pytest.param([KV, "--at", "+130s"], "PreemptionThrash", id="an offset from the start"),
+        pytest.param([KV, "--at", "1795211087"], "PreemptionThrash", id="Unix seconds"),
+        pytest.param([KV, "--at", "1795211087.25"], "PreemptionThrash", id="parts of a second"),
+        pytest.param([KV, "--at", "2026-11-20T21:44:47Z"], "PreemptionThrash", id="RFC 3339 in UTC"),
+        pytest.param([KV, "--at", "2026-11-20T22:44:47+01:00"], "PreemptionThrash", id="RFC 3339 with an offset"),
         pytest.param([KV, "--at", "+1m"], "Healthy", id="before the pool was full"),
         pytest.param([KV], "Healthy", id="its end, when no moment is named"),
         pytest.param([SEATS, "--at", "+155s", "--engine-args", "--max-num-seqs 4"], "ConcurrencyCapped", id="seats"),
         pytest.param([HEALTHY, "--every", "30s"], "Healthy", id="with a timeline, the end"),
-        pytest.param([HEALTHY, "--ttft", "1ms"], "Unclear", id="an objective that nobody meets"),
+        pytest.param(
+            [HEALTHY, "--ttft", "1ms"], "PrefillBound", id="an objective that nobody meets: all of TTFT is prefill"
+        ),
         pytest.param([KV, "--at", "+0s"], "Idle", id="its very first sample"),
     ],
 )
@@ -73,9 +75,9 @@ def test_the_answer_for_programs_has_its_shape() -> None:
     assert (service["namespace"], service["service"], service["model"]) == ("", "tiny", "tiny")
     found = service["diagnosis"]
     assert set(found) >= {"class", "confidence", "since", "message", "evidence", "contributing"}
-    assert (found["class"], found["confidence"]) == ("KVCacheSaturated", "High")
-    assert found["since"] == "2026-11-20T21:44:11.408Z"
-    assert found["sinceTime"] == pytest.approx(KV_START + 105, abs=0.01)
+    assert (found["class"], found["confidence"]) == ("PreemptionThrash", "High")
+    assert found["since"] == "2026-11-20T21:44:16.408Z"
+    assert found["sinceTime"] == pytest.approx(KV_START + 110, abs=0.01)
     for one in found["evidence"]:
         assert set(one) == {"name", "value", "unit", "threshold", "window", "note"}
     usage = next(one for one in found["evidence"] if one["name"] == "KV usage, maximum")
@@ -103,7 +105,7 @@ def test_the_timeline_covers_the_whole_recording_in_both_places() -> None:
     assert timeline[0]["at"] == "2026-11-20T21:42:56.408Z"
     assert [point["class"] for point in timeline] == [
         *("Healthy", "Healthy", "Unclear"),
-        *("KVCacheSaturated",) * 3,
+        *("PreemptionThrash",) * 3,
         *("Healthy", "Healthy"),
     ]
     assert all(set(point) == {"time", "at", "offset", "class", "confidence", "contributing"} for point in timeline)
@@ -128,22 +130,21 @@ def test_people_read_the_same_in_words() -> None:
     text = result.stdout
     assert "Healthy: nothing limits it" in text
     assert "+90 s" in text
-    assert "KVCacheSaturated" in text
+    assert "PreemptionThrash" in text
     assert "TTFT p95" in text
     assert "\x1b" not in text
 
 
 def test_people_are_told_what_helps_and_in_which_unit() -> None:
     text = run("--recording", KV, "--at", "+150s", "--engine-args", "--max-num-seqs 64").stdout
-    assert "the KV cache is full" in text
+    assert "running requests are evicted and computed again" in text
     assert "5.18 ms" in text
     assert "50 ms" in text
-    assert "Do not raise --max-num-seqs" in text
-    assert "missing stop token" in text
+    assert "Lower --max-num-seqs" in text
 
 
 def test_the_end_of_a_recording_does_not_hide_what_came_before() -> None:
-    assert "earlier: KVCacheSaturated from +" in run("--recording", KV).stdout
+    assert "earlier: PreemptionThrash from +" in run("--recording", KV).stdout
     assert "earlier" not in run("--recording", HEALTHY).stdout
 
 
@@ -269,7 +270,7 @@ def test_several_engines_are_one_service() -> None:
     assert [engine["pod"] for engine in service["engines"]] == sorted(
         url.removeprefix("http://") for url in (one, other)
     )
-    assert service["diagnosis"]["class"] == "KVCacheSaturated"
+    assert service["diagnosis"]["class"] == "PreemptionThrash"
 
 
 def test_an_engine_that_is_down_beside_another_is_a_note() -> None:

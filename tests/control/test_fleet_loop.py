@@ -163,7 +163,7 @@ async def test_a_write_that_nobody_answered_is_found_done() -> None:
 async def test_after_a_conflict_it_is_decided_again_from_a_fresh_read() -> None:
     """T07: somebody wrote the object between our look and our write."""
     found = bed(load=queueing)
-    await found.ticks(3)
+    await found.ticks(4)
 
     def somebody_annotates(body: Body) -> None:
         body["metadata"].setdefault("annotations", {})["team"] = "search"

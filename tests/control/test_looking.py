@@ -1,5 +1,6 @@
 """From objects and metrics to what a tick sees: counts that are about the past, pods that come and go, logs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -10,6 +11,7 @@ from tests.control.cluster_model import Load, engine_series
 from tests.control.objects import deployment_object, pod_object
 from tests.workload.services import service
 
+from vllm_autotuner.change.machine import Rollout
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import NotFound
@@ -23,7 +25,8 @@ from vllm_autotuner.control.looking import (
     rollout_of,
     verification_of,
 )
-from vllm_autotuner.control.views import PodView, Termination, deployment_view, pod_view
+from vllm_autotuner.control.starting import pods_view
+from vllm_autotuner.control.views import DeploymentView, PodView, Termination, deployment_view, pod_view
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.snapshot import EngineKey, FleetSnapshot
 
@@ -61,6 +64,11 @@ CRASHED: dict[str, Any] = {"ready": False, "ready_since": None, "restarts": 2, "
 
 
 # The rollout
+
+
+async def rollout(deployment: DeploymentView | None, pods: Sequence[PodView], *, asked: Logs | None = None) -> Rollout:
+    starts = await pods_view(pods, warm_up=timedelta(seconds=60), cluster=cluster(asked), now=NOW)
+    return rollout_of(deployment, pods, starts=starts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,31 +118,31 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 async def test_rolled_out_and_settled(case: Case) -> None:
-    found = await rollout_of(deployment_view(deployment_object(**case.deployment)), case.pods, cluster=cluster())
+    found = await rollout(deployment_view(deployment_object(**case.deployment)), case.pods)
     assert (found.rolled_out, found.settled) == (case.rolled_out, case.settled)
     assert (found.config_hash, found.replicas) == ("abc", 2)
 
 
 async def test_no_deployment_is_nothing_that_serves() -> None:
-    found = await rollout_of(None, [pod()], cluster=cluster())
+    found = await rollout(None, [pod()])
     assert (found.config_hash, found.rolled_out, found.settled, found.ready) == (None, False, False, 0)
 
 
 async def test_the_newest_ready_pod_is_known() -> None:
     young = NOW - timedelta(seconds=20)
     pods = [pod("chat-0"), pod("chat-1", ready_since=young), pod("chat-2", ready=False, ready_since=None)]
-    found = await rollout_of(deployment_view(deployment_object()), pods, cluster=cluster())
+    found = await rollout(deployment_view(deployment_object()), pods)
     assert found.newest_since == young
-    none = await rollout_of(deployment_view(deployment_object()), [], cluster=cluster())
+    none = await rollout(deployment_view(deployment_object()), [])
     assert none.newest_since is None
 
 
 async def test_no_place_for_a_pod_is_said_by_the_scheduler() -> None:
     pods = [pod("chat-0"), pod("chat-1", ready=False, unschedulable="0/3 nodes are available")]
-    found = await rollout_of(deployment_view(deployment_object()), pods, cluster=cluster())
+    found = await rollout(deployment_view(deployment_object()), pods)
     assert found.unschedulable == "0/3 nodes are available"
     old = [pod("chat-0"), pod("chat-1", config_hash="old", unschedulable="0/3 nodes are available")]
-    assert (await rollout_of(deployment_view(deployment_object()), old, cluster=cluster())).unschedulable == ""
+    assert (await rollout(deployment_view(deployment_object()), old)).unschedulable == ""
 
 
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -147,10 +155,11 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
         pytest.param(
             CRASHED, {"chat_0": OUT_OF_MEMORY}, "OutOfMemory: ", id="the log of now, when that is all there is"
         ),
+        pytest.param(CRASHED, {}, "OutOfMemory: the container went over its memory limit", id="no log, but a reason"),
         pytest.param(
-            CRASHED,
+            CRASHED | {"last_termination": replace(ENDED, reason="Error")},
             {},
-            "chat-0 ended with exit code 137 2 time(s)",
+            "Unknown: chat-0 ended with exit code 137 2 time(s)",
             id="no log at all",
         ),
         pytest.param({}, {"chat_0": OUT_OF_MEMORY}, "", id="a ready pod has not crashed, whatever its log says"),
@@ -165,16 +174,17 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
 )
 async def test_why_a_new_pod_does_not_start(changed: dict[str, Any], logs: dict[str, str], cause: str) -> None:
     asked = Logs(**logs)
-    found = await rollout_of(deployment_view(deployment_object()), [pod(**changed)], cluster=cluster(asked))
+    found = await rollout(deployment_view(deployment_object()), [pod(**changed)], asked=asked)
     assert found.crashed.startswith(cause)
     assert bool(found.crashed) is bool(cause)
-    assert bool(asked.asked) is bool(cause), "logs are read for crashes only"
+    fell = bool(cause) or changed.get("config_hash") == "old"
+    assert bool(asked.asked) is fell, "logs are read for crashes only"
 
 
 async def test_an_exit_without_a_code_is_said_so() -> None:
-    unknown = pod(**CRASHED | {"last_termination": replace(ENDED, exit_code=None)})
-    found = await rollout_of(deployment_view(deployment_object()), [unknown], cluster=cluster())
-    assert found.crashed == "chat-0 ended with exit code unknown 2 time(s)"
+    unknown = pod(**CRASHED | {"last_termination": replace(ENDED, reason="Error", exit_code=None)})
+    found = await rollout(deployment_view(deployment_object()), [unknown])
+    assert found.crashed == "Unknown: chat-0 ended with exit code unknown 2 time(s)"
 
 
 # The engines' own account

@@ -42,7 +42,8 @@ TRUTH = {
     "healthy": (_span(0, 181, *LIGHT),),
     "kv-saturation": (
         _span(0, 76, *LIGHT),
-        _span(76, 188, DiagnosisClass.KV_CACHE_SATURATED),
+        # Five preemptions a second, 0.9 for each finished request: the milder name contributes.
+        _span(76, 188, DiagnosisClass.PREEMPTION_THRASH),
         _span(188, 223, *LIGHT),
     ),
     "seats-saturation": (

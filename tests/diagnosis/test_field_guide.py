@@ -48,7 +48,7 @@ def residency(*, ttft: float, tpot: float, waiting: int, kv: float, finished: fl
         ),
         pytest.param(
             observation(engine(running=64, waiting=30, kv=0.95, preemptions=5, finished=60), ttft=latency(9.0)),
-            DiagnosisClass.KV_CACHE_SATURATED,
+            DiagnosisClass.PREEMPTION_THRASH,
             id="F4 preemptions above 1 % of requests: too many sequences, although every seat is taken",
         ),
         pytest.param(
@@ -63,13 +63,13 @@ def residency(*, ttft: float, tpot: float, waiting: int, kv: float, finished: fl
         ),
         pytest.param(
             observation(engine(running=2, kv=0.1), tpot=latency(0.09)),
-            DiagnosisClass.UNCLEAR,
+            DiagnosisClass.DECODE_BANDWIDTH_BOUND,
             id="F5 high TPOT at a batch of two: the batch is not the cause, and no seat is blamed",
         ),
         pytest.param(
             observation(engine(running=8, kv=0.3), ttft=latency(6.0)),
-            DiagnosisClass.UNCLEAR,
-            id="F5 high TTFT without a queue: prefill or prompts, and nothing is invented",
+            DiagnosisClass.PREFILL_BOUND,
+            id="F5 high TTFT without a queue: prefill or prompts",
         ),
     ],
 )

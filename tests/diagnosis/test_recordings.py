@@ -29,7 +29,7 @@ async def test_every_evaluation_says_what_really_held(name: str, seats: int | No
 @pytest.mark.parametrize(
     ("name", "limit", "begins", "ends"),
     [
-        pytest.param("kv-saturation", DiagnosisClass.KV_CACHE_SATURATED, 76, 188, id="a full pool"),
+        pytest.param("kv-saturation", DiagnosisClass.PREEMPTION_THRASH, 76, 188, id="a full pool that evicts"),
         pytest.param("seats-saturation", DiagnosisClass.CONCURRENCY_CAPPED, 107, 168, id="taken seats"),
     ],
 )

@@ -100,7 +100,7 @@ HALF = [0, 1] * 7 + [1]
         ),
         pytest.param(
             observation(engine(running=60, waiting=21, kv=None, preemptions=40)),
-            DiagnosisClass.KV_CACHE_SATURATED,
+            DiagnosisClass.PREEMPTION_THRASH,
             id="preemptions alone tell a full pool",
         ),
         pytest.param(
@@ -192,7 +192,7 @@ def test_a_queue_that_has_drained_explains_its_ttft() -> None:
 
 
 def test_what_is_unclear_names_what_contradicts() -> None:
-    found = named(observation(engine(running=8, kv=0.3), ttft=latency(6.0)))
+    found = named(observation(engine(running=8, kv=0.3), ttft=latency(6.0), prefill_time=latency(0.02)))
     assert found.primary is DiagnosisClass.UNCLEAR
     assert found.confidence is Confidence.LOW
     assert "TTFT" in found.message
@@ -209,7 +209,7 @@ def test_a_default_objective_says_that_it_is_one() -> None:
 @pytest.mark.parametrize(
     ("profile", "expected"),
     [
-        pytest.param(Profile.LATENCY, DiagnosisClass.UNCLEAR, id="4 s are too long for a chat"),
+        pytest.param(Profile.LATENCY, DiagnosisClass.PREFILL_BOUND, id="4 s are too long for a chat"),
         pytest.param(Profile.BURSTY, DiagnosisClass.HEALTHY, id="4 s are expected in a burst"),
         pytest.param(Profile.THROUGHPUT, DiagnosisClass.HEALTHY, id="4 s do not matter in a batch job"),
     ],

@@ -14,9 +14,18 @@ from vllm_autotuner.planning.plan import LADDER, plan
 
 SILENT = {
     DiagnosisClass.METRICS_BLIND,
+    DiagnosisClass.STARTUP_FAILURE,
+    DiagnosisClass.COLD_START,
     DiagnosisClass.WEDGED,
     DiagnosisClass.IDLE,
     DiagnosisClass.DEFERRED_QUEUE,
+    # Knobs that help these are not tuned yet, or are nobody's but the user's.
+    DiagnosisClass.DECODE_BANDWIDTH_BOUND,
+    DiagnosisClass.COMMUNICATION_BOUND,
+    DiagnosisClass.HEAD_OF_LINE_BLOCKING,
+    DiagnosisClass.RUNAWAY_OUTPUTS,
+    DiagnosisClass.CONTEXT_OVERSIZED,
+    DiagnosisClass.UNDERUTILIZED,
     DiagnosisClass.HEALTHY,
     DiagnosisClass.UNCLEAR,
 }

@@ -154,8 +154,10 @@ def test_classes_that_never_scale_out(primary: DiagnosisClass) -> None:
 def test_which_classes_scale_out() -> None:
     assert {
         DiagnosisClass.OVERLOADED,
+        DiagnosisClass.PREEMPTION_THRASH,
         DiagnosisClass.KV_CACHE_SATURATED,
         DiagnosisClass.CONCURRENCY_CAPPED,
+        DiagnosisClass.PREFILL_BOUND,
     } == SCALE_OUT_ON
 
 

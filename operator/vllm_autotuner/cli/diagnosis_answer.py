@@ -34,7 +34,13 @@ from vllm_autotuner.observation.snapshot import WindowSettings
 
 __all__ = ["Answer", "answer"]
 
-QUIET: Final = (DiagnosisClass.HEALTHY, DiagnosisClass.IDLE, DiagnosisClass.UNCLEAR)
+QUIET: Final = (
+    DiagnosisClass.HEALTHY,
+    DiagnosisClass.UNDERUTILIZED,
+    DiagnosisClass.IDLE,
+    DiagnosisClass.COLD_START,
+    DiagnosisClass.UNCLEAR,
+)
 """Classes that need no mention once they are over."""
 
 

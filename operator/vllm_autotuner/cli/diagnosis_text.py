@@ -29,13 +29,23 @@ __all__ = ["IN_WORDS", "panel", "proposal_lines", "quantity", "seconds", "since"
 
 IN_WORDS: Final[Mapping[DiagnosisClass, str]] = {
     DiagnosisClass.METRICS_BLIND: "no usable metrics",
+    DiagnosisClass.STARTUP_FAILURE: "pods do not start",
+    DiagnosisClass.COLD_START: "everything has just started",
     DiagnosisClass.WEDGED: "the engine hangs",
     DiagnosisClass.IDLE: "no requests",
     DiagnosisClass.DEFERRED_QUEUE: "requests wait for something that is not capacity",
+    DiagnosisClass.PREEMPTION_THRASH: "running requests are evicted and computed again",
     DiagnosisClass.KV_CACHE_SATURATED: "the KV cache is full",
     DiagnosisClass.CONCURRENCY_CAPPED: "all seats (max-num-seqs) are taken",
     DiagnosisClass.PAST_TPOT_KNEE: "the batch is too large for the objective",
+    DiagnosisClass.DECODE_BANDWIDTH_BOUND: "tokens are slow even alone",
+    DiagnosisClass.COMMUNICATION_BOUND: "communication eats what the GPUs add",
+    DiagnosisClass.PREFILL_BOUND: "prompts take too long to compute",
+    DiagnosisClass.HEAD_OF_LINE_BLOCKING: "a few huge requests block the others",
+    DiagnosisClass.RUNAWAY_OUTPUTS: "outputs run to their limit",
+    DiagnosisClass.CONTEXT_OVERSIZED: "max-model-len is larger than needed",
     DiagnosisClass.OVERLOADED: "more requests than this hardware serves",
+    DiagnosisClass.UNDERUTILIZED: "one replica fewer would do",
     DiagnosisClass.HEALTHY: "nothing limits it",
     DiagnosisClass.UNCLEAR: "no cause can be named",
 }

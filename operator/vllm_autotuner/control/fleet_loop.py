@@ -28,6 +28,7 @@ from vllm_autotuner.control.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.remembering import Memories
 from vllm_autotuner.control.sight import Refusal, Sight, wanted_replicas
 from vllm_autotuner.control.sources import Sources
+from vllm_autotuner.control.starting import pods_view
 from vllm_autotuner.control.tick import Decision, decide
 from vllm_autotuner.control.views import Body, ServiceEntry
 from vllm_autotuner.observation.snapshot import FleetSnapshot
@@ -171,11 +172,13 @@ class FleetLoop:
         pods = fleet.pods_of(key)
         deployment = fleet.deployments.get(key)
         now = context.wall()
-        observation = observed(self._sources.of(service, snapshots), pods, now=now)
+        warm_up = service.spec.tuning.strategy.warm_up
+        starts = await pods_view(pods, warm_up=warm_up, cluster=context.cluster, now=now)
+        observation = observed(self._sources.of(service, snapshots), pods, now=now, starts=starts)
         return Sight(
             service=service,
             observation=observation,
-            rollout=await rollout_of(deployment, pods, cluster=context.cluster),
+            rollout=rollout_of(deployment, pods, starts=starts),
             verification=await verification_of(service, pods, cluster=context.cluster, observation=observation),
             history=self._memories.of(service),
             hash_of=lambda knobs: hash_of(service, knobs),

@@ -1,7 +1,7 @@
 """From the registry and the metrics to one `Sight`: what a tick needs to know about one service.
 
 The only reads of the API here are pod logs, and only where a decision waits for them: a start-up line while a change is
-verified, the end of a crashed start. Must not: write, or decide.
+verified (the end of a crashed start is read in `starting`). Must not: write, or decide.
 """
 
 import logging
@@ -18,10 +18,11 @@ from vllm_autotuner.change.machine import Rollout
 from vllm_autotuner.change.verification import Undecided, Verification, Witness, verify
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import ClusterError
+from vllm_autotuner.control.starting import has_crashed
 from vllm_autotuner.control.views import ENGINE_CONTAINER, DeploymentView, PodView
 from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
-from vllm_autotuner.engine.startup_failure import parse_startup_failure
 from vllm_autotuner.observation.observation import STALE_AFTER_INTERVALS, Observation, observe
+from vllm_autotuner.observation.pods import PodsView
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 from vllm_autotuner.workload.hashing import config_hash
 from vllm_autotuner.workload.rendering import render_deployment
@@ -35,8 +36,6 @@ APPROVE: Final = "vllm-autotuner.dev/approve"
 
 START_LOG_BYTES: Final = 64 * 1024
 """vLLM prints its arguments within its first lines; plugins and warnings before them stay far below this."""
-CRASH_LOG_BYTES: Final = 32 * 1024
-"""The root cause of a failed start was seen up to 7.2 KiB before the end of the log."""
 YOUNG: Final = timedelta(seconds=15)
 """How long a ready pod may be missing from the metrics: discovery and the first scrape take this long."""
 
@@ -61,53 +60,38 @@ def approved_id(service: VLLMService) -> str:
     return service.metadata.annotations.get(APPROVE, "").strip()
 
 
-def observed(snapshot: FleetSnapshot, pods: Sequence[PodView], *, now: datetime) -> Observation:
+def observed(
+    snapshot: FleetSnapshot, pods: Sequence[PodView], *, now: datetime, starts: PodsView | None = None
+) -> Observation:
     """What the metrics say about these pods. Pods that are going away do not count, young ones are not missed yet."""
     staying = [pod for pod in pods if not pod.deleting]
     keys = {(pod.namespace, pod.name) for pod in staying if pod.ready}
     grace = max(YOUNG, timedelta(seconds=STALE_AFTER_INTERVALS * (snapshot.scrape_interval or 0)))
     expected = [pod for pod in staying if pod.ready and pod.ready_since is not None and now - pod.ready_since > grace]
     mine = [key for key in snapshot.engines if (key.namespace, key.pod) in keys]
-    return observe(snapshot, mine, expected=len(expected))
+    return observe(snapshot, mine, expected=len(expected), pods=starts)
 
 
-async def rollout_of(deployment: DeploymentView | None, pods: Sequence[PodView], *, cluster: Cluster) -> Rollout:
-    """What the cluster says about the Deployment; the cause of a crash is read from the log of the crashed start."""
+def rollout_of(deployment: DeploymentView | None, pods: Sequence[PodView], *, starts: PodsView) -> Rollout:
+    """What the cluster says about the Deployment; `starts` says why its newest pods crash, where they do."""
     if deployment is None:
         return Rollout(config_hash=None, rolled_out=False, settled=False, ready=0, replicas=0)
     current = deployment.observed_generation >= deployment.generation
     rolled_out = current and deployment.updated_replicas == deployment.current_replicas
     complete = deployment.current_replicas == deployment.replicas == deployment.ready_replicas
     latest = [pod for pod in pods if pod.config_hash == deployment.config_hash and not pod.deleting]
-    crashed = [pod for pod in latest if not pod.ready and pod.last_termination is not None and pod.restarts > 0]
+    crashed = {pod.name for pod in latest if has_crashed(pod)}
+    causes = (start.failure for start in starts.failing if start.name in crashed)
     return Rollout(
         config_hash=deployment.config_hash,
         rolled_out=rolled_out,
         settled=rolled_out and complete and len(latest) >= deployment.replicas,
         ready=deployment.ready_replicas,
         replicas=deployment.replicas,
-        crashed=await _cause(crashed[0], cluster=cluster) if crashed else "",
+        crashed=next((f"{cause.reason.value}: {cause.message}" for cause in causes if cause is not None), ""),
         unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), ""),
         newest_since=max((pod.ready_since for pod in latest if pod.ready_since is not None), default=None),
     )
-
-
-async def _cause(pod: PodView, *, cluster: Cluster) -> str:
-    """Why the engine did not start, in the engine's own words where the log has them."""
-    text = ""
-    for previous in (True, False):
-        try:
-            text = await cluster.pod_log(
-                pod.namespace, pod.name, ENGINE_CONTAINER, previous=previous, tail_bytes=CRASH_LOG_BYTES
-            )
-        except ClusterError as error:
-            logger.info("crash log not readable", extra={"pod": pod.name, "error": str(error)})
-            continue
-        if (failure := parse_startup_failure(text)) is not None:
-            return f"{failure.reason.value}: {failure.message}"
-    ended = pod.last_termination
-    code = "unknown" if ended is None or ended.exit_code is None else str(ended.exit_code)
-    return f"{pod.name} ended with exit code {code} {pod.restarts} time(s)"
 
 
 async def verification_of(

@@ -256,7 +256,7 @@ def _serving(
 
 
 def _metrics(diagnosis: Diagnosis, sight: Sight) -> tuple[ConditionType, bool, Reason, str]:
-    if diagnosis.primary is not DiagnosisClass.METRICS_BLIND:
+    if diagnosis.primary is not DiagnosisClass.METRICS_BLIND and sight.observation.engines:
         return ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "fresh metrics of the engines"
     failed, stale = sight.observation.problem is not None, bool(sight.observation.silent)
     reason = Reason.PROVIDER_ERROR if failed else Reason.METRICS_STALE if stale else Reason.METRICS_MISSING

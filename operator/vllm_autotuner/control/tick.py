@@ -61,10 +61,15 @@ def decide(sight: Sight) -> Decision:
     if ended is None:
         status, ended = _change(status, sight, diagnosis=diagnosis, targets=targets)
     status = _effective(status, sight)
-    sure = history.candidate is None and diagnosis.primary is not DiagnosisClass.METRICS_BLIND
+    sure = history.candidate is None and not _blind(sight, diagnosis)
     status, desired = _ideas(status, sight, diagnosis=diagnosis, targets=targets, sure=sure)
     status = described(status, sight=sight, diagnosis=diagnosis, targets=targets, ended=ended)
     return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended, desired=desired)
+
+
+def _blind(sight: Sight, diagnosis: Diagnosis) -> bool:
+    """Whether there is nothing to conclude from: also where everybody knows why, as in a start that fails."""
+    return diagnosis.primary is DiagnosisClass.METRICS_BLIND or not sight.observation.engines
 
 
 def _following_the_spec(
@@ -93,7 +98,7 @@ def _change(
         now=sight.now,
         rollout=sight.rollout,
         observation=sight.observation,
-        blind=diagnosis.primary is DiagnosisClass.METRICS_BLIND,
+        blind=_blind(sight, diagnosis),
         targets=targets,
         strategy=spec.tuning.strategy,
         verification=sight.verification,

@@ -1,16 +1,32 @@
 """What every rule is given, and the few readings that several rules need, computed once and in one way."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.distribution import Distribution
-from vllm_autotuner.observation.observation import EngineWindow, Observation
+from vllm_autotuner.observation.engine_window import EngineWindow
+from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import Measured, NoData, Reading
+from vllm_autotuner.performance.step_time import StepTime
 
-__all__ = ["Case", "Sustained", "kv_max", "kv_mean", "seats_taken_share", "tpot_reading", "tpot_tail", "waiting_share"]
+__all__ = [
+    "Case",
+    "Sustained",
+    "kv_max",
+    "kv_mean",
+    "mean_batch",
+    "mean_running",
+    "queues",
+    "seats_taken_share",
+    "tpot_reading",
+    "tpot_tail",
+    "ttft_reading",
+    "waiting_share",
+]
 
 FEWEST_FINISHED: Final = 10
 """Finished requests from which the per-request TPOT is preferred to the inter-token latency: it is what users feel,
@@ -43,6 +59,8 @@ class Case:
     """The flags in effect; None where nobody told us."""
     holding: frozenset[str] = frozenset()
     """Classes that the previous diagnosis named (primary or contributing): these have the lower limit to stay."""
+    learned: Mapping[int, StepTime] = field(default_factory=dict)
+    """Tensor-parallel degree -> the step-time model last fitted while this service ran at it."""
 
     @property
     def engines(self) -> tuple[EngineWindow, ...]:
@@ -67,7 +85,7 @@ class Case:
 
     def ttft_evidence(self) -> Evidence:
         """TTFT against its target."""
-        return _against(self, "TTFT", self.observation.ttft.quantile(self.targets.ttft.quantile), self.targets.ttft)
+        return _against(self, "TTFT", ttft_reading(self), self.targets.ttft)
 
     def tpot_evidence(self) -> Evidence:
         """TPOT against its target."""
@@ -90,6 +108,11 @@ def _against(case: Case, name: str, reading: Reading, target: Target) -> Evidenc
         window=case.observation.window,
         note=note,
     )
+
+
+def ttft_reading(case: Case) -> Reading:
+    """TTFT at the target's quantile (seconds)."""
+    return case.observation.ttft.quantile(case.targets.ttft.quantile)
 
 
 def tpot_reading(case: Case) -> Reading:
@@ -115,6 +138,22 @@ def _tpot(case: Case) -> Distribution:
 def waiting_share(engine: EngineWindow) -> float:
     """The share of scrapes in which at least one request waits for capacity."""
     return sum(moment.waiting > 0 for moment in engine.moments) / len(engine.moments)
+
+
+def mean_running(engine: EngineWindow) -> float:
+    """Sequences running at once, on average over the window."""
+    return sum(moment.running for moment in engine.moments) / len(engine.moments)
+
+
+def mean_batch(case: Case) -> float:
+    """Sequences running at once in one engine, on average over engines and window; 0 without engines."""
+    means = [mean_running(engine) for engine in case.engines]
+    return sum(means) / len(means) if means else 0.0
+
+
+def queues(observation: Observation, *, sustained: Sustained = Sustained()) -> bool:
+    """Whether requests have been waiting in some engine for most of the window."""
+    return any(waiting_share(engine) >= sustained.stay.limit for engine in observation.engines)
 
 
 def seats_taken_share(engine: EngineWindow, *, seats: float) -> float:

@@ -8,7 +8,8 @@ from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max, seats_taken_s
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
-from vllm_autotuner.observation.observation import EngineWindow
+from vllm_autotuner.diagnosis.pool import HIGHEST, has_room
+from vllm_autotuner.observation.engine_window import EngineWindow
 from vllm_autotuner.observation.reading import Measured
 
 __all__ = ["ConcurrencyCapped"]
@@ -30,7 +31,7 @@ class ConcurrencyCapped:
         reason="a seat is empty for a moment between two requests (28 of 30 scrapes in the recording)",
         source="recording seats-saturation",
     )
-    kv_room: Threshold = Threshold(limit=0.9, unit="of the pool", reason="below it nothing is refused", source="F3")
+    kv_room: Threshold = HIGHEST
 
     def judge(self, case: Case) -> Finding:
         """Hold when most of the queueing engines are pinned at their seats and nothing else binds."""
@@ -86,6 +87,4 @@ class ConcurrencyCapped:
     def _pinned(self, engine: EngineWindow, *, case: Case, holding: bool) -> bool:
         seats = self._seats(engine, case=case)
         limit = self.sustained.stay.limit if holding else self.seats_taken.limit
-        usage = kv_max(engine)
-        has_room = usage is None or usage < self.kv_room.limit
-        return seats >= 1 and seats_taken_share(engine, seats=seats) >= limit and has_room and not engine.preemptions
+        return seats >= 1 and seats_taken_share(engine, seats=seats) >= limit and has_room(engine)

@@ -1,5 +1,6 @@
 """From one observation to one named bottleneck. Pure: the same input gives the same diagnosis, here and everywhere."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -12,6 +13,7 @@ from vllm_autotuner.diagnosis.finding import Holds, Unknown
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.diagnosis.rules import RULES
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.performance.step_time import StepTime, fit_step_time
 
 __all__ = ["Contribution", "Diagnosis", "History", "diagnose"]
 
@@ -22,8 +24,11 @@ MOST_CONTRADICTIONS: Final = 4
 """Evaluations in a row that may contradict the named class without agreeing on another one. After these the newest is
 named: an old verdict that nothing supports any more is worse than an unsteady one. Our choice: twice a confirmation."""
 
-AT_ONCE: Final = frozenset({DiagnosisClass.METRICS_BLIND})
-"""Classes that need no confirmation: not knowing is never too early to say."""
+AT_ONCE: Final = frozenset({DiagnosisClass.METRICS_BLIND, DiagnosisClass.STARTUP_FAILURE, DiagnosisClass.COLD_START})
+"""Classes that need no confirmation: not knowing is never too early to say, and a pod's age and status are no noise."""
+
+ALONE: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED, DiagnosisClass.OVERLOADED})
+"""Classes that say nothing beside another one: Overloaded is a queue that nothing else explains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class History:
     """Evaluations in a row that saw the candidate."""
     contradictions: int = 0
     """Evaluations in a row that saw anything but the named class."""
+    learned: Mapping[int, StepTime] = field(default_factory=dict)
+    """Tensor-parallel degree -> the step-time model last fitted at it. Lost at a restart; then it is learned again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,8 @@ def diagnose(
     """
     held = history.named
     holding = frozenset({held.primary, *(part.diagnosis for part in held.contributing)}) if held else frozenset()
-    seen = _judge(Case(observation=observation, targets=targets, knobs=knobs, holding=holding))
+    learned = _learned(history.learned, observation=observation, degree=knobs.tensor_parallel_size)
+    seen = _judge(Case(observation=observation, targets=targets, knobs=knobs, holding=holding, learned=learned))
     fresh = Diagnosis(
         primary=seen.primary,
         confidence=_lowered(seen.holds.confidence, observation=observation),
@@ -88,15 +96,22 @@ def diagnose(
     if held is None or seen.primary in AT_ONCE or held.primary in AT_ONCE:
         since = held.since if held is not None and held.primary is seen.primary else observation.at
         named = replace(fresh, since=since)
-        return named, History(named=named)
+        return named, History(named=named, learned=learned)
     if seen.primary is held.primary:
         named = replace(fresh, since=held.since)
-        return named, History(named=named)
+        return named, History(named=named, learned=learned)
     count = history.seen + 1 if history.candidate is seen.primary else 1
     contradictions = history.contradictions + 1
     if count >= CONFIRMATIONS or contradictions >= MOST_CONTRADICTIONS:
-        return fresh, History(named=fresh)
-    return held, History(named=held, candidate=seen.primary, seen=count, contradictions=contradictions)
+        return fresh, History(named=fresh, learned=learned)
+    doubt = History(named=held, candidate=seen.primary, seen=count, contradictions=contradictions, learned=learned)
+    return held, doubt
+
+
+def _learned(known: Mapping[int, StepTime], *, observation: Observation, degree: int | None) -> Mapping[int, StepTime]:
+    """Remember the step time at the present tensor-parallel degree, for the day when the degree is another one."""
+    model = fit_step_time(observation.steps) if degree is not None and observation.steps else None
+    return {**known, degree: model} if degree is not None and isinstance(model, StepTime) else known
 
 
 def _judge(case: Case) -> _Seen:
@@ -106,7 +121,8 @@ def _judge(case: Case) -> _Seen:
     for rule in RULES:
         match rule.judge(case):
             case Holds() as finding:
-                unasked = len(unknown) if not holding else unasked
+                if finding.primary and not any(found.primary for _, found in holding):
+                    unasked = len(unknown)
                 holding.append((rule.diagnosis, finding))
                 if rule.diagnosis is DiagnosisClass.METRICS_BLIND:
                     break  # nothing said about data that is not there can contribute
@@ -114,21 +130,24 @@ def _judge(case: Case) -> _Seen:
                 unknown.append(why)
             case _:
                 pass
-    if not holding:
+    primaries = [found for found in holding if found[1].primary]
+    if not primaries:
         why = "; ".join(unknown) or "no rule holds and none lacks an input"
         finding = Holds(message=f"Unclear: {why}.", evidence=_levels(case), confidence=Confidence.LOW)
-        return _Seen(DiagnosisClass.UNCLEAR, finding)
-    primary, finding = holding[0]
+        return _Seen(DiagnosisClass.UNCLEAR, finding, _beside(holding, DiagnosisClass.UNCLEAR))
+    primary, finding = primaries[0]
     if unasked and finding.confidence is Confidence.HIGH:
         # A rule that comes first could not be asked: it might have explained the same better.
         finding = replace(finding, confidence=Confidence.MEDIUM)
-    # Overloaded says "a queue that nothing else explains": beside a class that explains it, it says nothing.
-    rest = tuple(
+    return _Seen(primary, finding, _beside(holding, primary))
+
+
+def _beside(holding: list[tuple[DiagnosisClass, Holds]], primary: DiagnosisClass) -> tuple[Contribution, ...]:
+    return tuple(
         Contribution(diagnosis=other, message=also.message)
-        for other, also in holding[1:]
-        if other not in (DiagnosisClass.HEALTHY, DiagnosisClass.OVERLOADED)
+        for other, also in holding
+        if other is not primary and other not in ALONE
     )
-    return _Seen(primary, finding, rest)
 
 
 def _levels(case: Case) -> tuple[Evidence, ...]:

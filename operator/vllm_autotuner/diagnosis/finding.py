@@ -18,6 +18,8 @@ class Holds:
     message: str
     evidence: tuple[Evidence, ...]
     confidence: Confidence = Confidence.HIGH
+    primary: bool = True
+    """False: it may stand beside a bottleneck, but is none by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, Sustained, kv_mean, tpot_reading, waiting_share
+from vllm_autotuner.diagnosis.case import Case, Sustained, kv_mean, tpot_reading, ttft_reading, waiting_share
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
-from vllm_autotuner.observation.observation import EngineWindow
+from vllm_autotuner.diagnosis.pool import HIGHEST
+from vllm_autotuner.observation.engine_window import EngineWindow
 from vllm_autotuner.observation.reading import Measured
 
 __all__ = ["Healthy"]
@@ -23,7 +24,7 @@ class Healthy:
 
     diagnosis: ClassVar = DiagnosisClass.HEALTHY
     sustained: Sustained = Sustained()
-    kv: Threshold = Threshold(limit=0.9, unit="of the pool", reason="healthy is below it", source="field guide F3")
+    kv: Threshold = HIGHEST
 
     def judge(self, case: Case) -> Finding:
         """Hold, or say which objective is missed although no cause is visible."""
@@ -57,7 +58,7 @@ class Healthy:
 
     def _missed(self, case: Case) -> list[str]:
         readings = (
-            ("TTFT", case.observation.ttft.quantile(case.targets.ttft.quantile), case.targets.ttft.seconds),
+            ("TTFT", ttft_reading(case), case.targets.ttft.seconds),
             ("TPOT", tpot_reading(case), case.targets.tpot.seconds),
         )
         return [name for name, reading, limit in readings if isinstance(reading, Measured) and reading.value > limit]

@@ -28,6 +28,9 @@ class MetricsBlind:
         observation = case.observation
         if observation.problem is not None:
             return Holds(message=f"The metrics source failed: {observation.problem.why}.", evidence=())
+        pods = observation.pods.pods if observation.pods is not None else ()
+        if pods and not observation.engines and not observation.expected:
+            return Fails()  # no pod ought to report yet: why none serves is what the next rules say
         reporting = len({engine.key.pod for engine in observation.engines})
         expected = observation.expected
         known = expected if expected is not None else reporting + len(observation.silent)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, tpot_reading, tpot_tail
+from vllm_autotuner.diagnosis.case import Case, mean_batch, tpot_reading, tpot_tail
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
@@ -39,7 +39,7 @@ class PastTPOTKnee:
             return Unknown(f"TPOT: {reading.why}")
         if reading.value <= target.seconds * (self.stay.limit if holding else 1.0):
             return Fails()
-        batch = _mean_batch(case)
+        batch = mean_batch(case)
         if batch < self.smallest_batch.limit:
             return Fails()
         model = fit_step_time(case.observation.steps)
@@ -69,8 +69,3 @@ class PastTPOTKnee:
             ),
             confidence=confidence,
         )
-
-
-def _mean_batch(case: Case) -> float:
-    means = [sum(moment.running for moment in engine.moments) / len(engine.moments) for engine in case.engines]
-    return sum(means) / len(means) if means else 0.0

@@ -7,27 +7,47 @@ Assumes that `observation` has left out what is stale. If that moves, `MetricsBl
 
 from typing import Final
 
+from vllm_autotuner.diagnosis.cold_start import ColdStart
+from vllm_autotuner.diagnosis.communication_bound import CommunicationBound
 from vllm_autotuner.diagnosis.concurrency_capped import ConcurrencyCapped
+from vllm_autotuner.diagnosis.context_oversized import ContextOversized
+from vllm_autotuner.diagnosis.decode_bandwidth_bound import DecodeBandwidthBound
 from vllm_autotuner.diagnosis.deferred_queue import DeferredQueue
 from vllm_autotuner.diagnosis.finding import Rule
+from vllm_autotuner.diagnosis.head_of_line_blocking import HeadOfLineBlocking
 from vllm_autotuner.diagnosis.healthy import Healthy
 from vllm_autotuner.diagnosis.idle import Idle
 from vllm_autotuner.diagnosis.kv_cache_saturated import KVCacheSaturated
 from vllm_autotuner.diagnosis.metrics_blind import MetricsBlind
 from vllm_autotuner.diagnosis.overloaded import Overloaded
 from vllm_autotuner.diagnosis.past_tpot_knee import PastTPOTKnee
+from vllm_autotuner.diagnosis.preemption_thrash import PreemptionThrash
+from vllm_autotuner.diagnosis.prefill_bound import PrefillBound
+from vllm_autotuner.diagnosis.runaway_outputs import RunawayOutputs
+from vllm_autotuner.diagnosis.startup_failure import StartupFailure
+from vllm_autotuner.diagnosis.underutilized import Underutilized
 from vllm_autotuner.diagnosis.wedged import Wedged
 
 __all__ = ["RULES"]
 
 RULES: Final[tuple[Rule, ...]] = (
     MetricsBlind(),  # before everything: silence is not idleness
+    StartupFailure(),  # nobody serves, and the log says why
+    ColdStart(),  # before every class about latency: a fresh engine is slow without a fault
     Wedged(),  # before every class that scales out: a hang looks like load
     Idle(),
     DeferredQueue(),  # before the capacity classes: this queue does not wait for capacity
+    PreemptionThrash(),  # before its milder form
     KVCacheSaturated(),  # before the seats: with a full pool more seats make it worse
     ConcurrencyCapped(),
     PastTPOTKnee(),
+    DecodeBandwidthBound(),  # only where no smaller batch helps
+    CommunicationBound(),
+    PrefillBound(),  # before the queue that nothing explains: this one waits for prompts to be computed
+    HeadOfLineBlocking(),
+    RunawayOutputs(),  # before every class that adds GPUs
+    ContextOversized(),  # contributes only
     Overloaded(),  # a queue that no setting above explains
+    Underutilized(),  # before Healthy: it is healthy, too, and could be so with less
     Healthy(),
 )

@@ -28,6 +28,10 @@ class StartupReason(StrEnum):
     parallel size, fp8 KV, or more gpu-memory-utilization."""
     OUT_OF_MEMORY = "OutOfMemory"
     """The GPU's memory ran out, or others hold it. Remedy: less gpu-memory-utilization, fewer sequences, higher TP."""
+    IMAGE_PULL = "ImagePull"
+    """The image cannot be fetched. Remedy: name, tag, registry, pull secret. Told by the pod, never by a log."""
+    UNSCHEDULABLE = "Unschedulable"
+    """No node takes the pod: GPUs, selectors, taints. Told by the scheduler, never by a log."""
     UNKNOWN = "Unknown"
     """No known cause in the text. The message is the most telling line of the log. Remedy: read the log."""
 

@@ -1,4 +1,4 @@
-"""What can be asked of a metrics source: four kinds of question, as values, with their PromQL.
+"""What can be asked of a metrics source: five kinds of question, as values, with their PromQL.
 
 A fixed number of these covers the whole fleet, however many services there are. A recording answers the same values
 (`recording.py`), so there is one decision path over both. Must not: do I/O, or know what an answer means.
@@ -10,11 +10,24 @@ from typing import Final, Protocol, TypeAlias
 
 from vllm_autotuner.observation.series import Series
 
-__all__ = ["IDENTITY", "Buckets", "Growths", "Means", "MetricsSource", "Question", "Samples", "promql"]
+__all__ = [
+    "IDENTITY",
+    "TARGET",
+    "Beside",
+    "Buckets",
+    "Growths",
+    "Means",
+    "MetricsSource",
+    "Question",
+    "Samples",
+    "promql",
+]
 
 IDENTITY: Final = ("namespace", "pod", "instance", "engine")
 """The labels that tell engines apart; `instance` for those that run outside Kubernetes and have no `pod`. A label that
 a source lacks is the empty string."""
+TARGET: Final = IDENTITY[:3]
+"""The labels that tell scraped addresses apart: a process has no `engine`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +64,15 @@ class Growths:
     step: int
 
 
-Question: TypeAlias = Samples | Buckets | Means | Growths
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """The newest value of `name` at each address that also exports `anchor`: for names that everybody exports."""
+
+    name: str
+    anchor: str
+
+
+Question: TypeAlias = Samples | Buckets | Means | Growths | Beside
 
 
 class MetricsSource(Protocol):
@@ -75,3 +96,5 @@ def promql(question: Question) -> str:
         case Growths(names=names, window=window, step=step):
             grown = " or ".join(f"sum by ({by}) (increase({name}[{step}s]))" for name in names)
             return f"({grown})[{window}s:{step}s]"
+        case Beside(name=name, anchor=anchor):
+            return f"{name} and on ({', '.join(TARGET)}) {anchor}"

@@ -15,13 +15,15 @@ from typing import Final, TextIO
 
 from vllm_autotuner.observation.errors import Unreadable
 from vllm_autotuner.observation.exposition import LONGEST_LINE, Sample, read_samples
-from vllm_autotuner.observation.questions import IDENTITY, Buckets, Growths, Means, Question, Samples
+from vllm_autotuner.observation.questions import IDENTITY, TARGET, Beside, Buckets, Growths, Means, Question, Samples
 from vllm_autotuner.observation.series import Series, extrapolated_increase, since
 
 __all__ = ["Recording", "load_recording"]
 
 MOST_SAMPLES: Final = 20_000_000
 """Above this a file is refused: about 2 GB of memory. A day of one engine at 2 s is 14 million samples."""
+LOOKBACK: Final = 300.0
+"""Seconds after which Prometheus takes a series without samples for ended (its default, --query.lookback-delta)."""
 
 
 class Recording:
@@ -76,6 +78,17 @@ class Recording:
             case Growths(names=names, window=window, step=step):
                 return self._growths(names, moments=_moments(at, window=window, step=step), step=step)
 
+            case Beside(name=name, anchor=anchor):
+                anchored = {_target(one) for one in self._newest_of(anchor, at=at)}
+                return [one for one in self._newest_of(name, at=at) if _target(one) in anchored]
+
+    def _newest_of(self, name: str, *, at: float) -> Iterator[Series]:
+        """An instant vector: the last sample of each series that has not ended, at the moment of the question."""
+        for one in self._of(name):
+            window = since(one, start=at - LOOKBACK, end=at)
+            if window.values:
+                yield Series(labels=one.labels, times=[at], values=[window.values[-1]])
+
     def _sort(self) -> None:
         if self._sorted:
             return
@@ -128,6 +141,10 @@ class Recording:
                 times.append(moment)
                 values.append(one.values[0])
         return [Series(labels=dict(key), times=times, values=values) for key, (times, values) in points.items()]
+
+
+def _target(series: Series) -> tuple[str, ...]:
+    return tuple(series.labels.get(label, "") for label in TARGET)
 
 
 def _moments(at: float, *, window: int, step: int) -> list[float]:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from vllm_autotuner.engine.metric_names import PROCESS_START
 from vllm_autotuner.observation.access import OPEN, Access, shown_url
 from vllm_autotuner.observation.errors import SourceError, Unreadable
 from vllm_autotuner.observation.exposition import Sample, read_samples
@@ -34,7 +35,7 @@ __all__ = [
 SCRAPE_TIMEOUT: Final = timedelta(seconds=5)
 """A page that takes longer is a failed scrape. vLLM answers in milliseconds unless its event loop is stuck."""
 ENGINE_PREFIX: Final = "vllm:"
-"""Only these are kept: python_* and http_* would double the memory and answer no question."""
+"""Of the rest only the process's start is kept: python_* and http_* would double the memory and answer no question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +198,8 @@ def sampled_into(recording: Recording) -> Received:
 
 def _samples_of(page: str, *, target: ScrapeTarget) -> list[Sample]:
     try:
-        found = [sample for sample in read_samples(page.splitlines()) if sample.name.startswith(ENGINE_PREFIX)]
+        samples = read_samples(page.splitlines())
+        found = [one for one in samples if one.name.startswith(ENGINE_PREFIX) or one.name == PROCESS_START]
     except Unreadable as error:
         raise Unreadable(f"{target.place} does not answer with metrics ({error})") from error
     if not target.pod:

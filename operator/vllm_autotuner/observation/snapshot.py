@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from vllm_autotuner.engine.metric_names import CACHE_INFO, NAMES, Kind, Meaning, canonical_names
+from vllm_autotuner.engine.metric_names import CACHE_INFO, NAMES, PARTS, PROCESS_START, Kind, Meaning, canonical_names
 from vllm_autotuner.observation.errors import SourceError
-from vllm_autotuner.observation.questions import Buckets, Growths, Means, MetricsSource, Question, Samples
+from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, MetricsSource, Question, Samples
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.series import Series
 
@@ -61,7 +61,7 @@ class EngineSeries:
     gauges: dict[Meaning, Series] = field(default_factory=dict)
     waiting_by_reason: dict[str, Series] = field(default_factory=dict)
     counters: dict[Meaning, dict[str, Series]] = field(default_factory=dict)
-    """Meaning -> distinguishing label value ("" for most, finished_reason for FINISHED) -> raw samples."""
+    """Meaning -> value of the label that splits it ("" for most, see `PARTS`) -> raw samples."""
     sums: dict[Meaning, Series] = field(default_factory=dict)
     counts: dict[Meaning, Series] = field(default_factory=dict)
     buckets: dict[Meaning, dict[float, float]] = field(default_factory=dict)
@@ -72,6 +72,8 @@ class EngineSeries:
     """Over the long window, one value each state window, by its time."""
     cache_info: Series | None = None
     """Its labels are the content."""
+    started: float | None = None
+    """Unix seconds at which its server's process began; None where that is not exported."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """All labels of the running gauge: where a configured service label is found."""
 
@@ -89,7 +91,8 @@ class FleetSnapshot:
 
 STATE_HISTOGRAMS: Final = (Meaning.TTFT, Meaning.ITL, Meaning.TPOT, Meaning.E2E)
 LENGTHS: Final = (Meaning.PROMPT_LENGTH, Meaning.OUTPUT_LENGTH)
-MEANS: Final = (*STATE_HISTOGRAMS, Meaning.QUEUE_TIME, Meaning.PREFILL_TIME, *LENGTHS)
+TIMES: Final = (Meaning.QUEUE_TIME, Meaning.PREFILL_TIME, Meaning.DECODE_TIME)
+MEANS: Final = (*STATE_HISTOGRAMS, *TIMES, Meaning.STEP_TOKENS, *LENGTHS)
 """Histograms of which sum and count are read raw: their means are exact."""
 
 
@@ -100,7 +103,10 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
         interval = _scrape_interval(gauges, settings=settings)
         window = _state_window(interval, settings=settings)
         questions = _second_round(window, settings=settings)
-        answers = await asyncio.gather(*(source.ask(question, at=at) for _, question in questions))
+        *answers, beginnings = await asyncio.gather(
+            *(source.ask(question, at=at) for _, question in questions),
+            source.ask(Beside(name=PROCESS_START, anchor=NAMES[Meaning.RUNNING].names[0]), at=at),
+        )
     except SourceError as error:
         problem = NoData(Absence.PROVIDER_ERROR, str(error))
         return FleetSnapshot(at=at, state_window=settings.state, scrape_interval=None, engines={}, error=problem)
@@ -110,6 +116,7 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
     for (topic, question), answer in zip(questions, answers, strict=True):
         for series in answer:
             _file(engines, series, topic=topic, question=question)
+    _file_starts(engines, beginnings)
     return FleetSnapshot(at=at, state_window=window, scrape_interval=interval, engines=engines)
 
 
@@ -168,9 +175,21 @@ def _file_raw(engines: dict[EngineKey, EngineSeries], series: Series) -> None:
             if meaning is Meaning.RUNNING:
                 engine.labels = engine.gauges[meaning].labels
         case Kind.COUNTER:
-            _keep(engine.counters.setdefault(meaning, {}), series.labels.get("finished_reason", ""), series)
+            part = series.labels.get(PARTS[meaning], "") if meaning in PARTS else ""
+            _keep(engine.counters.setdefault(meaning, {}), part, series)
         case Kind.HISTOGRAM:
             _keep(engine.sums if part == "_sum" else engine.counts, meaning, series)
+
+
+def _file_starts(engines: Mapping[EngineKey, EngineSeries], beginnings: Sequence[Series]) -> None:
+    """A process has no engine label: its start is that of every engine core in its pod. The latest counts."""
+    latest: dict[tuple[str, str], float] = {}
+    for series in beginnings:
+        key = _key_of(series)
+        place = (key.namespace, key.pod)
+        latest[place] = max(latest.get(place, 0.0), series.values[-1])
+    for key, engine in engines.items():
+        engine.started = latest.get((key.namespace, key.pod))
 
 
 def _keep(shelf: dict[_Place, Series], place: _Place, series: Series) -> None:

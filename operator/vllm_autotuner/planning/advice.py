@@ -12,6 +12,15 @@ ADVICE: Final[Mapping[DiagnosisClass, tuple[str, ...]]] = {
         "Nothing is changed while metrics are missing.",
         "Check that the pods' port is scraped and that the series carry the labels namespace and pod.",
     ),
+    DiagnosisClass.STARTUP_FAILURE: (
+        "Correct what the message names; with a suggested length, lower --max-model-len to it.",
+        "InsufficientKVCache: a shorter --max-model-len, fp8 KV, more GPUs per replica or --gpu-memory-utilization.",
+        "ImagePull and Unschedulable are about the registry and the cluster, not about the engine.",
+    ),
+    DiagnosisClass.COLD_START: (
+        "Wait: compilation, empty caches and the backlog of the start distort what is measured.",
+        "For bursty traffic keep a warm replica more (scaling.minReplicas).",
+    ),
     DiagnosisClass.WEDGED: (
         "Restart the engine: it holds work and computes nothing. More replicas or other flags do not help.",
         "Keep the log of the hanging engine; this is a defect of the engine, not a tuning problem.",
@@ -19,6 +28,10 @@ ADVICE: Final[Mapping[DiagnosisClass, tuple[str, ...]]] = {
     DiagnosisClass.IDLE: ("Nothing to do. Fewer replicas save GPUs, at the price of a cold start.",),
     DiagnosisClass.DEFERRED_QUEUE: (
         "Look at structured-output grammars, KV transfer and LoRA slots: requests wait for those, not for GPUs.",
+    ),
+    DiagnosisClass.PREEMPTION_THRASH: (
+        "Lower --max-num-seqs to what the KV cache holds: evicted requests are computed twice.",
+        "Then more KV cache: fp8 KV, more replicas, a larger tensor-parallel size.",
     ),
     DiagnosisClass.KV_CACHE_SATURATED: (
         "More KV cache: fp8 KV (--kv-cache-dtype fp8, where hardware and quality allow), more replicas,",
@@ -31,7 +44,30 @@ ADVICE: Final[Mapping[DiagnosisClass, tuple[str, ...]]] = {
         "Lower --max-num-seqs to the knee; add replicas when requests then wait.",
         "Faster weights (quantised) or speculative decoding move the knee; that is not done by this tool.",
     ),
+    DiagnosisClass.DECODE_BANDWIDTH_BOUND: (
+        "No smaller batch helps: a larger tensor-parallel size (where the links are fast), or faster memory.",
+        "Quantised weights or speculative decoding shorten each step; that is not done by this tool.",
+    ),
+    DiagnosisClass.COMMUNICATION_BOUND: (
+        "Go back to the smaller tensor-parallel size and use the GPUs as replicas, or give them faster links.",
+    ),
+    DiagnosisClass.PREFILL_BOUND: (
+        "Prefix caching where prompts share a beginning (put the shared part first), and shorter prompts.",
+        "More replicas where requests queue for prefill; a larger tensor-parallel size where a single prompt is slow.",
+        "--max-num-batched-tokens sets how much of a prompt is computed in one step.",
+    ),
+    DiagnosisClass.HEAD_OF_LINE_BLOCKING: (
+        "Cap or isolate the few huge requests: a lower --max-model-len, limits at the gateway, a service of their own.",
+    ),
+    DiagnosisClass.RUNAWAY_OUTPUTS: (
+        "Look at stop tokens, the chat template and max_tokens of the clients: outputs run to their limit.",
+        "This is not a tuning problem: no GPUs are spent on it.",
+    ),
+    DiagnosisClass.CONTEXT_OVERSIZED: ("Lower --max-model-len to what requests need: it bounds the worst case.",),
     DiagnosisClass.OVERLOADED: ("Add replicas: no flag of one engine removes this wait.",),
+    DiagnosisClass.UNDERUTILIZED: (
+        "One replica fewer is enough at this load; a smaller tensor-parallel size may be, too.",
+    ),
     DiagnosisClass.HEALTHY: ("Nothing to do.",),
     DiagnosisClass.UNCLEAR: (
         "Nothing is changed on an unclear picture.",

@@ -11,7 +11,7 @@ from typing import Final
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.replicas import add_replicas
-from vllm_autotuner.planning.seats import NothingToGain, lower_seats, raise_seats
+from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool, lower_seats, raise_seats
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["Plan", "plan"]
@@ -21,7 +21,9 @@ Candidate = Callable[[Situation], Proposal | NothingToGain]
 LADDER: Final[Mapping[DiagnosisClass, tuple[Candidate, ...]]] = {
     DiagnosisClass.CONCURRENCY_CAPPED: (raise_seats, add_replicas),
     DiagnosisClass.PAST_TPOT_KNEE: (lower_seats,),
+    DiagnosisClass.PREEMPTION_THRASH: (fit_seats_to_pool, add_replicas),
     DiagnosisClass.KV_CACHE_SATURATED: (add_replicas,),
+    DiagnosisClass.PREFILL_BOUND: (add_replicas,),
     DiagnosisClass.OVERLOADED: (add_replicas,),
 }
 """Classes that are not here propose nothing: waiting, restarting or looking elsewhere is what helps them."""

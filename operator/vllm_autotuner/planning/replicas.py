@@ -1,7 +1,9 @@
-"""More replicas: what helps when no setting of one engine does."""
+"""More replicas: what helps when no setting of one engine does, and requests wait for capacity."""
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
+from vllm_autotuner.diagnosis.case import queues
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.seats import NothingToGain
 from vllm_autotuner.planning.situation import Situation
@@ -10,7 +12,16 @@ __all__ = ["add_replicas"]
 
 
 def add_replicas(situation: Situation) -> Proposal | NothingToGain:
-    """One replica more, as a recommendation; `scaling` decides how many and when."""
+    """One replica more, as a recommendation; `scaling` decides how many and when.
+
+    Not for outputs that run to their limit, whatever else holds: that is for a person to see, not for GPUs to hide.
+    Not for prompts that are slow without a queue: another replica computes each of them just as slowly.
+    """
+    diagnosis = situation.diagnosis
+    if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
+        return NothingToGain("outputs run to their token limit: no GPUs are spent on that")
+    if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and not queues(situation.observation):
+        return NothingToGain("nothing waits: one more replica computes a prompt no faster")
     scaling, now = situation.scaling, situation.replicas
     if scaling is not None and now >= scaling.max_replicas:
         return NothingToGain(f"already at scaling.maxReplicas ({scaling.max_replicas})")

@@ -22,7 +22,7 @@ from vllm_autotuner.planning.proposal import Predicted, Proposal
 from vllm_autotuner.planning.ranking import NOISE
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["NothingToGain", "kv_bound", "lower_seats", "raise_seats"]
+__all__ = ["NothingToGain", "fit_seats_to_pool", "kv_bound", "lower_seats", "raise_seats"]
 
 HEADROOM: Final = NOISE
 """Share of the TPOT objective that a proposal leaves unused: a batch that meets it exactly misses it every other
@@ -108,6 +108,36 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
         reason=f"At a batch of {batch:.0f} tokens come slower than the objective; "
         + (f"{knee} meets it." if knee is not None else "half of it shows whether a smaller one meets it."),
         confidence=Confidence.HIGH if isinstance(model, StepTime) and model.covers(found.value) else Confidence.LOW,
+        limited_by=found.limited_by,
+        predicted=_predicted(model, tail=tail, now=round(batch), then=found.value, engines=len(observation.engines)),
+        recommend_only="" if bounds is not None else "spec.tuning.maxNumSeqs sets no bounds",
+    )
+
+
+def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
+    """Fewer seats: what the pool holds without evicting, at most halving the batch that runs now."""
+    observation = situation.observation
+    batch, pool = max(_busy_batch(engine) for engine in observation.engines), kv_bound(observation)
+    if pool is None:
+        return NothingToGain("how many sequences the KV cache holds is not known yet: no usage and no lengths")
+    bounds = situation.tuning.max_num_seqs
+    step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(batch / LARGEST_STEP))
+    limits = (step, *_failed_below(situation, batch=batch))
+    found = limited(pool, limits=(*limits, *_user(bounds)))
+    if (broken := _broken(found, limits=limits)) is not None:
+        return broken
+    # The cap that is in effect, where it is known: one far above the batch allows every eviction that is seen.
+    seats = situation.knobs.max_num_seqs or math.ceil(max(m.running for e in observation.engines for m in e.moments))
+    if found.value > seats * (1 - NOISE):
+        return NothingToGain(f"max-num-seqs {seats} cannot usefully be lowered: {found.limited_by or 'the KV cache'}")
+    model, tail = fit_step_time(observation.steps), _tail(situation)
+    return Proposal(
+        knob=Knob.MAX_NUM_SEQS,
+        current=situation.knobs.max_num_seqs,
+        value=found.value,
+        target=ChangeTarget.TPOT,
+        reason=f"The KV cache holds {pool} sequences at observed lengths; more run, are evicted and computed again.",
+        confidence=Confidence.MEDIUM,
         limited_by=found.limited_by,
         predicted=_predicted(model, tail=tail, now=round(batch), then=found.value, engines=len(observation.engines)),
         recommend_only="" if bounds is not None else "spec.tuning.maxNumSeqs sets no bounds",

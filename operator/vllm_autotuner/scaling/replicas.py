@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from vllm_autotuner.api.spec import Scaling
+from vllm_autotuner.diagnosis.case import queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.observation.observation import Observation
@@ -18,9 +19,19 @@ from vllm_autotuner.planning.limits import LARGEST_STEP
 __all__ = ["Scale", "desired_replicas"]
 
 SCALE_OUT_ON: Final = frozenset(
-    {DiagnosisClass.OVERLOADED, DiagnosisClass.KV_CACHE_SATURATED, DiagnosisClass.CONCURRENCY_CAPPED}
+    {
+        DiagnosisClass.OVERLOADED,
+        DiagnosisClass.PREEMPTION_THRASH,
+        DiagnosisClass.KV_CACHE_SATURATED,
+        DiagnosisClass.CONCURRENCY_CAPPED,
+        DiagnosisClass.PREFILL_BOUND,
+    }
 )
-"""Classes in which requests wait for capacity. Wedged, DeferredQueue and MetricsBlind never scale out."""
+"""Classes in which requests wait for capacity. Wedged, DeferredQueue and MetricsBlind never scale out; nor do
+outputs that run to their limit, whatever else holds beside them."""
+
+UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
+"""Of these the ones that may hold without a queue, and then ask for no replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +66,10 @@ def desired_replicas(
         return Scale(replicas=current, reason="idle, at scaling.minReplicas")
     if diagnosis.primary not in SCALE_OUT_ON:
         return Scale(replicas=current, reason=f"{diagnosis.primary.value} needs no other number of replicas")
+    if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
+        return Scale(replicas=current, reason="outputs run to their token limit: no GPUs are spent on that")
+    if diagnosis.primary in UNQUEUED and not queues(observation):
+        return Scale(replicas=current, reason="nothing waits for capacity")
     # The class itself says that requests waited through most of the window before it was named.
     waited = held + timedelta(seconds=observation.window)
     if newest_since is not None:

@@ -1,0 +1,81 @@
+"""DecodeBandwidthBound: tokens come too slowly even for one or two sequences; no smaller batch helps."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.diagnosis.case import Case, mean_batch, tpot_reading, tpot_tail
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.communication_bound import no_faster_than_fewer_gpus
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
+from vllm_autotuner.diagnosis.prefill_bound import is_prefilling
+from vllm_autotuner.observation.reading import Measured
+from vllm_autotuner.performance.step_time import StepTime, fit_step_time
+
+__all__ = ["DecodeBandwidthBound"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeBandwidthBound:
+    """TPOT is over its objective at a batch of one or two, measured or by the step-time model's intercept."""
+
+    diagnosis: ClassVar = DiagnosisClass.DECODE_BANDWIDTH_BOUND
+    smallest_batch: Threshold = Threshold(
+        limit=2, unit="sequences", reason="there is no smaller batch to go to", source="design, diagnosis.md"
+    )
+    stay: Threshold = Threshold(
+        limit=0.9, unit="of the objective", reason="leaves only when clearly inside again", source="our choice"
+    )
+
+    def judge(self, case: Case) -> Finding:
+        """Hold when TPOT is over target and no batch is small enough to meet it."""
+        target, reading = case.targets.tpot, tpot_reading(case)
+        if not isinstance(reading, Measured):
+            return Fails()
+        if reading.value <= target.seconds * (self.stay.limit if self.diagnosis in case.holding else 1.0):
+            return Fails()
+        if no_faster_than_fewer_gpus(case) is not None or any(is_prefilling(engine) for engine in case.engines):
+            # Steps that carry prompts are long, whatever the memory does.
+            return Fails()
+        batch = mean_batch(case)
+        alone: float | None = None
+        if batch > self.smallest_batch.limit:
+            model = fit_step_time(case.observation.steps)
+            if not isinstance(model, StepTime):
+                return Unknown(f"TPOT is over its objective at a batch of {batch:.0f}, and no smaller one was seen yet")
+            alone = model.predict(1) * tpot_tail(case)
+            if alone <= target.seconds:
+                return Fails()
+            how = f"the model fitted to {model.points} windows says {alone * 1000:.0f} ms for a single sequence"
+            confidence = Confidence.HIGH if model.low <= self.smallest_batch.limit else Confidence.MEDIUM
+        else:
+            how, confidence = "there is no smaller batch", Confidence.HIGH
+        if (case.knobs.tensor_parallel_size or 1) > 1 and confidence is Confidence.HIGH:
+            # Communication between the GPUs looks the same until a lower degree has been measured.
+            confidence = Confidence.MEDIUM
+        message = (
+            f"TPOT {target.label} is {reading.value * 1000:.0f} ms at a batch of {batch:.1f}, over the objective of "
+            f"{target.seconds * 1000:.0f} ms; {how}. The step itself is too slow."
+        )
+        return Holds(
+            message=message,
+            evidence=(
+                case.tpot_evidence(),
+                Evidence(
+                    name="running, mean per engine",
+                    value=round(batch, 2),
+                    unit="sequences",
+                    threshold=self.smallest_batch.limit,
+                    window=case.observation.window,
+                ),
+                Evidence(
+                    name="TPOT of a single sequence",
+                    value=alone,
+                    unit="s",
+                    threshold=target.seconds,
+                    note=how,
+                ),
+            ),
+            confidence=confidence,
+        )

@@ -1,0 +1,75 @@
+"""When a KV pool counts as full: one place for what four rules ask.
+
+Must not: know why it is full, or name a class.
+"""
+
+from typing import Final
+
+from vllm_autotuner.diagnosis.case import Case, kv_max, kv_mean
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold, absence
+from vllm_autotuner.observation.engine_window import EngineWindow
+
+__all__ = ["HIGHEST", "MEAN", "PREEMPTED", "has_room", "is_full", "pool_evidence"]
+
+HIGHEST: Final = Threshold(
+    limit=0.9,
+    unit="of the pool",
+    reason="a full pool dips after each preemption, so its maximum tells; below this a service is healthy",
+    source="field guide F3; recording kv-saturation",
+)
+MEAN: Final = Threshold(limit=0.8, unit="of the pool", reason="the first sign in F1", source="field guide F1")
+PREEMPTED: Final = Threshold(
+    limit=0.01, unit="of finished requests", reason="each one is computed twice", source="field guide F4"
+)
+
+
+def is_full(engine: EngineWindow) -> bool:
+    """Whether the pool is what stops requests: by its usage, or because the engine evicts."""
+    highest, mean = kv_max(engine), kv_mean(engine)
+    by_usage = highest is not None and mean is not None and (highest >= HIGHEST.limit or mean >= MEAN.limit)
+    return by_usage or bool(engine.preemptions)
+
+
+def has_room(engine: EngineWindow) -> bool:
+    """Whether the pool refuses nobody. One that is not exported does not count as full: nobody knows."""
+    usage = kv_max(engine)
+    return (usage is None or usage < HIGHEST.limit) and not engine.preemptions
+
+
+def pool_evidence(engine: EngineWindow, case: Case) -> tuple[Evidence, ...]:
+    """Usage, preemptions and running sequences of one engine, with their limits."""
+    highest, mean, window = kv_max(engine), kv_mean(engine), case.observation.window
+    return (
+        Evidence(
+            name="KV usage, maximum",
+            value=highest,
+            unit="share",
+            threshold=HIGHEST.limit,
+            window=window,
+            note=absence(highest),
+        ),
+        Evidence(
+            name="KV usage, mean",
+            value=mean,
+            unit="share",
+            threshold=MEAN.limit,
+            window=window,
+            note=absence(mean),
+        ),
+        Evidence(
+            name="preemptions",
+            value=engine.preemptions,
+            unit="requests",
+            threshold=0,
+            window=window,
+            note=absence(engine.preemptions),
+        ),
+        Evidence(
+            name="running, maximum",
+            value=max(moment.running for moment in engine.moments),
+            unit="sequences",
+            threshold=case.knobs.max_num_seqs,
+            window=window,
+            note="" if case.knobs.max_num_seqs else "max-num-seqs is not known",
+        ),
+    )

@@ -1,0 +1,74 @@
+"""PreemptionThrash: the engine evicts running requests and computes them again."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.diagnosis.case import Case, Sustained, kv_mean
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+from vllm_autotuner.diagnosis.pool import MEAN, PREEMPTED, pool_evidence
+from vllm_autotuner.observation.engine_window import EngineWindow
+
+__all__ = ["PreemptionThrash"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionThrash:
+    """More sequences run than the KV pool holds: some are evicted and computed again, in no token counter.
+
+    The pool has to be full on average, not only at a peak: a burst that evicts a few requests is over by itself.
+    """
+
+    diagnosis: ClassVar = DiagnosisClass.PREEMPTION_THRASH
+    sustained: Sustained = Sustained()
+    preempted: Threshold = PREEMPTED
+    stay: Threshold = Threshold(
+        limit=0.005, unit="of finished requests", reason="leaves only when clearly below again", source="our choice"
+    )
+    near_full: Threshold = MEAN
+    half_full: Threshold = Threshold(
+        limit=0.5, unit="of the pool", reason="then the backlog that filled it has gone; to stay", source="our choice"
+    )
+
+    def judge(self, case: Case) -> Finding:
+        """Hold when most of the engines in trouble (queueing or evicting) evict."""
+        holding = self.diagnosis in case.holding
+        thrashing = [engine for engine in case.engines if self._thrashes(engine, holding=holding)]
+        queueing = case.queueing(holding=holding, sustained=self.sustained)
+        troubled = {engine.key for engine in (*thrashing, *queueing)}
+        if 2 * len(thrashing) <= len(troubled):
+            return Fails()
+        worst = max(thrashing, key=lambda engine: engine.preemptions or 0.0)
+        preempted, finished = worst.preemptions or 0.0, worst.finished or 0.0
+        usage = kv_mean(worst)
+        full = "not known to be full" if usage is None else f"used to {usage:.0%} on average"
+        message = (
+            f"{preempted:.0f} requests were evicted while {finished:.0f} finished; each one is computed again. "
+            f"The KV cache is {full}: more sequences run than it holds."
+        )
+        return Holds(
+            message=message,
+            evidence=(
+                Evidence(
+                    name="preemptions per finished request",
+                    value=round(preempted / finished, 4) if finished else None,
+                    unit="share",
+                    threshold=self.preempted.limit,
+                    window=case.observation.window,
+                    note=f"{preempted:.0f} of {finished:.0f}",
+                ),
+                *pool_evidence(worst, case),
+                case.tpot_evidence(),
+            ),
+            confidence=Confidence.MEDIUM if usage is None else Confidence.HIGH,
+        )
+
+    def _thrashes(self, engine: EngineWindow, *, holding: bool) -> bool:
+        if engine.preemptions is None or engine.finished is None:
+            return False
+        usage, full = kv_mean(engine), self.half_full if holding else self.near_full
+        limit = (self.stay if holding else self.preempted).limit
+        # Nothing but a full pool makes vLLM evict: where usage is not exported, the eviction itself tells.
+        return engine.preemptions > limit * engine.finished and (usage is None or usage >= full.limit)

@@ -1,0 +1,128 @@
+"""PrefillBound: first tokens are late because prompts take long to compute, not because a pool or a cap is full."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.diagnosis.case import Case, Sustained, seats_taken_share, ttft_reading
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold, absence
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+from vllm_autotuner.diagnosis.head_of_line_blocking import few_block_many
+from vllm_autotuner.diagnosis.pool import is_full
+from vllm_autotuner.observation.engine_window import EngineWindow
+from vllm_autotuner.observation.reading import Measured, number
+
+__all__ = ["BUSY", "PrefillBound", "is_prefilling", "prefill_share"]
+
+BUSY: Final = Threshold(
+    limit=0.5,
+    unit="of the time",
+    reason="prefill times of finished requests, one after the other, fill at least half of the window",
+    source="our choice; recordings kv-saturation 0.11 and seats-saturation 0.03 queue for something else",
+)
+
+
+def prefill_share(engine: EngineWindow) -> float | None:
+    """Sum of prefill times over the time they happened in; above 1 where prompts are computed side by side."""
+    if engine.prefill_seconds is None or engine.sampled <= 0:
+        return None
+    return engine.prefill_seconds / engine.sampled
+
+
+def is_prefilling(engine: EngineWindow) -> bool | None:
+    """Whether the engine spends its time on prompts; None where it does not tell."""
+    share = prefill_share(engine)
+    return None if share is None else share >= BUSY.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillBound:
+    """TTFT is over its objective, and what it consists of is prefill.
+
+    Two shapes. Nothing waits, and prefill is most of TTFT (server-side, TTFT is queue and prefill). Or requests wait
+    although the pool has room and seats are free, while the engine is busy with prompts all the time: then the queue
+    is for prefill. A queue beside an engine that prefills little is something else.
+    """
+
+    diagnosis: ClassVar = DiagnosisClass.PREFILL_BOUND
+    sustained: Sustained = Sustained()
+    prefill: Threshold = Threshold(
+        limit=0.5, unit="of TTFT", reason="then the prompt is the larger part of the wait", source="field guide F3, F5"
+    )
+    busy: Threshold = BUSY
+    stay: Threshold = Threshold(
+        limit=0.9, unit="of the objective", reason="leaves only when clearly inside again", source="our choice"
+    )
+    seats_taken: Threshold = Threshold(
+        limit=0.5, unit="of scrapes", reason="with every seat taken the seats are the nearer limit", source="our choice"
+    )
+
+    def judge(self, case: Case) -> Finding:
+        """Hold on a late first token that neither pool nor seats nor a few huge requests explain."""
+        holding = self.diagnosis in case.holding
+        reading, target = ttft_reading(case), case.targets.ttft
+        if not isinstance(reading, Measured):
+            return Fails()
+        if reading.value <= target.seconds * (self.stay.limit if holding else 1.0) or few_block_many(case) is not None:
+            return Fails()
+        queueing = case.queueing(holding=holding, sustained=self.sustained)
+        found = self._queued(queueing, case=case) if queueing else self._alone(case)
+        if found is None:
+            return Fails()
+        why, confidence = found
+        message = f"TTFT {target.label} is {reading.value:.2f} s, over the objective of {target.seconds:g} s: {why}."
+        return Holds(message=message, evidence=self._evidence(case), confidence=confidence)
+
+    def _queued(self, queueing: tuple[EngineWindow, ...], *, case: Case) -> tuple[str, Confidence] | None:
+        """The queue is for prefill in most of the engines that queue."""
+        blocked = [engine for engine in queueing if is_full(engine) or self._seats_bind(engine, case)]
+        prefilling = [engine for engine in queueing if engine not in blocked and is_prefilling(engine)]
+        if 2 * len(prefilling) <= len(queueing):
+            return None
+        waiting = sum(engine.moments[-1].waiting for engine in prefilling)
+        share = max(prefill_share(engine) or 0.0 for engine in prefilling)
+        why = (
+            f"{waiting:.0f} requests wait although the KV cache has room and seats are free, and prefill takes "
+            f"{share:.1f} s of every second"
+        )
+        return why, Confidence.HIGH if case.knobs.max_num_seqs else Confidence.MEDIUM
+
+    def _alone(self, case: Case) -> tuple[str, Confidence] | None:
+        """Nothing waits: what is left of TTFT is prefill, if the engine does not say otherwise."""
+        ttft, prefill = number(case.observation.ttft.mean), number(case.observation.prefill_time.mean)
+        if ttft is not None and prefill is not None:
+            if prefill < self.prefill.limit * ttft:
+                return None
+            return f"{prefill:.2f} s of the mean TTFT of {ttft:.2f} s are prefill, and nothing waits", Confidence.HIGH
+        if any(moment.waiting > 0 for engine in case.engines for moment in engine.moments):
+            return None
+        return "nothing waits; prefill times are not exported, so long prompts are only likely", Confidence.LOW
+
+    def _seats_bind(self, engine: EngineWindow, case: Case) -> bool:
+        seats = case.knobs.max_num_seqs
+        return seats is not None and seats_taken_share(engine, seats=seats) >= self.seats_taken.limit
+
+    def _evidence(self, case: Case) -> tuple[Evidence, ...]:
+        observation, window = case.observation, case.observation.window
+        shares = [share for engine in case.engines if (share := prefill_share(engine)) is not None]
+        busy = max(shares, default=None)
+        facts = (
+            ("prefill time, mean", number(observation.prefill_time.mean), "s"),
+            ("queue time, mean", number(observation.queue_time.mean), "s"),
+            ("prompt tokens", observation.prompted_per_second, "tokens/s"),
+            ("prompt length, p50", number(observation.prompt_length.quantile(0.5)), "tokens"),
+            ("prefix cache hit rate", observation.prefix_hit_rate, "share"),
+        )
+        return (
+            case.ttft_evidence(),
+            Evidence(
+                name="prefill time per second",
+                value=busy,
+                unit="share",
+                threshold=self.busy.limit,
+                window=window,
+                note=absence(busy),
+            ),
+            *(Evidence(name=name, value=it, unit=unit, window=window, note=absence(it)) for name, it, unit in facts),
+        )

@@ -1,0 +1,123 @@
+"""RunawayOutputs: requests end only at their token limit, far longer than they should be."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+from vllm_autotuner.observation.engine_window import BY_LENGTH
+from vllm_autotuner.observation.reading import number
+
+__all__ = ["RunawayOutputs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunawayOutputs:
+    """Nearly all requests end by length, *and* outputs fill what max-model-len leaves or jumped against their history.
+
+    The length share alone proves nothing: load generators with fixed output lengths, and clients with a small
+    max_tokens, finish every request so.
+    """
+
+    diagnosis: ClassVar = DiagnosisClass.RUNAWAY_OUTPUTS
+    by_length: Threshold = Threshold(
+        limit=0.9, unit="of finished requests", reason="a missing stop token ends near 1", source="field guide F5"
+    )
+    stay: Threshold = Threshold(
+        limit=0.7, unit="of finished requests", reason="leaves only when clearly fewer", source="our choice"
+    )
+    fills: Threshold = Threshold(
+        limit=0.8,
+        unit="of what max-model-len leaves",
+        reason="a wanted limit lies well below; the mean has a spread",
+        source="our choice, unmeasured",
+    )
+    jumped: Threshold = Threshold(
+        limit=2, unit="times the mean before", reason="more than the usual drift of a mix", source="our choice"
+    )
+    before: Threshold = Threshold(
+        limit=0.5,
+        unit="of finished requests",
+        reason="only a service whose requests used to stop by themselves can have lost its stop token",
+        source="our choice",
+    )
+    fewest: Threshold = Threshold(
+        limit=5, unit="requests", reason="fewer are somebody's experiment, not traffic", source="our choice"
+    )
+
+    def judge(self, case: Case) -> Finding:
+        """Hold when ends by length are the rule and lengths are out of hand."""
+        ended = self._ended(case)
+        output = number(case.observation.recent_output_length.mean)
+        if ended is None or output is None:
+            return Fails()
+        share, finished = ended
+        limit = (self.stay if self.diagnosis in case.holding else self.by_length).limit
+        if finished < self.fewest.limit or share < limit:
+            return Fails()
+        left, before = self._left(case), self._before(case)
+        fills = left is not None and output >= self.fills.limit * left
+        jumped = before is not None and output >= self.jumped.limit * before
+        if not fills and not jumped:
+            return Fails()
+        how = f"all that max-model-len leaves is {left:.0f}" if fills else f"before it were {before:.0f}"
+        message = (
+            f"{share:.0%} of requests end at their token limit with {output:.0f} output tokens on average ({how}): "
+            "a stop token or a sensible max_tokens is missing."
+        )
+        window = case.observation.window
+        return Holds(
+            message=message,
+            evidence=(
+                Evidence(
+                    name="finished by length",
+                    value=round(share, 3),
+                    unit="share",
+                    threshold=self.by_length.limit,
+                    window=window,
+                    note=f"of {finished:.0f}",
+                ),
+                Evidence(name="output length, mean", value=round(output, 1), unit="tokens", window=window),
+                Evidence(
+                    name="output tokens that max-model-len leaves",
+                    value=left,
+                    unit="tokens",
+                    note="" if left is not None else "max-model-len is not known",
+                ),
+                Evidence(
+                    name="output length before, mean",
+                    value=before,
+                    unit="tokens",
+                    note="" if before is not None else "no earlier requests that stopped by themselves",
+                ),
+            ),
+            confidence=Confidence.HIGH if fills else Confidence.MEDIUM,
+        )
+
+    def _ended(self, case: Case) -> tuple[float, float] | None:
+        """The share that ended by length, and how many requests finished; None where the reason is not told."""
+        reasons = [engine.finished_by for engine in case.engines if engine.finished_by]
+        finished = sum(sum(counts.values()) for counts in reasons)
+        if finished <= 0:
+            return None
+        return sum(counts.get(BY_LENGTH, 0.0) for counts in reasons) / finished, finished
+
+    def _left(self, case: Case) -> float | None:
+        """Output tokens that max-model-len leaves beside a prompt of the present mean."""
+        lengths = [engine.pool.max_model_len for engine in case.engines if engine.pool.max_model_len is not None]
+        longest = case.knobs.max_model_len or min(lengths, default=None)
+        prompt = number(case.observation.recent_prompt_length.mean)
+        return None if longest is None or prompt is None else max(1.0, longest - prompt)
+
+    def _before(self, case: Case) -> float | None:
+        """Mean output tokens in the engines' lives before, where most requests stopped by themselves."""
+        known = [engine.earlier for engine in case.engines if engine.earlier is not None]
+        finished = sum(earlier.finished for earlier in known)
+        if finished < self.fewest.limit or sum(one.by_length for one in known) > self.before.limit * finished:
+            return None
+        means = [(one.output_mean, one.finished) for one in known if one.output_mean is not None]
+        weight = sum(requests for _, requests in means)
+        return sum(mean * requests for mean, requests in means) / weight if weight > 0 else None

@@ -1,0 +1,77 @@
+"""Underutilized: one replica fewer would carry the same load inside every objective."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.diagnosis.case import Case, kv_max, tpot_reading, ttft_reading
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+from vllm_autotuner.diagnosis.pool import MEAN
+from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_share
+from vllm_autotuner.observation.reading import number
+
+__all__ = ["Underutilized"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Underutilized:
+    """The load, spread over one pod fewer, keeps every objective, the KV margin and free seats.
+
+    Predicted without a model, on the safe side: everything that grows with the batch is taken to grow in proportion
+    to it, while measured step times grow less.
+    """
+
+    diagnosis: ClassVar = DiagnosisClass.UNDERUTILIZED
+    kv: Threshold = MEAN
+    seats: Threshold = Threshold(
+        limit=0.8, unit="of max-num-seqs", reason="a burst finds a seat", source="our choice, unmeasured"
+    )
+    latency: Threshold = Threshold(
+        limit=0.8, unit="of the objective", reason="twice the noise that a verdict ignores", source="our choice"
+    )
+    prefill: Threshold = BUSY
+
+    def judge(self, case: Case) -> Finding:
+        """Hold when nobody waits, everybody reports, and every level stays below its limit on n - 1 pods."""
+        observation, pods = case.observation, len({engine.key.pod for engine in case.engines})
+        everybody = not observation.silent and (observation.expected is None or pods >= observation.expected)
+        waits = any(moment.waiting > 0 for engine in case.engines for moment in engine.moments)
+        if pods < 2 or not everybody or waits:
+            return Fails()
+        more = pods / (pods - 1)
+        facts = self._facts(case, more=more)
+        if any(fact.value is None or fact.threshold is None or fact.value > fact.threshold for fact in facts):
+            return Fails()
+        message = (
+            f"{pods} replicas share a load that {pods - 1} would carry inside every objective: each would take "
+            f"{more - 1:.0%} more."
+        )
+        return Holds(message=message, evidence=facts, confidence=Confidence.MEDIUM)
+
+    def _facts(self, case: Case, *, more: float) -> tuple[Evidence, ...]:
+        """What is known, and what it becomes on one pod fewer. A latency that nobody measured says nothing good."""
+        targets, window = case.targets, case.observation.window
+        usages = [kv_max(engine) for engine in case.engines]
+        running = max(moment.running for engine in case.engines for moment in engine.moments)
+        shares = [prefill_share(engine) or 0.0 for engine in case.engines]
+        levels = [
+            ("KV usage", None if None in usages else max(usage or 0.0 for usage in usages), self.kv.limit, "share"),
+            ("TTFT", number(ttft_reading(case)), self.latency.limit * targets.ttft.seconds, "s"),
+            ("TPOT", number(tpot_reading(case)), self.latency.limit * targets.tpot.seconds, "s"),
+            ("prefill time per second", max(shares), self.prefill.limit, "share"),
+        ]
+        if case.knobs.max_num_seqs is not None:
+            levels.append(("running", running, self.seats.limit * case.knobs.max_num_seqs, "sequences"))
+        return tuple(
+            Evidence(
+                name=f"{name} with one replica fewer",
+                value=None if now is None else round(now * more, 4),
+                unit=unit,
+                threshold=limit,
+                window=window,
+                note="not measured" if now is None else f"now {now:.3g}",
+            )
+            for name, now, limit, unit in levels
+        )

@@ -1,0 +1,271 @@
+"""One engine over the state window: its scrapes, what its counters grew, its pool.
+
+Apart from `observation`, which puts the engines of one service together.
+Must not: judge. "Fresh" is the one judgement made here, because nothing to the right may ever see a stale sample.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from vllm_autotuner.engine.metric_names import Meaning
+from vllm_autotuner.observation.distribution import Distribution, merged
+from vllm_autotuner.observation.reading import Reading
+from vllm_autotuner.observation.series import Series, plain_increase, since
+from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot
+
+__all__ = [
+    "BY_LENGTH",
+    "STALE_AFTER_INTERVALS",
+    "Earlier",
+    "EngineWindow",
+    "KVPool",
+    "Moment",
+    "StepPoint",
+    "distribution_of",
+    "engine_window",
+]
+
+STALE_AFTER_INTERVALS: Final = 3
+"""Scrape intervals without a sample after which an engine is silent. Design: diagnosis.md, inputs."""
+BY_LENGTH: Final = "length"
+"""The finished reason of a request that ran into its token limit."""
+COMPUTED: Final = "local_compute"
+"""The source of prompt tokens that no cache held."""
+UNKNOWN_INTERVAL: Final = 60.0
+"""Assumed scrape interval (s) where an engine has a single sample: the slowest that Prometheus is commonly set to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One scrape of one engine. None: not in that scrape."""
+
+    time: float
+    running: float
+    waiting: float
+    """Requests that wait for capacity: by reason where the engine tells, else all that wait."""
+    deferred: float | None
+    kv: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVPool:
+    """The pool as the running engine reports it. None: not exported by this version."""
+
+    tokens: int | None = None
+    blocks: int | None = None
+    block_size: int | None = None
+    cache_dtype: str | None = None
+    max_model_len: int | None = None
+    """kv_cache_size_tokens / kv_cache_max_concurrency (vLLM 0.32 exports no max-model-len)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPoint:
+    """One state window of one engine: mean running sequences and mean inter-token latency (seconds)."""
+
+    running: float
+    itl: float
+    tokens: float
+    """Inter-token intervals behind the mean: its weight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What an engine had done before the fetched samples began: a counter's first value remembers all before it."""
+
+    finished: float
+    """Requests."""
+    by_length: float
+    """Requests that ended at their token limit."""
+    output_mean: float | None
+    """Mean output tokens of a request; None when not exported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineWindow:
+    """One engine over the state window."""
+
+    key: EngineKey
+    moments: tuple[Moment, ...]
+    preemptions: float | None
+    finished: float | None
+    prompt_tokens: float | None
+    generation_tokens: float | None
+    stalled_for: float | None
+    """Seconds since a prompt or output token was last counted; at least that long when none was in the fetched
+    samples. None when the token counters are not exported."""
+    itl: Reading
+    """Mean inter-token latency of this engine (seconds)."""
+    pool: KVPool
+    labels: Mapping[str, str] = field(default_factory=dict)
+    finished_by: Mapping[str, float] = field(default_factory=dict)
+    """Requests finished in the window by reason (stop, length, abort, ...). Empty when not exported."""
+    prompt_tokens_computed: float | None = None
+    """Prompt tokens that were not found in a cache. None when the engine does not tell their source."""
+    prefix_hits: float | None = None
+    """Tokens found in the prefix cache."""
+    prefix_queries: float | None = None
+    """Tokens looked up in it."""
+    prefill_seconds: float | None = None
+    """Sum of the prefill times (s) of the requests that finished in the window."""
+    started: float | None = None
+    """Unix seconds at which its server's process began. None when not exported."""
+    earlier: Earlier | None = None
+    """None when its first samples say nothing."""
+
+    @property
+    def sampled(self) -> float:
+        """Seconds between the first and the last scrape: over these the counters grew, not over the whole window."""
+        return self.moments[-1].time - self.moments[0].time
+
+
+def engine_window(key: EngineKey, series: EngineSeries, *, snapshot: FleetSnapshot) -> EngineWindow | None:
+    """What one engine did in the state window; None when its last sample is stale or it reports nothing usable."""
+    running, waiting = series.gauges.get(Meaning.RUNNING), series.gauges.get(Meaning.WAITING)
+    if running is None or waiting is None or not running.times:
+        return None
+    # Its own pace where it shows one: in a fleet of mixed intervals the slowest would let a dead engine look alive.
+    interval = running.pace or snapshot.scrape_interval or UNKNOWN_INTERVAL
+    if snapshot.at - running.times[-1] > STALE_AFTER_INTERVALS * interval:
+        return None
+    start = snapshot.at - snapshot.state_window
+    moments = tuple(moment for moment in _moments(series) if moment.time > start)
+    if not moments:
+        return None
+
+    def parts(meaning: Meaning) -> Mapping[str, float]:
+        grown = {
+            part: plain_increase(since(one, start=start, end=snapshot.at).values)
+            for part, one in series.counters.get(meaning, {}).items()
+        }
+        return {part: growth for part, growth in grown.items() if growth is not None}
+
+    def grown(meaning: Meaning) -> float | None:
+        known = parts(meaning)
+        return sum(known.values()) if known else None
+
+    prefill = series.sums.get(Meaning.PREFILL_TIME)
+    return EngineWindow(
+        key=key,
+        moments=moments,
+        preemptions=grown(Meaning.PREEMPTIONS),
+        finished=grown(Meaning.FINISHED),
+        prompt_tokens=grown(Meaning.PROMPT_TOKENS),
+        generation_tokens=grown(Meaning.GENERATION_TOKENS),
+        stalled_for=_stalled_for(series, at=snapshot.at),
+        itl=distribution_of([series], Meaning.ITL, snapshot=snapshot).mean,
+        pool=_pool(series.cache_info.labels if series.cache_info is not None else None),
+        labels=series.labels,
+        finished_by=parts(Meaning.FINISHED),
+        prompt_tokens_computed=parts(Meaning.PROMPT_TOKENS_BY_SOURCE).get(COMPUTED),
+        prefix_hits=grown(Meaning.PREFIX_HITS),
+        prefix_queries=grown(Meaning.PREFIX_QUERIES),
+        prefill_seconds=None
+        if prefill is None
+        else plain_increase(since(prefill, start=start, end=snapshot.at).values),
+        started=series.started,
+        earlier=_earlier(series),
+    )
+
+
+def _earlier(series: EngineSeries) -> Earlier | None:
+    finished = {part: one.values[0] for part, one in series.counters.get(Meaning.FINISHED, {}).items() if one.values}
+    if not finished:
+        return None
+    tokens, requests = series.sums.get(Meaning.OUTPUT_LENGTH), series.counts.get(Meaning.OUTPUT_LENGTH)
+    mean = None
+    if tokens is not None and requests is not None and requests.values[0] > 0:
+        mean = tokens.values[0] / requests.values[0]
+    return Earlier(finished=sum(finished.values()), by_length=finished.get(BY_LENGTH, 0.0), output_mean=mean)
+
+
+def _stalled_for(series: EngineSeries, *, at: float) -> float | None:
+    counters = [
+        one
+        for meaning in (Meaning.PROMPT_TOKENS, Meaning.GENERATION_TOKENS)
+        for one in series.counters.get(meaning, {}).values()
+        if one.times
+    ]
+    if not counters:
+        return None
+    moved = [
+        max((time for time, before, after in _steps_of(one) if after != before), default=one.times[0])
+        for one in counters
+    ]
+    return at - max(moved)
+
+
+def _steps_of(series: Series) -> Iterable[tuple[float, float, float]]:
+    return zip(series.times[1:], series.values, series.values[1:], strict=False)
+
+
+def _moments(series: EngineSeries) -> Iterable[Moment]:
+    """Join the gauges of one scrape: they carry the same timestamp."""
+    kv = _by_time(series.gauges.get(Meaning.KV_USAGE))
+    waiting = _by_time(series.gauges.get(Meaning.WAITING))
+    capacity = _by_time(series.waiting_by_reason.get("capacity"))
+    deferred = _by_time(series.waiting_by_reason.get("deferred"))
+    running = series.gauges[Meaning.RUNNING]
+    for time, value in zip(running.times, running.values, strict=True):
+        queued = capacity.get(time, waiting.get(time))
+        # NaN is what a broken exporter writes; a scrape without its queue is no scrape.
+        if queued is None or value != value or queued != queued:
+            continue
+        yield Moment(time=time, running=value, waiting=queued, deferred=deferred.get(time), kv=_finite(kv.get(time)))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and value == value else None
+
+
+def _by_time(series: Series | None) -> Mapping[float, float]:
+    return {} if series is None else dict(zip(series.times, series.values, strict=True))
+
+
+def distribution_of(series: Sequence[EngineSeries], meaning: Meaning, *, snapshot: FleetSnapshot) -> Distribution:
+    """The histogram `meaning` over the state window, all `series` together."""
+    start, parts = snapshot.at - snapshot.state_window, []
+    for one in series:
+        total, count = one.sums.get(meaning), one.counts.get(meaning)
+        summed = plain_increase(since(total, start=start, end=snapshot.at).values) if total is not None else None
+        counted = plain_increase(since(count, start=start, end=snapshot.at).values) if count is not None else None
+        parts.append(
+            Distribution(
+                buckets=one.buckets.get(meaning, {}),
+                total=summed if counted is not None else None,
+                count=counted or 0.0,
+                missing=f"{meaning} is not exported",
+            )
+        )
+    return merged(parts)
+
+
+def _pool(info: Mapping[str, str] | None) -> KVPool:
+    if info is None:
+        return KVPool()
+    blocks, block_size = _whole(info.get("num_gpu_blocks")), _whole(info.get("block_size"))
+    tokens = _whole(info.get("kv_cache_size_tokens"))
+    if tokens is None and blocks is not None and block_size is not None:
+        tokens = blocks * block_size
+    concurrency = _fraction(info.get("kv_cache_max_concurrency"))
+    return KVPool(
+        tokens=tokens,
+        blocks=blocks,
+        block_size=block_size,
+        cache_dtype=info.get("cache_dtype"),
+        max_model_len=round(tokens / concurrency) if tokens and concurrency else None,
+    )
+
+
+def _whole(text: str | None) -> int | None:
+    value = _fraction(text)
+    return None if value is None else int(value)
+
+
+def _fraction(text: str | None) -> float | None:
+    # Labels say "None" for what an engine has not resolved.
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None
