@@ -13,7 +13,7 @@ RUN := PYTHONPATH=.:operator $(VENV)/bin/python
 ENGINE ?= simulated
 ARGS ?=
 
-.PHONY: help setup binaries demo test test-fast lint format crd vllm e2e-vllm stop clean
+.PHONY: help setup binaries demo test test-fast lint format crd docs vllm e2e-vllm stop clean
 
 help:  ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ format: setup  ## Format and sort imports
 crd: setup  ## Generate the CRD from the models
 	@$(VENV)/bin/vllm-autotuner crd > crds/vllmservices.yaml
 	@cp crds/vllmservices.yaml charts/vllm-autotuner/crds/vllmservices.yaml
+
+docs: setup  ## Generate the page of diagnosis classes from the rules
+	@$(RUN) docs/diagnosis_classes.py
 
 vllm: setup  ## Install the real vLLM for CPUs (about 6 GB, once) for `make demo ENGINE=vllm` and `make e2e-vllm`
 	@$(RUN) -m e2e.real_engine install

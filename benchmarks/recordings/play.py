@@ -62,7 +62,9 @@ def play(
         engine.advance(at)
         page = render(engine.metrics, config, created=recorded.start)
         for sample in read_samples(page.splitlines()):
-            source.add(sample, time=recorded.start + at)
+            if sample.name.startswith("vllm:"):
+                # As recorded: when the real engine's process began was not, and it was not when its recording did.
+                source.add(sample, time=recorded.start + at)
     preemptions = engine.metrics.preemptions
     return Replayed(
         recorded=read_columns(source, name=recorded.name),

@@ -85,8 +85,8 @@ def test_the_answer_for_programs_has_its_shape() -> None:
     assert answer["at"] == "2026-11-20T21:44:36.408Z"
     assert answer["time"] == pytest.approx(KV_START + 130)
     assert "timeline" not in answer
-    assert service["recommendation"]["knob"] == "replicas"
-    assert service["recommendation"]["flag"] is None
+    assert service["recommendation"]["knob"] == "maxNumSeqs"
+    assert service["recommendation"]["flag"] == "--max-num-seqs=5"
 
 
 def test_a_recommended_flag_can_be_pasted() -> None:

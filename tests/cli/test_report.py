@@ -100,7 +100,7 @@ def test_a_report_says_what_was_seen_where_and_when(written: str) -> None:
     text = Elements(written).text
     for part in (
         *("recording kv-saturation.om.gz", "2026-11-20T21:42:26.408Z", "--max-num-seqs=64", "TTFT p95 at most 2 s"),
-        *("Healthy", "KVCacheSaturated", "Do not raise --max-num-seqs", "KV usage, maximum", "Not a tuning problem"),
+        *("Healthy", "PreemptionThrash", "Lower --max-num-seqs", "KV usage, maximum", "Not a tuning problem"),
         *("TTFT p95", "TPOT p95", "KV cache used", "running", "waiting", "objective", "time (UTC)"),
     ):
         assert part in text, part

@@ -1,0 +1,69 @@
+"""Writes `diagnosis-classes.md` from the rules themselves: `make docs`.
+
+Apart from the product, because only this repository's documentation needs it. A test holds the page to the rules.
+Must not: say anything that is not in the rules, the classes or the advice.
+"""
+
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.diagnose import AT_ONCE, CONFIRMATIONS, MOST_CONTRADICTIONS
+from vllm_autotuner.diagnosis.evidence import Threshold
+from vllm_autotuner.diagnosis.finding import Rule
+from vllm_autotuner.diagnosis.rules import RULES
+from vllm_autotuner.planning.advice import ADVICE
+
+PAGE = Path(__file__).with_name("diagnosis-classes.md")
+
+HEAD = f"""# Diagnosis classes
+
+Generated from the rules by `make docs`; do not edit. In order of precedence: the first class that holds is the primary
+one, later ones contribute. A change of class must be seen {CONFIRMATIONS} evaluations in a row
+({", ".join(sorted(AT_ONCE))} at once); a named class that {MOST_CONTRADICTIONS} evaluations in a row contradict falls.
+A limit called `stay` is the one to leave a class that is already named. Missing data is never zero: a rule that lacks
+its input says so.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD, *(_section(number, rule) for number, rule in enumerate(RULES, start=1)), _unclear()]
+    return "\n".join(parts)
+
+
+def _section(number: int, rule: Rule) -> str:
+    lines = [f"## {number}. {rule.diagnosis.value}", "", inspect.cleandoc(type(rule).__doc__ or ""), ""]
+    if rows := list(_rows(rule)):
+        lines += ["| limit | value | unit | why | source |", "|---|---|---|---|---|", *rows, ""]
+    return "\n".join([*lines, *_advice(rule.diagnosis)])
+
+
+def _rows(rule: object, *, prefix: str = "") -> Iterator[str]:
+    if not is_dataclass(rule):
+        return
+    for field in fields(rule):
+        value = getattr(rule, field.name)
+        name = f"{prefix}{field.name}"
+        if isinstance(value, Threshold):
+            yield f"| {name} | {value.limit:g} | {value.unit} | {value.reason} | {value.source} |"
+        else:
+            yield from _rows(value, prefix=f"{name}.")
+
+
+def _advice(named: DiagnosisClass) -> Iterable[str]:
+    yield "What helps:"
+    yield from (f"- {line}" for line in ADVICE[named])
+    yield ""
+
+
+def _unclear() -> str:
+    what = "No rule holds. The message says what was missing or contradicts."
+    lines = [f"## {DiagnosisClass.UNCLEAR.value}", "", what, ""]
+    return "\n".join([*lines, *_advice(DiagnosisClass.UNCLEAR)])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
