@@ -20,6 +20,7 @@ from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.control.looking import approved_id, hash_of, is_paused, observed, rollout_of, verification_of
 from vllm_autotuner.control.sight import Sight, wanted_replicas
+from vllm_autotuner.control.starting import pods_view
 from vllm_autotuner.control.tick import Decision, decide
 from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.observation.snapshot import WindowSettings, take_snapshot
@@ -78,11 +79,13 @@ class Autotuner:
         now = deployment.wall()
         snapshot = await take_snapshot(self.scraper.recording, at=now.timestamp(), settings=WindowSettings())
         pods, cluster = deployment.pod_views(), cast(Cluster, deployment)
+        starts = await pods_view(pods, warm_up=service.spec.tuning.strategy.warm_up, cluster=cluster, now=now)
+        observation = observed(snapshot, pods, now=now, starts=starts)
         return Sight(
             service=service,
-            observation=observed(snapshot, pods, now=now),
-            rollout=await rollout_of(deployment.view(), pods, cluster=cluster),
-            verification=await verification_of(service, pods, cluster=cluster),
+            observation=observation,
+            rollout=rollout_of(deployment.view(), pods, starts=starts),
+            verification=await verification_of(service, pods, cluster=cluster, observation=observation),
             history=self.history,
             hash_of=lambda knobs: hash_of(service, knobs),
             hash_version=RENDERING_VERSION,
