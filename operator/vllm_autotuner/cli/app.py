@@ -5,6 +5,8 @@ import typer
 from vllm_autotuner.cli.crd import crd
 from vllm_autotuner.cli.diagnose import EXAMPLES as DIAGNOSE_EXAMPLES
 from vllm_autotuner.cli.diagnose import DiagnoseCommand, diagnose
+from vllm_autotuner.cli.doctor import EXAMPLES as DOCTOR_EXAMPLES
+from vllm_autotuner.cli.doctor import doctor
 from vllm_autotuner.cli.explain import EXAMPLES as EXPLAIN_EXAMPLES
 from vllm_autotuner.cli.explain import explain
 from vllm_autotuner.cli.record import EXAMPLES as RECORD_EXAMPLES
@@ -31,6 +33,7 @@ def _root() -> None:
 
 app.command()(crd)
 app.command(cls=DiagnoseCommand, epilog=DIAGNOSE_EXAMPLES)(diagnose)
+app.command(epilog=DOCTOR_EXAMPLES)(doctor)
 app.command(epilog=EXPLAIN_EXAMPLES)(explain)
 app.command(epilog=RECORD_EXAMPLES)(record)
 app.command(epilog=RUN_EXAMPLES)(run)

@@ -6,11 +6,12 @@ None leaves `observation` in the operator: the snapshot turns each into a Provid
   - Unreachable     no HTTP answer (DNS, TLS, refused, timeout)      -> next tick
   - Overloaded      429, 5xx, query timed out                        -> next tick
   - Rejected        other 4xx: credentials or our query              -> tell the admin
+    - Denied        401, 403, where that is told apart               -> say what to grant
   - Unusable        2xx, but partial (warnings) or not the schema    -> hold, show the first warning
   - Unreadable      a recording or exposition that cannot be parsed  -> tell the person who named the file
 """
 
-__all__ = ["Overloaded", "Rejected", "SourceError", "Unreachable", "Unreadable", "Unusable"]
+__all__ = ["Denied", "Overloaded", "Rejected", "SourceError", "Unreachable", "Unreadable", "Unusable"]
 
 
 class SourceError(Exception):
@@ -27,6 +28,10 @@ class Overloaded(SourceError):
 
 class Rejected(SourceError):
     """The source refuses us: credentials, path or query."""
+
+
+class Denied(Rejected):
+    """The source is there and does not let us in."""
 
 
 class Unusable(SourceError):

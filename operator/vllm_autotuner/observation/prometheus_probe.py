@@ -1,0 +1,153 @@
+"""Questions that a person's doctor asks a Prometheus once, through prometheus-api-client.
+
+Apart from `prometheus.py`, which the operator asks all day: here a warning of the server is a finding, not an error,
+and nobody waits for another service meanwhile. Must not: judge an answer, or show a credential.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import requests
+import urllib3
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from prometheus_api_client.prometheus_connect import PrometheusConnect
+from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase
+from typing_extensions import override
+
+from vllm_autotuner.observation.access import Access, PrometheusAddress, scrubbed, shown_url
+from vllm_autotuner.observation.errors import Denied, Overloaded, Rejected, SourceError, Unreachable, Unusable
+from vllm_autotuner.observation.prometheus import LARGEST_ANSWER, refuse_unusable_url
+from vllm_autotuner.observation.series import Series
+
+__all__ = ["PrometheusProbe"]
+
+CHUNK: Final = 256 * 1024
+"""Bytes read at a time."""
+
+
+class PrometheusProbe:
+    """Instant queries at the server's own now. `warnings` gathers what the server said beside its answers."""
+
+    def __init__(self, address: PrometheusAddress) -> None:
+        """Raises Rejected for a URL that can never work."""
+        refuse_unusable_url(address.url)
+        self.warnings: list[str] = []
+        self.status = 0
+        self._address, self._shown = address, shown_url(address.url)
+        session = requests.Session()
+        session.verify = False if address.insecure else (str(address.ca_file) if address.ca_file else True)
+        if address.client_cert is not None:
+            key = address.client_key or address.client_cert
+            session.cert = (str(address.client_cert), str(key))
+        if address.insecure:
+            # The user asked for it by name; a warning at each request says nothing new.
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        session.auth = _Headers(address)
+        session.hooks["response"].append(self._remember)
+        url = address.url.rstrip("/")
+        library: Any = PrometheusConnect
+        self._connect = library(url=url, session=session, timeout=address.timeout.total_seconds(), method="POST")
+        # After the library's own, so that this one serves: it does not retry and reads no more than it may.
+        session.mount(url, _Bounded(place=self._shown))
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._connect.close()
+
+    def instant(self, expression: str) -> Sequence[Series]:
+        """Run one instant query. Raises SourceError; Denied for missing permission."""
+        headers = self._address.request_headers()
+        try:
+            return _series_of(self._connect.custom_query(query=expression))
+        except PrometheusApiClientException as error:
+            raise self._kind()(
+                scrubbed(f"{self._shown} answered {self.status}: {_why(error)}", headers=headers)
+            ) from error
+        except requests.exceptions.InvalidJSONError as error:
+            raise Unusable(f"{self._shown} answered {self.status}, but not as a Prometheus") from error
+        except requests.RequestException as error:
+            raise Unreachable(scrubbed(f"cannot reach {self._shown}: {_short(error)}", headers=headers)) from error
+        except OSError as error:
+            raise Rejected(f"cannot use the certificates for {self._shown}: {_short(error)}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            text = f"{self._shown} does not answer as a Prometheus: {_short(error)}"
+            raise Unusable(scrubbed(text, headers=headers)) from error
+
+    def _kind(self) -> type[SourceError]:
+        if self.status in (401, 403):
+            return Denied
+        return Overloaded if self.status in (422, 429) or self.status >= 500 else Rejected
+
+    def _remember(self, response: Any, *_: object, **__: object) -> None:
+        self.status = response.status_code
+        try:
+            body = response.json()
+        except ValueError:
+            return
+        if isinstance(body, dict):
+            self.warnings += [str(one) for one in body.get("warnings") or ()]
+
+
+class _Headers(AuthBase):
+    """Sets the headers of an access on each request: files are read again, and no ~/.netrc takes their place."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    @override
+    def __call__(self, request: Any) -> Any:
+        request.headers.update(self._access.request_headers())
+        return request
+
+
+class _Bounded(HTTPAdapter):
+    def __init__(self, *, place: str) -> None:
+        super().__init__(max_retries=0)
+        self._place = place
+
+    @override
+    def send(
+        self,
+        request: Any,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: bool | str = True,
+        cert: Any = None,
+        proxies: Any = None,
+    ) -> Any:
+        response = super().send(request, stream=True, timeout=timeout, verify=verify, cert=cert, proxies=proxies)
+        body = bytearray()
+        for chunk in response.iter_content(CHUNK):
+            body += chunk
+            if len(body) > LARGEST_ANSWER:
+                response.close()
+                raise Unusable(f"{self._place} sends more than {LARGEST_ANSWER // 2**20} MiB: that is no answer")
+        response._content = bytes(body)
+        return response
+
+
+def _series_of(result: Any) -> Sequence[Series]:
+    if isinstance(result, list) and len(result) == 2 and not isinstance(result[0], dict):
+        result = [{"metric": {}, "value": result}]  # a scalar, such as time()
+    found = []
+    for entry in result:
+        points = entry["values"] if "values" in entry else [entry["value"]]
+        values = [float(value) for _, value in points]
+        found.append(Series(labels=entry["metric"], times=[float(time) for time, _ in points], values=values))
+    return found
+
+
+def _why(error: Exception) -> str:
+    # The library puts the raw body into its message: b'{"error": ...}'.
+    text = str(error)
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        return str(json.loads(text[start : end + 1].encode().decode("unicode_escape"))["error"])[:200]
+    except (ValueError, KeyError, TypeError):
+        return text[:200]
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
