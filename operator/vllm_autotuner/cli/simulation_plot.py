@@ -132,16 +132,16 @@ def plot_sweep(result: SweepResult, path: Path) -> None:
     numeric = all(isinstance(value, int) for value, _, _ in rows)
     places: list[Any] = [value if numeric else str(value) for value, _, _ in rows]
     found = [figures for _, _, figures in rows]
-    goodput.plot(places, [each.goodput for each in found], color=GREEN, marker="o", label="within both objectives")
-    goodput.plot(places, [each.answered for each in found], color=GREY, marker=".", linestyle=":", label="answered")
+    # Between two dtypes there is nothing: no line.
+    line, dots = ("-", ":") if numeric else ("", "")
+    within = [each.goodput for each in found]
+    goodput.plot(places, within, color=GREEN, marker="o", linestyle=line, label="within both objectives")
+    goodput.plot(places, [each.answered for each in found], color=GREY, marker=".", linestyle=dots, label="answered")
     goodput.set_ylabel("requests/s")
-    _latency_over_values(
-        ttft, places, [each.ttft_at_objective for each in found], targets.ttft, scale=1, label="TTFT, s"
-    )
-    _latency_over_values(
-        tpot, places, [each.tpot_at_objective for each in found], targets.tpot, scale=1000, label="TPOT, ms"
-    )
-    values = [each for each in (figures.ttft_at_objective for figures in found) if each]
+    ttfts, tpots = [each.ttft_at_objective for each in found], [each.tpot_at_objective for each in found]
+    _latency_over_values(ttft, places, ttfts, targets.ttft, scale=1, label="TTFT, s", line=line)
+    _latency_over_values(tpot, places, tpots, targets.tpot, scale=1000, label="TPOT, ms", line=line)
+    values = [each for each in ttfts if each]
     if values and max(values) > 20 * min(values):
         ttft.set_yscale("log")
         ttft.yaxis.set_major_formatter("{x:g}")
@@ -156,6 +156,8 @@ def plot_sweep(result: SweepResult, path: Path) -> None:
             axes.set_xscale("log", base=2)
             axes.set_xticks(places, [str(place) for place in places])
             axes.minorticks_off()
+        else:
+            axes.margins(x=0.4)
         if result.sweep.knob is Knob.MAX_NUM_SEQS and result.knee is not None:
             axes.axvline(result.knee, color=BLUE, linestyle="--", linewidth=1, label=f"knee at {result.knee}")
         if result.best is not None:
@@ -169,9 +171,16 @@ def plot_sweep(result: SweepResult, path: Path) -> None:
 
 
 def _latency_over_values(
-    axes: "Axes", places: Sequence[Any], values: Sequence[float | None], target: Target, *, scale: float, label: str
+    axes: "Axes",
+    places: Sequence[Any],
+    values: Sequence[float | None],
+    target: Target,
+    *,
+    scale: float,
+    label: str,
+    line: str,
 ) -> None:
     drawn = [float("nan") if value is None else value * scale for value in values]
-    axes.plot(places, drawn, color=ORANGE, marker="o", label=target.label)
+    axes.plot(places, drawn, color=ORANGE, marker="o", linestyle=line, label=target.label)
     axes.axhline(target.seconds * scale, color=GREY, linestyle="--", linewidth=1, label="objective")
     axes.set_ylabel(label)
