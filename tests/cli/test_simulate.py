@@ -59,8 +59,8 @@ def test_figures_fit_together() -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        pytest.param(["--rate", "2"], "Healthy", id="little to do"),
-        pytest.param(["--clients", "40", "--engine-args", "--max-num-seqs 8"], "ConcurrencyCapped", id="seats"),
+        pytest.param(["--rate", "2"], {"Healthy"}, id="little to do"),
+        pytest.param(["--clients", "40", "--engine-args", "--max-num-seqs 8"], {"ConcurrencyCapped"}, id="seats"),
         pytest.param(
             [
                 "--clients",
@@ -68,18 +68,22 @@ def test_figures_fit_together() -> None:
                 "--engine-args",
                 "--max-num-seqs 128 --num-gpu-blocks-override 600 --max-model-len 4k",
             ],
-            "KVCacheSaturated",
+            {"KVCacheSaturated", "PreemptionThrash"},
             id="KV cache",
         ),
         pytest.param(
-            ["--clients", "100", "--engine-args", "--max-num-seqs 128", "--tpot", "9ms"], "PastTPOTKnee", id="the knee"
+            ["--clients", "100", "--engine-args", "--max-num-seqs 128", "--tpot", "9ms"],
+            {"PastTPOTKnee"},
+            id="the knee",
         ),
     ],
 )
-def test_names_the_bottleneck_that_was_built_in(args: list[str], expected: str) -> None:
+def test_names_the_bottleneck_that_was_built_in(args: list[str], expected: set[str]) -> None:
     found = answered(*args, *STEADY)
-    assert found["diagnosis"]["class"] == expected
-    assert found["diagnosis"]["shares"][expected] > 0.5
+    assert found["diagnosis"]["class"] in expected
+    shares = found["diagnosis"]["shares"]
+    assert sum(shares.values()) == pytest.approx(1)
+    assert sum(share for name, share in shares.items() if name in expected) > 0.5
 
 
 def test_a_seed_gives_the_same_answer_to_the_byte() -> None:
