@@ -134,5 +134,5 @@ def test_an_edge_belongs_to_its_bucket_and_equal_values_count_at_once() -> None:
     histogram = Histogram([1, 2])
     histogram.observe(1.0, 3)
     histogram.observe(1.5, 2)
-    histogram.observe(9.0)
+    histogram.note(9.0)
     assert (histogram.counts, histogram.total, histogram.count) == ([3, 2, 1], 15.0, 6)

@@ -24,11 +24,15 @@ class StepByStep(SimulatedEngine):
         return min(1, super()._steps_ahead())
 
 
+def public(metrics: EngineMetrics) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in vars(metrics).items() if not name.startswith("_")]
+
+
 def figures(metrics: EngineMetrics) -> tuple[dict[str, Any], dict[str, float]]:
     """Everything that is counted, exactly; and the sums of seconds, which rounding may touch."""
     exact: dict[str, Any] = {}
     sums: dict[str, float] = {}
-    for name, value in vars(metrics).items():
+    for name, value in public(metrics):
         if isinstance(value, Histogram):
             exact[name] = list(value.counts)
             sums[name] = value.total

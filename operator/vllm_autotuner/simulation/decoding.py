@@ -37,11 +37,13 @@ class DecodingBatch:
         self.held_tokens += sequence.held_base
         self._needing_block[(sequence.joined - sequence.held_base) % self._block_size] += 1
 
-    def leave(self, sequence: Sequence) -> None:
-        """Let a sequence go: finished, preempted or aborted."""
+    def leave(self, sequence: Sequence) -> int:
+        """Let a sequence go: finished, preempted or aborted. Returns what `held_by` did."""
+        held = self.held_by(sequence)
         self.size -= 1
-        self.held_tokens -= self.held_by(sequence)
+        self.held_tokens -= held
         self._needing_block[(sequence.joined - sequence.held_base) % self._block_size] -= 1
+        return held
 
     def held_by(self, sequence: Sequence) -> int:
         """Return the tokens whose KV a member holds, without the step under way."""

@@ -36,12 +36,13 @@ class KvPool:
 
     def take(self, blocks: int) -> None:
         """Hold blocks. Raises ValueError when the pool has fewer: the caller must have made room."""
-        if blocks > self.free:
+        if blocks > self.usable - self.used:
             raise ValueError(f"{blocks} blocks wanted, {self.free} free")
         self.used += blocks
-        evicted = max(0, blocks - self._uncached)
-        self._uncached -= blocks - evicted
-        self._evicted += evicted
+        self._uncached -= blocks
+        if self._uncached < 0:
+            self._evicted -= self._uncached
+            self._uncached = 0
 
     def take_again(self, blocks: int) -> None:
         """Hold blocks that `survivors` said are still cached."""

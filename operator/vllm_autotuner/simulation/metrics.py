@@ -4,8 +4,8 @@ Apart from `exposition`, because counting happens on every step and writing it o
 Must not: format text, or know a metric's exported name.
 """
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from vllm_autotuner.simulation.sequence import FinishReason, Outcome
@@ -27,24 +27,80 @@ REQUEST_SECONDS: Final = (
 )  # fmt: skip
 
 
+MOST_NOTED: Final = 4096
+"""Values that wait to be sorted into buckets: bounds memory when nobody reads."""
+MOST_FINISHED: Final = 256
+"""Finished requests that wait to be counted, for the same reason."""
+
+
 class Histogram:
-    """A histogram with upper edges; the last count is above all of them."""
+    """A histogram with upper edges; the last count is above all of them.
 
-    __slots__ = ("counts", "edges", "total")
+    Single values are only noted, and sorted into buckets together when somebody reads: a fifth of the time of each.
+    """
 
-    def __init__(self, edges: Sequence[float]) -> None:
+    __slots__ = ("_before_reading", "_counts", "_noted", "_total", "edges")
+
+    def __init__(self, edges: Sequence[float], *, before_reading: Callable[[], None] | None = None) -> None:
+        self._before_reading = before_reading
         self.edges = tuple(float(edge) for edge in edges)
-        self.counts = [0] * (len(self.edges) + 1)
-        self.total = 0.0
+        self._counts = [0] * (len(self.edges) + 1)
+        self._total = 0.0
+        self._noted: list[float] = []
 
-    def observe(self, value: float, times: int = 1) -> None:
+    @property
+    def counts(self) -> list[int]:
+        """How many values lie in each bucket, the edge included."""
+        self._settle()
+        return self._counts
+
+    @property
+    def total(self) -> float:
+        """The sum of all values."""
+        self._settle()
+        return self._total
+
+    def _settle(self) -> None:
+        if self._before_reading is not None:
+            self._before_reading()
+        self._sort_noted()
+
+    def _sort_noted(self) -> None:
+        noted = self._noted
+        if not noted:
+            return
+        self._total += sum(noted)
+        noted.sort()
+        below = 0
+        for bucket, edge in enumerate(self.edges):
+            up_to = bisect_right(noted, edge, below)
+            self._counts[bucket] += up_to - below
+            below = up_to
+        self._counts[-1] += len(noted) - below
+        noted.clear()
+
+    def note(self, value: float) -> None:
+        """Count one value."""
+        self.note_all((value,))
+
+    def note_all(self, values: Iterable[float]) -> None:
+        """Count values."""
+        self._noted += values
+        if len(self._noted) >= MOST_NOTED:
+            self._sort_noted()
+
+    def observe(self, value: float, times: int) -> None:
         """Count `times` equal values at once: every running sequence sees the same step."""
-        self.counts[bisect_left(self.edges, value)] += times
-        self.total += value * times
+        self._counts[bisect_left(self.edges, value)] += times
+        self._total += value * times
 
     def observe_ramp(self, first: float, *, growth: float, start: int, stop: int, times: int) -> None:
         """Count the values `first + growth * index` of each index from `start` to before `stop`, `times` times each."""
-        edges, counts = self.edges, self.counts
+        steps = stop - start
+        if steps == 1:
+            self.observe(first + growth * start, times)
+            return
+        edges, counts = self.edges, self._counts
         low = bisect_left(edges, first + growth * start)
         high = bisect_left(edges, first + growth * (stop - 1))
         begin = start
@@ -53,8 +109,7 @@ class Histogram:
             counts[bucket] += (end - begin) * times
             begin = end
         counts[high] += (stop - begin) * times
-        steps = stop - start
-        self.total += times * (steps * first + growth * (steps * (start + stop - 1) / 2))
+        self._total += times * (steps * first + growth * (steps * (start + stop - 1) / 2))
 
     @property
     def count(self) -> int:
@@ -76,6 +131,10 @@ class EngineMetrics:
     """Counters and histograms live, gauges as they were when the last step ended (a stopped engine freezes them)."""
 
     def __init__(self) -> None:
+        def of_finished(edges: Sequence[float]) -> Histogram:
+            return Histogram(edges, before_reading=self._note_finished)
+
+        self._finished: list[Outcome] = []
         self.running = 0
         self.waiting = 0
         """All that wait, the deferred ones included."""
@@ -90,40 +149,52 @@ class EngineMetrics:
         self.prefix_queries = 0
         self.prefix_hits = 0
         self.finished: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error", "repetition"), 0)
-        self.request_prompt_tokens = Histogram(TOKENS)
-        self.request_generation_tokens = Histogram(TOKENS)
+        self.request_prompt_tokens = of_finished(TOKENS)
+        self.request_generation_tokens = of_finished(TOKENS)
         self.iteration_tokens = Histogram(STEP_TOKENS)
         # They differ only for several answers to one request (n > 1), which this engine does not give.
         self.request_max_num_generation_tokens = self.request_generation_tokens
-        self.request_params_n = Histogram(CHOICES)
-        self.request_params_max_tokens = Histogram(TOKENS)
+        self.request_params_n = of_finished(CHOICES)
+        self.request_params_max_tokens = of_finished(TOKENS)
         self.time_to_first_token = Histogram(TTFT_SECONDS)
         self.inter_token_latency = Histogram(TOKEN_SECONDS)
-        self.request_time_per_output_token = Histogram(TOKEN_SECONDS)
-        self.e2e_request_latency = Histogram(REQUEST_SECONDS)
-        self.request_queue_time = Histogram(REQUEST_SECONDS)
-        self.request_inference_time = Histogram(REQUEST_SECONDS)
-        self.request_prefill_time = Histogram(REQUEST_SECONDS)
-        self.request_decode_time = Histogram(REQUEST_SECONDS)
-        self.request_num_preemptions = Histogram(PREEMPTIONS)
-        self.request_prefill_kv_computed_tokens = Histogram(TOKENS)
+        self.request_time_per_output_token = of_finished(TOKEN_SECONDS)
+        self.e2e_request_latency = of_finished(REQUEST_SECONDS)
+        self.request_queue_time = of_finished(REQUEST_SECONDS)
+        self.request_inference_time = of_finished(REQUEST_SECONDS)
+        self.request_prefill_time = of_finished(REQUEST_SECONDS)
+        self.request_decode_time = of_finished(REQUEST_SECONDS)
+        self.request_num_preemptions = of_finished(PREEMPTIONS)
+        self.request_prefill_kv_computed_tokens = of_finished(TOKENS)
 
     def record(self, outcome: Outcome) -> None:
         """Count a request that ran to its end; an aborted one is counted by `record_abort`."""
-        sequence, request = outcome.sequence, outcome.sequence.request
         self.finished[outcome.reason] += 1
-        self.request_prompt_tokens.observe(request.prompt_tokens)
-        self.request_generation_tokens.observe(outcome.output_tokens)
-        self.request_params_n.observe(1)
-        self.request_params_max_tokens.observe(request.max_tokens)
-        self.request_time_per_output_token.observe(outcome.tpot)
-        self.e2e_request_latency.observe(outcome.finished - request.arrival)
-        self.request_queue_time.observe(outcome.first_scheduled - request.arrival)
-        self.request_inference_time.observe(outcome.finished - outcome.first_scheduled)
-        self.request_prefill_time.observe(outcome.first_token - outcome.first_scheduled)
-        self.request_decode_time.observe(outcome.finished - outcome.first_token)
-        self.request_num_preemptions.observe(sequence.preemptions)
-        self.request_prefill_kv_computed_tokens.observe(request.prompt_tokens - sequence.cached_tokens)
+        self._finished.append(outcome)
+        if len(self._finished) == MOST_FINISHED:
+            self._note_finished()
+
+    def _note_finished(self) -> None:
+        """Tell the histograms of finished requests about those since the last time: together that is cheaper."""
+        if not self._finished:
+            return
+        ended, self._finished = self._finished, []
+        asked = [outcome.sequence.request for outcome in ended]
+        both = list(zip(ended, asked, strict=True))
+        self.request_prompt_tokens.note_all(request.prompt_tokens for request in asked)
+        self.request_generation_tokens.note_all(outcome.output_tokens for outcome in ended)
+        self.request_params_n.observe(1, len(ended))
+        self.request_params_max_tokens.note_all(request.max_tokens for request in asked)
+        self.request_time_per_output_token.note_all(outcome.tpot for outcome in ended)
+        self.e2e_request_latency.note_all(outcome.finished - request.arrival for outcome, request in both)
+        self.request_queue_time.note_all(outcome.first_scheduled - request.arrival for outcome, request in both)
+        self.request_inference_time.note_all(outcome.finished - outcome.first_scheduled for outcome in ended)
+        self.request_prefill_time.note_all(outcome.first_token - outcome.first_scheduled for outcome in ended)
+        self.request_decode_time.note_all(outcome.finished - outcome.first_token for outcome in ended)
+        self.request_num_preemptions.note_all(outcome.sequence.preemptions for outcome in ended)
+        self.request_prefill_kv_computed_tokens.note_all(
+            request.prompt_tokens - outcome.sequence.cached_tokens for outcome, request in both
+        )
 
     def record_abort(self) -> None:
         """Count a request whose client went away."""

@@ -57,6 +57,8 @@ class SimulatedEngine:
         self._batch = DecodingBatch(block_size=config.block_size)
         self._run: StepRun | None = None
         self._jitter = (-1, 1.0)  # which `JITTER_STEPS`, and their factor
+        varies = config.jitter > 0 or self.faults.next_change(age=0) is not None
+        self._factor = None if varies else self._factor_now(started)  # on every step
         self._submitted = 0
         self._unseen: deque[float] = deque()  # when those came that no step has looked at yet
 
@@ -103,8 +105,8 @@ class SimulatedEngine:
         """Return the blocks that a sequence holds, those for the step under way included."""
         match sequence.state:
             case State.DECODING:
-                in_flight = 0 if self._run is None else 1
-                return self._pool.blocks_for(self._batch.held_by(sequence) + in_flight)
+                held = self._batch.held_by(sequence)
+                return self._pool.blocks_for(held + 1 if self._run is not None else held)
             case State.PREFILLING:
                 return self._pool.blocks_for(sequence.computed)
             case State.WAITING | State.FINISHED:
@@ -116,20 +118,20 @@ class SimulatedEngine:
         Raises RequestRefused when it can never run, ValueError when steps before its arrival were not advanced.
         """
         refuse_impossible(request, max_model_len=self.config.max_model_len)
-        if (due := self.next_step_end) is not None and due < request.arrival:
+        run = self._run
+        if run is not None and run.end_of(run.done + 1) < min(request.arrival, self._halts_at):
             raise ValueError("steps are due before this arrival: call advance(arrival) first")
         self._submitted += 1
         sequence = Sequence(request, identity=self._submitted, cached_tokens=self._cached_tokens(request))
         self._waiting.add(sequence, now=request.arrival)
-        if self._run is None or self._run.waits:
+        if run is None or run.waits:
             self._plan(request.arrival)
             return sequence
         if sequence.ready_at <= request.arrival:
-            self._unseen.append(request.arrival)
-        if self._has_seat:
-            # It may be admitted when the step under way ends, or when it is ready.
-            self._run.cut_after(1)
-            self._run.cut_before(max(sequence.ready_at, request.arrival))
+            self._unseen.append(sequence.ready_at)
+        if run.steps > 1 and self._has_seat:
+            # It may be admitted when the step under way ends, or the one in which it becomes ready.
+            run.cut_before(max(sequence.ready_at, request.arrival))
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
@@ -138,6 +140,8 @@ class SimulatedEngine:
             return
         if sequence.state is State.WAITING:
             self._waiting.remove(sequence)
+            if sequence.ready_at in self._unseen:
+                self._unseen.remove(sequence.ready_at)
         else:
             sequence.generated_base = self.generated(sequence)
             del self._running[sequence.identity]
@@ -156,7 +160,9 @@ class SimulatedEngine:
         until = min(until, self._halts_at)
         outcomes: list[Outcome] = []
         while (run := self._run) is not None:
-            if (ended := run.ended_by(until)) == run.done:
+            end = run.end
+            ended = run.steps if end <= until else run.ended_by(until)
+            if ended == run.done:
                 break
             if not run.waits:
                 self._let_pass(run, ended=ended)
@@ -166,8 +172,8 @@ class SimulatedEngine:
                 self._pool.take(self._batch.blocks_for_step(0))
                 break
             self._run = None
-            self._finish_run(run, outcomes=outcomes)
-            self._plan(run.end)
+            self._finish_run(run, end=end, outcomes=outcomes)
+            self._plan(end)
         return outcomes
 
     def _cached_tokens(self, request: Request) -> int:
@@ -183,36 +189,41 @@ class SimulatedEngine:
         """Decide what the next step computes, and how many steps may follow it unchanged."""
         self._unseen.clear()
         self._run = None
-        if not self._running and self._waiting.next(at) is None:
+        head = self._waiting.next(at)
+        if head is None and not self._running:
             self._wait_for_grammar(at)
             return
         preempted = self._make_room_for_decoding(at)
-        batch, held = self._batch.size, self._batch.held_tokens
+        size, held = self._batch.size, self._batch.held_tokens
         prefill_tokens = 0
-        if self._prefilling or (self._waiting and not preempted):
+        if self._prefilling or (head is not None and not preempted):
             prefill_tokens, prompts = self._schedule_prompts(at, admit=not preempted)
-            batch += prompts
-        law, faults, age = self.config.law, self.faults, at - self.started
-        factor = faults.stretch(max_num_seqs=self.config.max_num_seqs, age=age)
-        if self.config.jitter:
-            factor *= self._jitter_factor()
+            size += prompts
+        law, factor = self.config.law, self._factor
+        if factor is None:
+            factor = self._factor_now(at)
         self._run = run = StepRun(
             start=at,
-            first=factor * law.seconds(batch=batch, held_tokens=held, prefill_tokens=prefill_tokens),
-            growth=factor * law.per_held_token * batch,
+            first=factor * law.seconds(batch=size, held_tokens=held, prefill_tokens=prefill_tokens),
+            growth=factor * law.per_held_token * size,
             # Whoever was just preempted may be admitted again in the next step.
             steps=1 if prefill_tokens or preempted else self._steps_ahead(),
             prefill=prefill_tokens > 0,
         )
         if run.steps > 1:
-            if (change := faults.next_change(age=age)) is not None:
+            if (change := self.faults.next_change(age=at - self.started)) is not None:
                 run.cut_before(self.started + change)
             if self._waiting.deferred and self._has_seat:
                 run.cut_before(self._waiting.ready_after(at))
 
+    def _factor_now(self, at: float) -> float:
+        """Return the factor on a step that begins now, by faults and jitter."""
+        factor = self.faults.stretch(max_num_seqs=self.config.max_num_seqs, age=at - self.started)
+        return factor * self._jitter_factor() if self.config.jitter else factor
+
     def _wait_for_grammar(self, at: float) -> None:
         """Let time pass until the first deferred request is ready, if there is one; vLLM then runs empty steps."""
-        if self._waiting:
+        if self._waiting.deferred:
             seconds = self._waiting.ready_after(at) - at
             self._run = StepRun(start=at, first=seconds, growth=0.0, steps=1, prefill=False, waits=True)
             self._set_gauges(begun=at)
@@ -241,10 +252,12 @@ class SimulatedEngine:
         Returns whether it preempted.
         """
         preempted = False
-        while (needed := self._batch.blocks_for_step(0)) > self._pool.free:
+        while needed := self._batch.blocks_for_step(0):
+            if needed <= self._pool.free:
+                self._pool.take(needed)
+                break
             self._preempt(self._least_important(), at=at)
             preempted = True
-        self._pool.take(needed)
         return preempted
 
     def _least_important(self) -> Sequence:
@@ -256,6 +269,7 @@ class SimulatedEngine:
         """Fill the token budget with prompts, those begun first; return their tokens and how many they are."""
         budget = self.config.max_num_batched_tokens - self._batch.size
         tokens = prompts = 0
+        self._completing = []
         for begun in tuple(self._prefilling):
             if chunk := self._compute_chunk(begun, at=at, budget=budget - tokens):
                 tokens += chunk
@@ -269,21 +283,21 @@ class SimulatedEngine:
             self._admit(sequence, at=at)
             tokens += self._compute_chunk(sequence, at=at, budget=budget - tokens)
             prompts += 1
-        self._completing = [
-            sequence for sequence in self._prefilling if sequence.computed == self._tokens_to_compute(sequence)
-        ]
         return tokens, prompts
 
     def _compute_chunk(self, sequence: Sequence, *, at: float, budget: int) -> int:
         """Prefill as much as the budget allows and return it; preempt the sequence when its blocks are not there."""
-        chunk = min(self._tokens_to_compute(sequence) - sequence.computed, budget)
-        blocks = self._pool.blocks_for(sequence.computed + chunk) - self._pool.blocks_for(sequence.computed)
-        if blocks > self._pool.free:
+        before, to_compute, pool = sequence.computed, self._tokens_to_compute(sequence), self._pool
+        sequence.computed = min(before + budget, to_compute)
+        blocks = pool.blocks_for(sequence.computed) - pool.blocks_for(before)
+        if blocks > pool.free:
+            sequence.computed = before
             self._preempt(sequence, at=at)
             return 0
-        self._pool.take(blocks)
-        sequence.computed += chunk
-        return chunk
+        pool.take(blocks)
+        if sequence.computed == to_compute:
+            self._completing.append(sequence)
+        return sequence.computed - before
 
     def _tokens_to_compute(self, sequence: Sequence) -> int:
         """Return the tokens of the prompt and of what was generated before a preemption."""
@@ -305,6 +319,8 @@ class SimulatedEngine:
 
     def _own_blocks_left(self, sequence: Sequence) -> int:
         """Return how many blocks the prefix cache still has of a sequence that was preempted."""
+        if not sequence.left_blocks:
+            return 0
         return min(
             self._pool.survivors(sequence.left_blocks, mark=sequence.left_mark),
             # At least one token is computed, as only a computed token yields the next one.
@@ -341,13 +357,15 @@ class SimulatedEngine:
 
     def _take_out(self, sequence: Sequence) -> int:
         """Give back what a running sequence holds; return its full blocks, which the prefix cache keeps."""
-        held = self._batch.held_by(sequence) if sequence.state is State.DECODING else sequence.computed
-        cached = held // self.config.block_size if self.config.enable_prefix_caching else 0
-        self._pool.give_back(self.blocks_of(sequence), cached=cached)
         if sequence.state is State.DECODING:
-            self._batch.leave(sequence)
+            held = self._batch.leave(sequence)
+            blocks = self._pool.blocks_for(held + 1 if self._run is not None else held)
         else:
             self._prefilling.remove(sequence)
+            held = sequence.computed
+            blocks = self._pool.blocks_for(held)
+        cached = held // self.config.block_size if self.config.enable_prefix_caching else 0
+        self._pool.give_back(blocks, cached=cached)
         return cached
 
     def _let_pass(self, run: StepRun, *, ended: int) -> None:
@@ -365,9 +383,9 @@ class SimulatedEngine:
                 metrics.iteration_tokens.observe(decoded, steps)
         run.done = ended
 
-    def _finish_run(self, run: StepRun, *, outcomes: list[Outcome]) -> None:
+    def _finish_run(self, run: StepRun, *, end: float, outcomes: list[Outcome]) -> None:
         """Let sequences end and prompts give their first token, both at the end of the last step."""
-        end, tokens = run.end, self._batch.size
+        tokens = self._batch.size
         for sequence in self._batch.ended():
             self._finish(sequence, at=end, outcomes=outcomes)
         if run.prefill:
@@ -380,7 +398,7 @@ class SimulatedEngine:
             self.metrics.prompt_tokens += prompt_tokens
             # A step that only computed a part of a prompt has no output, so vLLM has no statistics of it.
             if tokens:
-                self.metrics.iteration_tokens.observe(prompt_tokens + tokens)
+                self.metrics.iteration_tokens.note(prompt_tokens + tokens)
         self._set_gauges(begun=run.end_of(run.steps - 1))
 
     def _set_gauges(self, *, begun: float) -> None:
@@ -389,8 +407,8 @@ class SimulatedEngine:
             self._unseen.popleft()
         metrics = self.metrics
         metrics.running = len(self._running)
-        metrics.waiting = max(0, len(self._waiting) - len(self._unseen))
-        metrics.deferred = self._waiting.deferred
+        metrics.deferred = deferred = len(self._waiting.deferred)
+        metrics.waiting = len(self._waiting.capacity) - len(self._unseen) + deferred
         metrics.kv_usage = self._pool.usage
 
     def _emit_first_token(self, sequence: Sequence, *, at: float, outcomes: list[Outcome]) -> int:
@@ -400,9 +418,9 @@ class SimulatedEngine:
             sequence.first_token = at
             prompt_tokens = sequence.request.prompt_tokens
             self.metrics.cached_prompt_tokens += sequence.cached_tokens
-            self.metrics.time_to_first_token.observe(at - sequence.request.arrival)
+            self.metrics.time_to_first_token.note(at - sequence.request.arrival)
         else:
-            self.metrics.inter_token_latency.observe(at - sequence.last_token)
+            self.metrics.inter_token_latency.note(at - sequence.last_token)
         sequence.generated_base += 1
         if sequence.generated_base == sequence.target:
             self._finish(sequence, at=at, outcomes=outcomes)

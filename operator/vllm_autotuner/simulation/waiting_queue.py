@@ -18,27 +18,24 @@ from vllm_autotuner.simulation.sequence import SchedulingPolicy, Sequence
 class WaitingQueue:
     """First come first served, or by priority (the lower number first) and then by arrival."""
 
-    __slots__ = ("_by_priority", "_capacity", "_deferred")
+    __slots__ = ("_by_priority", "capacity", "deferred")
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self._by_priority = policy is SchedulingPolicy.PRIORITY
-        self._capacity: deque[Sequence] = deque()
-        self._deferred: deque[Sequence] = deque()
+        self.capacity: deque[Sequence] = deque()
+        """Those that wait for seats and blocks. For reading."""
+        self.deferred: deque[Sequence] = deque()
+        """Those passed over, or that were and now wait for seats and blocks: vLLM moves them only to admit them."""
 
     def __len__(self) -> int:
-        return len(self._capacity) + len(self._deferred)
+        return len(self.capacity) + len(self.deferred)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return chain(self._deferred, self._capacity)
-
-    @property
-    def deferred(self) -> int:
-        """How many are passed over, or were and now wait for seats and blocks: vLLM moves them only to admit them."""
-        return len(self._deferred)
+        return chain(self.deferred, self.capacity)
 
     def add(self, sequence: Sequence, *, now: float) -> None:
         """Queue a new one."""
-        queue = self._deferred if sequence.ready_at > now else self._capacity
+        queue = self.deferred if sequence.ready_at > now else self.capacity
         if self._by_priority:
             self._insert(queue, sequence)
         else:
@@ -47,30 +44,32 @@ class WaitingQueue:
     def put_back(self, sequence: Sequence) -> None:
         """Queue one that was preempted: before the others that wait, or by its priority."""
         if self._by_priority:
-            self._insert(self._capacity, sequence)
+            self._insert(self.capacity, sequence)
         else:
-            self._capacity.appendleft(sequence)
+            self.capacity.appendleft(sequence)
 
     def next(self, now: float) -> Sequence | None:
         """Return who is to be admitted next; None when nobody could be, however much room there is."""
-        ready = next((sequence for sequence in self._deferred if sequence.ready_at <= now), None)
-        first = self._capacity[0] if self._capacity else None
+        first = self.capacity[0] if self.capacity else None
+        if not self.deferred:
+            return first
+        ready = next((sequence for sequence in self.deferred if sequence.ready_at <= now), None)
         if ready is None or first is None:
             return ready or first
         return first if self._by_priority and first.rank < ready.rank else ready
 
     def remove(self, sequence: Sequence) -> None:
         """Take one out: admitted, or its client went away."""
-        if self._capacity and self._capacity[0] is sequence:
-            self._capacity.popleft()
-        elif sequence in self._deferred:
-            self._deferred.remove(sequence)
+        if self.capacity and self.capacity[0] is sequence:
+            self.capacity.popleft()
+        elif sequence in self.deferred:
+            self.deferred.remove(sequence)
         else:
-            self._capacity.remove(sequence)
+            self.capacity.remove(sequence)
 
     def ready_after(self, now: float) -> float:
         """Return when the next deferred one becomes ready; infinite when none will."""
-        return min((sequence.ready_at for sequence in self._deferred if sequence.ready_at > now), default=math.inf)
+        return min((sequence.ready_at for sequence in self.deferred if sequence.ready_at > now), default=math.inf)
 
     @staticmethod
     def _insert(queue: deque[Sequence], sequence: Sequence) -> None:
