@@ -58,6 +58,10 @@ def main(
         for future in as_completed([pool.submit(run, task) for task in tasks]):
             trial = future.result()
             trials[trial.task.scenario][trial.task.policy] = trial
+            progress.console.print(
+                f"{trial.task.scenario}, {trial.task.policy.value}: {trial.score.goodput:.2f}/s, "
+                f"{trial.score.gpu_hours:.2f} GPU-h ({trial.seconds:.0f} s)"
+            )
             progress.advance(progress.task_ids[0])
     report = {}
     for name in names:

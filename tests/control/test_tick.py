@@ -587,6 +587,26 @@ def test_no_change_begins_beside_a_scaling() -> None:
     assert found.read.active_change is None
 
 
+def test_seats_that_cost_nothing_are_tried_before_replicas() -> None:
+    """A fresh leader must watch first; the queue alone would already have brought a replica."""
+    found = scaled()
+    found.watching_since = found.now + TICK
+    found.ticks(2, CAPPED)
+    assert found.read.active_change is None
+    assert found.replicas == 1
+    found.until("Provisioning", CAPPED, at_most=3)
+    assert found.replicas == 1
+
+
+def test_replicas_come_when_no_seats_may_be_tried_for_long() -> None:
+    found = scaled()
+    found.ticks(5, HEALTHY)
+    found.status["cooldownUntil"] = (found.now + timedelta(hours=1)).isoformat()
+    found.ticks(3, CAPPED)
+    assert found.read.active_change is None
+    assert found.replicas == 2
+
+
 @pytest.mark.parametrize("changes", [{"paused": True}, {"tuning__mode": "Recommend"}, {"tuning__mode": "Off"}])
 def test_replicas_move_in_automatic_only(changes: dict[str, object]) -> None:
     found = scaled(**changes)

@@ -1,4 +1,4 @@
-"""How many replicas: out when waiting lasts, in only from idleness, never on what replicas do not help."""
+"""How many replicas: out when waiting lasts, in from idleness or where fewer do, never on what replicas do not help."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import NOW as AT
-from tests.builders import WINDOW, engine, observation
+from tests.builders import WINDOW, engine, observation, targets
 from tests.planning.situations import diagnosis, scaling
 
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import ScaleIn, ScaleOut
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation
@@ -46,6 +47,8 @@ def desired(
         scaling=scaling(low, high).model_copy(update=changed),
         diagnosis=diagnosis(primary, since=AT - held),
         observation=seen,
+        targets=targets(),
+        knobs=EngineKnobs(max_num_seqs=64),
         now=NOW,
     )
 

@@ -5,6 +5,7 @@ the workload should run follows from the status (`change.effective`), and only f
 Order within a tick: the spec, then health and the change under way, then new ideas, then the report.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -28,7 +29,8 @@ from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
 from vllm_autotuner.diagnosis.objectives import Targets, targets_of
-from vllm_autotuner.guardrails.chain import Context, objections
+from vllm_autotuner.guardrails.chain import Context, Deny, Hold, objections
+from vllm_autotuner.guardrails.reasons import PASSING
 from vllm_autotuner.planning.bounds import opted_in, outside, value_of
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.proposal import Proposal
@@ -243,7 +245,7 @@ def _ideas(
         return status, desired
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
         return _with_replicas(status, proposal.count), proposal.count
-    if not scales:
+    if not scales or (proposal is not None and _comes_soon(proposal, held)):
         return status, desired
     scale = desired_replicas(
         current=replicas,
@@ -252,9 +254,16 @@ def _ideas(
         scaling=spec.scaling,
         diagnosis=diagnosis,
         observation=sight.observation,
+        targets=targets,
+        knobs=settled_knobs(spec, status),
         now=sight.now,
     )
     return _with_replicas(status, scale.replicas), scale.replicas
+
+
+def _comes_soon(proposal: Proposal, held: Sequence[Hold | Deny]) -> bool:
+    """Whether a setting that costs no GPU is about to be tried: replicas beside it would be paid for and hide it."""
+    return proposal.knob is not Knob.REPLICAS and all(objection.reason in PASSING for objection in held)
 
 
 def _with_replicas(status: VLLMServiceStatus, replicas: int) -> VLLMServiceStatus:

@@ -1,8 +1,9 @@
 """Why a change may not happen now. The values are API: alerts match them, they are never renamed or parsed."""
 
 from enum import StrEnum
+from typing import Final
 
-__all__ = ["HoldReason"]
+__all__ = ["PASSING", "HoldReason"]
 
 
 class HoldReason(StrEnum):
@@ -36,3 +37,7 @@ class HoldReason(StrEnum):
     """The value lies outside the user's bounds: a defect of the planner, stopped here."""
     STARTING = "OperatorStarting"
     """The operator has not watched for a whole window yet."""
+
+
+PASSING: Final = frozenset({HoldReason.STARTING, HoldReason.NOT_SETTLED, HoldReason.NOT_MEASURED})
+"""Reasons that pass by themselves, usually within a minute or two of a working service: waiting for them is cheap."""

@@ -68,6 +68,8 @@ class StepPoint:
     itl: float
     tokens: float
     """Inter-token intervals behind the mean: its weight."""
+    time: float | None = None
+    """End of the window (Unix seconds); None where the point is of no window, such as the mean of several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,4 +167,4 @@ def _step_points(series: EngineSeries) -> Iterable[StepPoint]:
     for time, mean_running in running.items():
         total, count = sums.get(time), counts.get(time)
         if total and count and count > 0 and mean_running > 0:
-            yield StepPoint(running=mean_running, itl=total / count, tokens=count)
+            yield StepPoint(running=mean_running, itl=total / count, tokens=count, time=time)

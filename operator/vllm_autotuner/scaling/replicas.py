@@ -1,7 +1,8 @@
 """How many replicas the demand needs. Pure; one step at a time, and never on a class that more replicas do not help.
 
-Out when capacity waiting has lasted; in only from idleness, which is safe without a model. Replicas that are starting
-count as supply, so that neither a slow start nor a fresh replica cascades.
+Out when capacity waiting has lasted; in from idleness at once to the minimum, and from health by one where `scale_in`
+finds that fewer do. Replicas that are starting count as supply, so that neither a slow start nor a fresh replica
+cascades.
 """
 
 import math
@@ -9,12 +10,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.diagnosis.case import queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
+from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.limits import LARGEST_STEP
+from vllm_autotuner.scaling.scale_in import fewer_do
 
 __all__ = ["Scale", "desired_replicas"]
 
@@ -33,6 +37,9 @@ outputs that run to their limit, whatever else holds beside them."""
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """Of these the ones that may hold without a queue, and then ask for no replica."""
 
+SCALE_IN_ON: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED})
+"""Classes in which every objective is met now: only then may a prediction cost a replica."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
@@ -50,6 +57,8 @@ def desired_replicas(
     scaling: Scaling,
     diagnosis: Diagnosis,
     observation: Observation,
+    targets: Targets,
+    knobs: EngineKnobs,
     now: datetime,
 ) -> Scale:
     """Return the number of replicas to ask for; equal to `current` when nothing is to be done.
@@ -64,6 +73,14 @@ def desired_replicas(
         if current > scaling.min_replicas:
             return Scale(replicas=scaling.min_replicas, reason=f"idle for {held.total_seconds():.0f} s")
         return Scale(replicas=current, reason="idle, at scaling.minReplicas")
+    if diagnosis.primary in SCALE_IN_ON and current > scaling.min_replicas and ready == current:
+        stable = scaling.scale_in.stabilization
+        # A replica that was added has as long to show what it was needed for. The class may be young: the figures
+        # of the whole time decide, and those stand in the metrics.
+        if newest_since is None or now - newest_since >= stable:
+            why = fewer_do(observation, replicas=current, targets=targets, knobs=knobs, over=stable)
+            if why is not None:
+                return Scale(replicas=current - 1, reason=why)
     if diagnosis.primary not in SCALE_OUT_ON:
         return Scale(replicas=current, reason=f"{diagnosis.primary.value} needs no other number of replicas")
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):

@@ -1,0 +1,91 @@
+"""Whether one replica fewer would do: the load of the last minutes on n - 1 engines, by what was measured of them.
+
+Apart from scale-out, because that answers a queue that is there, and this one a prediction: whatever is not known
+keeps the replica. Must not: look at the present load alone; the highest of the stabilization time must fit.
+"""
+
+from collections import defaultdict
+from datetime import timedelta
+from typing import Final
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.diagnosis.case import Case, tpot_tail
+from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.observation.reading import Measured
+from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
+from vllm_autotuner.performance.step_time import NoFit
+from vllm_autotuner.planning.limits import LARGEST_STEP
+from vllm_autotuner.planning.seats import HEADROOM, kv_bound
+
+__all__ = ["fewer_do", "peak_tokens_per_second"]
+
+LEAST_SEEN: Final = 0.8
+"""Share of the stabilization time that must have been seen under load: less is an outage or a restart, not a rest.
+Our choice, as for `Sustained`."""
+
+FARTHEST: Final = LARGEST_STEP**2
+"""Times the largest batch seen up to which the curve is asked: half the engines need more than twice the batch each.
+The curve's margin is measured for one doubling; our choice to carry it on to the second."""
+PRECISION: Final = 1e-3
+"""Of the largest batch seen: far below the noise of what was measured."""
+
+
+def fewer_do(
+    observation: Observation, *, replicas: int, targets: Targets, knobs: EngineKnobs, over: timedelta
+) -> str | None:
+    """Say how one replica fewer would serve the highest load of the time `over`; None when it would not.
+
+    None as well when something that the answer needs is not known. Worked: 2 engines at 20 sequences, with steps of
+    10 ms and 0.1 ms a sequence, give 3,333 tokens/s together; one alone needs a batch of 50 for them at 15 ms a token
+    where that was seen, and of 75 at 22 ms where nothing above 20 was (15 % slower for each doubling).
+    """
+    if replicas < 2 or len(observation.engines) < replicas:
+        return None
+    peak = peak_tokens_per_second(observation, over=over)
+    curve, pool = fit_batch_curve(observation.steps), kv_bound(observation)
+    ttft = observation.ttft.quantile(targets.ttft.quantile)
+    if peak is None or pool is None or isinstance(curve, NoFit) or not isinstance(ttft, Measured):
+        return None
+    batch, before = _batch_for(peak / (replicas - 1), curve), _batch_for(peak / replicas, curve)
+    if batch is None or before is None:
+        return None
+    seats = knobs.max_num_seqs
+    if batch > pool * (1 - HEADROOM) or (seats is not None and batch > seats * (1 - HEADROOM)):
+        return None
+    tail = tpot_tail(Case(observation=observation, targets=targets, knobs=knobs))
+    tpot = curve.at_most(batch) * tail
+    # Prompts wait for steps and for other prompts: longer steps and more of both in each.
+    first = ttft.value * curve.at_most(batch) / curve.at_most(before) * replicas / (replicas - 1)
+    if tpot > targets.tpot.seconds * (1 - HEADROOM) or first > targets.ttft.seconds * (1 - HEADROOM):
+        return None
+    return (
+        f"{replicas - 1} replica(s) carry the highest load of {over.total_seconds() / 60:.0f} min at a batch of "
+        f"{batch:.0f} each, {tpot * 1000:.0f} ms per token"
+    )
+
+
+def peak_tokens_per_second(observation: Observation, *, over: timedelta) -> float | None:
+    """The most output tokens per second of all engines in any window within `over`; None when too few were seen."""
+    since = observation.at - over.total_seconds()
+    by_time: dict[float, float] = defaultdict(float)
+    for point in observation.steps:
+        if point.time is not None and since < point.time <= observation.at:
+            by_time[point.time] += point.tokens
+    if len(by_time) * observation.window < LEAST_SEEN * over.total_seconds():
+        return None
+    return max(by_time.values()) / observation.window
+
+
+def _batch_for(tokens_per_second: float, curve: BatchCurve) -> float | None:
+    """The smallest batch at which one engine surely makes that many tokens; None when none is near enough to know."""
+    low, high = 0.0, curve.high * FARTHEST
+    if high < tokens_per_second * curve.at_most(high):
+        return None
+    while high - low > PRECISION * curve.high:
+        middle = (low + high) / 2
+        if middle < tokens_per_second * curve.at_most(middle):
+            low = middle
+        else:
+            high = middle
+    return high

@@ -1,0 +1,125 @@
+"""One replica fewer only where the highest load of the last minutes is known to fit on the rest."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.builders import NOW as AT
+from tests.builders import WINDOW, engine, latency, observation, targets
+from tests.scaling.test_replicas import desired
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.observation import Observation, StepPoint
+from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
+
+TEN_MINUTES = timedelta(minutes=10)
+
+
+def steps(batches: list[float], *, base: float = 0.010, slope: float = 0.0001) -> tuple[StepPoint, ...]:
+    """Windows of one engine, the last one now: tokens are what a batch makes at its pace."""
+    return tuple(
+        StepPoint(
+            running=batch,
+            itl=base + slope * batch,
+            tokens=batch / (base + slope * batch) * WINDOW,
+            time=AT - WINDOW * back,
+        )
+        for back, batch in enumerate(reversed(batches))
+    )
+
+
+MINUTES = [20.0, 12.0] * 10
+"""Ten minutes in half-minute windows."""
+EARLIER = [60.0, 60.0]
+"""A minute before them, which shows what steps of larger batches take."""
+
+
+def service(*loads: list[float], kv: float = 0.1, **rest: Any) -> Observation:
+    """An engine for each list of batches; pools used to `kv` by 20 sequences."""
+    seen = {
+        "ttft": latency(0.2),
+        "tpot": latency(0.012),
+        "steps": tuple(p for one in loads for p in steps(one)),
+        **rest,
+    }
+    return observation(*(engine(pod=f"p-{n}", running=20.0, kv=kv) for n, _ in enumerate(loads)), **seen)
+
+
+def fewer(seen: Observation, *, seats: int | None = 256, tpot: float = 0.05, ttft: float = 2.0) -> str | None:
+    return fewer_do(
+        seen,
+        replicas=len(seen.engines),
+        targets=targets(ttft=ttft, tpot=tpot),
+        knobs=EngineKnobs(max_num_seqs=seats),
+        over=TEN_MINUTES,
+    )
+
+
+def test_the_worked_example() -> None:
+    said = fewer(service([*EARLIER, *MINUTES], MINUTES))
+    assert said == "1 replica(s) carry the highest load of 10 min at a batch of 50 each, 15 ms per token"
+
+
+def test_what_was_never_seen_is_taken_as_slower() -> None:
+    said = fewer(service(MINUTES, MINUTES))
+    assert said is not None
+    assert "at a batch of 75 each" in said
+
+
+@pytest.mark.parametrize(
+    ("seen", "limits"),
+    [
+        pytest.param(service(MINUTES), {}, id="the last one"),
+        pytest.param(service([*EARLIER, *MINUTES], MINUTES), {"tpot": 0.016}, id="tokens too near to their objective"),
+        pytest.param(service([*EARLIER, *MINUTES], MINUTES), {"ttft": 0.5}, id="first tokens too near to theirs"),
+        pytest.param(service([*EARLIER, *MINUTES], MINUTES), {"seats": 55}, id="too few seats"),
+        pytest.param(service([*EARLIER, *MINUTES], MINUTES, kv=0.36), {}, id="a pool that holds 50 and no margin"),
+        pytest.param(service(MINUTES[:12], MINUTES[:12]), {}, id="six minutes are not ten"),
+        pytest.param(service([20.0] * 20, [20.0] * 20), {}, id="no slope was seen"),
+        pytest.param(service([100.0, 60.0] * 10, [100.0, 60.0] * 10), {"tpot": 1.0}, id="more than one can make"),
+        pytest.param(service(MINUTES, MINUTES, ttft=latency(0.2, count=0)), {}, id="TTFT is not known"),
+        pytest.param(service(MINUTES, MINUTES, kv=0.0), {}, id="nobody knows what a sequence takes of the pool"),
+    ],
+)
+def test_keeps_the_replica(seen: Observation, limits: dict[str, Any]) -> None:
+    assert fewer(seen, **limits) is None
+
+
+def test_a_peak_before_the_time_asked_about_does_not_count() -> None:
+    assert fewer(service([*EARLIER, *MINUTES], [*EARLIER, *MINUTES])) is not None
+    assert fewer(service([*MINUTES, *EARLIER], [*MINUTES, *EARLIER])) is None
+
+
+def test_the_peak_is_that_of_all_engines_in_one_window() -> None:
+    seen = service([10.0] * 19 + [30.0], [10.0] * 18 + [30.0, 10.0])
+    together = 10 / 0.011 + 30 / 0.013
+    assert peak_tokens_per_second(seen, over=TEN_MINUTES) == pytest.approx(together)
+
+
+def test_an_engine_that_does_not_report_is_no_spare() -> None:
+    seen = service(MINUTES, MINUTES)
+    assert fewer_do(seen, replicas=3, targets=targets(), knobs=EngineKnobs(), over=TEN_MINUTES) is None
+
+
+def test_one_leaves_when_all_objectives_are_met_and_the_newest_has_had_ten_minutes() -> None:
+    seen = service([*EARLIER, *MINUTES], MINUTES)
+    healthy = DiagnosisClass.HEALTHY
+    assert desired(healthy, seen=seen, newest=599).replicas == 2
+    assert desired(healthy, seen=seen, ready=1).replicas == 2
+    assert desired(healthy, seen=seen, low=2).replicas == 2
+    assert desired(DiagnosisClass.UNCLEAR, seen=seen).replicas == 2
+    assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen).replicas == 1
+    found = desired(healthy, seen=seen, newest=600)
+    assert found.replicas == 1
+    assert found.reason.startswith("1 replica(s) carry")
+
+
+@given(load=st.floats(2, 60), more=st.floats(1, 3))
+def test_more_load_never_frees_a_replica(load: float, more: float) -> None:
+    lighter = service([load, load / 2] * 10, [load, load / 2] * 10)
+    heavier = replace(lighter, steps=tuple(replace(one, tokens=one.tokens * more) for one in lighter.steps))
+    assert fewer(lighter) is not None or fewer(heavier) is None
