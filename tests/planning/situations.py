@@ -1,5 +1,6 @@
 """A service whose seats are all taken while its KV cache is half empty, but for what a test names."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,9 +10,13 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import IntBounds, ScaleIn, ScaleOut, Scaling, Tuning
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.diagnose import Diagnosis
+from vllm_autotuner.diagnosis.diagnose import Contribution, Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.engine.catalogue import Catalogue
+from vllm_autotuner.observation.distribution import Distribution
+from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation, StepPoint
+from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.situation import Situation
 
 SEATS = 64
@@ -49,21 +54,70 @@ def situation(
     against: Targets | None = None,
     replicas: int = 1,
     scale: Scaling | None = None,
+    knobs: EngineKnobs | None = None,
+    platform: Platform | None = None,
+    failed_values: Sequence[tuple[str, str]] = (),
+    contributing: Sequence[DiagnosisClass] = (),
 ) -> Situation:
     """With the diagnosis that the observation gets, or the one that is named."""
     wanted = against or targets()
     found = named(seen, seats=seats, against=wanted) if primary is None else diagnosis(primary)
+    if contributing:
+        found = replace(found, contributing=tuple(Contribution(diagnosis=each, message="") for each in contributing))
     return Situation(
         observation=seen,
         diagnosis=found,
         targets=wanted,
-        knobs=EngineKnobs(max_num_seqs=seats),
+        knobs=knobs if knobs is not None else EngineKnobs(max_num_seqs=seats),
         tuning=tuning if tuning is not None else bounds(1, 4096),
         replicas=replicas,
         scaling=scale,
         failed_seats=tuple(failed),
+        failed=tuple(failed_values),
+        platform=platform if platform is not None else Platform(),
     )
 
 
 def with_steps(seen: Observation, steps: tuple[StepPoint, ...]) -> Observation:
     return replace(seen, steps=steps)
+
+
+QWEN_32B = platform_named("Qwen/Qwen3-32B", gpu="NVIDIA-H100-80GB-HBM3", catalogue=Catalogue())
+"""64 layers, 64 heads, 8 KV heads, 16 bit; nobody looked for free GPUs."""
+
+
+def lengths(tokens: float, *, longest: float | None = None, count: float = 1000.0) -> Distribution:
+    """Requests of `tokens`, one in a thousand of `longest`."""
+    edges = {tokens * 0.98: 0.0, tokens: count * (1.0 if longest is None else 0.999), math.inf: count}
+    return Distribution(buckets=dict(sorted({**edges, **({} if longest is None else {longest: count})}.items())))
+
+
+def served(
+    seen: Observation,
+    *,
+    steps: tuple[StepPoint, ...] = (),
+    pool: KVPool | None = None,
+    prompt: float = 1024.0,
+    output: float = 256.0,
+    prefill: float | None = 0.1,
+    longest: float | None = None,
+) -> Observation:
+    """The same with everything that a forecast needs: lengths, prefill time, the pool of each engine."""
+    engines = tuple(
+        replace(
+            each,
+            pool=pool if pool is not None else KVPool(tokens=282_496, cache_dtype="auto", max_model_len=16_384),
+            finished=60.0,
+            prompt_tokens=60.0 * prompt,
+            generation_tokens=60.0 * output,
+        )
+        for each in seen.engines
+    )
+    return replace(
+        seen,
+        engines=engines,
+        steps=steps or seen.steps,
+        prompt_length=lengths(prompt, longest=longest),
+        output_length=lengths(output),
+        prefill_time=Distribution(missing="not exported") if prefill is None else latency(prefill),
+    )

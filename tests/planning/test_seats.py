@@ -353,18 +353,3 @@ def test_a_knob_without_bounds_is_recommended_only(tuning: Tuning, applies: bool
     for found in (raise_seats(situation(tuning=tuning)), lower_seats(situation(LOWERABLE, tuning=tuning))):
         assert isinstance(found, Proposal)
         assert (found.recommend_only == "") is applies
-
-
-def test_the_predicted_effect_comes_from_the_model() -> None:
-    seen = with_steps(CAPPED, STEEP)
-    found = raise_seats(situation(seen))
-    assert isinstance(found, Proposal)
-    tpot, tokens = found.predicted
-    assert tpot.current == pytest.approx(0.010 + 0.0004 * 64)
-    assert tpot.predicted == pytest.approx(0.010 + 0.0004 * 87)
-    assert tokens.current is not None
-    assert tokens.predicted is not None
-    assert tokens.predicted > tokens.current
-    unknown = raise_seats(situation(CAPPED))
-    assert isinstance(unknown, Proposal)
-    assert unknown.predicted == ()

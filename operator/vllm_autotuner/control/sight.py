@@ -1,7 +1,7 @@
 """One service as one tick sees it: everything that a decision or a report may look at."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from vllm_autotuner.api.conditions import Reason
@@ -11,6 +11,7 @@ from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.change.machine import Rollout
 from vllm_autotuner.change.verification import Verification
 from vllm_autotuner.diagnosis.diagnose import History
+from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.observation import Observation
 
 __all__ = ["Refusal", "Sight", "wanted_replicas"]
@@ -42,6 +43,8 @@ class Sight:
     now: datetime
     watching_since: datetime
     epoch: int
+    catalogue: Catalogue = field(default_factory=Catalogue)
+    """What the admin adds to the tables of GPUs and models."""
     pods: int = 0
     """Pods of the workload that exist, ready or not."""
     selector: str = ""

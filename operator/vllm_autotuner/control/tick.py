@@ -22,7 +22,7 @@ from vllm_autotuner.api.status import (
 from vllm_autotuner.change.begin import begin
 from vllm_autotuner.change.effective import is_tuned, serving_knobs, settled_knobs, spec_knobs
 from vllm_autotuner.change.machine import Ending, World, advance
-from vllm_autotuner.change.memory import failed_seats, remembered, spent
+from vllm_autotuner.change.memory import failed_seats, failed_values, remembered, spent
 from vllm_autotuner.change.verdict import is_baseline, measure
 from vllm_autotuner.control.reporting import described, recommended, still_says, value_said
 from vllm_autotuner.control.sight import Sight, wanted_replicas
@@ -33,6 +33,7 @@ from vllm_autotuner.guardrails.chain import Context, Deny, Hold, objections
 from vllm_autotuner.guardrails.reasons import PASSING
 from vllm_autotuner.planning.bounds import opted_in, outside, value_of
 from vllm_autotuner.planning.plan import plan
+from vllm_autotuner.planning.platform import platform_of
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.replicas import desired_replicas
@@ -63,7 +64,9 @@ def decide(sight: Sight) -> Decision:
     if ended is None:
         status, ended = _change(status, sight, diagnosis=diagnosis, targets=targets)
     status = _effective(status, sight)
-    sure = history.candidate is None and not _blind(sight, diagnosis)
+    # Why a start fails comes from the pods, not from metrics: there the silence is known.
+    seen = not _blind(sight, diagnosis) or diagnosis.primary is DiagnosisClass.STARTUP_FAILURE
+    sure = history.candidate is None and seen
     status, desired = _ideas(status, sight, diagnosis=diagnosis, targets=targets, sure=sure)
     status = described(status, sight=sight, diagnosis=diagnosis, targets=targets, ended=ended)
     return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended, desired=desired)
@@ -213,6 +216,8 @@ def _ideas(
         replicas=replicas if replicas is not None else 1,
         scaling=spec.scaling,
         failed_seats=failed_seats(spec, status, now=sight.now),
+        failed=failed_values(spec, status, now=sight.now),
+        platform=platform_of(spec, catalogue=sight.catalogue),
     )
     proposal = plan(situation).proposal
     standing, approved = status.recommendation, False

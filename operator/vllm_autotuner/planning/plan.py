@@ -1,32 +1,71 @@
-"""From a diagnosis to at most one proposal, and the reasons why the others lost.
+"""From a diagnosis to at most one proposal, with what each candidate would do and the reasons why the others lost.
 
-Each class asks only for what its row in the design allows; the order inside a class is the ladder, cheapest in GPUs
+Each class asks only for what its row in the design allows; the order inside a class is the ladder, cheapest to undo
 first. Must not: know whether the proposal may happen now (guardrails), or how (change).
+
+The choice: what may be applied comes before what may only be recommended, what adds no GPUs before what adds some.
+Among those the first of the ladder stands, unless a later one is predicted to be clearly better (`ranking`).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.planning.context_length import shorter_context, shorter_to_start
+from vllm_autotuner.planning.demand import demand_of
+from vllm_autotuner.planning.forecast import Outlook, current_setting, outlook, predicted, setting_with
+from vllm_autotuner.planning.kv_type import smaller_kv_values
+from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
 from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.ranking import clearly_better
 from vllm_autotuner.planning.replicas import add_replicas
 from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool, lower_seats, raise_seats
 from vllm_autotuner.planning.situation import Situation
+from vllm_autotuner.planning.worth import not_worth
 
-__all__ = ["Plan", "plan"]
+__all__ = ["LADDER", "Considered", "Plan", "plan"]
 
 Candidate = Callable[[Situation], Proposal | NothingToGain]
 
+
+def _length_that_starts(situation: Situation) -> Proposal | NothingToGain:
+    pods = situation.observation.pods
+    failures = [pod.failure for pod in pods.failing if pod.failure is not None] if pods is not None else []
+    lengths = [each.suggested_max_model_len for each in failures if each.suggested_max_model_len is not None]
+    return shorter_to_start(situation, suggested=min(lengths, default=None))
+
+
+def _if_oversized(situation: Situation) -> Proposal | NothingToGain:
+    if DiagnosisClass.CONTEXT_OVERSIZED in (part.diagnosis for part in situation.diagnosis.contributing):
+        return shorter_context(situation)
+    return NothingToGain("max-model-len is not far above what requests need")
+
+
+_MORE_CACHE: Final = (smaller_kv_values, _if_oversized, add_replicas, larger_degree)
 LADDER: Final[Mapping[DiagnosisClass, tuple[Candidate, ...]]] = {
+    DiagnosisClass.STARTUP_FAILURE: (_length_that_starts,),
     DiagnosisClass.CONCURRENCY_CAPPED: (raise_seats, add_replicas),
     DiagnosisClass.PAST_TPOT_KNEE: (lower_seats,),
-    DiagnosisClass.PREEMPTION_THRASH: (fit_seats_to_pool, add_replicas),
-    DiagnosisClass.KV_CACHE_SATURATED: (add_replicas,),
-    DiagnosisClass.PREFILL_BOUND: (add_replicas,),
+    DiagnosisClass.PREEMPTION_THRASH: (fit_seats_to_pool, *_MORE_CACHE),
+    DiagnosisClass.KV_CACHE_SATURATED: _MORE_CACHE,
+    DiagnosisClass.PREFILL_BOUND: (add_replicas, larger_degree),
+    DiagnosisClass.DECODE_BANDWIDTH_BOUND: (larger_degree,),
+    DiagnosisClass.COMMUNICATION_BOUND: (smaller_degree,),
+    DiagnosisClass.HEAD_OF_LINE_BLOCKING: (shorter_context,),
     DiagnosisClass.OVERLOADED: (add_replicas,),
 }
 """Classes that are not here propose nothing: waiting, restarting or looking elsewhere is what helps them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Considered:
+    """One candidate, and what it would do. None: no forecast, as nothing is served."""
+
+    proposal: Proposal
+    after: Outlook | None = None
+    lost: str = ""
+    """Why another one was chosen; empty for the chosen one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +74,90 @@ class Plan:
 
     proposal: Proposal | None = None
     passed_over: tuple[str, ...] = ()
+    """Why candidates had nothing to gain, or cannot be."""
+    considered: tuple[Considered, ...] = ()
+    """The chosen one, then the runner-up, then the others."""
+    before: Outlook | None = None
+    """What runs now, by the same forecast."""
 
 
 def plan(situation: Situation) -> Plan:
-    """Propose the first candidate of the ladder that gains something."""
-    if not situation.observation.engines:
+    """Propose the best candidate of the ladder that gains something."""
+    ladder = LADDER.get(situation.diagnosis.primary, ())
+    serves = bool(situation.observation.engines)
+    if not ladder or (not serves and situation.diagnosis.primary is not DiagnosisClass.STARTUP_FAILURE):
         return Plan()
-    passed_over: list[str] = []
-    for candidate in LADDER.get(situation.diagnosis.primary, ()):
-        match candidate(situation):
-            case NothingToGain(why):
-                passed_over.append(why)
-            case Proposal() as found:
-                return Plan(proposal=found, passed_over=tuple(passed_over))
-    return Plan(passed_over=tuple(passed_over))
+    answers = [candidate(situation) for candidate in ladder]
+    passed_over = [answer.why for answer in answers if isinstance(answer, NothingToGain)]
+    proposals = [answer for answer in answers if isinstance(answer, Proposal)]
+    if not proposals or not serves:
+        found = tuple(Considered(proposal=each) for each in proposals)
+        return Plan(proposal=proposals[0] if proposals else None, passed_over=tuple(passed_over), considered=found)
+    before, judged = _judged(proposals, situation)
+    for each in judged:
+        if each.lost:
+            passed_over.append(f"{each.proposal.knob.value} {each.proposal.value}: {each.lost}")
+    ranked = _ranked([each for each in judged if not each.lost], situation)
+    return Plan(
+        proposal=ranked[0].proposal if ranked else None,
+        passed_over=tuple(passed_over),
+        considered=ranked,
+        before=before,
+    )
+
+
+def _judged(proposals: Iterable[Proposal], situation: Situation) -> tuple[Outlook, list[Considered]]:
+    """Forecast each, and say of those that are not worth it why."""
+    demand = demand_of(situation)
+    now = current_setting(situation, demand)
+    before = outlook(now, now=now, situation=situation, demand=demand)
+    # What evictions cost is in no forecast, so it cannot say that fewer of them gain nothing.
+    blind = situation.diagnosis.primary is DiagnosisClass.PREEMPTION_THRASH
+    judged = []
+    for proposal in proposals:
+        then = setting_with(now, proposal.knob, proposal.value, situation=situation, demand=demand)
+        after = outlook(then, now=now, situation=situation, demand=demand)
+        lost = "" if blind else not_worth(before, after, target=proposal.target, targets=situation.targets)
+        judged.append(
+            Considered(proposal=replace(proposal, predicted=predicted(before, after)), after=after, lost=lost)
+        )
+    return before, judged
+
+
+def _ranked(candidates: Sequence[Considered], situation: Situation) -> tuple[Considered, ...]:
+    """Order the candidates, the best first, and say of each other one why it lost against the best."""
+    rest, order = list(candidates), list[Considered]()
+    while rest:
+        tier = min(map(_tier, rest))
+        chosen = _best([each for each in rest if _tier(each) == tier], situation)
+        rest.remove(chosen)
+        order.append(replace(chosen, lost=_why_lost(chosen, against=order[0])) if order else chosen)
+    return tuple(order)
+
+
+def _tier(candidate: Considered) -> tuple[bool, bool]:
+    return bool(candidate.proposal.recommend_only), _extra_gpus(candidate) > 0
+
+
+def _extra_gpus(candidate: Considered) -> int:
+    return candidate.proposal.extra_gpus + candidate.proposal.extra_replicas
+
+
+def _best(candidates: Sequence[Considered], situation: Situation) -> Considered:
+    best = candidates[0]
+    for each in candidates[1:]:
+        ours, theirs = (one.after.effect if one.after is not None else None for one in (best, each))
+        if ours is not None and theirs is not None and clearly_better(theirs, ours, targets=situation.targets):
+            best = each
+    return best
+
+
+def _why_lost(candidate: Considered, *, against: Considered) -> str:
+    best, own = against.proposal, candidate.proposal
+    if own.recommend_only and not best.recommend_only:
+        return f"recommended only: {own.recommend_only}"
+    if _extra_gpus(candidate) > 0 >= _extra_gpus(against):
+        return f"it adds GPUs, {best.knob.value} {best.value} adds none"
+    if candidate.after is None or candidate.after.effect is None:
+        return f"{best.knob.value} {best.value} is cheaper to undo, and what this one does is not known well enough"
+    return f"no better than {best.knob.value} {best.value} by more than noise, or with more GPUs"

@@ -39,6 +39,8 @@ class Proposal:
     """Why this may be recommended, but not applied; empty when it may."""
     extra_replicas: int = 0
     """Replicas that it adds: what it costs."""
+    extra_gpus: int = 0
+    """GPUs that it adds to the replicas that there are; negative when it frees some."""
 
     @property
     def count(self) -> int:

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.diagnosis.objectives import Targets
 
-__all__ = ["NOISE", "Effect", "best", "rank"]
+__all__ = ["NOISE", "Effect", "best", "clearly_better", "rank"]
 
 NOISE: Final = 0.1
 """Differences below 10 % are noise, predicted or measured (G08). Design, planning.md."""
@@ -46,3 +46,19 @@ def rank(effect: Effect, *, targets: Targets) -> tuple[float, ...]:
 def best(effects: dict[str, Effect], *, targets: Targets, current: str | None = None) -> str:
     """The name of the best effect; ties go to `current`. Raises ValueError without effects."""
     return min(effects, key=lambda name: (rank(effects[name], targets=targets), name != current))
+
+
+def clearly_better(one: Effect, other: Effect, *, targets: Targets) -> bool:
+    """Whether `one` beats `other` by more than noise, in the order of `rank`: by the first key that differs clearly.
+
+    Predictions are no finer than `NOISE`: what differs by less is a tie, and the next key decides. GPUs are counted.
+    """
+    ours, theirs = rank(one, targets=targets), rank(other, targets=targets)
+    if abs(ours[0] - theirs[0]) > NOISE * max(ours[0], theirs[0]):
+        return ours[0] < theirs[0]
+    if ours[1] != theirs[1]:
+        return ours[1] < theirs[1]
+    for mine, its in zip(ours[2:], theirs[2:], strict=True):
+        if abs(mine - its) > NOISE * max(abs(mine), abs(its)):
+            return mine < its
+    return False

@@ -18,7 +18,7 @@ from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.knee import largest_batch_within
 from vllm_autotuner.performance.step_time import NoFit, StepTime, StepTimeFit, fit_step_time
 from vllm_autotuner.planning.limits import LARGEST_STEP, Limit, Limited, limited
-from vllm_autotuner.planning.proposal import Predicted, Proposal
+from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.ranking import NOISE
 from vllm_autotuner.planning.situation import Situation
 
@@ -77,7 +77,6 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
         reason=f"All {seats} seats are taken while requests wait; the KV cache has room for {pool} sequences.",
         confidence=Confidence.HIGH if known else Confidence.MEDIUM,
         limited_by=found.limited_by,
-        predicted=_predicted(model, tail=tail, now=seats, then=found.value, engines=len(observation.engines)),
         recommend_only="" if bounds is not None else "spec.tuning.maxNumSeqs sets no bounds",
     )
 
@@ -109,7 +108,6 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
         + (f"{knee} meets it." if knee is not None else "half of it shows whether a smaller one meets it."),
         confidence=Confidence.HIGH if isinstance(model, StepTime) and model.covers(found.value) else Confidence.LOW,
         limited_by=found.limited_by,
-        predicted=_predicted(model, tail=tail, now=round(batch), then=found.value, engines=len(observation.engines)),
         recommend_only="" if bounds is not None else "spec.tuning.maxNumSeqs sets no bounds",
     )
 
@@ -130,7 +128,6 @@ def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
     seats = situation.knobs.max_num_seqs or math.ceil(max(m.running for e in observation.engines for m in e.moments))
     if found.value > seats * (1 - NOISE):
         return NothingToGain(f"max-num-seqs {seats} cannot usefully be lowered: {found.limited_by or 'the KV cache'}")
-    model, tail = fit_step_time(observation.steps), _tail(situation)
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,
@@ -139,7 +136,6 @@ def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
         reason=f"The KV cache holds {pool} sequences at observed lengths; more run, are evicted and computed again.",
         confidence=Confidence.MEDIUM,
         limited_by=found.limited_by,
-        predicted=_predicted(model, tail=tail, now=round(batch), then=found.value, engines=len(observation.engines)),
         recommend_only="" if bounds is not None else "spec.tuning.maxNumSeqs sets no bounds",
     )
 
@@ -223,20 +219,3 @@ def _user(bounds: IntBounds | None) -> tuple[Limit, ...]:
         Limit(name="spec.tuning.maxNumSeqs.min", low=bounds.min),
         Limit(name="spec.tuning.maxNumSeqs.max", high=bounds.max),
     )
-
-
-def _predicted(model: StepTimeFit, *, tail: float, now: int, then: int, engines: int) -> tuple[Predicted, ...]:
-    match model:
-        case NoFit():
-            return ()
-        case StepTime():
-            before, after = model.predict(now), model.predict(then)
-            return (
-                Predicted(name="TPOT", unit="s", current=before * tail, predicted=after * tail),
-                Predicted(
-                    name="output tokens per second",
-                    unit="tokens/s",
-                    current=engines * now / before,
-                    predicted=engines * then / after,
-                ),
-            )

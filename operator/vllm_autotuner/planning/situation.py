@@ -7,6 +7,7 @@ from vllm_autotuner.api.spec import Scaling, Tuning
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.planning.platform import Platform
 
 __all__ = ["Situation"]
 
@@ -27,3 +28,7 @@ class Situation:
     """None: replicas are not ours to change."""
     failed_seats: tuple[int, ...] = ()
     """Values of max-num-seqs that were rolled back in this environment and are not to be tried again yet."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """Knobs and values of which the same is true, those of max-num-seqs included."""
+    platform: Platform = field(default_factory=Platform)
+    """What it runs on. What is not known there makes the knobs that need it recommend-only."""

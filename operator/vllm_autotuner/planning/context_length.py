@@ -1,0 +1,122 @@
+"""max-model-len: how long one request may become. Lowered only, and never below what was seen.
+
+It frees no memory by itself (vLLM's V1 reserves none by it): it bounds the worst case of one request, and the engine
+refuses to start when its cache does not hold one sequence of this length. So the effect cannot be measured on traffic
+that is served, and a trial of it could not be judged: this knob is recommended, with its reason, and not tried.
+Must not: propose what would refuse a request that was served.
+"""
+
+import math
+from typing import Final
+
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.spec import IntBounds
+from vllm_autotuner.api.status import ChangeTarget, Confidence
+from vllm_autotuner.observation.distribution import Distribution
+from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.planning.feasibility import Feasible, holds_lengths, not_failed, verdict
+from vllm_autotuner.planning.limits import LARGEST_STEP, Limit, limited
+from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.ranking import NOISE
+from vllm_autotuner.planning.seats import NothingToGain
+from vllm_autotuner.planning.situation import Situation
+
+__all__ = ["longest_seen", "shorter_context", "shorter_to_start"]
+
+MARGIN: Final = 0.25
+"""Share added to the longest request seen in half an hour. On a day of chat the longest request was 10 times the
+median and 2.2 times the 99.9th percentile, so a cut to what is usual refuses real requests; beyond the longest seen
+this is our choice."""
+GRANULE: Final = 256
+"""Tokens to whole multiples of which a length is rounded up: block sizes divide it. Our choice."""
+UNJUDGED: Final = "it bounds the worst case of one request and frees no memory: a trial could not be judged"
+NOT_SERVING: Final = "nothing is served that a change could be compared with: write the value into the spec"
+
+
+def shorter_context(situation: Situation) -> Proposal | NothingToGain:
+    """A shorter limit, at most halved, where requests stay far below it."""
+    seen, current = situation.observation, _current(situation)
+    if current is None:
+        return NothingToGain("max-model-len is not known")
+    longest = longest_seen(seen)
+    if longest is None:
+        return NothingToGain("max-model-len: how long requests become is not known")
+    needed = math.ceil(longest * (1 + MARGIN) / GRANULE) * GRANULE
+    step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(current / LARGEST_STEP))
+    found = limited(needed, limits=(step, *_user(situation.tuning.max_model_len)))
+    if found.value > current * (1 - NOISE):
+        return NothingToGain(f"max-model-len {current} is needed: requests of up to {longest} tokens were seen")
+    answer = verdict(
+        (
+            holds_lengths(found.value, longest_seen=needed, shape=situation.platform.shape),
+            not_failed(situation.failed, knob=Knob.MAX_MODEL_LEN.value, value=found.value),
+        )
+    )
+    if not isinstance(answer, Feasible):
+        return NothingToGain(f"max-model-len {found.value}: {answer.why}")
+    return Proposal(
+        knob=Knob.MAX_MODEL_LEN,
+        current=situation.knobs.max_model_len,
+        value=found.value,
+        target=ChangeTarget.THROUGHPUT,
+        reason=f"Requests of up to {longest} tokens were seen in half an hour, {current} are allowed: one request can "
+        "take far more of the KV cache than any has.",
+        confidence=Confidence.MEDIUM,
+        limited_by=found.limited_by or "longest request seen",
+        recommend_only=UNJUDGED,
+    )
+
+
+def shorter_to_start(situation: Situation, *, suggested: int | None) -> Proposal | NothingToGain:
+    """The length that an engine which does not start says its cache holds (`suggested`), within the bounds."""
+    if suggested is None or suggested < 1:
+        return NothingToGain("the engine does not say which length its KV cache would hold")
+    current = situation.knobs.max_model_len
+    if current is not None and suggested >= current:
+        return NothingToGain(f"max-model-len {current} is no longer than the {suggested} that would fit")
+    whole = suggested // GRANULE * GRANULE or suggested
+    found = limited(whole, limits=_user(situation.tuning.max_model_len))
+    if found.value > suggested:
+        return NothingToGain(f"{found.limited_by} asks for {found.value}, and the KV cache holds {suggested} tokens")
+    return Proposal(
+        knob=Knob.MAX_MODEL_LEN,
+        current=current,
+        value=found.value,
+        target=ChangeTarget.THROUGHPUT,
+        reason=f"The engine does not start: its KV cache would hold {suggested} tokens, less than one longest request.",
+        confidence=Confidence.HIGH,
+        limited_by=found.limited_by or "KV cache",
+        recommend_only=NOT_SERVING,
+    )
+
+
+def longest_seen(seen: Observation) -> int | None:
+    """Return a length that no request exceeded: the longest prompt and the longest output, as if they had met.
+
+    Upper edges of histogram buckets, so on the safe side. None when one of them is not known, or is in the last bucket.
+    """
+    prompt, output = _highest(seen.prompt_length), _highest(seen.output_length)
+    return None if prompt is None or output is None else math.ceil(prompt + output)
+
+
+def _highest(lengths: Distribution) -> float | None:
+    edges = sorted(lengths.buckets)
+    everything = lengths.buckets[edges[-1]] if edges else 0.0
+    if not everything > 0:
+        return None
+    edge = next(each for each in edges if lengths.buckets[each] >= everything)
+    return edge if math.isfinite(edge) else None
+
+
+def _current(situation: Situation) -> int | None:
+    exported = (each.pool.max_model_len for each in situation.observation.engines)
+    return situation.knobs.max_model_len or next((each for each in exported if each is not None), None)
+
+
+def _user(bounds: IntBounds | None) -> tuple[Limit, ...]:
+    if bounds is None:
+        return ()
+    return (
+        Limit(name="spec.tuning.maxModelLen.min", low=bounds.min),
+        Limit(name="spec.tuning.maxModelLen.max", high=bounds.max),
+    )

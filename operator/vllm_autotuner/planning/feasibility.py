@@ -1,0 +1,133 @@
+"""What cannot start, refused before a pod ever tries: by arithmetic over model, GPU, pool, lengths and room.
+
+Each check stands alone and answers Feasible, Infeasible or Unsure: the unknown is neither a yes nor a no, it makes a
+knob recommend-only. Must not: say whether a value is wise, or read the user's bounds.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from vllm_autotuner.engine.geometry import ModelShape, UnknownGeometry
+from vllm_autotuner.engine.hardware import Gpu
+from vllm_autotuner.performance.kv_capacity import PoolForecast, UnknownPool
+from vllm_autotuner.planning.placement import Room
+
+__all__ = [
+    "FP8_SINCE",
+    "Answer",
+    "Feasible",
+    "Infeasible",
+    "Unsure",
+    "fp8_supported",
+    "heads_divide",
+    "holds_lengths",
+    "not_failed",
+    "placeable",
+    "pool_starts",
+    "verdict",
+]
+
+FP8_SINCE: Final = (8, 9)
+"""Compute capability from which fp8 KV is native (Ada, Hopper). Older GPUs store it only through some attention
+backends, and no table of ours knows which. Design, planning.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feasible:
+    """Nothing known speaks against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """It cannot start, or would refuse what is served now."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """Nobody can say."""
+
+    why: str
+
+
+Answer: TypeAlias = Feasible | Infeasible | Unsure
+
+
+def verdict(answers: Iterable[Answer]) -> Answer:
+    """Return the first Infeasible, else the first Unsure, else Feasible."""
+    asked = tuple(answers)
+    for kind in (Infeasible, Unsure):
+        for answer in asked:
+            if isinstance(answer, kind):
+                return answer
+    return Feasible()
+
+
+def heads_divide(shape: ModelShape, degree: int) -> Answer:
+    """Each GPU gets whole heads; KV heads are split evenly, or copied evenly where there are fewer than GPUs."""
+    if isinstance(shape, UnknownGeometry):
+        return Unsure(shape.why)
+    if shape.attention_heads % degree:
+        return Infeasible(f"{shape.attention_heads} attention heads do not divide by {degree}")
+    heads = shape.kv_heads
+    if heads % degree and degree % heads:
+        return Infeasible(f"{heads} KV heads can neither be split nor copied evenly over {degree} GPUs")
+    return Feasible()
+
+
+def fp8_supported(shape: ModelShape, gpu: Gpu | None) -> Answer:
+    """Whether the GPU computes with an 8-bit cache, and the model's cache is of a kind that we know."""
+    if gpu is None:
+        return Unsure("the GPU is not known: set spec.accelerator.product")
+    if gpu.compute_capability is None:
+        return Unsure(f"{gpu.name} has no compute capability: whether it has fp8 is not known")
+    if gpu.compute_capability < FP8_SINCE:
+        have, need = (".".join(map(str, each)) for each in (gpu.compute_capability, FP8_SINCE))
+        return Infeasible(f"{gpu.name} has compute capability {have}, fp8 KV needs {need}")
+    if isinstance(shape, UnknownGeometry):
+        return Unsure(shape.why)
+    return Feasible()
+
+
+def pool_starts(pool: PoolForecast, *, longest: int | None) -> Answer:
+    """The engine starts only when the pool holds one sequence of max-model-len; the low end of the forecast counts."""
+    if isinstance(pool, UnknownPool):
+        return Unsure(pool.why)
+    if pool.high <= 0:
+        return Infeasible("the weights do not fit into the GPUs")
+    if longest is None:
+        return Feasible() if pool.low > 0 else Unsure("whether the weights leave room for a cache is too close to tell")
+    if pool.high < longest:
+        return Infeasible(f"the cache would hold {pool.tokens:.0f} tokens, less than one sequence of {longest}")
+    if pool.low < longest:
+        return Unsure(f"the cache would hold {pool.low:.0f} to {pool.high:.0f} tokens, one sequence {longest}")
+    return Feasible()
+
+
+def holds_lengths(value: int, *, longest_seen: int | None, shape: ModelShape) -> Answer:
+    """max-model-len covers what was seen (margin included by the caller), and is no longer than the model allows."""
+    if longest_seen is None:
+        return Unsure("how long requests become is not known")
+    if value < longest_seen:
+        return Infeasible(f"requests of up to {longest_seen} tokens were seen: {value} would refuse some")
+    if not isinstance(shape, UnknownGeometry) and shape.max_positions is not None and value > shape.max_positions:
+        return Infeasible(f"the model was made for {shape.max_positions} tokens")
+    return Feasible()
+
+
+def placeable(room: Room | None, *, devices: int) -> Answer:
+    """A pod of so many devices finds a node now: a rollout begins with one pod more than there were."""
+    if room is None:
+        return Unsure("how many GPUs are free is not known")
+    if devices > room.largest_node:
+        return Infeasible(f"no node has {devices} GPUs: the largest has {room.largest_node}")
+    if room.pods(devices) < 1:
+        return Infeasible(f"no node has {devices} free GPUs: at most {max(room.free, default=0)} are free on one")
+    return Feasible()
+
+
+def not_failed(failed: Iterable[tuple[str, str]], *, knob: str, value: int | str) -> Answer:
+    """A value that was rolled back in this environment rests."""
+    return Infeasible(f"{value} was rolled back before") if (knob, str(value)) in tuple(failed) else Feasible()

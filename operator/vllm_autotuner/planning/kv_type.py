@@ -1,0 +1,70 @@
+"""kv-cache-dtype: half the bytes for each cached value hold twice the sequences, at some price in quality.
+
+Must not: be applied where the user did not list the type (listing it accepts what it does to answers), or be proposed
+on a GPU that lacks fp8. Speed is not promised: on measured curves an fp8 cache bought capacity and no step time.
+"""
+
+from typing import Final
+
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.status import ChangeTarget, Confidence
+from vllm_autotuner.planning.bounds import opted_in, outside
+from vllm_autotuner.planning.demand import demand_of
+from vllm_autotuner.planning.feasibility import Infeasible, Unsure, fp8_supported, not_failed, pool_starts, verdict
+from vllm_autotuner.planning.forecast import current_setting, pool_with
+from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.ranking import NOISE
+from vllm_autotuner.planning.seats import NothingToGain
+from vllm_autotuner.planning.situation import Situation
+
+__all__ = ["smaller_kv_values"]
+
+FP8: Final = "fp8"
+QUALITY: Final = "spec.tuning.kvCacheDtype does not list fp8: it may change answers, compare them before"
+
+
+def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
+    """fp8 for the KV cache, where hardware and model are known to take it."""
+    tuning, seen = situation.tuning, situation.observation
+    exported = next((each.pool.cache_dtype for each in seen.engines if each.pool.cache_dtype is not None), None)
+    current = situation.knobs.kv_cache_dtype
+    if any(each is not None and each.startswith(FP8) for each in (current, exported)):
+        return NothingToGain("the KV cache is fp8 already")
+    listed = opted_in(Knob.KV_CACHE_DTYPE, tuning=tuning, scaling=None)
+    if outside(Knob.KV_CACHE_DTYPE, FP8, tuning=tuning, scaling=None):
+        return NothingToGain("spec.tuning.kvCacheDtype does not allow fp8")
+    pool = pool_with(situation, kv_cache_dtype=FP8)
+    answer = verdict(
+        (
+            fp8_supported(situation.platform.shape, situation.platform.gpu),
+            not_failed(situation.failed, knob=Knob.KV_CACHE_DTYPE.value, value=FP8),
+            pool_starts(pool, longest=_longest(situation)),
+        )
+    )
+    match answer:
+        case Infeasible(why):
+            return NothingToGain(f"fp8 KV: {why}")
+        case Unsure(why) if not listed:
+            return NothingToGain(f"fp8 KV might help, but {why}")
+        case Unsure(why):
+            recommend_only, confidence = why, Confidence.LOW
+        case _:
+            recommend_only, confidence = "" if listed else QUALITY, Confidence.MEDIUM
+    setting = current_setting(situation, demand_of(situation))
+    if setting.seats is not None and setting.held is not None and setting.seats < setting.held * (1 + NOISE):
+        return NothingToGain(f"fp8 KV: with {setting.seats} seats a larger cache would stay empty")
+    return Proposal(
+        knob=Knob.KV_CACHE_DTYPE,
+        current=current,
+        value=FP8,
+        target=ChangeTarget.TTFT,
+        reason=f"{situation.diagnosis.message} 8-bit values hold about twice the tokens in the same memory.",
+        confidence=confidence,
+        limited_by=None if setting.seats is None else "max-num-seqs",
+        recommend_only=recommend_only,
+    )
+
+
+def _longest(situation: Situation) -> int | None:
+    known = (each.pool.max_model_len for each in situation.observation.engines)
+    return situation.knobs.max_model_len or next((each for each in known if each is not None), None)

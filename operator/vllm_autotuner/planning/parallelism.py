@@ -1,0 +1,170 @@
+"""tensor-parallel degree: more GPUs for each replica, or fewer.
+
+The rule: the smallest degree that fits and meets TPOT, then replicas. A larger degree is only worth its GPUs where the
+same GPUs as further replicas would serve fewer tokens within the objectives, or where no replica can help (a step that
+is too slow for a single sequence).
+Must not: propose a degree that cannot start, or trust its prediction beyond the GPUs that it was measured on.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.status import ChangeTarget, Confidence
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.performance.step_time import NoFit, StepTime
+from vllm_autotuner.performance.tensor_parallel import measured_links
+from vllm_autotuner.planning.bounds import opted_in
+from vllm_autotuner.planning.demand import demand_of
+from vllm_autotuner.planning.feasibility import (
+    Infeasible,
+    Unsure,
+    heads_divide,
+    not_failed,
+    placeable,
+    pool_starts,
+    verdict,
+)
+from vllm_autotuner.planning.forecast import current_setting, outlook, pool_with, setting_with
+from vllm_autotuner.planning.limits import LARGEST_STEP
+from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.seats import NothingToGain
+from vllm_autotuner.planning.situation import Situation
+
+__all__ = ["TIE", "best_split", "goodput_within", "larger_degree", "smaller_degree"]
+
+TIE: Final = 0.05
+"""Relative difference of predicted goodput below which two splits of the same GPUs are one: the prediction misses
+measured step times by 2-6 %."""
+NOT_OURS: Final = "spec.accelerator is not set: the operator does not set the devices of a replica"
+
+
+def larger_degree(situation: Situation) -> Proposal | NothingToGain:
+    """The next larger degree, at most doubled."""
+    now = situation.knobs.tensor_parallel_size or 1
+    degree = min((each for each in _degrees(situation) if now < each <= now * LARGEST_STEP), default=None)
+    if degree is None:
+        return NothingToGain(f"spec.tuning.tensorParallelSize allows no degree up to twice the present {now}")
+    if (lost := _replicas_do_better(situation, degree)) is not None:
+        return lost
+    target = ChangeTarget.TPOT if _slow_steps(situation) else ChangeTarget.TTFT
+    return _proposal(situation, degree, target=target, reason=f"{situation.diagnosis.message} {degree} GPUs for each "
+                     "replica read weights and KV cache faster, and leave more memory for the cache.")  # fmt: skip
+
+
+def smaller_degree(situation: Situation) -> Proposal | NothingToGain:
+    """The next smaller degree, at most halved: where GPUs wait for each other more than they gain."""
+    now = situation.knobs.tensor_parallel_size or 1
+    degree = max((each for each in _degrees(situation) if now > each >= now / LARGEST_STEP), default=None)
+    if degree is None:
+        return NothingToGain(f"spec.tuning.tensorParallelSize allows no degree down to half of the present {now}")
+    return _proposal(situation, degree, target=ChangeTarget.TPOT, reason=f"{situation.diagnosis.message} The GPUs that "
+                     f"{degree} for each replica leave free serve more as replicas of their own.")  # fmt: skip
+
+
+def best_split(goodput: Mapping[int, float], *, gpus: int, current: int) -> int:
+    """Return the degree at which `gpus` GPUs serve most; `goodput` is that of one replica by degree.
+
+    Ties (`TIE`) go to the current degree, else to the smallest. Raises ValueError when no degree fits into the GPUs.
+    """
+    totals = {degree: each * (gpus // degree) for degree, each in goodput.items() if 0 < degree <= gpus}
+    if not totals:
+        raise ValueError(f"no degree fits into {gpus} GPUs")
+    most = max(totals.values())
+    level = [degree for degree, total in totals.items() if total >= most * (1 - TIE)]
+    return current if current in level else min(level)
+
+
+def goodput_within(step: StepTime, *, tpot: float, held: float | None) -> float:
+    """Return the output tokens per second of one replica whose mean step stays within `tpot` seconds; 0 when none does.
+
+    Throughput grows with the batch on a line, so the largest batch that latency and cache allow is the best.
+    """
+    if step.predict(1) > tpot:
+        return 0.0
+    largest = math.inf if step.per_sequence <= 0 else (tpot - step.base) / step.per_sequence
+    batch = max(1.0, min(largest, math.inf if held is None else held))
+    return 1 / step.per_sequence if math.isinf(batch) and step.per_sequence > 0 else _finite(batch, step)
+
+
+def _finite(batch: float, step: StepTime) -> float:
+    # A step that does not grow and a cache that nobody knows: what was seen is all that may be said.
+    bounded = step.high if math.isinf(batch) else batch
+    return bounded / step.predict(bounded)
+
+
+def _degrees(situation: Situation) -> tuple[int, ...]:
+    """The degrees to choose from: the listed ones, else the powers of two that we may only recommend."""
+    allowed = situation.tuning.tensor_parallel_size
+    return tuple(sorted(allowed.allowed)) if allowed is not None else (1, 2, 4, 8, 16)
+
+
+def _slow_steps(situation: Situation) -> bool:
+    return situation.diagnosis.primary in (
+        DiagnosisClass.DECODE_BANDWIDTH_BOUND,
+        DiagnosisClass.COMMUNICATION_BOUND,
+    )
+
+
+def _replicas_do_better(situation: Situation, degree: int) -> NothingToGain | None:
+    """Whether the same GPUs as replicas serve at least as much: then the present degree stays."""
+    if _slow_steps(situation):
+        return None
+    demand = demand_of(situation)
+    now = current_setting(situation, demand)
+    wider = setting_with(now, Knob.TENSOR_PARALLEL_SIZE, degree, situation=situation, demand=demand)
+    if isinstance(wider.step, NoFit):
+        # Without a prediction the order of the ladder decides, and there replicas come first.
+        return None
+    replicas = max(1, wider.replicas * degree // now.degree)
+    more = setting_with(now, Knob.REPLICAS, replicas, situation=situation, demand=demand)
+    with_degree, with_replicas = (
+        outlook(each, now=now, situation=situation, demand=demand).goodput or 0.0 for each in (wider, more)
+    )
+    if with_degree > with_replicas * (1 + TIE):
+        return None
+    return NothingToGain(
+        f"tensor-parallel size {degree}: {wider.replicas * degree} GPUs serve {with_degree:.0f} tokens/s within the "
+        f"objectives, as {replicas} replicas of {now.degree} they serve {with_replicas:.0f}"
+    )
+
+
+def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason: str) -> Proposal | NothingToGain:
+    platform, knobs = situation.platform, situation.knobs
+    exported = (each.pool.max_model_len for each in situation.observation.engines)
+    longest = knobs.max_model_len or next((each for each in exported if each is not None), None)
+    room = placeable(platform.room, devices=degree)
+    answer = verdict(
+        (
+            heads_divide(platform.shape, degree),
+            room if isinstance(room, Infeasible) else verdict(()),
+            not_failed(situation.failed, knob=Knob.TENSOR_PARALLEL_SIZE.value, value=degree),
+            pool_starts(pool_with(situation, degree=degree), longest=longest),
+        )
+    )
+    listed = opted_in(Knob.TENSOR_PARALLEL_SIZE, tuning=situation.tuning, scaling=None)
+    recommend_only = "" if listed else "spec.tuning.tensorParallelSize lists no degrees"
+    match answer:
+        case Infeasible(why):
+            return NothingToGain(f"tensor-parallel size {degree}: {why}")
+        case Unsure(why) if not listed:
+            return NothingToGain(f"tensor-parallel size {degree} might help, but {why}")
+        case Unsure(why):
+            recommend_only = why
+        case _:
+            recommend_only = recommend_only or ("" if platform.devices_ours else NOT_OURS)
+    if isinstance(room, Unsure):
+        reason += f" {room.why[0].upper()}{room.why[1:]}: where none is, the change ends without harm."
+    known = not isinstance(answer, Unsure) and measured_links(platform.gpu)
+    return Proposal(
+        knob=Knob.TENSOR_PARALLEL_SIZE,
+        current=knobs.tensor_parallel_size,
+        value=degree,
+        target=target,
+        reason=reason,
+        confidence=Confidence.MEDIUM if known else Confidence.LOW,
+        limited_by=f"step limit (x{LARGEST_STEP})",
+        recommend_only=recommend_only,
+        extra_gpus=(degree - (knobs.tensor_parallel_size or 1)) * max(1, situation.replicas),
+    )

@@ -1,0 +1,78 @@
+"""What cannot start, each check alone."""
+
+import pytest
+
+from vllm_autotuner.engine.geometry import Geometry, UnknownGeometry, geometry_named
+from vllm_autotuner.engine.hardware import Gpu, gpu_named
+from vllm_autotuner.performance.kv_capacity import PoolEstimate, UnknownPool
+from vllm_autotuner.planning.feasibility import (
+    Answer,
+    Feasible,
+    Infeasible,
+    Unsure,
+    fp8_supported,
+    heads_divide,
+    holds_lengths,
+    not_failed,
+    placeable,
+    pool_starts,
+    verdict,
+)
+from vllm_autotuner.planning.placement import Room
+
+QWEN_05B = geometry_named("qwen2.5-0.5b")
+LLAMA = geometry_named("llama-3.1-8b")
+MLA = UnknownGeometry("latent attention (MLA)")
+AMD = Gpu(name="MI300X", words=("MI300X",), memory_gib=191, bandwidth=5.3e12, flops=1.3e15, compute_capability=None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        pytest.param(heads_divide(QWEN_05B, 2), Feasible, id="14 heads, 2 KV heads over 2"),
+        pytest.param(heads_divide(QWEN_05B, 4), Infeasible, id="14 heads over 4"),
+        pytest.param(heads_divide(QWEN_05B, 7), Infeasible, id="2 KV heads over 7"),
+        pytest.param(heads_divide(QWEN_05B, 14), Feasible, id="2 KV heads copied over 14"),
+        pytest.param(heads_divide(LLAMA, 16), Feasible, id="8 KV heads copied over 16"),
+        pytest.param(heads_divide(MLA, 2), Unsure, id="an unknown shape"),
+        pytest.param(fp8_supported(LLAMA, gpu_named("NVIDIA-L40S")), Feasible, id="Ada"),
+        pytest.param(fp8_supported(LLAMA, gpu_named("NVIDIA-H100-80GB-HBM3")), Feasible, id="Hopper"),
+        pytest.param(fp8_supported(LLAMA, gpu_named("NVIDIA-A10")), Infeasible, id="Ampere"),
+        pytest.param(fp8_supported(LLAMA, gpu_named("Tesla-T4")), Infeasible, id="Turing"),
+        pytest.param(fp8_supported(LLAMA, AMD), Unsure, id="another vendor"),
+        pytest.param(fp8_supported(LLAMA, None), Unsure, id="no GPU named"),
+        pytest.param(fp8_supported(MLA, gpu_named("NVIDIA-H100-80GB-HBM3")), Unsure, id="another cache"),
+        pytest.param(fp8_supported(MLA, gpu_named("Tesla-T4")), Infeasible, id="what is impossible is not unsure"),
+        pytest.param(pool_starts(UnknownPool("?"), longest=9), Unsure, id="an unknown pool"),
+        pytest.param(pool_starts(PoolEstimate(tokens=90, low=80, high=100), longest=80), Feasible, id="just enough"),
+        pytest.param(pool_starts(PoolEstimate(tokens=90, low=80, high=100), longest=81), Unsure, id="too close"),
+        pytest.param(pool_starts(PoolEstimate(tokens=90, low=80, high=100), longest=101), Infeasible, id="too small"),
+        pytest.param(pool_starts(PoolEstimate(tokens=0, low=0, high=0), longest=None), Infeasible, id="no room"),
+        pytest.param(pool_starts(PoolEstimate(tokens=9, low=0, high=20), longest=None), Unsure, id="perhaps no room"),
+        pytest.param(pool_starts(PoolEstimate(tokens=9, low=1, high=20), longest=None), Feasible, id="some room"),
+        pytest.param(holds_lengths(4096, longest_seen=4096, shape=LLAMA), Feasible, id="as long as needed"),
+        pytest.param(holds_lengths(4095, longest_seen=4096, shape=LLAMA), Infeasible, id="would refuse requests"),
+        pytest.param(holds_lengths(4096, longest_seen=None, shape=LLAMA), Unsure, id="no lengths"),
+        pytest.param(holds_lengths(200_000, longest_seen=1, shape=LLAMA), Infeasible, id="longer than the model"),
+        pytest.param(placeable(None, devices=1), Unsure, id="nobody looked"),
+        pytest.param(placeable(Room(free=(0,), largest_node=8), devices=8), Infeasible, id="all taken"),
+        pytest.param(placeable(Room(free=(8,), largest_node=8), devices=8), Feasible, id="a whole node"),
+        pytest.param(not_failed([("maxModelLen", "8")], knob="maxNumSeqs", value=8), Feasible, id="another knob"),
+        pytest.param(not_failed([("maxNumSeqs", "8")], knob="maxNumSeqs", value=8), Infeasible, id="tried"),
+    ],
+)
+def test_each_check(answer: Answer, kind: type[Answer]) -> None:
+    assert isinstance(answer, kind)
+
+
+def test_impossible_is_stricter_than_unsure_than_nothing_against_it() -> None:
+    no, unsure = Infeasible("no"), Unsure("?")
+    assert verdict([Feasible(), unsure, no]) is no
+    assert verdict([Feasible(), unsure]) is unsure
+    assert isinstance(verdict([Feasible()]), Feasible)
+    assert isinstance(verdict([]), Feasible)
+
+
+def test_the_table_is_about_plain_decoders() -> None:
+    assert isinstance(LLAMA, Geometry)
+    assert isinstance(QWEN_05B, Geometry)

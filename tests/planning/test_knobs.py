@@ -1,0 +1,331 @@
+"""The knobs beside seats and replicas: when each is proposed, when only recommended, and when refused."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from tests.builders import engine, observation
+from tests.planning.situations import QWEN_32B, line, served, situation
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Tuning
+from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.engine.catalogue import Catalogue
+from vllm_autotuner.engine.geometry import UnknownGeometry, geometry_named
+from vllm_autotuner.observation.engine_window import KVPool
+from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.planning.context_length import longest_seen, shorter_context, shorter_to_start
+from vllm_autotuner.planning.kv_type import smaller_kv_values
+from vllm_autotuner.planning.parallelism import best_split, larger_degree, smaller_degree
+from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.platform import Platform, platform_named
+from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.seats import NothingToGain
+from vllm_autotuner.planning.situation import Situation
+
+FULL = served(
+    observation(engine(running=60.0, waiting=40.0, kv=0.98)),
+    steps=line(8, 16, 32, 60, base=0.014, per_sequence=0.0005),
+)
+"""60 sequences fill the pool: with a tenth left free it holds 55."""
+TP2 = EngineKnobs(max_num_seqs=256, max_model_len=16_384, tensor_parallel_size=2)
+OURS = replace(QWEN_32B, devices_ours=True)
+FIFTY_SIX_HEADS = geometry_named("yi-34b")
+FP8_LISTED = Tuning(kv_cache_dtype=AllowedStrings(allowed=("auto", "fp8")))
+A100 = platform_named("Qwen/Qwen3-32B", gpu="NVIDIA-A100-SXM4-80GB", catalogue=Catalogue())
+UNKNOWN_GPU = replace(QWEN_32B, gpu=None)
+HYBRID = replace(QWEN_32B, shape=UnknownGeometry("a sliding window of 4096 tokens: bytes per token do not follow"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    id: str
+    tuning: Tuning = field(default_factory=Tuning)
+    platform: Platform = OURS
+    knobs: EngineKnobs = TP2
+    seen: Observation = FULL
+    failed: tuple[tuple[str, str], ...] = ()
+    value: int | str | None = None
+    """None: nothing is proposed."""
+    applies: bool = False
+    says: str = ""
+
+
+def asked(case: Case, primary: DiagnosisClass = DiagnosisClass.KV_CACHE_SATURATED) -> Situation:
+    return situation(
+        case.seen,
+        primary=primary,
+        knobs=case.knobs,
+        tuning=case.tuning,
+        platform=case.platform,
+        failed_values=case.failed,
+    )
+
+
+def check(case: Case, found: Proposal | NothingToGain) -> None:
+    if case.value is None:
+        assert isinstance(found, NothingToGain), found
+        assert case.says in found.why
+        return
+    assert isinstance(found, Proposal), found
+    assert (found.value, found.recommend_only == "") == (case.value, case.applies)
+    assert case.says in f"{found.recommend_only} {found.reason}"
+
+
+KV = (
+    Case(id="listed, on a GPU that has it", tuning=FP8_LISTED, value="fp8", applies=True, says="twice the tokens"),
+    Case(id="not listed: recommended, with what it risks", value="fp8", says="may change answers"),
+    Case(
+        id="listed without fp8 is a no",
+        tuning=Tuning(kv_cache_dtype=AllowedStrings(allowed=("auto",))),
+        says="does not allow fp8",
+    ),
+    Case(id="an older GPU", tuning=FP8_LISTED, platform=A100, says="compute capability 8.0, fp8 KV needs 8.9"),
+    Case(id="an unknown GPU, not listed", platform=UNKNOWN_GPU, says="the GPU is not known"),
+    Case(
+        id="an unknown GPU, listed: recommended with the reason",
+        tuning=FP8_LISTED,
+        platform=UNKNOWN_GPU,
+        value="fp8",
+        says="set spec.accelerator.product",
+    ),
+    Case(
+        id="an unknown cache, listed: recommended with the reason",
+        tuning=FP8_LISTED,
+        platform=HYBRID,
+        value="fp8",
+        says="sliding window",
+    ),
+    Case(
+        id="fp8 already, by its flag",
+        tuning=FP8_LISTED,
+        knobs=TP2.model_copy(update={"kv_cache_dtype": "fp8"}),
+        says="fp8 already",
+    ),
+    Case(
+        id="fp8 already, by what the engine exports",
+        tuning=FP8_LISTED,
+        seen=served(FULL, pool=KVPool(tokens=282_496, cache_dtype="fp8_e4m3")),
+        says="fp8 already",
+    ),
+    Case(id="rolled back before", tuning=FP8_LISTED, failed=(("kvCacheDtype", "fp8"),), says="rolled back before"),
+    Case(
+        id="no free seats: the cache would stay empty",
+        tuning=FP8_LISTED,
+        knobs=EngineKnobs(max_num_seqs=56, tensor_parallel_size=2),
+        says="56 seats",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", KV, ids=lambda case: case.id)
+def test_kv_type(case: Case) -> None:
+    check(case, smaller_kv_values(asked(case)))
+
+
+LISTED = Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2, 4)))
+SLOW = DiagnosisClass.DECODE_BANDWIDTH_BOUND
+DEGREES = (
+    Case(id="the next listed degree", tuning=LISTED, value=4, applies=True, says="4 GPUs for each replica"),
+    Case(id="not listed: recommended", value=4, says="lists no degrees"),
+    Case(
+        id="never more than twice",
+        tuning=Tuning(tensor_parallel_size=AllowedInts(allowed=(2, 8))),
+        says="no degree up to twice the present 2",
+    ),
+    Case(
+        id="never one that is not listed",
+        tuning=Tuning(tensor_parallel_size=AllowedInts(allowed=(2,))),
+        says="no degree up to twice",
+    ),
+    Case(
+        id="heads that do not divide",
+        tuning=Tuning(tensor_parallel_size=AllowedInts(allowed=(2, 3))),
+        says="64 attention heads do not divide by 3",
+    ),
+    Case(
+        id="KV heads that can neither be split nor copied",
+        tuning=Tuning(tensor_parallel_size=AllowedInts(allowed=(7, 14))),
+        knobs=EngineKnobs(tensor_parallel_size=7),
+        platform=replace(OURS, shape=FIFTY_SIX_HEADS),
+        says="8 KV heads can neither be split nor copied evenly over 14 GPUs",
+    ),
+    Case(
+        id="no node is that large",
+        tuning=LISTED,
+        platform=replace(OURS, room=Room(free=(2, 2), largest_node=2)),
+        says="no node has 4 GPUs: the largest has 2",
+    ),
+    Case(
+        id="no node has so many free",
+        tuning=LISTED,
+        platform=replace(OURS, room=Room(free=(3, 2), largest_node=8)),
+        says="no node has 4 free GPUs: at most 3",
+    ),
+    Case(
+        id="room enough",
+        tuning=LISTED,
+        platform=replace(OURS, room=Room(free=(4,), largest_node=8)),
+        value=4,
+        applies=True,
+    ),
+    Case(
+        id="nobody looked for room: said, and harmless",
+        tuning=LISTED,
+        value=4,
+        applies=True,
+        says="How many GPUs are free is not known",
+    ),
+    Case(
+        id="the operator does not set the devices",
+        tuning=LISTED,
+        platform=QWEN_32B,
+        value=4,
+        says="spec.accelerator is not set",
+    ),
+    Case(id="an unknown model, not listed", platform=HYBRID, says="sliding window"),
+    Case(id="an unknown model, listed", tuning=LISTED, platform=HYBRID, value=4, says="sliding window"),
+    Case(id="rolled back before", tuning=LISTED, failed=(("tensorParallelSize", "4"),), says="rolled back before"),
+)
+
+
+@pytest.mark.parametrize("case", DEGREES, ids=lambda case: case.id)
+def test_larger_degree(case: Case) -> None:
+    check(case, larger_degree(asked(case, SLOW)))
+
+
+def test_a_degree_that_does_not_hold_the_weights_is_refused() -> None:
+    """Qwen3-32B takes 61 GiB: on one GPU of 44 it cannot start, whatever the speed says."""
+    small = replace(platform_named("Qwen/Qwen3-32B", gpu="NVIDIA-L40S", catalogue=Catalogue()), devices_ours=True)
+    seen = served(FULL, pool=KVPool(tokens=40_000, max_model_len=16_384))
+    case = Case(id="", tuning=LISTED, platform=small, seen=seen, says="the weights do not fit")
+    check(case, smaller_degree(asked(case, DiagnosisClass.COMMUNICATION_BOUND)))
+
+
+def test_a_smaller_degree_gives_its_gpus_back() -> None:
+    knobs = TP2.model_copy(update={"tensor_parallel_size": 4})
+    seen = served(FULL, pool=KVPool(tokens=800_000, max_model_len=16_384))
+    found = smaller_degree(
+        asked(Case(id="", tuning=LISTED, knobs=knobs, seen=seen), DiagnosisClass.COMMUNICATION_BOUND)
+    )
+    assert isinstance(found, Proposal)
+    assert (found.value, found.extra_gpus, found.recommend_only) == (2, -2, "")
+
+
+def test_the_same_gpus_as_replicas_are_preferred_unless_a_degree_serves_more() -> None:
+    """A long context in a full pool: twice the GPUs hold 2.9 times the tokens in one replica, twice in two."""
+    crowded = served(
+        observation(engine(running=60.0, waiting=200.0, kv=0.98)),
+        steps=line(8, 16, 32, 60, base=0.014, per_sequence=0.0002),
+    )
+    found = larger_degree(asked(Case(id="", tuning=LISTED, seen=crowded)))
+    assert isinstance(found, Proposal)
+    roomy = served(
+        observation(engine(running=60.0, waiting=40.0, kv=0.2)),
+        steps=line(8, 16, 32, 60, base=0.014, per_sequence=0.0005),
+    )
+    seated = TP2.model_copy(update={"max_num_seqs": 60})
+    lost = larger_degree(asked(Case(id="", tuning=LISTED, seen=roomy, knobs=seated)))
+    assert isinstance(lost, NothingToGain)
+    assert "as 2 replicas of 2 they serve" in lost.why
+
+
+def test_a_prediction_beyond_the_measured_gpus_is_a_guess() -> None:
+    known = larger_degree(asked(Case(id="", tuning=LISTED), SLOW))
+    assert isinstance(known, Proposal)
+    assert known.confidence is Confidence.MEDIUM
+    pcie = replace(OURS, gpu=Catalogue().gpu("NVIDIA-H100-PCIe"))
+    guess = larger_degree(asked(Case(id="", tuning=LISTED, platform=pcie), SLOW))
+    assert isinstance(guess, Proposal)
+    assert guess.confidence is Confidence.LOW
+
+
+@pytest.mark.parametrize(
+    ("goodput", "gpus", "current", "chosen"),
+    [
+        pytest.param({1: 100.0, 2: 250.0}, 4, 1, 2, id="the one that serves more"),
+        pytest.param({1: 100.0, 2: 180.0}, 4, 2, 1, id="in either direction"),
+        pytest.param({1: 100.0, 2: 204.0}, 4, 1, 1, id="a tie goes to what runs"),
+        pytest.param({1: 100.0, 2: 204.0}, 4, 2, 2, id="on both sides"),
+        pytest.param({1: 100.0, 2: 200.0, 4: 900.0}, 2, 8, 1, id="what does not fit does not count; then the smallest"),
+        pytest.param({2: 0.0, 4: 10.0}, 4, 2, 4, id="one that meets no objective serves nothing"),
+    ],
+)
+def test_best_split(goodput: dict[int, float], gpus: int, current: int, chosen: int) -> None:
+    assert best_split(goodput, gpus=gpus, current=current) == chosen
+
+
+def test_no_split_of_too_few_gpus() -> None:
+    with pytest.raises(ValueError, match="no degree fits into 1 GPUs"):
+        best_split({2: 1.0}, gpus=1, current=2)
+
+
+BOUNDED = Tuning(max_model_len=IntBounds(min=1024, max=32_768))
+SHORT = served(FULL, prompt=500.0, output=100.0, longest=2000.0)
+LENGTHS = (
+    Case(id="down to what was seen and a margin, at most halved", tuning=BOUNDED, seen=SHORT, value=8192),
+    Case(
+        id="never below the longest seen",
+        tuning=BOUNDED,
+        seen=served(FULL, prompt=500.0, output=1000.0, longest=9000.0),
+        value=12_544,
+    ),
+    Case(
+        id="needed as it is",
+        tuning=BOUNDED,
+        seen=served(FULL, prompt=500.0, output=1000.0, longest=14_000.0),
+        says="requests of up to 15000 tokens were seen",
+    ),
+    Case(
+        id="bounds that would refuse requests are refused themselves",
+        tuning=Tuning(max_model_len=IntBounds(min=256, max=1024)),
+        seen=SHORT,
+        says="requests of up to",
+    ),
+    Case(
+        id="the lower bound holds",
+        tuning=Tuning(max_model_len=IntBounds(min=10_000, max=32_768)),
+        seen=SHORT,
+        value=10_000,
+    ),
+    Case(
+        id="one request too long for any bucket",
+        tuning=BOUNDED,
+        seen=replace(SHORT, prompt_length=replace(SHORT.prompt_length, buckets={100.0: 1.0, float("inf"): 2.0})),
+        says="how long requests become is not known",
+    ),
+    Case(
+        id="nobody knows the length that is allowed",
+        seen=served(SHORT, pool=KVPool(tokens=9)),
+        knobs=EngineKnobs(),
+        says="max-model-len is not known",
+    ),
+    Case(id="rolled back before", seen=SHORT, failed=(("maxModelLen", "8192"),), says="rolled back before"),
+)
+
+
+@pytest.mark.parametrize("case", LENGTHS, ids=lambda case: case.id)
+def test_shorter_context(case: Case) -> None:
+    check(case, shorter_context(asked(case)))
+
+
+@pytest.mark.parametrize(
+    ("suggested", "knobs", "tuning", "value"),
+    [
+        pytest.param(17_920, EngineKnobs(max_model_len=32_000), BOUNDED, 17_920, id="what fits"),
+        pytest.param(18_000, EngineKnobs(max_model_len=32_000), BOUNDED, 17_920, id="in whole granules"),
+        pytest.param(100, EngineKnobs(), Tuning(), 100, id="a tiny cache"),
+        pytest.param(None, EngineKnobs(), Tuning(), None, id="the engine does not say"),
+        pytest.param(0, EngineKnobs(), Tuning(), None, id="nothing fits"),
+        pytest.param(500, EngineKnobs(max_model_len=32_000), BOUNDED, None, id="bounds that ask for more than fits"),
+        pytest.param(9000, EngineKnobs(max_model_len=8192), BOUNDED, None, id="already shorter"),
+    ],
+)
+def test_a_length_that_starts(suggested: int | None, knobs: EngineKnobs, tuning: Tuning, value: int | None) -> None:
+    given = situation(FULL, primary=DiagnosisClass.STARTUP_FAILURE, knobs=knobs, tuning=tuning)
+    found = shorter_to_start(given, suggested=suggested)
+    assert (found.value if isinstance(found, Proposal) else None) == value
+
+
+def test_the_longest_request_is_bounded_by_both_its_parts() -> None:
+    assert longest_seen(served(FULL, prompt=500.0, output=100.0, longest=2000.0)) == 2100
