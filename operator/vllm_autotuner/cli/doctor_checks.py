@@ -273,6 +273,12 @@ def _resolution(name: str, target: Target, edges: Sequence[float]) -> Finding:
     near = min(wanted - below, above - wanted) <= NEAR_EDGE * wanted
     if near or above - below <= WIDE_BUCKET * wanted:
         return Finding(check=check, status=Status.OK, what=f"{about}: the buckets tell a miss")
+    if target.defaulted:
+        # Nobody asked for this number: that it falls into a wide bucket is no mistake of the user's.
+        what = (
+            f"{about} lies inside one bucket of {seconds(below)} to {seconds(above)}; name yours with --{name.lower()}"
+        )
+        return Finding(check=check, status=Status.OK, what=what)
     nearest = " or ".join(seconds(edge) for edge in (below, above) if edge > 0)
     return Finding(
         check=check,

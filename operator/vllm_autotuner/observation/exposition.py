@@ -15,6 +15,10 @@ from vllm_autotuner.observation.errors import Unreadable
 __all__ = ["LONGEST_LINE", "Sample", "read_samples"]
 
 LONGEST_LINE: Final = 64 * 1024
+MOST_KNOWN: Final = 50_000
+"""Label sets that are read once and remembered: more than any engine has; beyond, reading is slower, not bigger."""
+LONGEST_KNOWN: Final = 1024
+"""Characters of a label set that is remembered: a usual one has 100."""
 _LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 _ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
@@ -59,7 +63,8 @@ def _sample(text: str, known: dict[str, tuple[tuple[str, str], ...]]) -> Sample 
             labels = _labels(inside)
             if labels is None:
                 return None
-            known[inside] = labels
+            if len(known) < MOST_KNOWN and len(inside) < LONGEST_KNOWN:
+                known[inside] = labels
     numbers = rest.split(" # ", 1)[0].split()
     if not name or not 1 <= len(numbers) <= 2:
         return None

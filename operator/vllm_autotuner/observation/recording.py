@@ -24,6 +24,10 @@ MOST_SAMPLES: Final = 20_000_000
 """Above this a file is refused: about 2 GB of memory. A day of one engine at 2 s is 14 million samples."""
 LOOKBACK: Final = 300.0
 """Seconds after which Prometheus takes a series without samples for ended (its default, --query.lookback-delta)."""
+MOST_SERIES: Final = 300_000
+"""Above this a file is refused: a fleet of 400 engines. Each series costs about 1 KB. Our choice."""
+MOST_LABEL_TEXT: Final = 256 * 2**20
+"""Characters of labels above which a file is refused. 300,000 usual series have 30 million."""
 
 
 class Recording:
@@ -32,12 +36,22 @@ class Recording:
     def __init__(self) -> None:
         self._series: dict[str, dict[tuple[tuple[str, str], ...], tuple[list[float], list[float]]]] = defaultdict(dict)
         self._sorted = True
+        self.series = 0
+        """How many were ever begun."""
+        self.label_size = 0
+        """Characters of their labels."""
         self.first = math.inf
         self.last = -math.inf
 
     def add(self, sample: Sample, *, time: float) -> None:
         """Add one sample; `time` in Unix seconds."""
-        times, values = self._series[sample.name].setdefault(sample.labels, ([], []))
+        labelled = self._series[sample.name]
+        found = labelled.get(sample.labels)
+        if found is None:
+            found = labelled[sample.labels] = ([], [])
+            self.series += 1
+            self.label_size += sum(len(label) + len(text) for label, text in sample.labels)
+        times, values = found
         if times and time < times[-1]:
             self._sorted = False
         times.append(time)
@@ -167,6 +181,11 @@ def load_recording(path: Path) -> Recording:
             if count > MOST_SAMPLES:
                 raise Unreadable(f"{path} has more than {MOST_SAMPLES:,} samples; cut it into shorter recordings")
             recording.add(sample, time=sample.time)
+            if recording.series > MOST_SERIES or recording.label_size > MOST_LABEL_TEXT:
+                raise Unreadable(
+                    f"{path} has more than {MOST_SERIES:,} series or absurdly long labels: some label of {sample.name} "
+                    "never repeats; drop it and record again"
+                )
     except FileNotFoundError as error:
         raise Unreadable(f"there is no file {path}") from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
