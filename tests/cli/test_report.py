@@ -214,7 +214,7 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, where: str, s
 
 
 def test_every_class_has_a_look_of_its_own() -> None:
-    assert {named.value for named in DiagnosisClass} <= set(LOOKS)
+    assert set(DiagnosisClass) == set(LOOKS)
     looks = [(look.colour, look.hatch) for look in LOOKS.values()]
     assert len(looks) == len(set(looks))
     assert all(re.fullmatch("#[0-9A-F]{6}", look.colour) for look in LOOKS.values())

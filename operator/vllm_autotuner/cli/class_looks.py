@@ -40,31 +40,31 @@ class Look:
     """A hatch of matplotlib."""
 
 
-LOOKS: Final[Mapping[str, Look]] = {
-    "Healthy": Look(_GREEN, "green", Severity.FINE),
-    "Idle": Look(_SKY, "cyan", Severity.FINE),
-    "Underutilized": Look(_SKY, "cyan", Severity.FINE, ".."),
-    "ColdStart": Look(_SKY, "cyan", Severity.UNSURE, "//"),
-    "Unclear": Look(_GREY, "yellow", Severity.UNSURE),
-    "DeferredQueue": Look(_PURPLE, "magenta", Severity.LIMITED),
-    "KVCacheSaturated": Look(_VERMILION, "red", Severity.LIMITED),
-    "PreemptionThrash": Look(_VERMILION, "red", Severity.LIMITED, "xx"),
-    "RunawayOutputs": Look(_VERMILION, "red", Severity.LIMITED, "//"),
-    "ConcurrencyCapped": Look(_ORANGE, "red", Severity.LIMITED),
-    "ContextOversized": Look(_ORANGE, "red", Severity.LIMITED, ".."),
-    "PastTPOTKnee": Look(_BLUE, "red", Severity.LIMITED),
-    "DecodeBandwidthBound": Look(_BLUE, "red", Severity.LIMITED, "//"),
-    "CommunicationBound": Look(_BLUE, "red", Severity.LIMITED, "xx"),
-    "PrefillBound": Look(_YELLOW, "red", Severity.LIMITED),
-    "HeadOfLineBlocking": Look(_YELLOW, "red", Severity.LIMITED, "//"),
-    "Overloaded": Look(_WINE, "red", Severity.LIMITED),
-    "MetricsBlind": Look(_GREY, "magenta", Severity.ALARM, "xx"),
-    "StartupFailure": Look(_PURPLE, "bright_red", Severity.ALARM, "xx"),
-    "Wedged": Look(_WINE, "bright_red", Severity.ALARM, "xx"),
+LOOKS: Final[Mapping[DiagnosisClass, Look]] = {
+    DiagnosisClass.HEALTHY: Look(_GREEN, "green", Severity.FINE),
+    DiagnosisClass.IDLE: Look(_SKY, "cyan", Severity.FINE),
+    DiagnosisClass.UNDERUTILIZED: Look(_SKY, "cyan", Severity.FINE, ".."),
+    DiagnosisClass.COLD_START: Look(_SKY, "cyan", Severity.UNSURE, "//"),
+    DiagnosisClass.UNCLEAR: Look(_GREY, "yellow", Severity.UNSURE),
+    DiagnosisClass.DEFERRED_QUEUE: Look(_PURPLE, "magenta", Severity.LIMITED),
+    DiagnosisClass.KV_CACHE_SATURATED: Look(_VERMILION, "red", Severity.LIMITED),
+    DiagnosisClass.PREEMPTION_THRASH: Look(_VERMILION, "red", Severity.LIMITED, "xx"),
+    DiagnosisClass.RUNAWAY_OUTPUTS: Look(_VERMILION, "red", Severity.LIMITED, "//"),
+    DiagnosisClass.CONCURRENCY_CAPPED: Look(_ORANGE, "red", Severity.LIMITED),
+    DiagnosisClass.CONTEXT_OVERSIZED: Look(_ORANGE, "red", Severity.LIMITED, ".."),
+    DiagnosisClass.PAST_TPOT_KNEE: Look(_BLUE, "red", Severity.LIMITED),
+    DiagnosisClass.DECODE_BANDWIDTH_BOUND: Look(_BLUE, "red", Severity.LIMITED, "//"),
+    DiagnosisClass.COMMUNICATION_BOUND: Look(_BLUE, "red", Severity.LIMITED, "xx"),
+    DiagnosisClass.PREFILL_BOUND: Look(_YELLOW, "red", Severity.LIMITED),
+    DiagnosisClass.HEAD_OF_LINE_BLOCKING: Look(_YELLOW, "red", Severity.LIMITED, "//"),
+    DiagnosisClass.OVERLOADED: Look(_WINE, "red", Severity.LIMITED),
+    DiagnosisClass.METRICS_BLIND: Look(_GREY, "magenta", Severity.ALARM, "xx"),
+    DiagnosisClass.STARTUP_FAILURE: Look(_PURPLE, "bright_red", Severity.ALARM, "xx"),
+    DiagnosisClass.WEDGED: Look(_WINE, "bright_red", Severity.ALARM, "xx"),
 }
-"""By the value of the class. A test holds it to every DiagnosisClass and every pair of colour and hatch apart."""
+"""A test holds it to every DiagnosisClass, and every pair of colour and hatch apart."""
 
 
 def look_of(named: DiagnosisClass) -> Look:
     """The look of a class."""
-    return LOOKS[named.value]
+    return LOOKS[named]
