@@ -32,10 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for kind in options.kinds or KINDS:
             for seed in seeds:
                 status.update(f"{kind}, seed {seed}")
-                scene = draw(kind, seed=seed)
-                named = [str(one) for one in asyncio.run(named_windows(scene, seed=seed))]
-                matrix.count(scene.truth, named)
-                if missed := [one for one in named if one != scene.truth]:
+                truth, classes = asyncio.run(named_windows(draw(kind, seed=seed), seed=seed))
+                named = [str(one) for one in classes]
+                matrix.count(truth, named)
+                if missed := [one for one in named if one != truth]:
                     wrong.append({"kind": kind, "seed": seed, "named": sorted(set(missed)), "windows": len(missed)})
     report = report_of(matrix, wrong=wrong, seeds=list(seeds))
     if options.save:

@@ -2,8 +2,7 @@
 
 What is true follows from how the load is built against the step-time law and the pool, never from what a rule says:
 a cap binds because more comes than that many seats serve while the pool holds three times as many.
-Apart from playing. Must not: read a threshold of a rule, but for the two that a class is defined by (objectives, and
-the share of preemptions that makes a full pool a thrash).
+Apart from playing. Must not: read a threshold of a rule.
 
 | drawn | range |
 |---|---|
@@ -71,12 +70,13 @@ class Scene:
     """A service whose limit is known."""
 
     truth: str
-    """Name of the class."""
+    """Name of the class. Of a full pool only its milder form: `naming.truth_of` looks at how many were evicted."""
     config: EngineConfig
     stages: tuple[Stage, ...]
     faults: Faults = field(default_factory=Faults)
+    ttft: float | None = None
     tpot: float | None = None
-    """Objective, seconds; None for the profile's default."""
+    """Objectives, seconds; None for the profile's default."""
     pods: int = 1
     deferred: int = 0
     """Requests that wait for something else than capacity, reported by the engine beside its own queue."""
@@ -176,22 +176,22 @@ def _kv_bound(dice: random.Random) -> Scene:
     law = replace(_law(dice), per_prefill_token=dice.uniform(0.02, 0.03) / 1e3)
     prompt, output = dice.randint(800, 1500), dice.randint(40, 60)
     mix = Mix(prompt=(prompt, prompt), output=(output, output))
-    return _short_of_blocks(dice, law=law, mix=mix, held=prompt + output, truth="KVCacheSaturated")
+    return _short_of_blocks(dice, law=law, mix=mix, held=prompt + output)
 
 
 def _thrash(dice: random.Random) -> Scene:
     """Outputs are most of what a sequence holds, so those that were let in outgrow the pool."""
     prompt, output = dice.randint(50, 150), dice.randint(300, 600)
     mix = Mix(prompt=(prompt, prompt), output=(output // 2, output * 3 // 2))
-    return _short_of_blocks(dice, law=_law(dice), mix=mix, held=mix.held, truth="PreemptionThrash")
+    return _short_of_blocks(dice, law=_law(dice), mix=mix, held=mix.held)
 
 
-def _short_of_blocks(dice: random.Random, *, law: StepLaw, mix: Mix, held: float, truth: str) -> Scene:
+def _short_of_blocks(dice: random.Random, *, law: StepLaw, mix: Mix, held: float) -> Scene:
     """A pool for 6-16 sequences, seats for 8 times as many, and 1.15-1.4 times what that pool serves."""
     fits = dice.uniform(6, 16)
     config = _config(dice, law, seats=int(8 * fits), tokens=fits * held, longest=min(int(fits * held), mix.at_most))
     rate = dice.uniform(1.15, 1.4) * _rate(law, mix, batch=fits)
-    return Scene(truth=truth, config=config, stages=(Stage(start=0.0, rate=rate, mix=mix),))
+    return Scene(truth="KVCacheSaturated", config=config, stages=(Stage(start=0.0, rate=rate, mix=mix),))
 
 
 def _capped(dice: random.Random) -> Scene:
@@ -278,14 +278,14 @@ def _runaway(dice: random.Random) -> Scene:
 
 
 def _head_of_line(dice: random.Random) -> Scene:
-    """Chat, and prompts of 4-7 s that take 15-25 % of the time: 1.5-3 % of the requests."""
+    """Chat, and prompts of 2.5-4 s that take 20-30 % of the time, two or three in every window: 1.5-3 % of requests."""
     law = replace(_law(dice), per_prefill_token=dice.uniform(0.05, 0.07) / 1e3)
-    huge = int(dice.uniform(4, 7) / law.per_prefill_token)
+    huge = int(dice.uniform(2.5, 4) / law.per_prefill_token)
     share = dice.uniform(0.015, 0.03)
     mix = Mix(prompt=(50, 150), output=(20, 60), huge_share=share, huge=(huge * 9 // 10, huge * 11 // 10))
-    rate = dice.uniform(0.15, 0.25) / (huge * law.per_prefill_token) / share
+    rate = dice.uniform(0.2, 0.3) / (huge * law.per_prefill_token) / share
     config = _config(dice, law, seats=256, tokens=ROOM * 2 * huge, longest=huge * 3 // 2)
-    return Scene(truth="HeadOfLineBlocking", config=config, stages=(Stage(start=0.0, rate=rate, mix=mix),))
+    return Scene(truth="HeadOfLineBlocking", config=config, stages=(Stage(start=0.0, rate=rate, mix=mix),), ttft=1.0)
 
 
 KINDS: Final[Mapping[str, Callable[[random.Random], Scene]]] = {

@@ -1,6 +1,6 @@
 """A scene played, scraped with gaps, and named window by window by the operator's own functions.
 
-Must not: know what is true of a scene, or clean what was scraped.
+Must not: let a rule decide what is true, or clean what was scraped.
 """
 
 import random
@@ -16,15 +16,19 @@ from vllm_autotuner.cli.service_groups import one_service
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.observation.exposition import Sample, read_samples
+from vllm_autotuner.observation.questions import Samples
 from vllm_autotuner.observation.recording import Recording
+from vllm_autotuner.observation.series import plain_increase
 from vllm_autotuner.observation.snapshot import WindowSettings
 from vllm_autotuner.simulation.exposition import render
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 
-__all__ = ["named_windows", "scraped"]
+__all__ = ["named_windows", "scraped", "truth_of"]
 
 EPOCH: Final = 1_800_000_000.0
 """Unix seconds of a scene's start; any will do."""
+THRASH: Final = 0.01
+"""Evictions per finished request from which a full pool is called a thrash. Source: design of the classes, F4."""
 REASON: Final = "vllm:num_requests_waiting_by_reason"
 
 
@@ -68,21 +72,23 @@ def _labelled(sample: Sample, *, scene: Scene, pod: int) -> Sample:
     return Sample(name=sample.name, labels=labels, value=value, time=None)
 
 
-async def named_windows(scene: Scene, *, seed: int) -> Sequence[DiagnosisClass]:
-    """Return the primary class of every scored evaluation, at the operator's pace."""
+async def named_windows(scene: Scene, *, seed: int) -> tuple[str, Sequence[DiagnosisClass]]:
+    """Return what is true and the primary class of every scored evaluation, at the operator's pace."""
     ticks = [EPOCH + REMOTE_TICK * index for index in range(1, 1 + int(scene.seconds // REMOTE_TICK))]
-    objectives = Objectives()
-    if scene.tpot is not None:
-        given = {"tpot": {"quantile": "0.95", "target": f"{scene.tpot * 1e3:.0f}ms"}}
-        objectives = Objectives.model_validate(given)
+    objectives = {
+        name: {"quantile": "0.95", "target": f"{seconds * 1e3:.0f}ms"}
+        for name, seconds in (("ttft", scene.ttft), ("tpot", scene.tpot))
+        if seconds is not None
+    }
+    recording = scraped(scene, seed=seed)
     reports = await evaluate(
-        scraped(scene, seed=seed),
+        recording,
         schedule=Schedule(
             ticks=tuple(ticks), shown=frozenset(tick for tick in ticks if tick >= EPOCH + scene.scored_from)
         ),
         grouping=one_service,
         subject=Subject(
-            targets=targets_of(objectives),
+            targets=targets_of(Objectives.model_validate(objectives)),
             knobs=EngineKnobs(
                 max_num_seqs=scene.config.max_num_seqs,
                 max_model_len=scene.config.max_model_len,
@@ -91,4 +97,21 @@ async def named_windows(scene: Scene, *, seed: int) -> Sequence[DiagnosisClass]:
         ),
         settings=WindowSettings(),
     )
-    return [point.diagnosis.primary for report in reports for point in report.timeline]
+    named = [point.diagnosis.primary for report in reports for point in report.timeline]
+    return await truth_of(scene, recording), named
+
+
+async def truth_of(scene: Scene, recording: Recording) -> str:
+    """Return the true class. Whether a full pool thrashes is known when it is played: classes are defined by that."""
+    if scene.truth != "KVCacheSaturated":
+        return scene.truth
+    evicted, finished = [
+        sum(
+            plain_increase(series.values) or 0.0
+            for series in await recording.ask(
+                Samples(names=(name,), window=int(scene.seconds - scene.scored_from)), at=EPOCH + scene.seconds
+            )
+        )
+        for name in ("vllm:num_preemptions_total", "vllm:request_success_total")
+    ]
+    return "PreemptionThrash" if evicted > THRASH * finished else scene.truth
