@@ -12,7 +12,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -35,6 +35,8 @@ class Traffic:
     output_tokens: tuple[int, int] = (50, 150)
     """The same; `ignore_eos` makes the server produce exactly as many."""
     stream: bool = False
+    more: Callable[[random.Random], Mapping[str, object]] | None = None
+    """Further fields of each request, such as a grammar."""
     timeout: float = 600.0
     """Seconds for one request; then it counts as broken off."""
 
@@ -228,6 +230,7 @@ class Load:
             "max_tokens": self._random.randint(*self.traffic.output_tokens),
             "ignore_eos": True,
             "stream": self.traffic.stream,
+            **(self.traffic.more(self._random) if self.traffic.more is not None else {}),
         }
 
     async def _send(self, url: str, body: dict[str, object]) -> int:
