@@ -108,6 +108,16 @@ HALF = [0, 1] * 7 + [1]
             DiagnosisClass.HEALTHY,
             id="nothing waits and latencies are not exported",
         ),
+        pytest.param(
+            observation(engine(running=[63.0, 64.0, 62.0, 63.0, 61.0] * 3, waiting=200, kv=0.24), ttft=latency(9.0)),
+            DiagnosisClass.CONCURRENCY_CAPPED,
+            id="short requests leave a seat empty at every step: nearly all taken is all taken",
+        ),
+        pytest.param(
+            observation(engine(running=[57.0, 56.0] * 7 + [57.0], waiting=200, kv=0.24), ttft=latency(9.0)),
+            DiagnosisClass.OVERLOADED,
+            id="with a tenth of the seats free, something else holds the queue back",
+        ),
         # --- queues that come and go ---
         pytest.param(observation(engine(waiting=COMING)), DiagnosisClass.HEALTHY, id="a queue now and then is traffic"),
         pytest.param(

@@ -54,7 +54,7 @@ class ConcurrencyCapped:
         )
         limit = self.sustained.limit(holding=holding)
         window = case.observation.window
-        taken = round(seats_taken_share(engine, seats=seats), 3)
+        taken = round(self._taken(engine, seats=seats, case=case), 3)
         return Holds(
             message=message,
             evidence=(
@@ -87,4 +87,9 @@ class ConcurrencyCapped:
     def _pinned(self, engine: EngineWindow, *, case: Case, holding: bool) -> bool:
         seats = self._seats(engine, case=case)
         limit = self.sustained.stay.limit if holding else self.seats_taken.limit
-        return seats >= 1 and seats_taken_share(engine, seats=seats) >= limit and has_room(engine)
+        return seats >= 1 and self._taken(engine, seats=seats, case=case) >= limit and has_room(engine)
+
+    def _taken(self, engine: EngineWindow, *, seats: float, case: Case) -> float:
+        # Nearly all of a guessed number, or beside a pool that nobody knows, says too little.
+        unsure = case.knobs.max_num_seqs is None or kv_max(engine) is None
+        return seats_taken_share(engine, seats=seats, exactly=unsure)

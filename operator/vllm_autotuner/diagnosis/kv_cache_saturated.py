@@ -64,6 +64,6 @@ class KVCacheSaturated:
     def _seats_bind(self, engine: EngineWindow, case: Case) -> bool:
         """With all seats taken *and* a full pool, preemptions decide: the engine evicts, so it is the pool."""
         seats = case.knobs.max_num_seqs
-        if seats is None or seats_taken_share(engine, seats=seats) < self.seats.limit:
+        if seats is None or seats_taken_share(engine, seats=seats, exactly=True) < self.seats.limit:
             return False
         return (engine.preemptions or 0) <= self.preempted.limit * (engine.finished or 0)
