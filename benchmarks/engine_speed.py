@@ -27,7 +27,7 @@ from benchmarks.results import write_result
 from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.simulation.arrivals import RateCurve
 from vllm_autotuner.simulation.configuration import EngineConfig, configure
-from vllm_autotuner.simulation.lengths import LogNormal
+from vllm_autotuner.simulation.lengths import Lengths, LogNormal
 from vllm_autotuner.simulation.profiles import load_profile
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.sequence import Request
@@ -75,14 +75,12 @@ def config_of(model: str) -> EngineConfig:
     return configure(flags, profile=load_profile(model))
 
 
-def mean_length(lengths: LogNormal) -> float:
+def mean_length(lengths: Lengths) -> float:
     return sum(lengths.at((index + 0.5) / 1000) for index in range(1000)) / 1000
 
 
 def rate_for(running: int, *, config: EngineConfig, mix: Mix) -> float:
     """Return requests per second that keep about so many running: Little's law with the law of the steps."""
-    assert isinstance(mix.prompt, LogNormal)
-    assert isinstance(mix.output, LogNormal)
     prompt, output = mean_length(mix.prompt), mean_length(mix.output)
     step = config.law.seconds(
         batch=running,
@@ -100,7 +98,7 @@ def requests(rate: float, *, mix: Mix, seed: int) -> Iterator[Request]:
 
 
 def speed_of_one(model: str, mix_name: str, *, running: int, cpu: float, seed: int, every_step: bool = False) -> Speed:
-    """Drive one engine for so many CPU seconds, after as long a virtual warm-up as a request lives thrice."""
+    """Drive one engine for so many CPU seconds, after a virtual warm-up of three lives of a request."""
     config, mix = config_of(model), MIXES[mix_name]
     engine, rate = SimulatedEngine(config), rate_for(running, config=config, mix=mix)
     coming = requests(rate, mix=mix, seed=seed)

@@ -25,6 +25,8 @@ class Arrival:
     aborts: bool
     priority: int
     grammar_seconds: float
+    cached_tokens: int | None
+    shared_tokens: int
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ def stories(draw: st.DrawFn) -> Story:
                 aborts=st.booleans(),
                 priority=st.integers(0, 2),
                 grammar_seconds=st.just(0.0) | st.floats(0, 4.0),
+                cached_tokens=st.none() | st.integers(0, 300),
+                shared_tokens=st.sampled_from([0, 64, 150]),
             ),
             max_size=25,
         )
@@ -128,6 +132,8 @@ def live(engine: SimulatedEngine, story: Story, *, looks: int = 0, look: Callabl
             eos_after=arrival.eos_after,
             priority=arrival.priority,
             grammar_seconds=arrival.grammar_seconds,
+            cached_tokens=arrival.cached_tokens,
+            shared_tokens=arrival.shared_tokens,
         )
         life.sequences.append(engine.submit(request))
         if arrival.aborts:

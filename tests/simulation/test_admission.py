@@ -111,6 +111,22 @@ def test_a_cold_cache_holds_nothing_until_each_prefix_was_seen_once() -> None:
     assert cached == [0, 0, 320, 320]
 
 
+def test_a_shared_beginning_is_held_once_and_computed_by_nobody_who_finds_it() -> None:
+    # 40 blocks of 16 hold the shared 320 tokens once (20 blocks) and 2 blocks of each of ten sequences.
+    engine = SimulatedEngine(config(num_gpu_blocks=41, max_model_len=640))
+    talks = [
+        engine.submit(Request(arrival=0.0, prompt_tokens=340, max_tokens=8, cached_tokens=320, shared_tokens=320))
+        for _ in range(10)
+    ]
+    engine.advance(0.03)
+    assert len(list(engine.running)) == 10
+    assert (engine.pool.used, engine.pool.shared) == (20 + 10 * 2, 20)
+    assert {engine.blocks_of(talk) for talk in talks} == {2}
+    engine.advance(100.0)
+    assert (engine.pool.used, engine.pool.shared, engine.metrics.preemptions) == (0, 0, 0)
+    assert engine.metrics.prompt_tokens - engine.metrics.cached_prompt_tokens == 10 * 20
+
+
 def test_a_step_that_only_computes_a_part_of_a_prompt_has_no_output_to_count() -> None:
     engine = SimulatedEngine(config(max_num_batched_tokens=100))
     play(engine, [request(prompt=1000, output=5)])

@@ -41,7 +41,10 @@ def test_blocks_seats_and_counters_keep_their_bounds_at_every_moment(story: Stor
     def look() -> None:
         nonlocal before
         running, waiting, metrics = list(engine.running), list(engine.waiting), engine.metrics
-        assert engine.pool.used == sum(engine.blocks_of(sequence) for sequence in running) <= engine.pool.usable
+        own = sum(engine.blocks_of(sequence) for sequence in running)
+        assert engine.pool.used == own + engine.pool.shared <= engine.pool.usable
+        assert engine.pool.shared >= max((sequence.shared_blocks for sequence in running), default=0)
+        assert engine.pool.shared == 0 or any(sequence.shared_blocks for sequence in running)
         assert len(running) <= engine.config.max_num_seqs
         assert {sequence.state for sequence in running} <= {State.PREFILLING, State.DECODING}
         assert {sequence.state for sequence in waiting} <= {State.WAITING}

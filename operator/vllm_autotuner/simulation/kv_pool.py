@@ -11,12 +11,15 @@ were taken therefore says how much of a sequence is left: `mark` and `survivors`
 class KvPool:
     """Blocks of `block_size` tokens. One of `num_blocks` is the engine's own, as in vLLM: usable = num_blocks - 1."""
 
-    __slots__ = ("_evicted", "_uncached", "block_size", "usable", "used")
+    __slots__ = ("_evicted", "_sharing", "_uncached", "block_size", "shared", "usable", "used")
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         self.usable = num_blocks - 1
         self.used = 0
+        self.shared = 0
+        """Blocks among the used ones that sequences hold together: the beginning that all prompts share."""
+        self._sharing = 0  # how many sequences
         self._uncached = self.usable  # free blocks with nothing cached
         self._evicted = 0  # cached blocks that were taken for something else, so far
 
@@ -56,6 +59,20 @@ class KvPool:
             raise ValueError(f"{blocks} blocks given back, {cached} of them cached, {self.used} held")
         self.used -= blocks
         self._uncached += blocks - cached
+
+    def share(self, blocks: int) -> None:
+        """Let one more sequence hold these blocks together with others; what nobody held yet is taken."""
+        if blocks > self.shared:
+            self.take(blocks - self.shared)
+            self.shared = blocks
+        self._sharing += 1
+
+    def unshare(self) -> None:
+        """Let a sequence go that called `share`; the last one frees the blocks, which stay cached."""
+        self._sharing -= 1
+        if not self._sharing:
+            self.give_back(self.shared, cached=self.shared)
+            self.shared = 0
 
     @property
     def mark(self) -> int:

@@ -102,13 +102,13 @@ class SimulatedEngine:
         return sequence.generated_base
 
     def blocks_of(self, sequence: Sequence) -> int:
-        """Return the blocks that a sequence holds, those for the step under way included."""
+        """Return the blocks that a sequence holds for itself, those for the step under way included."""
         match sequence.state:
             case State.DECODING:
                 held = self._batch.held_by(sequence)
-                return self._pool.blocks_for(held + 1 if self._run is not None else held)
+                return self._pool.blocks_for(held + 1 if self._run is not None else held) - sequence.shared_blocks
             case State.PREFILLING:
-                return self._pool.blocks_for(sequence.computed)
+                return self._pool.blocks_for(sequence.computed) - sequence.shared_blocks
             case State.WAITING | State.FINISHED:
                 return 0
 
@@ -310,21 +310,26 @@ class SimulatedEngine:
     def _admissible(self, sequence: Sequence, *, budget: int) -> bool:
         """Return whether it has a seat, blocks for all of it, and without chunked prefill budget for all of it."""
         to_compute = self._tokens_to_compute(sequence)
-        if not self._has_seat or self._pool.blocks_for(to_compute) > self._pool.free:
+        held_by_others = min(self._shareable(sequence), self._pool.shared)
+        if not self._has_seat or self._pool.blocks_for(to_compute) - held_by_others > self._pool.free:
             return False
         if self.config.enable_chunked_prefill or to_compute <= budget:
             return True
-        cached = max(sequence.cached_tokens, self._own_blocks_left(sequence) * self.config.block_size)
-        return to_compute - cached <= budget
+        known = (self._shareable(sequence) + self._own_blocks_left(sequence)) * self.config.block_size
+        return to_compute - max(sequence.cached_tokens, known) <= budget
+
+    def _shareable(self, sequence: Sequence) -> int:
+        """Return the blocks at its beginning that it may hold together with others: cached, and the same for all."""
+        return min(sequence.cached_tokens, sequence.request.shared_tokens) // self.config.block_size
 
     def _own_blocks_left(self, sequence: Sequence) -> int:
-        """Return how many blocks the prefix cache still has of a sequence that was preempted."""
+        """Return how many blocks of its own the prefix cache still has of a sequence that was preempted."""
         if not sequence.left_blocks:
             return 0
         return min(
             self._pool.survivors(sequence.left_blocks, mark=sequence.left_mark),
             # At least one token is computed, as only a computed token yields the next one.
-            (self._tokens_to_compute(sequence) - 1) // self.config.block_size,
+            (self._tokens_to_compute(sequence) - 1) // self.config.block_size - self._shareable(sequence),
         )
 
     def _admit(self, sequence: Sequence, *, at: float) -> None:
@@ -334,12 +339,15 @@ class SimulatedEngine:
                 self.metrics.prefix_queries += sequence.request.prompt_tokens
                 self.metrics.prefix_hits += sequence.cached_tokens
         sequence.state = State.PREFILLING
-        of_itself = self._own_blocks_left(sequence)
-        sequence.computed = max(sequence.cached_tokens, of_itself * self.config.block_size)
+        of_itself, shared = self._own_blocks_left(sequence), self._shareable(sequence)
+        sequence.computed = max(sequence.cached_tokens, (shared + of_itself) * self.config.block_size)
         if sequence.preemptions:
             self.metrics.recomputed_tokens += self._tokens_to_compute(sequence) - sequence.computed
         self._pool.take_again(of_itself)
-        self._pool.take(self._pool.blocks_for(sequence.computed) - of_itself)
+        if shared:
+            self._pool.share(shared)
+            sequence.shared_blocks = shared
+        self._pool.take(self._pool.blocks_for(sequence.computed) - of_itself - shared)
         self._running[sequence.identity] = sequence
         self._prefilling.append(sequence)
 
@@ -356,7 +364,7 @@ class SimulatedEngine:
         self._waiting.put_back(sequence)
 
     def _take_out(self, sequence: Sequence) -> int:
-        """Give back what a running sequence holds; return its full blocks, which the prefix cache keeps."""
+        """Give back what a running sequence holds; return its own full blocks, which the prefix cache keeps."""
         if sequence.state is State.DECODING:
             held = self._batch.leave(sequence)
             blocks = self._pool.blocks_for(held + 1 if self._run is not None else held)
@@ -364,8 +372,11 @@ class SimulatedEngine:
             self._prefilling.remove(sequence)
             held = sequence.computed
             blocks = self._pool.blocks_for(held)
-        cached = held // self.config.block_size if self.config.enable_prefix_caching else 0
-        self._pool.give_back(blocks, cached=cached)
+        shared, sequence.shared_blocks = sequence.shared_blocks, 0
+        cached = held // self.config.block_size - shared if self.config.enable_prefix_caching else 0
+        self._pool.give_back(blocks - shared, cached=cached)
+        if shared:
+            self._pool.unshare()
         return cached
 
     def _let_pass(self, run: StepRun, *, ended: int) -> None:

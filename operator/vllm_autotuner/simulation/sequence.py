@@ -20,6 +20,9 @@ class Request:
     """Output tokens after which the sequence ends by itself; None when only `max_tokens` ends it (`ignore_eos`)."""
     cached_tokens: int | None = None
     """The beginning of the prompt that the prefix cache holds; None: the part that the profile says."""
+    shared_tokens: int = 0
+    """The beginning of the prompt that all requests to this engine share. As far as it is cached, they hold its blocks
+    together; who computes it holds its own."""
     priority: int = 0
     """Lower numbers first, with that scheduling policy."""
     grammar_seconds: float = 0.0
@@ -88,7 +91,7 @@ class Sequence:
     __slots__ = (
         "cached_tokens", "computed", "finish_tick", "first_scheduled", "first_token", "generated_base", "held_base",
         "identity", "joined", "last_token", "left_blocks", "left_mark", "preemptions", "ready_at", "request",
-        "state", "target",
+        "shared_blocks", "state", "target",
     )  # fmt: skip
 
     def __init__(self, request: Request, *, identity: int, cached_tokens: int) -> None:
@@ -111,8 +114,10 @@ class Sequence:
         self.first_token: float | None = None
         self.last_token = 0.0
         self.preemptions = 0
+        self.shared_blocks = 0
+        """Blocks at its beginning that it holds together with others while it runs."""
         self.left_blocks = 0
-        """Full blocks it left in the prefix cache when it was preempted, and their place there (`KvPool.mark`)."""
+        """Its own full blocks that the prefix cache kept when it was preempted, and their place (`KvPool.mark`)."""
         self.left_mark = 0
 
     @property

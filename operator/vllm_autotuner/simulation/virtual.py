@@ -226,6 +226,7 @@ class VirtualFleet:
             max_tokens=request.max_tokens,
             eos_after=request.output_tokens if request.output_tokens < request.max_tokens else None,
             cached_tokens=self._router.known_tokens(request, to=pod),
+            shared_tokens=request.shared_tokens,
         )
         try:
             sequence = pod.engine.submit(sent)
