@@ -6,37 +6,41 @@ geometry and GPU are known. Nothing above. The choice is the product's own (`per
 largest batch seen, as in production.
 Must not: count a configuration past its objective as anything but zero.
 
-Goodput of a point: its output tokens per second when its TPOT is inside the objective (`REPEATABILITY`), else 0.
-Between two points both are read off the straight line; beyond the last measured point its own figures hold.
+Goodput of a point: its output tokens per second when its TPOT is inside the objective, else 0.
+Between two points both are read off the straight line (`REPEATABILITY`); beyond the last measured point its own
+figures hold.
 Objectives: shares of the way from the lowest to the highest TPOT of the curve (`SHARES`), and none.
 """
 
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from benchmarks.measured_curves.groups import usable_points
+from benchmarks.measured_curves.groups import DEFAULT_SEATS, DEFAULT_UTILIZATION, SetUp, batch_of, usable_points
 from benchmarks.measured_curves.read import Curve, Point
 from vllm_autotuner.observation.observation import StepPoint
 from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.performance.knee import largest_batch_within, largest_batch_worthwhile
+from vllm_autotuner.performance.kv_capacity import Pool, UnknownPool, first_pool, seats_held
 from vllm_autotuner.performance.step_sample import StepSample, steady_sample
 from vllm_autotuner.performance.step_time import NoFit, StepTime
 from vllm_autotuner.performance.structured_law import StructuredLaw
 
-__all__ = ["REPEATABILITY", "SHARES", "Choice", "batch_of", "choices"]
+__all__ = ["REPEATABILITY", "SHARES", "Choice", "choices", "choices_after", "held_by_pool"]
 
 SHARES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
 """Of the way from the curve's lowest TPOT to its highest."""
 LARGEST_STEP: Final = 2
 """Times the largest batch seen: what one change may do in production (`planning.limits`)."""
+STEPS: Final = 500
+"""Batches that are tried between the first and the last measured one."""
 REPEATABILITY: Final = 0.01
-"""Relative. A measured TPOT this much above an objective still counts as inside it, for the choice and for the best
-point alike: curves that repeat a point (full seats, more load) differ by 0.2-2 % there."""
+"""Relative. A TPOT that is read between two points still counts as inside an objective when it is this much above:
+curves that repeat a point (full seats, more load) differ by 0.2-2 % there. The points are taken at their word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,8 @@ class Choice:
     best: float
     """Sequences of the best measured point."""
     best_goodput: float
+    best_between: float
+    """The best goodput between the measured points as well: harder than any that was measured."""
     steps_apart: int
     """On the grid of measured batches, rounded down."""
 
@@ -59,6 +65,42 @@ class Choice:
     def regret(self) -> float:
         """Goodput lost against the best measured point, 0..1; between two points more than the best counts as none."""
         return max(0.0, 1 - self.goodput / self.best_goodput)
+
+    @property
+    def regret_between(self) -> float:
+        """Goodput lost against the best batch there is on the straight lines between the points."""
+        return max(0.0, 1 - self.goodput / self.best_between)
+
+
+def choices_after(curve: Curve, points: int, *, law: StructuredLaw | None, held: float | None) -> tuple[Choice, ...]:
+    """Return the choices of one who has seen the first `points` only, on the part of the curve within one step."""
+    visible = usable_points(curve)[:points]
+    if not visible:
+        return ()
+    reach = LARGEST_STEP * batch_of(curve, visible[-1])
+    within = tuple(point for point in curve.points if batch_of(curve, point) <= reach * (1 + 1e-9))
+    return choices(replace(curve, points=within), law=law, held=held, seen=visible)
+
+
+def held_by_pool(set_up: SetUp, curve: Curve) -> float | None:
+    """Return how many sequences of this mix the pool is computed to hold, with the usual margin; None: not known."""
+    point = curve.points[-1]
+    seats = curve.seats or (round(point.x) if curve.load.is_max_num_seqs else DEFAULT_SEATS)
+    wanted = Pool(
+        tokens=0,
+        tensor_parallel_size=curve.tensor_parallel_size,
+        kv_cache_dtype="fp8" if curve.fp8_kv else None,
+        gpu_memory_utilization=curve.utilization or DEFAULT_UTILIZATION,
+        max_num_seqs=seats,
+    )
+    forecast = first_pool(wanted, shape=set_up.shape, gpu=set_up.gpu, bytes_per_weight=1 if curve.fp8_weights else 2)
+    if isinstance(forecast, UnknownPool):
+        return None
+    return seats_held(
+        forecast.tokens,
+        prompt_tokens=point.prompt_tokens * curve.mean_share,
+        output_tokens=point.output_tokens * curve.mean_share,
+    )
 
 
 def choices(
@@ -74,7 +116,7 @@ def choices(
         return ()
     tpots = [point.tpot for point in curve.points]
     low, high = min(tpots), max(tpots)
-    objectives = [low + share * (high - low) for share in SHARES] if high > low else []
+    objectives = [low + share * (high - low) for share in SHARES]
     return tuple(_choice(curve, visible, model, held, objective) for objective in [*objectives, None])
 
 
@@ -119,7 +161,7 @@ def _choice(
         chosen = max(1, math.floor(min(largest_batch_within(model, target=objective) or 1, ceiling)))
     grid = sorted((batch_of(curve, point), point) for point in curve.points)
     batches = [batch for batch, _ in grid]
-    values = [0.0 if _misses(point.tpot, objective) else _tokens(curve, point) for _, point in grid]
+    values = [0.0 if objective is not None and point.tpot > objective else _tokens(curve, point) for _, point in grid]
     best = int(np.argmax(values))
     return Choice(
         objective=objective,
@@ -128,6 +170,9 @@ def _choice(
         goodput=_goodput_between(grid, curve, chosen, objective),
         best=batches[best],
         best_goodput=values[best],
+        best_between=max(
+            _goodput_between(grid, curve, batch, objective) for batch in np.linspace(batches[0], batches[-1], STEPS)
+        ),
         steps_apart=abs(max(0, bisect_right(batches, chosen * (1 + 1e-9)) - 1) - best),
     )
 
@@ -136,21 +181,9 @@ def _goodput_between(grid: Sequence[tuple[float, Point]], curve: Curve, batch: f
     batches = [0.0, *(each for each, _ in grid)]
     tokens = [0.0, *(_tokens(curve, point) for _, point in grid)]
     tpots = [grid[0][1].tpot, *(point.tpot for _, point in grid)]
-    if _misses(float(np.interp(batch, batches, tpots)), objective):
+    if objective is not None and float(np.interp(batch, batches, tpots)) > objective * (1 + REPEATABILITY):
         return 0.0
     return float(np.interp(batch, batches, tokens))
-
-
-def _misses(tpot: float, objective: float | None) -> bool:
-    return objective is not None and tpot > objective * (1 + REPEATABILITY)
-
-
-def batch_of(curve: Curve, point: Point) -> float:
-    """Return the sequences that run together at a point; in a closed loop, the seats that so many clients fill.
-
-    Never less than one: whatever the mean over time, a token is made in the company of its own sequence.
-    """
-    return max(1.0, point.x if curve.load.closed else (point.throughput or 0.0) * point.tpot)
 
 
 def _tokens(curve: Curve, point: Point) -> float:

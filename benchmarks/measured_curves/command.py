@@ -1,127 +1,133 @@
-"""The command `benchmarks/curves.py`: its options, its report as JSON and as a table.
+"""The command `benchmarks/curves.py`: its options, its report as JSON and as tables.
 
-Must not: compute a figure that the report does not say the meaning of.
+Must not: compute a figure.
 """
 
 import argparse
 import json
-import statistics
+import os
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measured_curves.compare import ComparedCurve, compare
-from benchmarks.measured_curves.groups import first_sign, fit_set_up, set_ups
-from benchmarks.measured_curves.profile_fit import families, profile_of
-from benchmarks.measured_curves.read import CurveError, read_curves
-from vllm_autotuner.performance.step_time import NoFit
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measured_curves.plot import NoPlot, draw
+from benchmarks.measured_curves.profile_fit import Family, profile_of
+from benchmarks.measured_curves.read import CurveError
+from benchmarks.measured_curves.study import report_of, study, without_measurements
+from benchmarks.results import ROOT, write_result
 from vllm_autotuner.simulation.profiles import profile_text
 
-
-def measure(folder: Path, *, seed: int) -> tuple[dict[str, Any], tuple[ComparedCurve, ...]]:
-    began = time.perf_counter()
-    groups = set_ups(read_curves(folder))
-    compared = compare(families(groups), seed=seed)
-    report = {
-        "summary": {**summary(compared), "seconds": round(time.perf_counter() - began, 1)},
-        "curves": [curve_row(each) for each in compared],
-        "not_fitted": [
-            {"file": curve.file, "why": fit.why, "saturation": None if (s := first_sign(curve)) is None else s.why}
-            for group in groups
-            if isinstance(fit := fit_set_up(group), NoFit)
-            for curve in group.curves
-        ],
-    }
-    return report, compared
+__all__ = ["data_folder", "main"]
 
 
-def summary(compared: Sequence[ComparedCurve]) -> dict[str, Any]:
-    points = [point for curve in compared for point in curve.points]
-    fitted = [abs(point.error) * 100 for point in points if not point.saturated]
-    saturated = [abs(point.error) * 100 for point in points if point.saturated]
-    unseen = [
-        abs(point.unseen_error) * 100 for point in points if point.unseen_error is not None and not point.saturated
-    ]
-    agree = [curve.saturates_within_one_step for curve in compared]
-    return {
-        "curves": len(compared),
-        "points": len(points),
-        "tpot_median_abs_pct_error": middle(fitted),
-        "tpot_worst_abs_pct_error": worst(fitted),
-        "tpot_saturated_median_abs_pct_error": middle(saturated),
-        "tpot_saturated_worst_abs_pct_error": worst(saturated),
-        "tpot_lomo_median_abs_pct_error": middle(unseen),
-        "tpot_lomo_worst_abs_pct_error": worst(unseen),
-        "kv_saturation_within_one_step": sum(agree) / len(agree) if agree else None,
-    }
+def data_folder() -> Path:
+    """Return where measured data lies that is not part of the repository."""
+    return Path(os.environ.get("VLLM_AUTOTUNER_DATA") or ROOT.parent / "shared" / "data")
 
 
-def curve_row(compared: ComparedCurve) -> dict[str, Any]:
-    curve = compared.curve
-    return {
-        "file": curve.file,
-        "mix": curve.mix,
-        "profile": compared.profile,
-        "measured_saturation": compared.measured_sign,
-        "played_saturation": compared.played_sign,
-        "points": [
-            {
-                "x": each.point.x,
-                "saturated": each.saturated,
-                "tpot_ms": each.point.tpot * 1e3,
-                "played_tpot_ms": each.played.tpot * 1e3,
-                "error_pct": each.error * 100,
-                "lomo_error_pct": None if each.unseen_error is None else each.unseen_error * 100,
-                "ttft_ms": None if each.point.ttft is None else each.point.ttft * 1e3,
-                "played_ttft_ms": each.played.ttft * 1e3,
-                "preemptions": each.played.preemptions,
-            }
-            for each in compared.points
-        ],
-    }
-
-
-def middle(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
-
-
-def worst(values: Sequence[float]) -> float | None:
-    return max(values) if values else None
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks/curves.py")
-    parser.add_argument("--curves", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write-profiles", type=Path, metavar="DIR")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Study the folder and report. Returns 1 on bad input, with one line that says why."""
+    options = _options(arguments)
+    notes = Console(stderr=True)
+    beside = options.curves.parent / "kv_capacity.csv"
+    kv_capacity = options.kv_capacity or (beside if beside.is_file() else None)
     try:
-        if options.write_profiles:
-            options.write_profiles.mkdir(parents=True, exist_ok=True)
-            for family in families(set_ups(read_curves(options.curves))):
-                document = profile_of(family)
-                if family.impossible is not None:
-                    print(f"{document.name}: not written: {family.impossible}", file=sys.stderr)
-                    continue
-                (options.write_profiles / f"{document.name}.json").write_text(profile_text(document))
-        report, compared = measure(options.curves, seed=options.seed)
-    except CurveError as error:
+        with notes.status("reading curves") as status:
+            found = study(options.curves, kv_capacity=kv_capacity, seed=options.seed, progress=status.update)
+        if options.plot is not None:
+            draw(found.compared, path=options.plot)
+        if options.write_profiles is not None:
+            _write_profiles(found.families, folder=options.write_profiles, notes=notes)
+    except (CurveError, NoPlot, OSError) as error:
         print(f"curves: {error}", file=sys.stderr)
         return 1
+    report = report_of(found)
+    if options.save:
+        write_result("curves", without_measurements(report))
     if options.json:
         print(json.dumps(report, indent=2, allow_nan=False))
-        return 0
-    for curve in compared:
-        print(curve.curve.file, curve.measured_sign, curve.played_sign)
-        for each in curve.points:
-            unseen = "" if each.unseen_error is None else f"{each.unseen_error * 100:+.1f}"
-            print(
-                f"   {each.point.x:6g} {'*' if each.saturated else ' '} {each.point.tpot * 1e3:8.2f} "
-                f"{each.played.tpot * 1e3:8.2f} {each.error * 100:+6.1f} {unseen:6} "
-                f"ttft {(each.point.ttft or 0) * 1e3:9.0f} {each.played.ttft * 1e3:9.0f} pre {each.played.preemptions}"
-            )
-    print(json.dumps(report["summary"], indent=2))
+    else:
+        _print(report)
     return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/curves.py",
+        description="Measured curves of real engines: fit the models, play them on the simulator, compare, choose.",
+    )
+    parser.add_argument(
+        "--curves",
+        type=Path,
+        default=data_folder() / "curves",
+        metavar="DIR",
+        help="one CSV file a curve (default: curves/ in $VLLM_AUTOTUNER_DATA)",
+    )
+    parser.add_argument(
+        "--kv-capacity",
+        type=Path,
+        metavar="FILE",
+        help="logged KV pools (default: kv_capacity.csv beside DIR, if there is one)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw measured and played curves")
+    parser.add_argument("--write-profiles", type=Path, metavar="DIR", help="write what was fitted as profiles")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/curves.json")
+    parser.add_argument("--seed", type=int, default=1, help="of lengths and arrivals (default 1)")
+    return parser.parse_args(arguments)
+
+
+def _write_profiles(families: Sequence[Family], *, folder: Path, notes: Console) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    written: set[str] = set()
+    for family in families:
+        document = profile_of(family)
+        refused = family.impossible or ("another set-up has this name" if document.name in written else None)
+        if refused is not None:
+            notes.print(f"{document.name}: no profile of {family.first.first.file}: {refused}", soft_wrap=True)
+            continue
+        written.add(document.name)
+        (folder / f"{document.name}.json").write_text(profile_text(document), encoding="utf-8")
+        notes.print(f"wrote {document.name}.json", soft_wrap=True)
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    console = Console()
+    table = Table(title="TPOT on the simulator against measured curves", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("engine", overflow="fold")
+    table.add_column("lengths", no_wrap=True)
+    for name in ("fitted %", "unseen %", "full at", "regret"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for curve in report["curves"]:
+        table.add_row(
+            f"{curve['model'].rsplit('/', 1)[-1]} {curve['gpu'].split('-', 1)[0]} TP{curve['tp']}",
+            curve["mix"],
+            _pair(curve["tpot_median_abs_pct_error"], curve["tpot_worst_abs_pct_error"], ".1f"),
+            _pair(curve["tpot_lomo_median_abs_pct_error"], curve["tpot_lomo_worst_abs_pct_error"], ".1f"),
+            _pair(curve["saturation_measured_at"], curve["saturation_played_at"], "g"),
+            _figure(curve["goodput_regret_worst"], ".3f"),
+        )
+    console.print(table)
+    console.print("fitted, unseen: median / worst error on a mix that was fitted, and that was not")
+    console.print("full at: load at which it saturates, measured / played; regret: the worst choice")
+    for each in report["left_out"]:
+        console.print(f"left out: {each['file']}: {each['why']}", soft_wrap=True)
+    console.print("worst points:")
+    for each in report["worst_points"]:
+        full = ", saturated" if each["saturated"] else ""
+        console.print(f"  {each['error_pct']:+.1f} %  {each['file']} at {each['x']:g}{full}", soft_wrap=True)
+    for name, value in report["summary"].items():
+        console.print(f"{name:45} {_figure(value, '.4g')}", soft_wrap=True)
+
+
+def _pair(one: float | None, other: float | None, form: str) -> str:
+    return "-" if one is None and other is None else f"{_figure(one, form)} / {_figure(other, form)}"
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

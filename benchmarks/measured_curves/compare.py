@@ -4,11 +4,10 @@ Apart from playing and fitting, because here the two meet the measurement.
 Must not: leave out a point because it fits badly. What cannot be compared is None, with the reason.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
-from benchmarks.measured_curves.groups import SetUp, first_sign, fit_without
+from benchmarks.measured_curves.groups import DEFAULT_UTILIZATION, SetUp, first_sign, fit_without
 from benchmarks.measured_curves.play import Lengths, Played, play_closed, play_open
 from benchmarks.measured_curves.profile_fit import Family, profile_of
 from benchmarks.measured_curves.read import Curve, Point
@@ -19,9 +18,6 @@ from vllm_autotuner.simulation.configuration import EngineConfig, Profile, confi
 from vllm_autotuner.simulation.step_time import StepLaw
 
 __all__ = ["ComparedCurve", "ComparedPoint", "compare"]
-
-OLD_UTILIZATION: Final = 0.9
-"""vLLM's default before 0.29; every set-up whose notes tell none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +40,11 @@ class ComparedPoint:
     def unseen_error(self) -> float | None:
         """The same for the law that never saw this curve."""
         return None if self.unseen is None else self.unseen.tpot / self.point.tpot - 1
+
+    @property
+    def ttft_error(self) -> float | None:
+        """Relative error of TTFT, signed; None where it was not measured."""
+        return None if self.point.ttft is None else self.played.ttft / self.point.ttft - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +77,16 @@ class ComparedCurve:
         return abs(measured - played) <= 1
 
 
-def compare(families: Sequence[Family], *, seed: int) -> tuple[ComparedCurve, ...]:
+def compare(
+    families: Sequence[Family], *, seed: int, progress: Callable[[str], None] = lambda _: None
+) -> tuple[ComparedCurve, ...]:
     """Play every curve of every family."""
     compared = []
     for family in families:
         document = profile_of(family)
         for set_up, _ in family.laws.values():
             for curve in set_up.curves:
+                progress(f"playing {curve.file}")
                 compared.append(_compare_curve(set_up, curve, document.name, document.profile, seed=seed))
     return tuple(compared)
 
@@ -116,7 +120,7 @@ def _config(curve: Curve, point: Point, profile: Profile) -> EngineConfig:
         max_model_len=longest,
         tensor_parallel_size=curve.tensor_parallel_size,
         kv_cache_dtype="fp8" if curve.fp8_kv else None,
-        gpu_memory_utilization=curve.utilization or OLD_UTILIZATION,
+        gpu_memory_utilization=curve.utilization or DEFAULT_UTILIZATION,
         max_num_batched_tokens=curve.batched_tokens,
         enable_prefix_caching=False,
     )

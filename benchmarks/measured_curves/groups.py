@@ -7,6 +7,7 @@ tells), so such a group is split by source, then by file.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from benchmarks.measured_curves.read import Curve, Point
 from vllm_autotuner.engine.geometry import ModelShape, geometry_named
@@ -16,7 +17,22 @@ from vllm_autotuner.performance.saturation import LoadPoint, SaturationSign, fir
 from vllm_autotuner.performance.step_sample import StepSample, steady_sample
 from vllm_autotuner.performance.structured_law import StructuredLawFit, fit_structured_law
 
-__all__ = ["SetUp", "first_sign", "fit_set_up", "fit_without", "sample_at", "set_ups", "usable_points"]
+__all__ = [
+    "DEFAULT_SEATS",
+    "DEFAULT_UTILIZATION",
+    "SetUp",
+    "first_sign",
+    "fit_set_up",
+    "fit_without",
+    "sample_at",
+    "set_ups",
+    "usable_points",
+]
+
+DEFAULT_UTILIZATION: Final = 0.9
+"""gpu-memory-utilization where the notes tell none: vLLM's own before 0.29, the newest of the measured versions."""
+DEFAULT_SEATS: Final = 1024
+"""max-num-seqs where the notes tell none: vLLM's own on GPUs of 70 GiB and more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +125,22 @@ def usable_points(curve: Curve) -> tuple[Point, ...]:
     return curve.points if sign is None else curve.points[: sign.index]
 
 
+def batch_of(curve: Curve, point: Point) -> float:
+    """Return the sequences that run together at a point; in a closed loop, the seats that so many clients fill.
+
+    In an open loop it follows from the output rate: so many tokens per second, each of which took one step of its
+    sequence. Never less than one: whatever the mean over time, a token is made in the company of its own sequence.
+    """
+    return max(1.0, point.x if curve.load.closed else (point.throughput or 0.0) * point.tpot)
+
+
 def sample_at(curve: Curve, point: Point) -> StepSample:
     """Return what a step had to do at a point below saturation.
 
-    Below it, a closed loop runs as many sequences as there are clients. In an open loop the batch follows from the
-    output rate: so many tokens per second, each of which took one step of its sequence.
+    The batch is that below saturation, where nobody queues.
     """
-    open_batch = (point.throughput or 0.0) * point.tpot
     return steady_sample(
-        batch=point.x if curve.load.closed else open_batch,
+        batch=batch_of(curve, point),
         prompt_tokens=point.prompt_tokens * curve.mean_share,
         output_tokens=point.output_tokens * curve.mean_share,
         itl=point.tpot,

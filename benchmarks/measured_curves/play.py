@@ -52,8 +52,6 @@ class Played:
 
     tpot: float
     ttft: float
-    throughput: float
-    """Output tokens per second."""
     preemptions: int
     requests: int
     """Those that counted."""
@@ -122,11 +120,9 @@ def play_open(config: EngineConfig, *, rate: float, lengths: Lengths, seed: int)
 
 def _played(outcomes: Sequence[Outcome], *, preemptions: int) -> Played:
     long = [outcome for outcome in outcomes if outcome.output_tokens > 1]
-    seconds = max(each.finished for each in outcomes) - min(each.first_token - each.ttft for each in outcomes)
     return Played(
         tpot=sum(outcome.tpot for outcome in long) / len(long) if long else math.nan,
         ttft=sum(outcome.ttft for outcome in outcomes) / len(outcomes),
-        throughput=sum(outcome.output_tokens for outcome in outcomes) / seconds,
         preemptions=preemptions,
         requests=len(outcomes),
     )

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.measured_curves.groups import SetUp, first_sign, fit_set_up, usable_points
+from benchmarks.measured_curves.groups import SetUp, first_sign, fit_set_up, fit_without, sample_at, usable_points
 from vllm_autotuner.engine.geometry import Geometry
 from vllm_autotuner.performance.kv_capacity import FIXED_GIB, SEAT_BYTES_PER_VOCABULARY
 from vllm_autotuner.performance.step_time import NoFit
@@ -203,11 +203,23 @@ def _told(set_up: SetUp, law: StructuredLaw) -> dict[str, object]:
         "sources": sorted({curve.source for curve in set_up.curves if curve.source}),
         "points": law.samples,
         "mean_abs_error": _short(law.error),
+        "mean_abs_error_on_an_unseen_mix": _unseen_error(set_up),
         "batch": [_short(law.batch.low), _short(law.batch.high)],
         "context_tokens": [_short(law.context.low), _short(law.context.high)],
         "prefill_tokens_per_sequence_and_step": [_short(law.prefill.low), _short(law.prefill.high)],
         "priors": law.priors,
     }
+
+
+def _unseen_error(set_up: SetUp) -> float | None:
+    """Return the mean error of the laws that never saw the mix they foresee; None with a single mix."""
+    errors = []
+    for curve in set_up.curves if len(set_up.curves) > 1 else ():
+        law = fit_without(set_up, curve)
+        if isinstance(law, StructuredLaw):
+            samples = [sample_at(curve, point) for point in usable_points(curve)]
+            errors += [abs(law.predict(sample) / sample.itl - 1) for sample in samples]
+    return _short(np.mean(errors)) if errors else None
 
 
 def _short(value: float | np.floating) -> float:

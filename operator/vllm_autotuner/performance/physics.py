@@ -25,8 +25,10 @@ PER_SEQUENCE_SPREAD: Final = 0.03e-3
 READ_TO_BASE: Final = 0.004
 """Reading 1,000 KV tokens against an empty step, when geometry or GPU is unknown: both read the same memory.
 0.0029-0.0047 for dense 32B-70B models at TP 1-4, 0.0077 for an 8B model."""
-READ_TO_BASE_SPREAD: Final = 0.75
-"""Relative: a prior that any two length mixes overrule."""
+SEQUENCE_TO_BASE: Final = 0.004
+"""What a sequence costs against an empty step, when the GPU is unknown. The same models: 0.0029-0.0066; 8B: 0-0.004."""
+TO_BASE_SPREAD: Final = 0.75
+"""Relative, of both: priors that any two length mixes overrule, and that are right in any unit of time."""
 PER_LAYER: Final = 0.066e-3
 """Seconds per layer of an empty step beside reading the weights. Six groups: 0.061-0.08 ms."""
 BASE_SPREAD: Final = 0.15
@@ -47,14 +49,17 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawPriors:
-    """What is expected of the parameters of the law, in seconds (per sequence, per token); None: no idea."""
+    """What is expected of the parameters of the law, in seconds (per sequence, per token).
+
+    None: nothing is expected of `base` and `per_prefill_token`; the other two are expected in proportion to the fastest
+    step seen, because one mix cannot tell them apart.
+    """
 
     base: Prior | None = None
-    per_sequence: Prior | None = Prior(PER_SEQUENCE, PER_SEQUENCE_SPREAD)
+    per_sequence: Prior | None = None
     per_held_token: Prior | None = None
-    """None: it is expected in proportion to the fastest step seen (`READ_TO_BASE`)."""
     per_prefill_token: Prior | None = None
-    source: str = "geometry or GPU unknown: reading KV in proportion to the fastest step"
+    source: str = "geometry or GPU unknown: in proportion to the fastest step"
 
 
 def physics_priors(
@@ -79,6 +84,7 @@ def physics_priors(
         prefill = Prior(fastest / PREFILL_EFFICIENCY, fastest / PREFILL_EFFICIENCY * PREFILL_SPREAD)
     return LawPriors(
         base=base,
+        per_sequence=Prior(PER_SEQUENCE, PER_SEQUENCE_SPREAD),
         per_held_token=Prior(held, held * BANDWIDTH_SPREAD),
         per_prefill_token=prefill,
         source=f"{read:,} bytes of KV per token and GPU at {BANDWIDTH_SHARE} of {gpu.bandwidth / 1e12:.3g} TB/s",

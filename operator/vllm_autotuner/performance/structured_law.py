@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_autotuner.performance.physics import READ_TO_BASE, READ_TO_BASE_SPREAD, LawPriors, Prior
+from vllm_autotuner.performance.physics import READ_TO_BASE, SEQUENCE_TO_BASE, TO_BASE_SPREAD, LawPriors, Prior
 from vllm_autotuner.performance.step_sample import StepSample
 from vllm_autotuner.performance.step_time import FEWEST_POINTS, LEAST_SPREAD, SHORTEST_STEP, NoFit
 
@@ -145,10 +145,14 @@ def _range(values: FloatArray) -> Range:
 
 
 def _expected(priors: LawPriors, itl: FloatArray) -> tuple[tuple[int, Prior], ...]:
-    """Return the priors by column. Without physics, reading KV is expected in proportion to the fastest step seen."""
-    per_token = float(itl.min()) * READ_TO_BASE / 1000
-    held = priors.per_held_token or Prior(per_token, per_token * READ_TO_BASE_SPREAD)
-    expected = (priors.base, priors.per_sequence, held, priors.per_prefill_token)
+    """Return the priors by column. Without physics, sequences and KV are expected in proportion to the fastest step."""
+    sequence, token = float(itl.min()) * SEQUENCE_TO_BASE, float(itl.min()) * READ_TO_BASE / 1000
+    expected = (
+        priors.base,
+        priors.per_sequence or Prior(sequence, sequence * TO_BASE_SPREAD),
+        priors.per_held_token or Prior(token, token * TO_BASE_SPREAD),
+        priors.per_prefill_token,
+    )
     return tuple((column, prior) for column, prior in enumerate(expected) if prior is not None)
 
 

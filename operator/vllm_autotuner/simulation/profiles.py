@@ -72,27 +72,26 @@ def profile_document(name: str) -> ProfileDocument:
 
 
 def profile_text(document: ProfileDocument) -> str:
-    """Return the file of a profile: what `profile_document` reads back."""
-    profile = document.profile
-    defaults = asdict(Profile())
-    engine = {name: value for name, value in asdict(profile).items() if name not in ("step", "memory")}
+    """Return the file of a profile: what `profile_document` reads back. Defaults that it need not say are left out."""
+    profile, default = document.profile, Profile()
     data = {
         "model": document.model,
         "gpu": document.gpu,
         "tensor_parallel_sizes": list(document.tensor_parallel_sizes),
         "provenance": document.provenance,
-        "step": asdict(profile.step),
+        "step": _said(asdict(profile.step), asdict(default.step), part="step"),
         "memory": None if profile.memory is None else asdict(profile.memory),
-        # What the memory decides instead is left out: those figures would only mislead.
-        "engine": {
-            name: value for name, value in engine.items() if profile.memory is None or name not in _OF_POOL or
-            value != defaults[name]
-        },
-    }  # fmt: skip
+        "engine": _said(asdict(profile), asdict(default), part="engine"),
+    }
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-_OF_POOL: Final = ("gpu_blocks", "weights_to_pool", "memory_to_pool")
+def _said(values: Mapping[str, Any], defaults: Mapping[str, Any], *, part: str) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in ("step", "memory") and (name in _NEEDED[part] or value != defaults[name])
+    }
 
 
 def _document(name: str, data: Any) -> ProfileDocument:

@@ -1,0 +1,218 @@
+"""docs/benchmarks.md from benchmarks/results/*.json: every figure of the document comes from a run.
+
+Usage: python benchmarks/report.py [--check]
+To add a benchmark: one row in `SECTIONS` and, where the plain table does not do, one function of the result.
+Must not: measure, judge, or round a figure across a limit.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+RESULTS: Final = ROOT / "benchmarks" / "results"
+DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
+
+Result: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One benchmark: the result file, and how it is told."""
+
+    name: str
+    """Of `results/NAME.json`."""
+    title: str
+    question: str
+    command: str
+    body: Callable[[Result], list[str]]
+
+
+def plain(result: Result) -> list[str]:
+    """Tell the figures of the summary, as they stand."""
+    rows = [(name.replace("_", " "), _plain(value)) for name, value in _flat(result.get("summary", result))]
+    return _table(("figure", "value"), rows)
+
+
+CURVE_FIGURES: Final[tuple[tuple[str, str, float | None], ...]] = (
+    ("TPOT, curves it was fitted on: median error, %", "tpot_median_abs_pct_error", 5),
+    ("the same: worst point, %", "tpot_worst_abs_pct_error", None),
+    ("TPOT, a length mix it has not seen: median error, %", "tpot_lomo_median_abs_pct_error", 5),
+    ("the same: worst point, %", "tpot_lomo_worst_abs_pct_error", None),
+    ("TPOT where KV cache or seats are full: median error, %", "tpot_saturated_median_abs_pct_error", None),
+    ("the same: worst point, %", "tpot_saturated_worst_abs_pct_error", None),
+    ("TTFT: median error, %", "ttft_median_abs_pct_error", None),
+    ("curves that saturate within one step of the measured one", "kv_saturation_within_one_step", None),
+    ("goodput lost by the chosen max-num-seqs: median", "goodput_regret_median", 0.03),
+    ("the same: worst", "goodput_regret_worst", 0.10),
+    ("choices within one step of the best measured point", "knee_within_one_step", None),
+    ("goodput lost against the best batch between the points: median", "goodput_regret_between_points_median", None),
+    ("the same: worst", "goodput_regret_between_points_worst", None),
+    ("goodput lost by one who saw three points: median", "goodput_regret_after_three_points_median", None),
+    ("the same: worst", "goodput_regret_after_three_points_worst", None),
+    ("KV bytes per token: worst error, %", "kv_bytes_per_token_worst_pct_error", 1),
+    ("KV pool from flags alone: median error, %", "kv_pool_median_pct_error", None),
+    ("the same: worst, %", "kv_pool_worst_pct_error", None),
+)
+"""What to call a figure, where it stands in the summary, and what it may be at most."""
+
+
+def curves(result: Result) -> list[str]:
+    """Tell how well the models and the simulator meet measured curves, and what a choice by them costs."""
+    summary = result["summary"]
+    rows = [_held(title, summary[name], most) for title, name, most in CURVE_FIGURES]
+    worst = [
+        (
+            each["file"].removesuffix(".csv"),
+            f"{each['x']:g}{' (saturated)' if each['saturated'] else ''}",
+            f"{each['error_pct']:+.1f}",
+        )
+        for each in result["worst_points"]
+    ]
+    about = (
+        f"{summary['curves']} curves with {summary['points']} points, {summary['points_saturated']} of them saturated; "
+        f"{summary['decisions']} choices. `max-num-seqs` is chosen from the points below the first sign of saturation "
+        "only; a choice past its TPOT objective counts as no goodput at all."
+    )
+    lines = [about, "", *_table(("figure", "measured", "at most", ""), rows), "", "The worst points:", ""]
+    lines += [*_table(("curve", "load", "error, %"), worst), "", "Every curve; errors in % of TPOT, not saturated:", ""]
+    lines += _table(
+        ("curve", "fitted: median", "worst", "unseen mix: median", "worst", "full at", "played", "worst regret"),
+        [_curve_row(each) for each in result["curves"]],
+    )
+    return lines + [f"\nLeft out: {each['file']}: {each['why']}." for each in result["left_out"]]
+
+
+def _curve_row(curve: Result) -> tuple[str, ...]:
+    return (
+        f"{curve['model'].rsplit('/', 1)[-1]} {curve['gpu'].split('-', 1)[0]} TP{curve['tp']} {curve['mix']}",
+        _plain(curve["tpot_median_abs_pct_error"]),
+        _plain(curve["tpot_worst_abs_pct_error"]),
+        _plain(curve["tpot_lomo_median_abs_pct_error"]),
+        _plain(curve["tpot_lomo_worst_abs_pct_error"]),
+        _plain(curve["saturation_measured_at"]),
+        _plain(curve["saturation_played_at"]),
+        _plain(curve["goodput_regret_worst"]),
+    )
+
+
+SECTIONS: Final[tuple[Section, ...]] = (
+    Section(
+        name="curves",
+        title="Measured curves",
+        question="Do step-time law, KV arithmetic and simulator agree with GPUs, and what does a choice by them cost?",
+        command="python benchmarks/curves.py --save",
+        body=curves,
+    ),
+    Section(
+        name="replay",
+        title="Recordings of a real engine",
+        question="Does the simulated engine do what a real vLLM did under the same arrivals?",
+        command="python benchmarks/replay.py --save",
+        body=plain,
+    ),
+    Section(
+        name="engine_speed",
+        title="Speed of the simulator",
+        question="How much faster than real time is one engine in virtual time?",
+        command="python benchmarks/engine_speed.py --save",
+        body=plain,
+    ),
+    Section(
+        name="confusion",
+        title="Diagnosis where the truth is known",
+        question="How often does the diagnosis name the limit that a simulated engine really has?",
+        command="python benchmarks/confusion.py --save",
+        body=plain,
+    ),
+    Section(
+        name="closed_loop",
+        title="Closed loop",
+        question="What does the whole product gain over defaults, autoscalers and an offline sweep?",
+        command="python benchmarks/closed_loop.py --save",
+        body=plain,
+    ),
+)
+
+
+def rendered(results: Path = RESULTS) -> str:
+    """Return the document. A result without a section is told as it stands; a section without a result was not run."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
+    known = {section.name for section in SECTIONS}
+    others = tuple(
+        Section(name=name, title=name.replace("_", " "), question="", command="", body=plain)
+        for name in found
+        if name not in known
+    )
+    lines = [
+        "# Benchmarks",
+        "",
+        "Generated by `python benchmarks/report.py` from `benchmarks/results`. Do not edit.",
+        "",
+    ]
+    for section in (*SECTIONS, *others):
+        lines += [f"## {section.title}", ""]
+        lines += [section.question, ""] if section.question else []
+        lines += _section(section, found.get(section.name))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(section: Section, result: Result | None) -> list[str]:
+    if result is None:
+        return [f"Not run: `{section.command}`.", ""]
+    run = result.get("provenance", {})
+    where = ", ".join(f"{name} {run[name]}" for name in ("commit", "machine", "python") if name in run)
+    ran = f"`{run['command']}`" if "command" in run else f"`{section.command}`"
+    return [*section.body(result), "", f"{ran}; {where}." if where else f"{ran}.", ""]
+
+
+def _held(name: str, value: float | None, most: float | None) -> tuple[str, ...]:
+    if most is None or value is None:
+        return name, _plain(value), "" if most is None else f"{most:g}", ""
+    return name, _plain(value), f"{most:g}", "holds" if value <= most else "**missed**"
+
+
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [pair for name, each in value.items() for pair in _flat(each, f"{prefix} {name}".strip())]
+    return [] if isinstance(value, list) else [(prefix, value)]
+
+
+def _plain(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        case _:
+            return str(value)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return [lines[0], f"|{'---|' * len(header)}", *lines[1:]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Write docs/benchmarks.md from benchmarks/results.")
+    parser.add_argument("--check", action="store_true", help="only say whether it is what the results say")
+    options = parser.parse_args(arguments)
+    text = rendered()
+    if not options.check:
+        DOCUMENT.write_text(text, encoding="utf-8")
+        return 0
+    if DOCUMENT.is_file() and DOCUMENT.read_text(encoding="utf-8") == text:
+        return 0
+    print("docs/benchmarks.md is not what the results say: python benchmarks/report.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
