@@ -38,6 +38,7 @@ def desired(
     high: int = 8,
     seen: Observation = WAITING,
     newest: float | None = None,
+    planned: bool = False,
     **changed: Any,
 ) -> Scale:
     return desired_replicas(
@@ -49,6 +50,7 @@ def desired(
         observation=seen,
         targets=targets(),
         knobs=EngineKnobs(max_num_seqs=64),
+        planned=planned,
         now=NOW,
     )
 
@@ -64,7 +66,7 @@ class Case:
 PATIENT = ScaleOut(waiting_for=timedelta(minutes=2))
 
 CASES = (
-    Case(id="requests wait: one more", replicas=3, says="requests have been waiting for capacity: A sentence."),
+    Case(id="requests wait: one more", replicas=3, says="demand has been over capacity: A sentence."),
     Case(
         id="not as long as was asked for",
         given={"scale_out": PATIENT, "held": 89},
@@ -193,3 +195,9 @@ def test_the_window_itself_counts_as_waiting() -> None:
     assert desired(held=0.0, scale_out=patient).replicas == 3
     shorter = replace(WAITING, window=WINDOW - 1)
     assert desired(held=0.0, scale_out=patient, seen=shorter).replicas == 2
+
+
+@pytest.mark.parametrize(("planned", "replicas"), [(True, 3), (False, 2)])
+def test_slow_tokens_bring_a_replica_only_where_the_plan_says_so(planned: bool, replicas: int) -> None:
+    assert desired(DiagnosisClass.PAST_TPOT_KNEE, held=60, planned=planned).replicas == replicas
+    assert desired(DiagnosisClass.UNCLEAR, held=60, planned=planned).replicas == 2

@@ -238,7 +238,8 @@ def _ideas(
         measured=is_baseline(measure(sight.observation, targets=targets)),
     )
     scales = spec.scaling is not None and spec.tuning.mode is Mode.AUTOMATIC and not sight.paused
-    if scales and proposal is not None and proposal.knob is Knob.REPLICAS:
+    spread = proposal is not None and proposal.knob is Knob.REPLICAS
+    if scales and spread:
         # Replicas come and go by themselves here: that is announced when it happens, and asks nobody.
         proposal = None
     held = objections(proposal, context) if proposal is not None else ()
@@ -261,6 +262,7 @@ def _ideas(
         observation=sight.observation,
         targets=targets,
         knobs=settled_knobs(spec, status),
+        planned=spread,
         now=sight.now,
     )
     return _with_replicas(status, scale.replicas), scale.replicas

@@ -19,7 +19,7 @@ from vllm_autotuner.planning.kv_type import smaller_kv_values
 from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.ranking import clearly_better
-from vllm_autotuner.planning.replicas import add_replicas
+from vllm_autotuner.planning.replicas import add_replicas, spread_batch
 from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool, lower_seats, raise_seats
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.planning.worth import not_worth
@@ -46,7 +46,7 @@ _MORE_CACHE: Final = (smaller_kv_values, _if_oversized, add_replicas, larger_deg
 LADDER: Final[Mapping[DiagnosisClass, tuple[Candidate, ...]]] = {
     DiagnosisClass.STARTUP_FAILURE: (_length_that_starts,),
     DiagnosisClass.CONCURRENCY_CAPPED: (raise_seats, add_replicas),
-    DiagnosisClass.PAST_TPOT_KNEE: (lower_seats,),
+    DiagnosisClass.PAST_TPOT_KNEE: (lower_seats, spread_batch),
     DiagnosisClass.PREEMPTION_THRASH: (fit_seats_to_pool, *_MORE_CACHE),
     DiagnosisClass.KV_CACHE_SATURATED: _MORE_CACHE,
     DiagnosisClass.PREFILL_BOUND: (add_replicas, larger_degree),

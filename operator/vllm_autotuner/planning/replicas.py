@@ -1,14 +1,16 @@
 """More replicas: what helps when no setting of one engine does, and requests wait for capacity."""
 
+from dataclasses import replace
+
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.case import queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.seats import NothingToGain
+from vllm_autotuner.planning.seats import NothingToGain, knee_of, room_for_replicas
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["add_replicas"]
+__all__ = ["add_replicas", "spread_batch"]
 
 
 def add_replicas(situation: Situation) -> Proposal | NothingToGain:
@@ -35,3 +37,16 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
         extra_replicas=1,
         recommend_only="" if scaling is not None else "spec.scaling is not set: replicas are yours to change",
     )
+
+
+def spread_batch(situation: Situation) -> Proposal | NothingToGain:
+    """One replica more against slow tokens: a smaller batch on each engine, where some batch meets the objective."""
+    if not room_for_replicas(situation):
+        return NothingToGain("a smaller batch on more replicas is not ours to have: spec.scaling leaves no room")
+    if knee_of(situation) is None:
+        return NothingToGain("no batch is known to meet the TPOT objective: replicas might not help")
+    proposal = add_replicas(situation)
+    if isinstance(proposal, NothingToGain):
+        return proposal
+    reason = f"{situation.diagnosis.message} Fewer seats would leave requests waiting."
+    return replace(proposal, target=ChangeTarget.TPOT, reason=reason)

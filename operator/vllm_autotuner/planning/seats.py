@@ -12,7 +12,7 @@ from typing import Final
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import IntBounds
 from vllm_autotuner.api.status import ChangeTarget, Confidence
-from vllm_autotuner.diagnosis.case import Case, tpot_tail
+from vllm_autotuner.diagnosis.case import Case, queues, tpot_tail
 from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.knee import largest_batch_within
@@ -95,6 +95,8 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
     found = limited(knee if knee is not None else step, limits=(*limits, *_user(bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
+    if (short := _too_few_for_load(situation, model, seats=found.value)) is not None:
+        return short
     if found.value > batch * (1 - NOISE):
         return NothingToGain(
             f"max-num-seqs cannot usefully be lowered below a batch of {batch:.0f}: {found.limited_by or 'the knee'}"
@@ -112,12 +114,39 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
     )
 
 
+def knee_of(situation: Situation) -> int | None:
+    """The largest batch inside the TPOT objective; None without a model, and when not even one sequence meets it."""
+    model = fit_step_time(situation.observation.steps)
+    return _knee(model, situation=situation, tail=_tail(situation))
+
+
+def room_for_replicas(situation: Situation) -> bool:
+    """Whether the user lets us add a replica."""
+    scaling = situation.scaling
+    return scaling is not None and situation.replicas < scaling.max_replicas
+
+
+def _too_few_for_load(situation: Situation, model: StepTimeFit, *, seats: int) -> NothingToGain | None:
+    """Refuse seats that serve less than is served now, where a replica may be added: the rest would only queue."""
+    observation, served = situation.observation, situation.observation.generated_per_second
+    if not room_for_replicas(situation) or isinstance(model, NoFit) or served is None:
+        return None
+    possible = len(observation.engines) * seats / model.predict(seats)
+    if served <= possible:
+        return None
+    return NothingToGain(
+        f"{seats} seats an engine make {possible:.0f} tokens/s where {served:.0f} are asked for: the rest would queue"
+    )
+
+
 def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
     """Fewer seats: what the pool holds without evicting, at most halving the batch that runs now."""
     observation = situation.observation
     batch, pool = max(_busy_batch(engine) for engine in observation.engines), kv_bound(observation)
     if pool is None:
         return NothingToGain("how many sequences the KV cache holds is not known yet: no usage and no lengths")
+    if room_for_replicas(situation) and queues(observation):
+        return NothingToGain("requests wait already: fewer seats lengthen the queue, a replica takes load off the pool")
     bounds = situation.tuning.max_num_seqs
     step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(batch / LARGEST_STEP))
     limits = (step, *_failed_below(situation, batch=batch))

@@ -59,11 +59,13 @@ def desired_replicas(
     observation: Observation,
     targets: Targets,
     knobs: EngineKnobs,
+    planned: bool,
     now: datetime,
 ) -> Scale:
     """Return the number of replicas to ask for; equal to `current` when nothing is to be done.
 
     `newest_since`: when the newest replica became ready. Only what has waited since then has waited in spite of it.
+    `planned`: the plan found that a replica is what helps; slow tokens alone do not tell whether it is.
     """
     inside = max(scaling.min_replicas, min(scaling.max_replicas, current))
     if inside != current:
@@ -81,7 +83,7 @@ def desired_replicas(
             why = fewer_do(observation, replicas=current, targets=targets, knobs=knobs, over=stable)
             if why is not None:
                 return Scale(replicas=current - 1, reason=why)
-    if diagnosis.primary not in SCALE_OUT_ON:
+    if diagnosis.primary not in SCALE_OUT_ON and not (planned and diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE):
         return Scale(replicas=current, reason=f"{diagnosis.primary.value} needs no other number of replicas")
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
         return Scale(replicas=current, reason="outputs run to their token limit: no GPUs are spent on that")
@@ -99,7 +101,7 @@ def desired_replicas(
         return Scale(replicas=current, reason=f"at scaling.maxReplicas ({scaling.max_replicas})")
     wanted = max(current + 1, math.ceil(current * _pressure(observation)))
     bounded = min(wanted, max(current + 1, current * LARGEST_STEP), scaling.max_replicas)
-    return Scale(replicas=bounded, reason=f"requests have been waiting for capacity: {diagnosis.message}")
+    return Scale(replicas=bounded, reason=f"demand has been over capacity: {diagnosis.message}")
 
 
 def _pressure(observation: Observation) -> float:

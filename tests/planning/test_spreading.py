@@ -1,0 +1,55 @@
+"""Slow tokens under a load that comes anyway: replicas where the user allows them, fewer seats where not."""
+
+import pytest
+from tests.builders import engine, latency, observation
+from tests.planning.situations import line, scaling, situation, with_steps
+
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.spec import Scaling
+from vllm_autotuner.api.status import ChangeTarget
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.planning.plan import plan
+from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool
+
+STEPS = line(16.0, 32.0, 64.0, base=0.02, per_sequence=0.001)
+"""64 sequences take 84 ms a token and make 762 tokens/s; inside 50 ms, less a tenth, only 25 run and make 555."""
+
+
+def slow(tokens_per_second: float) -> Observation:
+    """Every one of 64 seats is taken; the window of 28 s between its scrapes shows the given rate."""
+    loaded = engine(running=64.0, kv=0.32, generation_tokens=tokens_per_second * 28)
+    return with_steps(observation(loaded, tpot=latency(0.084), itl=latency(0.084)), STEPS)
+
+
+@pytest.mark.parametrize(
+    ("rate", "scale", "knob"),
+    [
+        pytest.param(760.0, scaling(), Knob.REPLICAS, id="more comes than the smaller batch serves"),
+        pytest.param(500.0, scaling(), Knob.MAX_NUM_SEQS, id="the smaller batch serves it all"),
+        pytest.param(760.0, None, Knob.MAX_NUM_SEQS, id="replicas are the user's own"),
+        pytest.param(760.0, scaling(high=1), Knob.MAX_NUM_SEQS, id="there may be no more"),
+    ],
+)
+def test_what_helps_slow_tokens(rate: float, scale: Scaling | None, knob: Knob) -> None:
+    found = plan(situation(slow(rate), primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale)).proposal
+    assert found is not None
+    assert found.knob is knob
+    assert found.target is ChangeTarget.TPOT
+
+
+def test_no_replica_where_no_batch_is_known_to_meet_the_objective() -> None:
+    steps = line(16.0, 32.0, 64.0, base=0.06, per_sequence=0.001)
+    seen = with_steps(observation(engine(running=64.0), tpot=latency(0.12), itl=latency(0.12)), steps)
+    found = plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling()))
+    assert found.proposal is None
+    assert "replicas might not help" in found.passed_over[-1]
+
+
+@pytest.mark.parametrize(("waiting", "refused"), [(20.0, True), (0.0, False)])
+def test_a_thrashing_pool_with_a_queue_gets_a_replica_first(waiting: float, refused: bool) -> None:
+    seen = observation(engine(running=64.0, waiting=waiting, kv=0.99, preemptions=30.0))
+    found = fit_seats_to_pool(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, scale=scaling()))
+    assert isinstance(found, NothingToGain) is refused
+    alone = fit_seats_to_pool(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
+    assert not isinstance(alone, NothingToGain)
