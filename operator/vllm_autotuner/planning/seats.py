@@ -95,7 +95,7 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
     found = limited(knee if knee is not None else step, limits=(*limits, *_user(bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
-    if (short := _too_few_for_load(situation, model, seats=found.value)) is not None:
+    if (short := _too_few_for_load(situation, model, knee=knee)) is not None:
         return short
     if found.value > batch * (1 - NOISE):
         return NothingToGain(
@@ -126,16 +126,19 @@ def room_for_replicas(situation: Situation) -> bool:
     return scaling is not None and situation.replicas < scaling.max_replicas
 
 
-def _too_few_for_load(situation: Situation, model: StepTimeFit, *, seats: int) -> NothingToGain | None:
-    """Refuse seats that serve less than is served now, where a replica may be added: the rest would only queue."""
+def _too_few_for_load(situation: Situation, model: StepTimeFit, *, knee: int | None) -> NothingToGain | None:
+    """Refuse to lower seats where the knee serves less than is served now and a replica may be added.
+
+    The rest would only queue. Asked of the knee and not of the value: a step limit may keep that above the objective.
+    """
     observation, served = situation.observation, situation.observation.generated_per_second
-    if not room_for_replicas(situation) or isinstance(model, NoFit) or served is None:
+    if not room_for_replicas(situation) or isinstance(model, NoFit) or knee is None or served is None:
         return None
-    possible = len(observation.engines) * seats / model.predict(seats)
+    possible = len(observation.engines) * knee / model.predict(knee)
     if served <= possible:
         return None
     return NothingToGain(
-        f"{seats} seats an engine make {possible:.0f} tokens/s where {served:.0f} are asked for: the rest would queue"
+        f"{knee} seats an engine make {possible:.0f} tokens/s where {served:.0f} are asked for: the rest would queue"
     )
 
 
