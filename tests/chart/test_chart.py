@@ -200,6 +200,18 @@ def test_credentials_are_files_that_are_mounted(render: Render, auth: dict[str, 
     assert "s" not in {entry.get("value") for entry in container["env"]}
 
 
+def test_a_catalogue_is_a_file_that_is_mounted(render: Render) -> None:
+    assert not any(argument.startswith("--catalogue") for argument in operator(render())["args"])
+    documents = render({"catalogue": {"configMapName": "gpus", "key": "ours.yaml"}})
+    container = operator(documents)
+    assert "--catalogue=/etc/vllm-autotuner/catalogue/ours.yaml" in container["args"]
+    assert {"name": "catalogue", "mountPath": "/etc/vllm-autotuner/catalogue", "readOnly": True} in container[
+        "volumeMounts"
+    ]
+    volumes = only(documents, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "catalogue", "configMap": {"name": "gpus"}} in volumes
+
+
 def test_the_pod_is_as_restricted_as_the_strictest_standard_asks(render: Render) -> None:
     documents = render()
     pod, container = only(documents, "Deployment")["spec"]["template"]["spec"], operator(documents)

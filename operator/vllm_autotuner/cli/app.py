@@ -2,6 +2,8 @@
 
 import typer
 
+from vllm_autotuner.cli.backtest import EXAMPLES as BACKTEST_EXAMPLES
+from vllm_autotuner.cli.backtest import backtest
 from vllm_autotuner.cli.crd import crd
 from vllm_autotuner.cli.diagnose import EXAMPLES as DIAGNOSE_EXAMPLES
 from vllm_autotuner.cli.diagnose import DiagnoseCommand, diagnose
@@ -9,6 +11,8 @@ from vllm_autotuner.cli.doctor import EXAMPLES as DOCTOR_EXAMPLES
 from vllm_autotuner.cli.doctor import doctor
 from vllm_autotuner.cli.explain import EXAMPLES as EXPLAIN_EXAMPLES
 from vllm_autotuner.cli.explain import explain
+from vllm_autotuner.cli.export import EXAMPLES as EXPORT_EXAMPLES
+from vllm_autotuner.cli.export import export
 from vllm_autotuner.cli.record import EXAMPLES as RECORD_EXAMPLES
 from vllm_autotuner.cli.record import record
 from vllm_autotuner.cli.run import EXAMPLES as RUN_EXAMPLES
@@ -31,10 +35,12 @@ def _root() -> None:
     """Keep commands as subcommands even while there is only one."""
 
 
+app.command(cls=DiagnoseCommand, epilog=BACKTEST_EXAMPLES)(backtest)
 app.command()(crd)
 app.command(cls=DiagnoseCommand, epilog=DIAGNOSE_EXAMPLES)(diagnose)
 app.command(epilog=DOCTOR_EXAMPLES)(doctor)
-app.command(epilog=EXPLAIN_EXAMPLES)(explain)
+app.command(cls=DiagnoseCommand, epilog=EXPLAIN_EXAMPLES)(explain)
+app.command(epilog=EXPORT_EXAMPLES)(export)
 app.command(epilog=RECORD_EXAMPLES)(record)
 app.command(epilog=RUN_EXAMPLES)(run)
 app.command(epilog=SIMULATE_EXAMPLES)(simulate)

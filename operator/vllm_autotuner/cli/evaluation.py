@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.spec import Scaling, Tuning
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.levels import Levels, levels_of
@@ -22,6 +23,7 @@ from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.questions import MetricsSource
 from vllm_autotuner.observation.snapshot import EngineKey, FleetSnapshot, WindowSettings, take_snapshot
 from vllm_autotuner.planning import plan as planning
+from vllm_autotuner.planning.platform import Platform
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["Evaluated", "Evaluation", "ServiceReport", "Subject", "evaluate"]
@@ -37,6 +39,15 @@ class Subject:
     targets: Targets
     knobs: EngineKnobs
     """The flags in effect, where the user told them."""
+    tuning: Tuning = field(default_factory=Tuning)
+    """Bounds, where a VLLMService tells them; without any, everything is recommended only."""
+    scaling: Scaling | None = None
+    replicas: int | None = None
+    """Replicas that are asked for; None: as many as report."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """Knobs and values that were rolled back, where a VLLMService remembers."""
+    platform_of: Callable[[str], Platform] = lambda model: Platform()
+    """From the model's name in the metrics to what it runs on."""
     doubtful: bool = False
     """True where there are fewer samples than a state is judged over: then no answer is a confident one."""
 
@@ -156,17 +167,22 @@ def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[Eng
 def _report(service: ServiceName, track: _Track, *, subject: Subject) -> ServiceReport:
     assert track.last is not None
     observation, diagnosis = track.last
-    models = (engine.labels.get("model_name", "") for engine in observation.engines)
+    model = next(filter(None, (engine.labels.get("model_name", "") for engine in observation.engines)), "")
     situation = Situation(
         observation=observation,
         diagnosis=diagnosis,
         targets=subject.targets,
         knobs=subject.knobs,
-        replicas=len({engine.key.pod for engine in observation.engines}),
+        tuning=subject.tuning,
+        scaling=subject.scaling,
+        replicas=subject.replicas or len({engine.key.pod for engine in observation.engines}),
+        failed_seats=tuple(int(v) for knob, v in subject.failed if knob == Knob.MAX_NUM_SEQS and v.isdecimal()),
+        failed=subject.failed,
+        platform=subject.platform_of(model),
     )
     return ServiceReport(
         service=service,
-        model=next(filter(None, models), ""),
+        model=model,
         targets=subject.targets,
         observation=observation,
         diagnosis=diagnosis,

@@ -1,26 +1,71 @@
-"""`vllm-autotuner explain`: what the operator sees in one service, what it did, and why. Reads, never writes."""
+"""`vllm-autotuner explain`: what the operator sees in one service, what it would change and did change, and why.
+
+Reads, never writes. With a name alone everything comes from the object's status. With a source of metrics the decision
+is made again, by the operator's own functions, and every candidate is shown with what it would do.
+"""
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.panel import Panel
-from rich.table import Table
+from rich.text import Text
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.service import VLLMService, parse_service
+from vllm_autotuner.change.effective import serving_knobs
+from vllm_autotuner.change.memory import failed_values
+from vllm_autotuner.cli.access_options import BearerTokenFile, CAFile
+from vllm_autotuner.cli.curve_plot import FORMATS, plot_curve
+from vllm_autotuner.cli.diagnosis_answer import Answer, answer
+from vllm_autotuner.cli.diagnosis_json import as_json
+from vllm_autotuner.cli.diagnosis_request import Request, prometheus_of, subject_of
+from vllm_autotuner.cli.diagnosis_text import panel
+from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.evaluation import Subject
+from vllm_autotuner.cli.plan_text import plan_json, print_plan
+from vllm_autotuner.cli.platform_options import CatalogueFile, GpuName, ModelName, load_catalogue, platforms
+from vllm_autotuner.cli.report_file import refuse_unwritable
+from vllm_autotuner.cli.report_plots import require_plots
+from vllm_autotuner.cli.service_object import read_service
+from vllm_autotuner.cli.sources import NoEngine, source_of
+from vllm_autotuner.cli.status_text import print_status
+from vllm_autotuner.cli.terminal import answers, printable
+from vllm_autotuner.control.sight import wanted_replicas
+from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.diagnosis.objectives import targets_of
+from vllm_autotuner.engine.catalogue import Catalogue
+from vllm_autotuner.engine.flags import FlagError
+from vllm_autotuner.observation.access import Access
+from vllm_autotuner.observation.errors import SourceError
+from vllm_autotuner.planning.platform import platform_of
+
+__all__ = ["EXAMPLES", "explain"]
 
 EXAMPLES = """
 Examples:
 
-  vllm-autotuner explain chat -n prod
+  What the operator sees and did, from the object:
 
-  vllm-autotuner explain chat -n prod --output json
+    vllm-autotuner explain chat -n prod
+
+  The same decision made again, with every candidate:
+
+    vllm-autotuner explain chat -n prod --prometheus http://localhost:9090
+
+  A recording, without Kubernetes, and the fitted curve as a picture:
+
+    vllm-autotuner explain --recording incident.om.gz --engine-args "--max-num-seqs 64" --gpu H100 --plot curve.png
+
+Exit codes: 0 explained, 1 error, 2 no data.
 """
+NO_DATA: Final = 2
 
 
 class Output(StrEnum):
@@ -31,151 +76,141 @@ class Output(StrEnum):
 
 
 def explain(
-    name: Annotated[str, typer.Argument(help="Name of the VLLMService.")],
+    name: Annotated[str | None, typer.Argument(help="Name of the VLLMService.")] = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
-    output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.HUMAN,
+    output: Annotated[Output, typer.Option("--output", "-o", help="For people or for programs.")] = Output.HUMAN,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="Default: the pod's service account, else $KUBECONFIG.")
     ] = None,
+    prometheus: Annotated[
+        str | None, typer.Option(metavar="URL", help="Decide again on its metrics.", rich_help_panel="Source")
+    ] = None,
+    recording: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Decide on a recording.", rich_help_panel="Source")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The moment; +90s counts from a recording's start.")
+    ] = None,
+    engine_args: Annotated[
+        str | None, typer.Option(metavar="ARGS", help='The flags of a recorded engine: "--max-num-seqs 64".')
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="latency, throughput or bursty.", rich_help_panel="Objectives")
+    ] = "latency",
+    ttft: Annotated[
+        str | None, typer.Option(metavar="TIME", help="TTFT objective.", rich_help_panel="Objectives")
+    ] = None,
+    tpot: Annotated[
+        str | None, typer.Option(metavar="TIME", help="TPOT objective.", rich_help_panel="Objectives")
+    ] = None,
+    quantile: Annotated[
+        str, typer.Option(metavar="Q", help="The quantile of both.", rich_help_panel="Objectives")
+    ] = "0.95",
+    model: ModelName = None,
+    gpu: GpuName = None,
+    catalogue: CatalogueFile = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the fitted curve: .png, .svg or .pdf. Extra `report`.")
+    ] = None,
+    bearer_token_file: BearerTokenFile = None,
+    ca_file: CAFile = None,
 ) -> None:
-    """Tell what the operator sees in a service, what it changed, and why.
+    """Tell what the operator sees in a service, what it would change or did change, and why.
 
-    Everything comes from the object's status: the same facts that decisions were made from.
+    A NAME alone is answered from the object's status. With --prometheus or --recording the decision is made again:
+    diagnosis, candidates with their predicted effects, the choice, and why the others lost.
     """
-    from vllm_autotuner.cluster.errors import ClusterError, NotFound
-
     try:
-        body = asyncio.run(_read(namespace, name, kubeconfig=kubeconfig))
-    except NotFound:
-        typer.echo(f"there is no VLLMService {namespace}/{name}: see `kubectl get vllm --all-namespaces`", err=True)
+        _refuse_plot(plot, decided=prometheus is not None or recording is not None)
+        if name is not None and recording is not None:
+            raise CommandError("give a NAME or --recording FILE, not both: a recording is about one service")
+        known = load_catalogue(catalogue)
+        body = None if name is None else asyncio.run(read_service(namespace, name, kubeconfig=kubeconfig))
+        if body is not None and prometheus is None:
+            _status(body, output=output)
+            return
+        if body is None:
+            subject = replace(
+                subject_of(profile, ttft=ttft, tpot=tpot, quantile=quantile, engine_args=engine_args),
+                platform_of=platforms(model=model, gpu=gpu, catalogue=known, engine_args=engine_args),
+            )
+        else:
+            subject = _subject(body, catalogue=known)
+        access = Access(bearer_token_file=bearer_token_file, ca_file=ca_file)
+        request = Request(
+            source=source_of(prometheus=prometheus_of(prometheus, access=access), recording=recording, metrics=None),
+            subject=subject,
+            at=at,
+            namespace=None if recording is not None else namespace,
+            service=name,
+        )
+        found = asyncio.run(answer(request))
+        _decided(found, output=output)
+        if plot is not None:
+            _plot(plot, found)
+    except NoEngine as error:
+        typer.echo(f"no data: {printable(str(error))}", err=True)
+        raise typer.Exit(NO_DATA) from None
+    except (CommandError, SourceError, FlagError) as error:
+        typer.echo(f"error: {printable(str(error))}", err=True)
         raise typer.Exit(1) from None
-    except ClusterError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
+
+
+def _refuse_plot(path: Path | None, *, decided: bool) -> None:
+    if path is None:
+        return
+    if not decided:
+        raise CommandError("--plot needs metrics: add --prometheus URL or --recording FILE")
+    if path.suffix.lower() not in FORMATS:
+        raise CommandError(f"--plot {path}: write a file that ends in {', '.join(FORMATS)}")
+    require_plots("--plot")
+    refuse_unwritable(path, option="--plot")
+
+
+def _subject(body: Mapping[str, Any], *, catalogue: Catalogue) -> Subject:
+    """What the object says of itself: objectives, bounds, what runs, and on what."""
+    service = parse_service(body)
+    if not isinstance(service, VLLMService):
+        raise CommandError(f"{service.key} cannot be read: {service.message}")
+    spec, status = service.spec, service.status
+    return Subject(
+        targets=targets_of(spec.objectives),
+        knobs=serving_knobs(spec, status),
+        tuning=spec.tuning,
+        scaling=spec.scaling,
+        replicas=wanted_replicas(service, status),
+        failed=failed_values(spec, status, now=datetime.now(tz=UTC)),
+        platform_of=lambda seen: platform_of(spec, catalogue=catalogue),
+    )
+
+
+def _status(body: Mapping[str, Any], *, output: Output) -> None:
     status = body.get("status") or {}
     if output is Output.JSON:
-        typer.echo(json.dumps({"namespace": namespace, "name": name, "status": status}, indent=2))
+        metadata = body["metadata"]
+        found = {"namespace": metadata["namespace"], "name": metadata["name"], "status": status}
+        typer.echo(json.dumps(found, indent=2))
         return
-    _print(Console(highlight=False), body, status)
+    print_status(Console(highlight=False), body, status)
 
 
-async def _read(namespace: str, name: str, *, kubeconfig: Path | None) -> Mapping[str, Any]:
-    from vllm_autotuner.cluster.adapter import Cluster
-    from vllm_autotuner.cluster.client import connect
-    from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
-
-    async with connect(kubeconfig) as connection:
-        throttle = Throttle(ThrottleSettings(), monotonic=time.monotonic)
-        cluster = Cluster(connection, throttle=throttle, instance="explain", may_write=lambda: False)
-        return await cluster.read_service(namespace, name)
-
-
-def _print(console: Console, body: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-    metadata, spec = body["metadata"], body.get("spec") or {}
-    if not status:
-        console.print(f"{metadata['name']}: the operator has not looked at it yet. Is it running?")
+def _decided(found: Answer, *, output: Output) -> None:
+    if output is Output.JSON:
+        body = as_json(found.reports, at=found.at, span=found.span, notes=found.notes)
+        for entry, report in zip(body["services"], found.reports, strict=True):
+            entry["plan"] = plan_json(report.plan)
+        typer.echo(json.dumps(body, indent=2, allow_nan=False))
         return
-    mode = (spec.get("tuning") or {}).get("mode", "Recommend")
-    effective = status.get("effective") or {}
-    console.print(
-        f"[bold]{metadata['namespace']}/{metadata['name']}[/bold]  mode {mode}, "
-        f"{status.get('readyReplicas', 0)} of {effective.get('replicas', '?')} replica(s) ready, runs "
-        f"{_knobs(effective)} ({'tuned' if effective.get('source') == 'Tuned' else 'as in the spec'})"
-    )
-    if diagnosis := status.get("diagnosis"):
-        console.print(_diagnosis(diagnosis))
-    _advice(console, status)
-    if history := status.get("history"):
-        console.print(_history(history))
-    for entry in status.get("failureMemory") or []:
-        console.print(
-            f"Remembered: {entry['candidate']} did not help ({entry.get('reason', '')}); "
-            f"not tried again before {entry.get('retryAfter', 'long')}"
-        )
-    for condition in status.get("conditions") or []:
-        if condition["type"] in ("MetricsAvailable", "Ready") and condition["status"] != "True":
-            console.print(f"[red]{condition['type']}={condition['status']}[/red]: {condition.get('message', '')}")
-        if condition["type"] in ("Paused", "Stalled", "CircuitOpen", "RollbackFailed", "OwnershipConflict"):
-            console.print(f"[yellow]{condition['type']}[/yellow]: {condition.get('message', '')}")
+    console = answers()
+    for report in found.reports:
+        console.print(panel(report, at=found.at, span=found.span))
+        print_plan(console, report.plan)
+    for note in found.notes:
+        console.print(Text(f"Note: {printable(note)}"))
 
 
-def _diagnosis(diagnosis: Mapping[str, Any]) -> Panel:
-    table = Table(box=None, pad_edge=False)
-    for column in ("evidence", "value", "limit", "over", ""):
-        table.add_column(column)
-    for fact in diagnosis.get("evidence") or []:
-        unit = fact.get("unit") or ""
-        table.add_row(
-            fact["name"],
-            _figure(fact.get("value"), unit),
-            _figure(fact.get("threshold"), unit) if fact.get("threshold") is not None else "",
-            fact.get("window") or "",
-            fact.get("note") or "",
-        )
-    title = (
-        f"{diagnosis['class']} (confidence {diagnosis.get('confidence', '?')}, since {_time(diagnosis.get('since'))})"
-    )
-    lines = Table.grid()
-    lines.add_row(diagnosis.get("message", ""))
-    for part in diagnosis.get("contributing") or []:
-        lines.add_row(f"also {part['class']}: {part.get('message', '')}")
-    lines.add_row("")
-    lines.add_row(table)
-    return Panel(lines, title=title, title_align="left")
-
-
-def _advice(console: Console, status: Mapping[str, Any]) -> None:
-    if change := status.get("activeChange"):
-        console.print(
-            f"Under way: {change['knob']} {change.get('fromValue', 'default')} -> {change['toValue']}, "
-            f"{change['state']} since {_time(change.get('stateSince'))}: {change.get('stateReason', '')}"
-        )
-    elif advice := status.get("recommendation"):
-        limit = f", limited by {advice['limitedBy']}" if advice.get("limitedBy") else ""
-        console.print(
-            f"Recommended: {advice['knob']} {advice.get('current', 'default')} -> {advice['recommended']}{limit} "
-            f"(id {advice['id']}, confidence {advice.get('confidence')}). {advice.get('reason', '')}"
-        )
-        for effect in advice.get("predicted") or []:
-            unit = effect.get("unit") or ""
-            console.print(
-                f"  {effect['name']}: {_figure(effect.get('current'), unit)} -> predicted "
-                f"{_figure(effect.get('predicted'), unit)}"
-            )
-    else:
-        console.print("Nothing to recommend.")
-
-
-def _history(history: list[Mapping[str, Any]]) -> Table:
-    table = Table(title="Changes, oldest first", title_justify="left")
-    for column in ("finished", "change", "outcome", "measured before -> after, or why"):
-        table.add_column(column)
-    for entry in history:
-        table.add_row(
-            _time(entry.get("finishedAt")),
-            f"{entry['knob']} {entry.get('fromValue', 'default')} -> {entry.get('toValue')}",
-            entry["outcome"],
-            entry.get("reason", ""),
-        )
-    return table
-
-
-def _knobs(effective: Mapping[str, Any]) -> str:
-    names = ("maxNumSeqs", "maxModelLen", "kvCacheDtype", "tensorParallelSize")
-    return (
-        " ".join(f"{name}={effective[name]}" for name in names if effective.get(name) is not None) or "engine defaults"
-    )
-
-
-def _figure(value: float | None, unit: str) -> str:
-    if value is None:
-        return "unknown"
-    if unit == "s" and value < 1:
-        return f"{value * 1000:.3g} ms"
-    if unit == "share":
-        return f"{value:.0%}"
-    return f"{value:.4g} {unit}".strip()
-
-
-def _time(text: str | None) -> str:
-    return "?" if text is None else f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S}Z"
+def _plot(path: Path, found: Answer) -> None:
+    if len(found.reports) != 1:
+        raise CommandError("--plot draws one service: name it")
+    report = found.reports[0]
+    plot_curve(path, report, case=Case(observation=report.observation, targets=report.targets, knobs=EngineKnobs()))

@@ -35,10 +35,12 @@ class Band:
     named: DiagnosisClass
 
 
-def require_plots() -> None:
+def require_plots(option: str = "--html") -> None:
     """Raise CommandError where the plots cannot be drawn; asked before anything is sampled for a minute."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise CommandError("--html draws with matplotlib, which is not installed: pip install 'vllm-autotuner[report]'")
+        raise CommandError(
+            f"{option} draws with matplotlib, which is not installed: pip install 'vllm-autotuner[report]'"
+        )
 
 
 def bands(levels: Sequence[Levels]) -> Sequence[Band]:

@@ -15,7 +15,9 @@ from typing import Annotated
 import typer
 
 from vllm_autotuner.api.durations import parse_duration
+from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.log_format import LogFormat, LogLevel, configure_logging
+from vllm_autotuner.cli.platform_options import CatalogueFile, load_catalogue
 
 EXAMPLES = """
 Examples:
@@ -63,6 +65,7 @@ def run(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Extra header, e.g. a tenant. Repeatable.", rich_help_panel=_PROMETHEUS),
     ] = None,
+    catalogue: CatalogueFile = None,
     interval: Annotated[str, typer.Option(metavar="DURATION", help="Between two looks at the fleet.")] = "15s",
     window: Annotated[str, typer.Option(metavar="DURATION", help="Over which rates are taken.")] = "30s",
     namespace: Annotated[
@@ -116,6 +119,7 @@ def run(
                 ca_file=prometheus_ca_file,
                 headers=_headers(prometheus_header or ()),
             ),
+            catalogue=load_catalogue(catalogue),
             interval=parse_duration(interval),
             window=parse_duration(window),
             namespaces=tuple(dict.fromkeys(namespace or ())),
@@ -125,7 +129,7 @@ def run(
             kubeconfig=kubeconfig,
             identity=new_identity(),
         )
-    except ValueError as error:
+    except (ValueError, CommandError) as error:
         raise typer.BadParameter(str(error)) from error
     try:
         asyncio.run(run_operator(settings))

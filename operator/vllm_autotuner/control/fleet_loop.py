@@ -191,6 +191,7 @@ class FleetLoop:
             pods=deployment.current_replicas if deployment is not None else 0,
             selector=pod_selector(service.metadata.name),
             refusal=self._memories.refusal(service),
+            catalogue=context.settings.catalogue,
         )
 
     async def _settle(

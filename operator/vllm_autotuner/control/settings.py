@@ -11,6 +11,7 @@ from typing import Final
 
 from vllm_autotuner.cluster.lease import LeaseSettings
 from vllm_autotuner.cluster.throttle import ThrottleSettings
+from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.prometheus import PrometheusAddress
 
 _SHORTEST_INTERVAL: Final = timedelta(seconds=1)
@@ -25,6 +26,9 @@ class OperatorSettings:
 
     sources: Mapping[str, PrometheusAddress] = field(default_factory=dict)
     """Further Prometheus servers by the name that `spec.prometheus.source` refers to. Services never name addresses."""
+
+    catalogue: Catalogue = field(default_factory=Catalogue)
+    """GPUs and models that the built-in tables lack. What is in neither is recommended only where it decides."""
 
     interval: timedelta = timedelta(seconds=15)
     """Between two ticks of the fleet loop. Shorter than the scrape interval sees nothing new; longer reacts later."""

@@ -1,0 +1,102 @@
+"""`explain`: the decision made again on a recording, and every wrong question in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from vllm_autotuner.cli.app import app
+
+RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "vllm-0.32" / "recordings"
+SEATS, FULL = RECORDINGS / "seats-saturation.om.gz", RECORDINGS / "kv-saturation.om.gz"
+
+
+def explained(*args: str) -> tuple[int, str, str]:
+    found = CliRunner().invoke(app, ["explain", *args])
+    return found.exit_code, found.stdout, found.stderr
+
+
+def test_every_candidate_with_its_effects_the_choice_and_the_rest() -> None:
+    code, text, _ = explained("--recording", str(SEATS), "--at", "+140s", "--engine-args", "--max-num-seqs 4")
+    assert code == 0
+    for part in (
+        "ConcurrencyCapped",
+        "Candidates, the best first",
+        "as it is",
+        "maxNumSeqs 4 -> 8",
+        "Chosen: maxNumSeqs",
+    ):
+        assert part in text
+    assert "Runner-up: replicas -> 2; lost because" in text
+
+
+def test_the_same_for_programs() -> None:
+    code, text, _ = explained(
+        "--recording", str(SEATS), "--at", "+140s", "--engine-args", "--max-num-seqs 4", "-o", "json"
+    )
+    plan = json.loads(text)["services"][0]["plan"]
+    assert code == 0
+    assert [(each["knob"], each["chosen"]) for each in plan["candidates"]] == [
+        ("maxNumSeqs", True),
+        ("replicas", False),
+    ]
+    assert plan["candidates"][0]["recommendOnly"] == "spec.tuning.maxNumSeqs sets no bounds"
+    assert plan["current"]["gpus"] == 1
+
+
+def test_a_gpu_makes_fp8_a_candidate(tmp_path: Path) -> None:
+    """The tiny model of the recording is in no table: its config.json comes from a catalogue."""
+    catalogue = tmp_path / "catalogue.yaml"
+    catalogue.write_text(
+        "models:\n  tiny: {num_hidden_layers: 2, hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2,"
+        " vocab_size: 1000, intermediate_size: 128}\n"
+    )
+    args = ("--recording", str(FULL), "--engine-args", "--max-num-seqs 64", "--gpu", "H100", "--at", "+140s")
+    code, text, _ = explained(*args, "--catalogue", str(catalogue), "-o", "json")
+    assert code == 0
+    plan = json.loads(text)["services"][0]["plan"]
+    assert "kvCacheDtype" in [each["knob"] for each in plan["candidates"]]
+    _, unknown, _ = explained(*args, "-o", "json")
+    assert any(
+        "no geometry is known for tiny" in why for why in json.loads(unknown)["services"][0]["plan"]["passedOver"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        pytest.param((), "no source was named", id="neither a name nor a source"),
+        pytest.param(("--recording", "no.om"), "no.om", id="no such recording"),
+        pytest.param(("chat", "--recording", str(SEATS)), "not both", id="a name and a recording"),
+        pytest.param(("chat", "--plot", "x.png"), "--plot needs metrics", id="a plot without metrics"),
+        pytest.param(("--recording", str(SEATS), "--plot", "x.txt"), ".png, .svg, .pdf", id="an unknown picture"),
+        pytest.param(("--recording", str(SEATS), "--plot", "/no/such/x.png"), "no folder", id="no such folder"),
+        pytest.param(("--recording", str(SEATS), "--gpu", "toaster"), "'toaster' is in no table", id="an unknown GPU"),
+        pytest.param(("--recording", str(SEATS), "--tpot", "fast"), "--tpot 'fast'", id="a bad objective"),
+        pytest.param(("--recording", str(SEATS), "--quantile", "2"), "--quantile '2'", id="a bad quantile"),
+        pytest.param(
+            ("--recording", str(SEATS), "--engine-args", "--max-num-seqs none"), "--max-num-seqs", id="a bad flag"
+        ),
+        pytest.param(("--recording", str(SEATS), "--catalogue", "no.yaml"), "cannot read no.yaml", id="no catalogue"),
+        pytest.param(("--recording", str(SEATS), "--at", "+9h"), "outside of the recording", id="a moment outside"),
+        pytest.param(("--recording", str(SEATS), "--plot", "curve.png"), "no step-time model", id="nothing to draw"),
+        pytest.param(("--nonsense",), "No such option", id="an unknown option"),
+    ],
+)
+def test_wrong_questions(args: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, error = explained(*args)
+    assert (code, says in error) == (1, True), error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("gpus: [", "is not YAML"), ("gpus: 3", "gpus: write a list"), ("gpus: [{label: X}]", "gpus[0].memoryGiB")],
+)
+def test_a_catalogue_that_cannot_be_used(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "catalogue.yaml"
+    path.write_text(text)
+    code, _, error = explained("--recording", str(SEATS), "--catalogue", str(path))
+    assert (code, says in error) == (1, True), error

@@ -1,0 +1,95 @@
+"""A recommendation as a patch: what it says is what status says, and the result is what the API takes."""
+
+from typing import Any
+
+import pytest
+import yaml
+from tests.workload.services import service
+from typer.testing import CliRunner
+
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.spec import VLLMServiceSpec
+from vllm_autotuner.cli.app import app
+from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.exporting import PatchFormat, export_text
+
+ADVICE = {
+    "id": "abcd1234", "knob": "maxNumSeqs", "current": "64", "recommended": "128",
+    "limitedBy": "TPOT knee", "reason": "All 64 seats are taken. Really.",
+}  # fmt: skip
+SCALED: dict[str, Any] = {"replicas": ..., "scaling": {"minReplicas": 1, "maxReplicas": 8}}
+
+
+def given(spec: dict[str, Any] | None = None, /, **advice: str) -> VLLMService:
+    return service(spec or {}, status={"recommendation": {**ADVICE, **advice}})
+
+
+@pytest.mark.parametrize(
+    ("advice", "spec", "patch"),
+    [
+        ({}, {}, {"engine": {"maxNumSeqs": 128}}),
+        ({"knob": "kvCacheDtype", "recommended": "fp8"}, {}, {"engine": {"kvCacheDtype": "fp8"}}),
+        ({"knob": "tensorParallelSize", "recommended": "4"}, {}, {"engine": {"tensorParallelSize": 4}}),
+        ({"knob": "maxModelLen", "recommended": "8192"}, {}, {"engine": {"maxModelLen": 8192}}),
+        ({"knob": "replicas", "recommended": "3"}, {}, {"replicas": 3}),
+        ({"knob": "replicas", "recommended": "3"}, SCALED, {"scaling": {"minReplicas": 3}}),
+    ],
+)
+def test_each_knob_goes_where_it_is_written(
+    advice: dict[str, str], spec: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    found = yaml.safe_load(export_text(given(spec, **advice), form=PatchFormat.STRATEGIC))
+    assert (found["kind"], found["spec"]) == ("VLLMService", patch)
+    assert set(patch) <= {each.alias or name for name, each in VLLMServiceSpec.model_fields.items()}
+
+
+def test_the_reason_stands_above_it() -> None:
+    text = export_text(given(), form=PatchFormat.STRATEGIC)
+    assert text.startswith("# maxNumSeqs 64 -> 128, limited by TPOT knee (recommendation abcd1234).\n# All 64 seats")
+    assert "# kubectl patch vllm" in text
+
+
+def test_a_kustomization_holds_the_same_patch() -> None:
+    found = yaml.safe_load(export_text(given(), form=PatchFormat.KUSTOMIZE))
+    [patch] = found["patches"]
+    assert patch["target"]["kind"] == "VLLMService"
+    assert yaml.safe_load(patch["patch"]) == yaml.safe_load(export_text(given(), form=PatchFormat.STRATEGIC))
+
+
+def test_helm_values_under_the_keys_of_the_users_chart() -> None:
+    found = yaml.safe_load(export_text(given(), form=PatchFormat.HELM, values_key="services.chat"))
+    assert found == {"services": {"chat": {"engine": {"maxNumSeqs": 128}}}}
+    assert yaml.safe_load(export_text(given(), form=PatchFormat.HELM)) == {"engine": {"maxNumSeqs": 128}}
+
+
+@pytest.mark.parametrize(
+    ("advice", "key", "says"),
+    [
+        ({"knob": "speed"}, "", "about speed, which this version does not know"),
+        ({"recommended": "many"}, "", "'many' is not a number"),
+        ({"recommended": "9" * 5000}, "", "is not a number"),
+        ({}, "a..b", "write names with dots between"),
+    ],
+)
+def test_an_edited_status_is_no_patch(advice: dict[str, str], key: str, says: str) -> None:
+    with pytest.raises(CommandError, match=says.replace(".", "[.]")):
+        export_text(given(None, **advice), form=PatchFormat.HELM, values_key=key)
+
+
+def test_without_a_recommendation_there_is_nothing_to_commit() -> None:
+    with pytest.raises(CommandError, match="has no recommendation"):
+        export_text(service({}), form=PatchFormat.STRATEGIC)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["chat", "--format", "toml"], 2, "toml"),
+        (["chat", "--values-key", "a"], 1, "--values-key belongs to --format helm"),
+        ([], 2, "Missing argument"),
+        (["chat", "--kubeconfig", "/no/such"], 1, "no usable kubeconfig"),
+    ],
+)
+def test_wrong_questions(args: list[str], code: int, says: str) -> None:
+    found = CliRunner().invoke(app, ["export", *args])
+    assert (found.exit_code, says in found.stderr) == (code, True), found.stderr
