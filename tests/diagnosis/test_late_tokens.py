@@ -67,6 +67,33 @@ QUEUE: dict[str, Any] = {"running": 8.0, "waiting": 25.0, "kv": 0.32, "generatio
             id="half of the time on prompts",
         ),
         pytest.param(
+            observation(
+                engine(**QUEUE, prompt_tokens=1_600.0, prefill_seconds=1.2 * SAMPLED),
+                ttft=latency(8.0),
+                tpot=latency(0.09),
+            ),
+            DiagnosisClass.PREFILL_BOUND,
+            id="eight prompt tokens for each output token: steps are long because of prompts, at any batch",
+        ),
+        pytest.param(
+            observation(
+                engine(**QUEUE, prompt_tokens=1_599.0, prefill_seconds=1.2 * SAMPLED),
+                ttft=latency(8.0),
+                tpot=latency(0.09),
+            ),
+            DiagnosisClass.PAST_TPOT_KNEE,
+            id="fewer prompt tokens: the batch makes the steps long",
+        ),
+        pytest.param(
+            observation(
+                engine(**QUEUE, prompt_tokens=9_000.0, prompt_tokens_computed=900.0, prefill_seconds=1.2 * SAMPLED),
+                ttft=latency(8.0),
+                tpot=latency(0.09),
+            ),
+            DiagnosisClass.PAST_TPOT_KNEE,
+            id="prompts that the cache holds take no time in a step",
+        ),
+        pytest.param(
             observation(engine(**QUEUE, prefill_seconds=0.49 * SAMPLED), ttft=latency(8.0)),
             DiagnosisClass.OVERLOADED,
             id="less than half of the time on prompts: this queue is for something else",

@@ -11,7 +11,7 @@ from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
 from vllm_autotuner.observation.distribution import Distribution
-from vllm_autotuner.observation.engine_window import Earlier
+from vllm_autotuner.observation.engine_window import Endings
 from vllm_autotuner.observation.observation import KVPool, Observation
 
 MODEL_LENGTH = KVPool(max_model_len=2048)
@@ -34,15 +34,16 @@ def ended(
     stop: float = 1.0,
     output: float = 1_900.0,
     prompt: float = 48.0,
-    earlier: Earlier | None = None,
+    earlier: Endings | None = None,
+    lately: Endings | None = None,
     pool: KVPool = MODEL_LENGTH,
     **rest: Any,
 ) -> Observation:
-    one = engine(finished_by={"length": length, "stop": stop}, earlier=earlier, pool=pool, **rest)
+    one = engine(finished_by={"length": length, "stop": stop}, earlier=earlier, lately=lately, pool=pool, **rest)
     return observation(one, recent_output_length=mean(output), recent_prompt_length=mean(prompt))
 
 
-STOPPED = Earlier(finished=1000.0, by_length=50.0, output_mean=100.0)
+STOPPED = Endings(finished=1000.0, by_length=50.0, output_mean=100.0)
 """A service whose requests used to stop by themselves."""
 
 
@@ -58,38 +59,53 @@ STOPPED = Earlier(finished=1000.0, by_length=50.0, output_mean=100.0)
         pytest.param(ended(length=18, stop=2), DiagnosisClass.RUNAWAY_OUTPUTS, id="nine of ten by length"),
         pytest.param(ended(length=17, stop=2), DiagnosisClass.HEALTHY, id="fewer than nine of ten by length"),
         pytest.param(ended(length=5, stop=0), DiagnosisClass.RUNAWAY_OUTPUTS, id="five requests"),
+        pytest.param(
+            ended(length=2, stop=0, lately=Endings(finished=6.0, by_length=6.0, output_mean=1_900.0)),
+            DiagnosisClass.RUNAWAY_OUTPUTS,
+            id="outputs so long that few end in a window: the minutes before it count, too",
+        ),
+        pytest.param(
+            ended(length=0, stop=0, lately=Endings(finished=4.0, by_length=4.0, output_mean=1_900.0)),
+            DiagnosisClass.HEALTHY,
+            id="four requests in all that time are somebody's experiment",
+        ),
+        pytest.param(
+            ended(length=1, stop=4, lately=Endings(finished=60.0, by_length=60.0, output_mean=1_900.0)),
+            DiagnosisClass.HEALTHY,
+            id="what ends now counts for more than what ended before",
+        ),
         pytest.param(ended(length=4, stop=0), DiagnosisClass.HEALTHY, id="four requests are somebody's experiment"),
         pytest.param(
             ended(output=200, earlier=STOPPED), DiagnosisClass.RUNAWAY_OUTPUTS, id="twice as long as they used to be"
         ),
         pytest.param(ended(output=199, earlier=STOPPED), DiagnosisClass.HEALTHY, id="less than twice as long"),
         pytest.param(
-            ended(output=900, earlier=Earlier(finished=1000.0, by_length=1000.0, output_mean=100.0)),
+            ended(output=900, earlier=Endings(finished=1000.0, by_length=1000.0, output_mean=100.0)),
             DiagnosisClass.HEALTHY,
             id="twice as long, but all of them always ended by length: another phase of a load generator",
         ),
         pytest.param(
-            ended(output=900, earlier=Earlier(finished=1000.0, by_length=500.0, output_mean=100.0)),
+            ended(output=900, earlier=Endings(finished=1000.0, by_length=500.0, output_mean=100.0)),
             DiagnosisClass.RUNAWAY_OUTPUTS,
             id="half of them used to stop",
         ),
         pytest.param(
-            ended(output=900, earlier=Earlier(finished=1000.0, by_length=501.0, output_mean=100.0)),
+            ended(output=900, earlier=Endings(finished=1000.0, by_length=501.0, output_mean=100.0)),
             DiagnosisClass.HEALTHY,
             id="fewer than half used to stop",
         ),
         pytest.param(
-            ended(output=900, earlier=Earlier(finished=4.0, by_length=0.0, output_mean=100.0)),
+            ended(output=900, earlier=Endings(finished=4.0, by_length=0.0, output_mean=100.0)),
             DiagnosisClass.HEALTHY,
             id="four requests are no history",
         ),
         pytest.param(
-            ended(output=900, earlier=Earlier(finished=5.0, by_length=0.0, output_mean=100.0)),
+            ended(output=900, earlier=Endings(finished=5.0, by_length=0.0, output_mean=100.0)),
             DiagnosisClass.RUNAWAY_OUTPUTS,
             id="five are one",
         ),
         pytest.param(
-            ended(output=900, earlier=Earlier(finished=1000.0, by_length=0.0, output_mean=None)),
+            ended(output=900, earlier=Endings(finished=1000.0, by_length=0.0, output_mean=None)),
             DiagnosisClass.HEALTHY,
             id="a history without lengths",
         ),

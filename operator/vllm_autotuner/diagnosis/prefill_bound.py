@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, Sustained, seats_taken_share, ttft_reading
+from vllm_autotuner.diagnosis.case import Case, Sustained, seats_taken_share, tpot_reading, ttft_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
@@ -13,7 +13,7 @@ from vllm_autotuner.diagnosis.pool import is_full
 from vllm_autotuner.observation.engine_window import EngineWindow
 from vllm_autotuner.observation.reading import Measured, number
 
-__all__ = ["BUSY", "PrefillBound", "is_prefilling", "prefill_share"]
+__all__ = ["BUSY", "PrefillBound", "is_prefilling", "prefill_share", "prompts_dominate"]
 
 BUSY: Final = Threshold(
     limit=0.5,
@@ -36,13 +36,34 @@ def is_prefilling(engine: EngineWindow) -> bool | None:
     return None if share is None else share >= BUSY.limit
 
 
+DOMINANT: Final = Threshold(
+    limit=8,
+    unit="prompt tokens computed per output token",
+    reason="computing these takes three quarters of what a sequence adds to a step, decoding one token the rest",
+    source="measured facts 1.1: slopes at 1,024/128 against 1,024/1,024 tokens, both tensor-parallel degrees",
+)
+
+
+def prompts_dominate(case: Case) -> bool:
+    """Whether steps are long because of the prompts in them, so that tokens come late without too many sequences."""
+    computed = [engine.prompt_tokens_computed for engine in case.engines]
+    # Without their source all prompt tokens count: an engine that old is rarely asked twice.
+    prompts = sum(
+        (engine.prompt_tokens or 0.0) if tokens is None else tokens
+        for engine, tokens in zip(case.engines, computed, strict=True)
+    )
+    generated = sum(engine.generation_tokens or 0.0 for engine in case.engines)
+    return generated > 0 and prompts >= DOMINANT.limit * generated
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillBound:
     """TTFT is over its objective, and what it consists of is prefill.
 
     Two shapes. Nothing waits, and prefill is most of TTFT (server-side, TTFT is queue and prefill). Or requests wait
     although the pool has room and seats are free, while the engine is busy with prompts all the time: then the queue
-    is for prefill. A queue beside an engine that prefills little is something else.
+    is for prefill. A queue beside an engine that prefills little is something else. Where tokens come too late as well,
+    the prompts must be what makes the steps long: else the batch does, and that is the nearer cause.
     """
 
     diagnosis: ClassVar = DiagnosisClass.PREFILL_BOUND
@@ -51,6 +72,7 @@ class PrefillBound:
         limit=0.5, unit="of TTFT", reason="then the prompt is the larger part of the wait", source="field guide F3, F5"
     )
     busy: Threshold = BUSY
+    dominant: Threshold = DOMINANT
     stay: Threshold = Threshold(
         limit=0.9, unit="of the objective", reason="leaves only when clearly inside again", source="our choice"
     )
@@ -65,6 +87,9 @@ class PrefillBound:
         if not isinstance(reading, Measured):
             return Fails()
         if reading.value <= target.seconds * (self.stay.limit if holding else 1.0) or few_block_many(case) is not None:
+            return Fails()
+        tpot = tpot_reading(case)
+        if isinstance(tpot, Measured) and tpot.value > case.targets.tpot.seconds and not prompts_dominate(case):
             return Fails()
         queueing = case.queueing(holding=holding, sustained=self.sustained)
         found = self._queued(queueing, case=case) if queueing else self._alone(case)

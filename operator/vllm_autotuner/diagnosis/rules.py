@@ -40,10 +40,10 @@ RULES: Final[tuple[Rule, ...]] = (
     PreemptionThrash(),  # before its milder form
     KVCacheSaturated(),  # before the seats: with a full pool more seats make it worse
     ConcurrencyCapped(),
+    PrefillBound(),  # before the knee: steps full of prompts are slow at any batch
     PastTPOTKnee(),
     DecodeBandwidthBound(),  # only where no smaller batch helps
     CommunicationBound(),
-    PrefillBound(),  # before the queue that nothing explains: this one waits for prompts to be computed
     HeadOfLineBlocking(),
     RunawayOutputs(),  # before every class that adds GPUs
     ContextOversized(),  # contributes only

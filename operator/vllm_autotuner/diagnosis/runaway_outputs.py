@@ -1,5 +1,6 @@
 """RunawayOutputs: requests end only at their token limit, far longer than they should be."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,7 +9,7 @@ from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
-from vllm_autotuner.observation.engine_window import BY_LENGTH
+from vllm_autotuner.observation.engine_window import BY_LENGTH, Endings
 from vllm_autotuner.observation.reading import number
 
 __all__ = ["RunawayOutputs"]
@@ -50,11 +51,13 @@ class RunawayOutputs:
 
     def judge(self, case: Case) -> Finding:
         """Hold when ends by length are the rule and lengths are out of hand."""
-        ended = self._ended(case)
-        output = number(case.observation.recent_output_length.mean)
-        if ended is None or output is None:
+        ended = self._in_window(case)
+        if ended is None or ended.finished < self.fewest.limit:
+            # Outputs of thousands of tokens take longer than a window: few of them end in any one.
+            ended = _together([engine.lately for engine in case.engines])
+        if ended is None or ended.output_mean is None:
             return Fails()
-        share, finished = ended
+        share, finished, output = ended.by_length / ended.finished, ended.finished, ended.output_mean
         limit = (self.stay if self.diagnosis in case.holding else self.by_length).limit
         if finished < self.fewest.limit or share < limit:
             return Fails()
@@ -68,7 +71,6 @@ class RunawayOutputs:
             f"{share:.0%} of requests end at their token limit with {output:.0f} output tokens on average ({how}): "
             "a stop token or a sensible max_tokens is missing."
         )
-        window = case.observation.window
         return Holds(
             message=message,
             evidence=(
@@ -77,10 +79,9 @@ class RunawayOutputs:
                     value=round(share, 3),
                     unit="share",
                     threshold=self.by_length.limit,
-                    window=window,
                     note=f"of {finished:.0f}",
                 ),
-                Evidence(name="output length, mean", value=round(output, 1), unit="tokens", window=window),
+                Evidence(name="output length, mean", value=round(output, 1), unit="tokens"),
                 Evidence(
                     name="output tokens that max-model-len leaves",
                     value=left,
@@ -97,13 +98,15 @@ class RunawayOutputs:
             confidence=Confidence.HIGH if fills else Confidence.MEDIUM,
         )
 
-    def _ended(self, case: Case) -> tuple[float, float] | None:
-        """The share that ended by length, and how many requests finished; None where the reason is not told."""
+    def _in_window(self, case: Case) -> Endings | None:
+        """What ended in the state window; None where nothing did, or the reason is not told."""
         reasons = [engine.finished_by for engine in case.engines if engine.finished_by]
         finished = sum(sum(counts.values()) for counts in reasons)
         if finished <= 0:
             return None
-        return sum(counts.get(BY_LENGTH, 0.0) for counts in reasons) / finished, finished
+        by_length = sum(counts.get(BY_LENGTH, 0.0) for counts in reasons)
+        output = number(case.observation.recent_output_length.mean)
+        return Endings(finished=finished, by_length=by_length, output_mean=output)
 
     def _left(self, case: Case) -> float | None:
         """Output tokens that max-model-len leaves beside a prompt of the present mean."""
@@ -114,10 +117,21 @@ class RunawayOutputs:
 
     def _before(self, case: Case) -> float | None:
         """Mean output tokens in the engines' lives before, where most requests stopped by themselves."""
-        known = [engine.earlier for engine in case.engines if engine.earlier is not None]
-        finished = sum(earlier.finished for earlier in known)
-        if finished < self.fewest.limit or sum(one.by_length for one in known) > self.before.limit * finished:
+        known = _together([engine.earlier for engine in case.engines])
+        if known is None or known.finished < self.fewest.limit or known.by_length > self.before.limit * known.finished:
             return None
-        means = [(one.output_mean, one.finished) for one in known if one.output_mean is not None]
-        weight = sum(requests for _, requests in means)
-        return sum(mean * requests for mean, requests in means) / weight if weight > 0 else None
+        return known.output_mean
+
+
+def _together(parts: Sequence[Endings | None]) -> Endings | None:
+    """Add up engines; None where none of them tells."""
+    known = [part for part in parts if part is not None and part.finished > 0]
+    if not known:
+        return None
+    means = [(one.output_mean, one.finished) for one in known if one.output_mean is not None]
+    weight = sum(finished for _, finished in means)
+    return Endings(
+        finished=sum(one.finished for one in known),
+        by_length=sum(one.by_length for one in known),
+        output_mean=sum(mean * finished for mean, finished in means) / weight if weight > 0 else None,
+    )

@@ -17,7 +17,7 @@ from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSn
 __all__ = [
     "BY_LENGTH",
     "STALE_AFTER_INTERVALS",
-    "Earlier",
+    "Endings",
     "EngineWindow",
     "KVPool",
     "Moment",
@@ -73,8 +73,8 @@ class StepPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
-    """What an engine had done before the fetched samples began: a counter's first value remembers all before it."""
+class Endings:
+    """How requests ended in some stretch of an engine's life."""
 
     finished: float
     """Requests."""
@@ -113,8 +113,10 @@ class EngineWindow:
     """Sum of the prefill times (s) of the requests that finished in the window."""
     started: float | None = None
     """Unix seconds at which its server's process began. None when not exported."""
-    earlier: Earlier | None = None
-    """None when its first samples say nothing."""
+    earlier: Endings | None = None
+    """Before the fetched samples began: a counter's first value remembers all before it. None when it says nothing."""
+    lately: Endings | None = None
+    """Over all fetched samples, which reach further back than the window: long requests end rarely."""
 
     @property
     def sampled(self) -> float:
@@ -168,10 +170,11 @@ def engine_window(key: EngineKey, series: EngineSeries, *, snapshot: FleetSnapsh
         else plain_increase(since(prefill, start=start, end=snapshot.at).values),
         started=series.started,
         earlier=_earlier(series),
+        lately=_lately(series),
     )
 
 
-def _earlier(series: EngineSeries) -> Earlier | None:
+def _earlier(series: EngineSeries) -> Endings | None:
     finished = {part: one.values[0] for part, one in series.counters.get(Meaning.FINISHED, {}).items() if one.values}
     if not finished:
         return None
@@ -179,7 +182,19 @@ def _earlier(series: EngineSeries) -> Earlier | None:
     mean = None
     if tokens is not None and requests is not None and requests.values[0] > 0:
         mean = tokens.values[0] / requests.values[0]
-    return Earlier(finished=sum(finished.values()), by_length=finished.get(BY_LENGTH, 0.0), output_mean=mean)
+    return Endings(finished=sum(finished.values()), by_length=finished.get(BY_LENGTH, 0.0), output_mean=mean)
+
+
+def _lately(series: EngineSeries) -> Endings | None:
+    grown = {part: plain_increase(one.values) for part, one in series.counters.get(Meaning.FINISHED, {}).items()}
+    finished = sum(growth for growth in grown.values() if growth is not None)
+    if not finished:
+        return None
+    tokens, requests = series.sums.get(Meaning.OUTPUT_LENGTH), series.counts.get(Meaning.OUTPUT_LENGTH)
+    summed = plain_increase(tokens.values) if tokens is not None else None
+    counted = plain_increase(requests.values) if requests is not None else None
+    mean = summed / counted if summed is not None and counted else None
+    return Endings(finished=finished, by_length=grown.get(BY_LENGTH) or 0.0, output_mean=mean)
 
 
 def _stalled_for(series: EngineSeries, *, at: float) -> float | None:
