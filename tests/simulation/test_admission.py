@@ -87,6 +87,19 @@ def test_the_highest_number_is_preempted_first_by_priority() -> None:
     assert (unimportant.preemptions, important.preemptions) == (1, 0)
 
 
+def test_who_waits_for_blocks_gets_them_in_the_step_after_somebody_less_important_was_preempted() -> None:
+    # 9 usable blocks: the two hold 4 each, one is free, and the third needs 2. At 64 tokens each wants a fifth.
+    pool = {"num_gpu_blocks": 10, "max_model_len": 144}
+    engine = SimulatedEngine(config(**pool, scheduling_policy=SchedulingPolicy.PRIORITY))
+    submit(engine, request(0.0, prompt=60, output=80, priority=0))
+    unimportant = submit(engine, request(0.0, prompt=60, output=80, priority=9))
+    third = submit(engine, request(0.03, prompt=30, output=5, priority=5))
+    engine.advance(100.0)
+    assert unimportant.preemptions == 1
+    assert third.first_scheduled is not None
+    assert third.first_scheduled - unimportant.last_token == pytest.approx(0.0101, abs=0.0001), "one step later"
+
+
 def test_without_chunks_a_prompt_waits_for_the_budget_of_all_of_it() -> None:
     law = step_law(StepTimes(base_ms=10, per_sequence_ms=0, per_ktoken_ms=0), tensor_parallel_size=1, kv_heads=8)
 
