@@ -310,8 +310,10 @@ class SimulatedEngine:
     def _admissible(self, sequence: Sequence, *, budget: int) -> bool:
         """Return whether it has a seat, blocks for all of it, and without chunked prefill budget for all of it."""
         to_compute = self._tokens_to_compute(sequence)
-        held_by_others = min(self._shareable(sequence), self._pool.shared)
-        if not self._has_seat or self._pool.blocks_for(to_compute) - held_by_others > self._pool.free:
+        needed = self._pool.blocks_for(to_compute)
+        if self._pool.shared:
+            needed -= min(self._shareable(sequence), self._pool.shared)
+        if not self._has_seat or needed > self._pool.free:
             return False
         if self.config.enable_chunked_prefill or to_compute <= budget:
             return True
@@ -339,11 +341,14 @@ class SimulatedEngine:
                 self.metrics.prefix_queries += sequence.request.prompt_tokens
                 self.metrics.prefix_hits += sequence.cached_tokens
         sequence.state = State.PREFILLING
-        of_itself, shared = self._own_blocks_left(sequence), self._shareable(sequence)
+        of_itself, shared = self._own_blocks_left(sequence), 0
+        if sequence.request.shared_tokens:
+            shared = self._shareable(sequence)
         sequence.computed = max(sequence.cached_tokens, (shared + of_itself) * self.config.block_size)
         if sequence.preemptions:
             self.metrics.recomputed_tokens += self._tokens_to_compute(sequence) - sequence.computed
-        self._pool.take_again(of_itself)
+        if of_itself:
+            self._pool.take_again(of_itself)
         if shared:
             self._pool.share(shared)
             sequence.shared_blocks = shared
@@ -410,16 +415,17 @@ class SimulatedEngine:
             # A step that only computed a part of a prompt has no output, so vLLM has no statistics of it.
             if tokens:
                 self.metrics.iteration_tokens.note(prompt_tokens + tokens)
-        self._set_gauges(begun=run.end_of(run.steps - 1))
+        self._set_gauges(begun=run.start if run.steps == 1 else run.end_of(run.steps - 1))
 
     def _set_gauges(self, *, begun: float) -> None:
         """Set the gauges at the end of a step that began at `begun`: who came since then, its scheduler never saw."""
-        while self._unseen and self._unseen[0] < begun:
-            self._unseen.popleft()
+        unseen = self._unseen
+        while unseen and unseen[0] < begun:
+            unseen.popleft()
         metrics = self.metrics
         metrics.running = len(self._running)
         metrics.deferred = deferred = len(self._waiting.deferred)
-        metrics.waiting = len(self._waiting.capacity) - len(self._unseen) + deferred
+        metrics.waiting = len(self._waiting.capacity) - len(unseen) + deferred
         metrics.kv_usage = self._pool.usage
 
     def _emit_first_token(self, sequence: Sequence, *, at: float, outcomes: list[Outcome]) -> int:

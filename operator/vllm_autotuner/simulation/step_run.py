@@ -35,11 +35,11 @@ class StepRun:
     @property
     def end(self) -> float:
         """When the last step ends."""
-        return self.end_of(self.steps)
+        return self.start + self.first if self.steps == 1 else self.end_of(self.steps)
 
     def ended_by(self, until: float) -> int:
         """Return how many steps end at `until` or before: at least `done`, at most `steps`."""
-        if until >= self.end_of(self.steps):
+        if until >= self.end:
             return self.steps
         if until < self.end_of(self.done + 1):
             return self.done
