@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from benchmarks.closedloop.comparing import figures_of, plotted, tabled
+from benchmarks.closedloop.comparing import figures_of, plotted, summarised, summary_of, tabled
 from benchmarks.closedloop.hardware import hardware_of
 from benchmarks.closedloop.scenarios import SCENARIOS
 from benchmarks.closedloop.trial import PolicyName, Task, Trial, run
@@ -37,8 +37,8 @@ def main(
     seed: Annotated[int, typer.Option(help="Of everything random: cases, requests, engines.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Under an hour of load each and a coarse oracle.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
-    output: Annotated[Path, typer.Option(help="Folder for the JSON and the pictures.")] = RESULTS,
-    plots: Annotated[bool, typer.Option(help="Draw goodput over time.")] = True,
+    save: Annotated[bool, typer.Option("--save", help="Write the figures to benchmarks/results.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write figures and pictures of goodput over time here.")] = None,
 ) -> None:
     """Run policies through scenarios and compare them."""
     console = Console()
@@ -69,14 +69,16 @@ def main(
         played = {each: trials[name][each] for each in policies}
         report[name] = figures_of(drawn, played)
         console.print(tabled(drawn, played))
-        if plots:
+        if output is not None:
             try:
                 plotted(drawn, played, folder=output)
             except ImportError:
                 console.print("no pictures: install the extra `report` (matplotlib)")
-                plots = False
-    path = write_result("closed_loop", {"quick": quick, "seed": seed, "scenarios": report}, folder=output)
-    console.print(f"figures: {path}")
+    summary = summary_of(report)
+    console.print(summarised(summary))
+    figures = {"quick": quick, "seed": seed, "summary": summary, "scenarios": report}
+    for folder in [*([RESULTS] if save else []), *([output] if output is not None else [])]:
+        console.print(f"figures: {write_result('closed_loop', figures, folder=folder)}")
 
 
 def _known(given: list[str] | None, *, of: Iterable[str], what: str) -> list[str]:

@@ -13,10 +13,17 @@ from rich.table import Table
 from benchmarks.closedloop.scenario import Scenario
 from benchmarks.closedloop.trial import PolicyName, Trial
 
-__all__ = ["figures_of", "plotted", "tabled"]
+__all__ = ["figures_of", "plotted", "summarised", "summary_of", "tabled"]
 
 LEVEL: Final = 0.01
 """Goodput within 1 % counts as level; then GPU-hours decide, again by more than 1 %. As the oracle's own choice."""
+
+SETTLED_SHARE: Final = 0.95
+"""Of the oracle's goodput in the second half: what the product is to reach once it had time to learn."""
+MORE_GPUS: Final = 1.10
+"""Times the oracle's GPUs in the second half that it may take for it."""
+MOST_RESTARTS: Final = 3
+"""Rollouts for one scenario."""
 
 Played = Mapping[PolicyName, Trial]
 
@@ -60,6 +67,51 @@ def versus(ours: Trial, other: Trial) -> str:
         if abs(mine - theirs) > LEVEL * max(mine, theirs):
             return "wins" if (mine > theirs) == more else "loses"
     return "level"
+
+
+def summary_of(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Who beats whom over all scenarios, and how far the product is from the best fixed setting."""
+    against: dict[str, dict[str, list[str]]] = {}
+    for name, figures in report.items():
+        for rival, verdict in figures["autotuner_against"].items():
+            against.setdefault(rival, {"wins": [], "level": [], "loses": []})[verdict].append(name)
+    ours = {name: one["policies"]["autotuner"] for name, one in report.items() if "autotuner" in one["policies"]}
+    shares = {name: one["settled_share_of_oracle"] for name, one in ours.items() if "settled_share_of_oracle" in one}
+    gpus = {name: one["settled_gpu_share_of_oracle"] for name, one in ours.items() if name in shares}
+    return {
+        "scenarios": len(report),
+        "autotuner_against": against,
+        "attained_on_average": _means(report, "attainment"),
+        "gpu_hours_in_all": _sums(report, "gpu_hours"),
+        "below_95_pct_of_the_oracle": [n for n, share in shares.items() if share is None or share < SETTLED_SHARE],
+        "over_110_pct_of_its_gpus": [n for n, share in gpus.items() if share is None or share > MORE_GPUS],
+        "over_three_restarts": [name for name, one in ours.items() if one["restarts"] > MOST_RESTARTS],
+        "changes_kept": sum(one["changes_kept"] for one in ours.values()),
+        "changes_rolled_back": sum(one["changes_rolled_back"] for one in ours.values()),
+    }
+
+
+def _means(report: Mapping[str, Any], name: str) -> dict[str, float]:
+    return {policy: value / len(report) for policy, value in _sums(report, name).items()}
+
+
+def _sums(report: Mapping[str, Any], name: str) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for figures in report.values():
+        for policy, found in figures["policies"].items():
+            sums[policy] = sums.get(policy, 0.0) + found[name]
+    return sums
+
+
+def summarised(summary: Mapping[str, Any]) -> Table:
+    """The summary as a table, the product against each rival."""
+    table = Table(title=f"autotuner against, over {summary['scenarios']} scenario(s)", title_justify="left")
+    for column in ("rival", "wins", "level", "loses", "in"):
+        table.add_column(column, justify="left" if column in ("rival", "in") else "right")
+    for rival, found in summary["autotuner_against"].items():
+        counts = (str(len(found[verdict])) for verdict in ("wins", "level", "loses"))
+        table.add_row(rival, *counts, ", ".join(found["loses"]))
+    return table
 
 
 def tabled(scenario: Scenario, played: Played) -> Table:

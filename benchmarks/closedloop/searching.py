@@ -21,7 +21,7 @@ __all__ = ["Found", "Swept", "best_fixed", "grid", "most_in_flight", "sweep"]
 
 TIE: Final = 0.01
 """Settings within 1 % of the best goodput are equally good, and the one with the fewest GPU-hours wins."""
-TRIAL_SECONDS: Final = 600.0
+TRIAL_SECONDS: Final = 300.0
 """Of load for each trial of the sweep: auto_tune.sh runs 100 to 1,000 prompts (peers 1.12)."""
 REFINEMENTS: Final = 2
 """Rounds in which the sweep also tries the values half way to its neighbours: 8 to 12 trials in all (peers: 10-18)."""

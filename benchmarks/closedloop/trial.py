@@ -69,7 +69,8 @@ class Trial:
 
     def figures(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self.score), **self.notes, "real_seconds": round(self.seconds, 1)}
+        told = {name: value for name, value in asdict(self.score).items() if name != "per_minute"}
+        return {**told, **self.notes, "real_seconds": round(self.seconds, 1)}
 
 
 def run(task: Task) -> Trial:
