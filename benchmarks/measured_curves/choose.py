@@ -93,7 +93,7 @@ def held_by_pool(set_up: SetUp, curve: Curve) -> float | None:
         gpu_memory_utilization=curve.utilization or DEFAULT_UTILIZATION,
         max_num_seqs=seats,
     )
-    forecast = first_pool(wanted, shape=set_up.shape, gpu=set_up.gpu, bytes_per_weight=1 if curve.fp8_weights else 2)
+    forecast = first_pool(wanted, shape=set_up.shape, gpu=set_up.gpu, bytes_per_weight=curve.bytes_per_weight)
     if isinstance(forecast, UnknownPool):
         return None
     return seats_held(
@@ -188,4 +188,4 @@ def _goodput_between(grid: Sequence[tuple[float, Point]], curve: Curve, batch: f
 
 def _tokens(curve: Curve, point: Point) -> float:
     """Return output tokens per second: as measured, else what the batch gives at this TPOT."""
-    return point.throughput if point.throughput is not None else point.x / point.tpot
+    return point.throughput if point.throughput is not None else batch_of(curve, point) / point.tpot

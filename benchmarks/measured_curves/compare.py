@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from benchmarks.measured_curves.groups import DEFAULT_UTILIZATION, SetUp, first_sign, fit_without
 from benchmarks.measured_curves.play import Lengths, Played, play_closed, play_open
 from benchmarks.measured_curves.profile_fit import Family, profile_of
-from benchmarks.measured_curves.read import Curve, Point
+from benchmarks.measured_curves.read import Curve, CurveError, Point
 from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.performance.saturation import LoadPoint, first_saturation_sign
 from vllm_autotuner.performance.structured_law import StructuredLaw
-from vllm_autotuner.simulation.configuration import EngineConfig, Profile, configure
+from vllm_autotuner.simulation.configuration import EngineConfig, Profile, StartupRefused, configure
 from vllm_autotuner.simulation.step_time import StepLaw
 
 __all__ = ["ComparedCurve", "ComparedPoint", "compare"]
@@ -124,13 +124,17 @@ def _config(curve: Curve, point: Point, profile: Profile) -> EngineConfig:
         max_num_batched_tokens=curve.batched_tokens,
         enable_prefix_caching=False,
     )
-    return configure(flags, profile=replace(profile, model_max_len=max(longest, profile.model_max_len)))
+    try:
+        return configure(flags, profile=replace(profile, model_max_len=max(longest, profile.model_max_len)))
+    except StartupRefused as error:
+        raise CurveError(f"{curve.file}, line {point.line}: no engine starts like this: {error}") from None
 
 
 def _play(config: EngineConfig, curve: Curve, point: Point, *, saturated: bool, seed: int) -> Played:
     lengths = Lengths(prompt=point.prompt_tokens, output=point.output_tokens, shortest=curve.shortest)
-    if curve.load.closed or saturated:
+    if curve.load.closed or (saturated and not curve.load.is_rate):
         # Past capacity an open loop has no steady state; the measured one was held by as many clients.
         return play_closed(config, clients=max(1, round(point.x)), lengths=lengths, seed=seed)
-    rate = (point.throughput or 0.0) / point.output_tokens
+    mean_output = point.output_tokens * curve.mean_share
+    rate = point.x if curve.load.is_rate else (point.throughput or 0.0) / mean_output
     return play_open(config, rate=rate, lengths=lengths, seed=seed)

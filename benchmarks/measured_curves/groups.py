@@ -63,7 +63,7 @@ class SetUp:
             self.shape,
             self.gpu,
             tensor_parallel_size=self.first.tensor_parallel_size,
-            fp8_weights=self.first.fp8_weights,
+            bytes_per_weight=self.first.bytes_per_weight,
         )
 
     @property
@@ -73,7 +73,7 @@ class SetUp:
             self.shape,
             self.gpu,
             tensor_parallel_size=self.first.tensor_parallel_size,
-            fp8_weights=self.first.fp8_weights,
+            bytes_per_weight=self.first.bytes_per_weight,
         )
 
 
@@ -109,8 +109,10 @@ def _contradicts(group: Sequence[Curve]) -> bool:
 
 def first_sign(curve: Curve) -> SaturationSign | None:
     """Return the first sign of saturation on a measured curve."""
-    points = [LoadPoint(load=point.x, tpot=point.tpot, ttft=point.ttft) for point in curve.points]
-    if curve.seats is not None and not curve.load.closed:
+    points = [
+        LoadPoint(load=point.x, tpot=point.tpot, ttft=point.ttft, throughput=point.throughput) for point in curve.points
+    ]
+    if curve.seats is not None and not curve.load.closed and not curve.load.is_rate:
         over = next((index for index, point in enumerate(curve.points) if point.x > curve.seats), len(points))
         sign = first_saturation_sign(points[: over + 1])
         if sign is None and over < len(points):
@@ -131,7 +133,10 @@ def batch_of(curve: Curve, point: Point) -> float:
     In an open loop it follows from the output rate: so many tokens per second, each of which took one step of its
     sequence. Never less than one: whatever the mean over time, a token is made in the company of its own sequence.
     """
-    return max(1.0, point.x if curve.load.closed else (point.throughput or 0.0) * point.tpot)
+    if curve.load.closed:
+        return max(1.0, point.x)
+    rate = point.x * point.output_tokens * curve.mean_share if point.throughput is None else point.throughput
+    return max(1.0, rate * point.tpot)
 
 
 def sample_at(curve: Curve, point: Point) -> StepSample:

@@ -9,7 +9,6 @@ Started all at once, clients of one length would stay in step for ever, which no
 generator drew lengths, it is played as it ran: all clients at once, ten requests each.
 """
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ class Lengths:
         if self.shortest < 1:
             prompt *= generator.uniform(self.shortest, 1)
             output *= generator.uniform(self.shortest, 1)
-        return max(1, round(prompt)), max(1, round(output))
+        return max(1, round(prompt)), max(2, round(output))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ def play_closed(config: EngineConfig, *, clients: int, lengths: Lengths, seed: i
     if lengths.shortest < 1:
         return _play_in_step(config, clients=clients, lengths=lengths, seed=seed)
     engine = SimulatedEngine(config, seed=seed)
-    prompt, output = max(1, round(lengths.prompt)), max(1, round(lengths.output))
+    prompt, output = max(1, round(lengths.prompt)), max(2, round(lengths.output))
     client_of: dict[int, int] = {}
     for client in range(clients):
         done = output * client // clients
@@ -70,7 +69,7 @@ def play_closed(config: EngineConfig, *, clients: int, lengths: Lengths, seed: i
         client_of[engine.submit(request).identity] = client
     finished, unfinished = [0] * clients, clients
     counted: list[Outcome] = []
-    while unfinished and (due := engine.next_step_end) is not None:
+    while unfinished and (due := engine.next_change) is not None:
         for outcome in engine.advance(due):
             client = client_of.pop(outcome.sequence.identity)
             finished[client] += 1
@@ -93,7 +92,7 @@ def _play_in_step(config: EngineConfig, *, clients: int, lengths: Lengths, seed:
     for _ in range(clients):
         send(0.0)
     counted: list[Outcome] = []
-    while (due := engine.next_step_end) is not None:
+    while (due := engine.next_change) is not None:
         for outcome in engine.advance(due):
             counted.append(outcome)
             if waiting:
@@ -110,7 +109,7 @@ def play_open(config: EngineConfig, *, rate: float, lengths: Lengths, seed: int)
         prompt, output = lengths.draw(generator)
         outcomes.extend(engine.advance(at))
         engine.submit(Request(arrival=at, prompt_tokens=prompt, max_tokens=output))
-    while (due := engine.next_step_end) is not None:
+    while (due := engine.next_change) is not None:
         outcomes.extend(engine.advance(due))
     first = at / 5
     return _played(
@@ -119,9 +118,8 @@ def play_open(config: EngineConfig, *, rate: float, lengths: Lengths, seed: int)
 
 
 def _played(outcomes: Sequence[Outcome], *, preemptions: int) -> Played:
-    long = [outcome for outcome in outcomes if outcome.output_tokens > 1]
     return Played(
-        tpot=sum(outcome.tpot for outcome in long) / len(long) if long else math.nan,
+        tpot=sum(outcome.tpot for outcome in outcomes) / len(outcomes),
         ttft=sum(outcome.ttft for outcome in outcomes) / len(outcomes),
         preemptions=preemptions,
         requests=len(outcomes),

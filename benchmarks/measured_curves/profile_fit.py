@@ -12,12 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.measured_curves.groups import SetUp, first_sign, fit_set_up, fit_without, sample_at, usable_points
+from benchmarks.measured_curves.groups import SetUp, fit_set_up, fit_without, sample_at, usable_points
+from benchmarks.measured_curves.pool_fit import weight_bytes, with_pool
 from vllm_autotuner.engine.geometry import Geometry
-from vllm_autotuner.performance.kv_capacity import FIXED_GIB, SEAT_BYTES_PER_VOCABULARY
 from vllm_autotuner.performance.step_time import NoFit
 from vllm_autotuner.performance.structured_law import StructuredLaw
-from vllm_autotuner.simulation.configuration import DEFAULT_GPU_MEMORY_UTILIZATION, GpuMemory, Profile
+from vllm_autotuner.simulation.configuration import Profile
 from vllm_autotuner.simulation.profiles import ProfileDocument
 from vllm_autotuner.simulation.step_time import StepTimes
 
@@ -71,26 +71,10 @@ def families(set_ups: Sequence[SetUp]) -> tuple[Family, ...]:
 def profile_of(family: Family) -> ProfileDocument:
     """Return the profile that gives back each law of the family at its tensor parallel size."""
     set_up = family.first
-    shape, gpu = set_up.shape, set_up.gpu
-    small = gpu is not None and gpu.memory_gib < LARGE_GPU_GIB
-    if isinstance(shape, Geometry):
-        profile = Profile(
-            step=_step_times(family, kv_heads=shape.kv_heads),
-            memory=_memory(set_up, shape),
-            attention_heads=shape.attention_heads,
-            kv_heads=shape.kv_heads,
-            model_max_len=shape.max_positions or Profile().model_max_len,
-            kv_bytes_per_token=shape.kv_bytes_per_token(bytes_per_value=2),
-        )
-    else:
-        heads = Profile().attention_heads * max(family.laws)
-        profile = Profile(step=_step_times(family, kv_heads=Profile().kv_heads), attention_heads=heads)
-    if small:
+    profile = _with_model(family)
+    if set_up.gpu is not None and set_up.gpu.memory_gib < LARGE_GPU_GIB:
         profile = replace(profile, max_num_seqs=256, max_num_batched_tokens=2048)
-    source = "memory of the GPU less weights, seats and fixed parts"
-    if profile.memory is None:
-        seen, source = _seen_pool(family)
-        profile = replace(profile, gpu_blocks=_blocks_at_one(profile, tokens=seen, size=min(family.laws)))
+    profile, source = with_pool(profile, {size: each for size, (each, _) in family.laws.items()})
     return ProfileDocument(
         name=_name(set_up),
         model=set_up.first.model,
@@ -103,6 +87,22 @@ def profile_of(family: Family) -> ProfileDocument:
             "pool": source,
             "laws": {str(size): _told(*family.laws[size]) for size in sorted(family.laws)},
         },
+    )
+
+
+def _with_model(family: Family) -> Profile:
+    """Return the step times with the model's heads; a made-up number of heads when its geometry is unknown."""
+    shape, default = family.first.shape, Profile()
+    if not isinstance(shape, Geometry):
+        # Any tensor parallel size that was measured must divide the heads.
+        heads = default.attention_heads * math.lcm(*family.laws)
+        return Profile(step=_step_times(family, kv_heads=default.kv_heads), attention_heads=heads)
+    return Profile(
+        step=_step_times(family, kv_heads=shape.kv_heads),
+        attention_heads=shape.attention_heads,
+        kv_heads=shape.kv_heads,
+        model_max_len=shape.max_positions or default.model_max_len,
+        kv_bytes_per_token=shape.kv_bytes_per_token(bytes_per_value=2),
     )
 
 
@@ -141,52 +141,8 @@ def _step_times(family: Family, *, kv_heads: int) -> StepTimes:
 
 def _weights_ms(set_up: SetUp) -> float | None:
     """Return how long reading all weights takes a single GPU, where geometry and GPU are known."""
-    weights = _weight_bytes(set_up)
+    weights = weight_bytes(set_up)
     return None if weights is None or set_up.gpu is None else weights / set_up.gpu.bandwidth * 1e3
-
-
-def _weight_bytes(set_up: SetUp) -> float | None:
-    shape = set_up.shape
-    if not isinstance(shape, Geometry):
-        return None
-    return shape.weight_bytes(bytes_per_weight=1 if set_up.first.fp8_weights else 2)
-
-
-def _memory(set_up: SetUp, shape: Geometry) -> GpuMemory | None:
-    weights = _weight_bytes(set_up)
-    if weights is None or set_up.gpu is None:
-        return None
-    return GpuMemory(
-        total_gib=set_up.gpu.memory_gib,
-        weights_gib=_short(weights / 2**30),
-        fixed_gib=FIXED_GIB,
-        per_seat_mib=_short(SEAT_BYTES_PER_VOCABULARY * shape.vocabulary / 2**20),
-    )
-
-
-def _seen_pool(family: Family) -> tuple[float, str]:
-    """Return the tokens that the pool seems to hold at the smallest size, and how that is known."""
-    held, full = 0.0, math.inf
-    for curve in family.first.curves:
-        live = [point.x * curve.mean_share * (point.prompt_tokens + point.output_tokens / 2) for point in curve.points]
-        held = max([held, *live[: len(usable_points(curve))]])
-        sign = first_sign(curve)
-        if sign is not None and curve.load.closed and curve.seats is None:
-            full = min(full, live[sign.index])
-    if math.isinf(full):
-        return 2 * held, "unknown geometry: twice the largest use that was measured without a queue"
-    return math.sqrt(
-        min(held, full) * full
-    ), "unknown geometry: between the last point without a queue and the first with"
-
-
-def _blocks_at_one(profile: Profile, *, tokens: float, size: int) -> int:
-    """Return the blocks at tensor parallel size 1 that give `tokens` at `size`."""
-    thousand = replace(profile, gpu_blocks=1000).blocks(
-        tensor_parallel_size=size, kv_cache_dtype="auto", gpu_memory_utilization=DEFAULT_GPU_MEMORY_UTILIZATION,
-        max_num_seqs=profile.max_num_seqs,
-    )  # fmt: skip
-    return max(2, round(tokens / profile.block_size * 1000 / thousand))
 
 
 def _name(set_up: SetUp) -> str:

@@ -36,6 +36,8 @@ class Load:
     """So many clients, each with one request under way; False: arrivals that do not wait, x is the mean in system."""
     is_max_num_seqs: bool
     """Each point is another server with as many seats as clients."""
+    is_rate: bool = False
+    """x is the arrivals per second of an open loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +88,11 @@ class Curve:
         return (1 + self.shortest) / 2
 
     @property
-    def fp8_weights(self) -> bool:
-        """Whether weights are stored in 8 bit."""
-        return bool(re.search(r"fp8|int8|w8a8", self.weights.lower()))
+    def bytes_per_weight(self) -> float:
+        """How weights are stored, as far as the file tells; 16 bit where it does not."""
+        if re.search(r"int4|w4|awq|gptq|fp4|4bit", self.weights.lower()):
+            return 0.5
+        return 1.0 if re.search(r"fp8|int8|w8|8bit", self.weights.lower()) else 2.0
 
     @property
     def fp8_kv(self) -> bool:
@@ -167,6 +171,8 @@ def _point(path: Path, line: int, row: Mapping[str, str]) -> Point:
             raise CurveError(f"{path}, line {line}: {name} is empty")
     if positive("tp") % 1:
         raise CurveError(f"{path}, line {line}: tp is {row['tp']}, not a whole number")
+    if positive("osl") < 2:
+        raise CurveError(f"{path}, line {line}: osl is {row['osl']}, and there is no TPOT below 2 tokens")
     ttft = optional("ttft_ms")
     return Point(
         x=positive(X),
@@ -188,6 +194,7 @@ def _curve(path: Path, members: list[tuple[Point, Mapping[str, str]]]) -> Curve:
     kind = (row.get("x_kind") or "").lower()
     notes = row.get("notes") or ""
     in_system = "in_system" in kind or "in system" in kind
+    is_rate = not in_system and re.search(r"rate|rps|qps|req/s", kind) is not None
     is_seats = "max_num_seqs" in kind
     if in_system and any(point.throughput is None for point in points):
         line = next(point.line for point in points if point.throughput is None)
@@ -204,7 +211,7 @@ def _curve(path: Path, members: list[tuple[Point, Mapping[str, str]]]) -> Curve:
         version=(row.get("vllm_version") or "").strip(),
         weights=(row.get("weight_dtype") or "").strip(),
         source=(row.get("source_url") or "").strip(),
-        load=Load(closed=not in_system, is_max_num_seqs=is_seats),
+        load=Load(closed=not in_system and not is_rate, is_max_num_seqs=is_seats, is_rate=is_rate),
         shortest=1.0 if shortest is None else shortest / 100,
         seats=None if seats is None else int(seats),
         batched_tokens=None if batched is None else int(batched),

@@ -26,13 +26,28 @@ def test_what_the_notes_say_is_heard(tmp_path: Path) -> None:
     notes = "max_num_seqs=48; real lengths 60-100% of nominal; util 0.85; mnbt 4096"
     (curve,) = read(tmp_path, row(notes=notes, weight_dtype="FP8", kv_dtype="fp8_e4m3", x_kind="max_num_seqs"))
     assert (curve.seats, curve.shortest, curve.utilization, curve.batched_tokens) == (48, 0.6, 0.85, 4096)
-    assert (curve.fp8_weights, curve.fp8_kv, curve.load.is_max_num_seqs) == (True, True, True)
+    assert (curve.bytes_per_weight, curve.fp8_kv, curve.load.is_max_num_seqs) == (1, True, True)
     assert sample_at(curve, curve.points[0]).held_tokens == 8 * 0.8 * (600 + 200 / 2)
 
 
 def test_in_an_open_loop_the_batch_follows_from_the_output_rate(tmp_path: Path) -> None:
     (curve,) = read(tmp_path, row(x_kind="mean_in_system(littles_law)", throughput_tok_s=500, tpot_ms_mean_or_p50=20))
     assert batch_of(curve, curve.points[0]) == pytest.approx(10)
+
+
+@pytest.mark.parametrize("kind", ["request_rate", "offered_rps (open loop)", "arrival rate, req/s"])
+def test_a_rate_is_an_open_loop_of_so_many_a_second(kind: str, tmp_path: Path) -> None:
+    (curve,) = read(tmp_path, row(x_kind=kind, concurrency_or_max_num_seqs=5, tpot_ms_mean_or_p50=20, osl=300))
+    assert (curve.load.closed, curve.load.is_rate) == (False, True)
+    assert batch_of(curve, curve.points[0]) == pytest.approx(5 * 300 * 0.020)
+
+
+@pytest.mark.parametrize(
+    ("weights", "size"), [("bf16", 2), ("", 2), ("fp8", 1), ("W8A8", 1), ("awq", 0.5), ("int4", 0.5), ("nvfp4", 0.5)]
+)
+def test_weights_are_as_large_as_their_type(weights: str, size: float, tmp_path: Path) -> None:
+    (curve,) = read(tmp_path, row(weight_dtype=weights))
+    assert curve.bytes_per_weight == size
 
 
 def test_a_request_on_its_own_is_a_batch_of_one(tmp_path: Path) -> None:
@@ -62,6 +77,7 @@ def test_a_byte_order_mark_and_blank_lines_are_no_matter(tmp_path: Path) -> None
         pytest.param({"ttft_ms": "inf"}, "line 3: ttft_ms is inf", id="infinite"),
         pytest.param({"concurrency_or_max_num_seqs": 0}, "line 3: concurrency_or_max_num_seqs is 0", id="no load"),
         pytest.param({"osl": 0}, "line 3: osl is 0", id="no output"),
+        pytest.param({"osl": 1}, "line 3: osl is 1, and there is no TPOT below 2 tokens", id="one token"),
         pytest.param({"tp": 1.5}, "line 3: tp is 1.5, not a whole number", id="half a GPU"),
         pytest.param({"model": " "}, "line 3: model is empty", id="no model"),
         pytest.param({"x_kind": "mean_in_system"}, "throughput_tok_s is needed", id="open loop without a rate"),

@@ -104,15 +104,15 @@ def test_a_profile_gives_each_law_back_at_its_tensor_parallel_size(tmp_path: Pat
 
 
 def test_a_profile_of_a_known_model_carries_its_memory(tmp_path: Path) -> None:
-    (family,) = families(
-        set_ups(read_curves(folder_of(tmp_path, {2: PLANTED}, model="Qwen/Qwen2.5-14B-Instruct", gpu="A10G")))
-    )
+    folder_of(tmp_path, {2: PLANTED}, model="Qwen/Qwen2.5-14B-Instruct", gpu="A10G", weight_dtype="fp8")
+    (family,) = families(set_ups(read_curves(tmp_path)))
     document = profile_of(family)
     profile = document.profile
     assert document.name == "qwen2.5-14b-a10g"
     assert profile.memory is not None
     assert profile.memory.total_gib == 22
-    assert profile.memory.weights_gib == pytest.approx(14.77e9 * 2 / 2**30, rel=0.01)
+    # 13.2B inner weights in 8 bit, 1.56B of the vocabulary in 16 bit.
+    assert profile.memory.weights_gib == pytest.approx((13.21e9 + 2 * 1.557e9) / 2**30, rel=0.01)
     assert (profile.attention_heads, profile.kv_heads, profile.max_num_seqs) == (40, 8, 256)
     assert profile.kv_bytes_per_token == 196_608
     path = tmp_path / "qwen2.5-14b-a10g.json"
@@ -129,6 +129,18 @@ def test_an_unknown_pool_comes_from_where_the_curves_saturate(tmp_path: Path) ->
     # 8 sequences of 2,950 live tokens fit, 16 do not.
     assert 8 * 2950 < tokens < 16 * 2950
     assert "unknown geometry" in document.provenance["pool"]
+
+
+def test_a_computed_pool_that_could_not_hold_what_ran_is_dropped(tmp_path: Path) -> None:
+    # 14.8B weights of 16 bit and no word of any other type: they do not fit a GPU of 22 GiB, and yet it ran.
+    folder_of(tmp_path, {1: PLANTED}, model="Qwen/Qwen2.5-14B-Instruct", gpu="A10G")
+    (family,) = families(set_ups(read_curves(tmp_path)))
+    document = profile_of(family)
+    assert document.profile.memory is None
+    assert document.provenance["pool"].startswith("a computed pool of 0 tokens at TP 1 cannot hold what ran at 32")
+    # The most that ran without a queue: 32 sequences of 2,950 live tokens; nothing saturated, so twice that.
+    tokens = document.profile.gpu_blocks * document.profile.block_size
+    assert tokens == pytest.approx(2 * 32 * 2950, rel=0.05)
 
 
 def test_prompts_faster_than_the_gpu_can_compute_are_no_profile(tmp_path: Path) -> None:

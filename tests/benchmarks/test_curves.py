@@ -14,6 +14,7 @@ from benchmarks.measured_curves.command import main
 from benchmarks.measured_curves.kv_rows import read_kv_rows
 from benchmarks.measured_curves.read import CurveError
 from benchmarks.measured_curves.study import report_of, study, without_measurements
+from vllm_autotuner.performance.step_sample import steady_sample
 
 ROOT = Path(__file__).parents[2]
 MIXES = ((300, 120), (1800, 120), (1800, 400))
@@ -56,6 +57,22 @@ def test_full_seats_saturate_where_they_were_measured(tmp_path: Path) -> None:
     (found,) = report(tmp_path)["curves"]
     assert found["saturation_measured_at"] == 16
     assert found["saturation_played_at"] == 16
+
+
+def test_a_rate_on_the_x_axis_is_played_as_arrivals(tmp_path: Path) -> None:
+    planted = Planted()
+    rows = []
+    for rate in (0.5, 1.0, 2.0, 4.0):
+        # The batch that holds itself: so many arrivals, each as long as its tokens take.
+        batch = 1.0
+        for _ in range(50):
+            tpot = planted.at(steady_sample(batch=batch, prompt_tokens=300, output_tokens=120))
+            batch = rate * 120 * tpot
+        rows.append(row(x_kind="request_rate", concurrency_or_max_num_seqs=rate, isl=300, osl=120, ttft_ms="",
+                        tpot_ms_mean_or_p50=tpot * 1e3))  # fmt: skip
+    write(tmp_path, "rate.csv", rows)
+    (found,) = report(tmp_path)["curves"]
+    assert found["tpot_worst_abs_pct_error"] < 5
 
 
 def test_one_curve_alone_has_no_unseen_mix(tmp_path: Path) -> None:

@@ -56,5 +56,20 @@ def test_a_figure_just_past_its_limit_is_missed_and_shows_it(tmp_path: Path) -> 
     assert "**missed**" in rendered(tmp_path)
 
 
-def test_the_document_is_what_the_results_say(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report.main(["--check"]) == 0, capsys.readouterr().err
+def test_the_results_of_the_repository_are_all_told() -> None:
+    text = rendered()
+    for path in report.RESULTS.glob("*.json"):
+        assert json.loads(path.read_text())["provenance"]["command"] in text
+
+
+def test_check_tells_a_document_that_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = tmp_path / "benchmarks.md"
+    monkeypatch.setattr(report, "DOCUMENT", document)
+    assert report.main(["--check"]) == 1
+    assert "python benchmarks/report.py" in capsys.readouterr().err
+    assert report.main([]) == 0
+    assert report.main(["--check"]) == 0
+    document.write_text(document.read_text() + "one more line\n")
+    assert report.main(["--check"]) == 1

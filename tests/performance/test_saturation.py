@@ -15,7 +15,11 @@ Row = tuple[float, float, float | None]
         pytest.param([(64, 50, 9000)], None, id="one point"),
         pytest.param([(8, 20, 150), (16, 25, 200), (32, 35, 300), (64, 55, 500)], None, id="TTFT grows slower"),
         pytest.param([(8, 20, 150), (16, 25, 200), (32, 35, 2300), (64, 36, 9000)], 2, id="TTFT jumps"),
-        pytest.param([(8, 20, 150), (16, 25, 310)], 1, id="TTFT grows a little faster than the load"),
+        pytest.param([(8, 20, 150), (16, 25, 310)], None, id="TTFT grows a little faster than the load: noise"),
+        pytest.param([(8, 20, 150), (16, 25, 310), (32, 35, 640)], None, id="and again: still noise"),
+        pytest.param([(8, 20, 150), (16, 25, 310), (32, 35, 2000)], 1, id="a little faster, and then much"),
+        pytest.param([(8, 20, 150), (16, 25, 350)], 1, id="TTFT grows clearly faster than the load"),
+        pytest.param([(1, 20, 9), (2, 20.6, 9), (4, 20.61, 9), (8, 22, 9)], None, id="flat after next to nothing"),
         pytest.param([(60, 20, 150), (61, 20.1, 160)], None, id="a small step says nothing, however steep"),
         pytest.param([(8, 20, None), (16, 25, None), (32, 35, None), (64, 35.5, None)], 3, id="without TTFT: flat"),
         pytest.param([(8, 20, None), (16, 25, None), (32, 45, None), (64, 56, None)], None, id="a kink is no end"),
@@ -29,6 +33,16 @@ def test_the_first_sign(rows: list[Row], index: int | None) -> None:
     ]
     sign = first_saturation_sign(points)
     assert (None if sign is None else sign.index) == index
+
+
+def test_throughput_that_falls_under_more_load_is_a_sign() -> None:
+    # F4: the tokens per second of its sweep, with its p50 TPOT; preemption from 256 on.
+    rows = ((8, 6.2, 1280), (32, 8.4, 3780), (64, 13.7, 4650), (128, 24.9, 5120), (256, 52.3, 4890), (512, 159.8, 3200))
+    points = [LoadPoint(load=load, tpot=tpot / 1e3, throughput=tokens) for load, tpot, tokens in rows]
+    sign = first_saturation_sign(points)
+    assert sign is not None
+    assert (points[sign.index].load, sign.why) == (256, "throughput falls to 4890 tokens/s while the load grows to 256")
+    assert first_saturation_sign(points[:4]) is None
 
 
 def test_it_says_what_gave_it_away() -> None:

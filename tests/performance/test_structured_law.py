@@ -169,11 +169,11 @@ def test_physics_of_a_known_model_on_a_known_gpu() -> None:
 def test_eight_bit_weights_are_read_and_computed_in_half_the_time() -> None:
     gpu = gpu_named("H200")
     shape = KNOWN["llama-3.1-70b"]
-    assert fastest_prefill(shape, gpu, tensor_parallel_size=1, fp8_weights=True) == pytest.approx(
+    assert fastest_prefill(shape, gpu, tensor_parallel_size=1, bytes_per_weight=1) == pytest.approx(
         70.55e9 / 989e12, 1e-3
     )
     full = physics_priors(shape, gpu, tensor_parallel_size=1)
-    half = physics_priors(shape, gpu, tensor_parallel_size=1, fp8_weights=True)
+    half = physics_priors(shape, gpu, tensor_parallel_size=1, bytes_per_weight=1)
     assert full.base is not None
     assert half.base is not None
     # 67.7 GiB at 4.8 TB/s and 80 layers.

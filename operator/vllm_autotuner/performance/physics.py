@@ -63,7 +63,7 @@ class LawPriors:
 
 
 def physics_priors(
-    shape: ModelShape, gpu: Gpu | None, *, tensor_parallel_size: int, fp8_weights: bool = False
+    shape: ModelShape, gpu: Gpu | None, *, tensor_parallel_size: int, bytes_per_weight: float = 2
 ) -> LawPriors:
     """Return the priors for a model on a GPU; weak ones when either is unknown.
 
@@ -76,8 +76,8 @@ def physics_priors(
     read = kv_bytes_per_token_per_gpu(shape, tensor_parallel_size=tensor_parallel_size)
     held = read / (BANDWIDTH_SHARE * gpu.bandwidth)
     base = prefill = None
-    fastest = fastest_prefill(shape, gpu, tensor_parallel_size=tensor_parallel_size, fp8_weights=fp8_weights)
-    weights = shape.weight_bytes(bytes_per_weight=1 if fp8_weights else 2)
+    fastest = fastest_prefill(shape, gpu, tensor_parallel_size=tensor_parallel_size, bytes_per_weight=bytes_per_weight)
+    weights = shape.weight_bytes(bytes_per_weight=bytes_per_weight)
     if weights is not None and fastest is not None:
         step = weights / tensor_parallel_size / gpu.bandwidth + PER_LAYER * shape.layers
         base = Prior(step, step * BASE_SPREAD)
@@ -92,12 +92,13 @@ def physics_priors(
 
 
 def fastest_prefill(
-    shape: ModelShape, gpu: Gpu | None, *, tensor_parallel_size: int, fp8_weights: bool = False
+    shape: ModelShape, gpu: Gpu | None, *, tensor_parallel_size: int, bytes_per_weight: float = 2
 ) -> float | None:
     """Return the seconds per prompt token that no engine beats: 2 operations per weight at the GPU's peak.
 
-    A fit below it is wrong, or part of the prompts came from a prefix cache. 8-bit arithmetic is twice as fast.
+    A fit below it is wrong, or part of the prompts came from a prefix cache. 8-bit arithmetic is twice as fast;
+    4-bit weights are computed in 16 bit.
     """
     if not isinstance(shape, Geometry) or shape.parameters is None or gpu is None:
         return None
-    return 2 * shape.parameters / (tensor_parallel_size * gpu.flops * (2 if fp8_weights else 1))
+    return 2 * shape.parameters / (tensor_parallel_size * gpu.flops * (2 if bytes_per_weight == 1 else 1))
