@@ -2,8 +2,8 @@
 
 Apart from the comparison of latencies, because a model may be right on average and wrong where it decides.
 What the chooser sees: the points below the first sign of saturation, and what the KV pool is computed to hold where
-geometry and GPU are known. Nothing above. The choice is the product's own (`performance.knee`), at most twice the
-largest batch seen, as in production.
+geometry and GPU are known. Nothing above. The choice is the product's own (`performance.knee`). Where nothing is
+known of the pool it goes no further than one step of production.
 Must not: count a configuration past its objective as anything but zero.
 
 Goodput of a point: its output tokens per second when its TPOT is inside the objective, else 0.
@@ -35,7 +35,8 @@ __all__ = ["REPEATABILITY", "SHARES", "Choice", "choices", "choices_after", "hel
 SHARES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
 """Of the way from the curve's lowest TPOT to its highest."""
 LARGEST_STEP: Final = 2
-"""Times the largest batch seen: what one change may do in production (`planning.limits`)."""
+"""Times the largest batch seen: what one change may do in production (`planning.limits`), where the next bottleneck is
+not known."""
 STEPS: Final = 500
 """Batches that are tried between the first and the last measured one."""
 REPEATABILITY: Final = 0.01
@@ -79,7 +80,9 @@ def choices_after(curve: Curve, points: int, *, law: StructuredLaw | None, held:
         return ()
     reach = LARGEST_STEP * batch_of(curve, visible[-1])
     within = tuple(point for point in curve.points if batch_of(curve, point) <= reach * (1 + 1e-9))
-    return choices(replace(curve, points=within), law=law, held=held, seen=visible)
+    return choices(
+        replace(curve, points=within), law=law, held=reach if held is None else min(held, reach), seen=visible
+    )
 
 
 def held_by_pool(set_up: SetUp, curve: Curve) -> float | None:
@@ -153,7 +156,9 @@ def _choice(
     held: float | None,
     objective: float | None,
 ) -> Choice:
-    ceiling = min(LARGEST_STEP * batch_of(curve, visible[-1]), math.inf if held is None else held)
+    # What ran without a queue was held, whatever the arithmetic says.
+    ran = batch_of(curve, visible[-1])
+    ceiling = LARGEST_STEP * ran if held is None else max(held, ran)
     if objective is None:
         chosen = largest_batch_worthwhile(model, ceiling=ceiling)
     else:

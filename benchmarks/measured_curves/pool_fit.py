@@ -7,6 +7,7 @@ Must not: keep a computed pool that could not have held what was measured.
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from benchmarks.measured_curves.groups import DEFAULT_UTILIZATION, SetUp, batch_of, first_sign, usable_points
 from benchmarks.measured_curves.read import Curve, Point
@@ -15,6 +16,10 @@ from vllm_autotuner.performance.kv_capacity import FIXED_GIB, SEAT_BYTES_PER_VOC
 from vllm_autotuner.simulation.configuration import GpuMemory, Profile
 
 __all__ = ["weight_bytes", "with_pool"]
+
+LARGEST_EXCESS: Final = 2
+"""Computed pool over the mean tokens at which a curve saturates. In step, sequences fill a pool at half their length:
+less than this is no contradiction (1.2 on measured curves)."""
 
 
 def with_pool(profile: Profile, set_ups: Mapping[int, SetUp]) -> tuple[Profile, str]:
@@ -54,20 +59,32 @@ def _memory(set_up: SetUp) -> GpuMemory | None:
 
 
 def _refuted(profile: Profile, set_ups: Mapping[int, SetUp]) -> str | None:
-    """Return why the computed pool is wrong: it could not hold what ran without a queue, or one whole request."""
+    """Return why the computed pool is wrong: too small for what ran without a queue, or far too large to fill."""
     for size, set_up in set_ups.items():
         for curve in set_up.curves:
             point = (usable_points(curve) or curve.points)[-1]
-            blocks = profile.blocks(
+            tokens = profile.block_size * profile.blocks(
                 tensor_parallel_size=size,
                 kv_cache_dtype="fp8" if curve.fp8_kv else "auto",
                 gpu_memory_utilization=curve.utilization or DEFAULT_UTILIZATION,
                 max_num_seqs=curve.seats or (round(point.x) if curve.load.is_max_num_seqs else profile.max_num_seqs),
             )
-            tokens = blocks * profile.block_size
             if tokens < max(_live_tokens(curve, point), point.prompt_tokens + point.output_tokens):
                 return f"a computed pool of {tokens:,} tokens at TP {size} cannot hold what ran at {point.x:g}"
+            full = _full_tokens(curve)
+            if full is not None and tokens > LARGEST_EXCESS * full:
+                return (
+                    f"a computed pool of {tokens:,} tokens at TP {size} is not filled by the {full:,.0f} that filled it"
+                )
     return None
+
+
+def _full_tokens(curve: Curve) -> float | None:
+    """Return the tokens at the first sign of saturation, where it cannot be for seats."""
+    sign = first_sign(curve)
+    if sign is None or not curve.load.closed or curve.seats is not None:
+        return None
+    return _live_tokens(curve, curve.points[sign.index])
 
 
 def _live_tokens(curve: Curve, point: Point) -> float:
@@ -82,9 +99,7 @@ def _seen_pool(set_up: SetUp) -> tuple[float, str]:
         live = [_live_tokens(curve, point) for point in curve.points]
         longest = max(point.prompt_tokens + point.output_tokens for point in curve.points)
         held = max([held, longest, *live[: len(usable_points(curve))]])
-        sign = first_sign(curve)
-        if sign is not None and curve.load.closed and curve.seats is None:
-            full = min(full, live[sign.index])
+        full = min(full, _full_tokens(curve) or math.inf)
     if math.isinf(full) or full <= held:
         return 2 * held, "twice the largest use that was measured without a queue"
     return math.sqrt(held * full), "between the last point without a queue and the first with one"

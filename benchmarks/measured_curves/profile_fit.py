@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.measured_curves.groups import SetUp, fit_set_up, fit_without, sample_at, usable_points
 from benchmarks.measured_curves.pool_fit import weight_bytes, with_pool
@@ -111,17 +112,8 @@ def _step_times(family: Family, *, kv_heads: int) -> StepTimes:
     default = StepTimes()
     sizes = np.array(sorted(family.laws), dtype=float)
     laws = [family.laws[size][1] for size in sorted(family.laws)]
-    # a(TP) = split / TP + rest + all-reduce per doubling.
     base = np.array([law.base for law in laws]) * 1e3 - default.all_reduce_ms * np.log2(sizes)
-    if len(laws) > 1:
-        split, rest = np.linalg.lstsq(np.stack([1 / sizes, np.ones(len(sizes))], axis=1), base, rcond=None)[0]
-    else:
-        split = _weights_ms(family.first)
-        if split is None:
-            share = default.weight_share
-            split = base[0] * share / (share / sizes[0] + 1 - share)
-        rest = base[0] - split / sizes[0]
-    split, rest = max(0.0, float(split)), max(0.0, float(rest))
+    split, rest = _split_and_rest(np.maximum(base, 1e-3), sizes, _weights_ms(family.first))
     prefill = np.array([law.per_prefill_token for law in laws]) * 1e3
     scaling = default.prefill_scaling
     if len(laws) > 1 and prefill.min() > 0:
@@ -137,6 +129,27 @@ def _step_times(family: Family, *, kv_heads: int) -> StepTimes:
         all_reduce_ms=default.all_reduce_ms,
         prefill_scaling=_short(scaling),
     )
+
+
+def _split_and_rest(
+    base: NDArray[np.float64], sizes: NDArray[np.float64], weights_ms: float | None
+) -> tuple[float, float]:
+    """Return the part of the base that tensor parallelism splits and the part that it does not: split / TP + rest.
+
+    Neither is negative. From one size only the sum is known: the time to read the weights then is the split part, as
+    far as the base reaches; without it, the default share.
+    """
+    if len(sizes) == 1:
+        share = StepTimes().weight_share
+        split = base[0] * share / (share / sizes[0] + 1 - share) if weights_ms is None else weights_ms
+        split = min(split, base[0] * sizes[0])
+        return float(split), float(base[0] - split / sizes[0])
+    split, rest = np.linalg.lstsq(np.stack([1 / sizes, np.ones(len(sizes))], axis=1), base, rcond=None)[0]
+    if split < 0:
+        return 0.0, float(np.mean(base))
+    if rest < 0:
+        return float(np.mean(base * sizes)), 0.0
+    return float(split), float(rest)
 
 
 def _weights_ms(set_up: SetUp) -> float | None:

@@ -42,6 +42,12 @@ def test_no_choice_goes_further_than_one_step(tmp_path: Path) -> None:
     assert max(choice.chosen for choice in found) <= 32
 
 
+def test_a_computed_pool_bounds_the_choice_but_not_below_what_ran(tmp_path: Path) -> None:
+    measured = one(tmp_path, curve(PLANTED, MIX))
+    assert max(choice.chosen for choice in choices(measured, law=None, held=5)) == 32
+    assert max(choice.chosen for choice in choices(measured, law=None, held=45)) == 45
+
+
 def test_past_the_objective_there_is_no_goodput(tmp_path: Path) -> None:
     # The line of 2, 4, 8 foresees 26 ms at 16; 60 came, and nobody had seen it.
     rows = [row(concurrency_or_max_num_seqs=load, tpot_ms_mean_or_p50=tpot, ttft_ms=100 * load**0.3)

@@ -103,6 +103,27 @@ def test_a_profile_gives_each_law_back_at_its_tensor_parallel_size(tmp_path: Pat
             assert seconds == pytest.approx(planted.at(sample), rel=0.05)
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("base", [0.002, 0.05], ids=["faster than its weights can be read", "slower"])
+def test_one_size_is_given_back_whatever_the_weights_say(size: int, base: float, tmp_path: Path) -> None:
+    planted = Planted(base=base)
+    folder_of(tmp_path, {size: planted}, model="Qwen/Qwen2.5-7B-Instruct", gpu="NVIDIA-L40S")
+    (family,) = families(set_ups(read_curves(tmp_path)))
+    law = step_law(profile_of(family).profile.step, tensor_parallel_size=size, kv_heads=4)
+    assert law.base == pytest.approx(planted.base, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "bases", [(0.02, 0.03), (0.02, 0.005)], ids=["slower with more GPUs", "more than twice as fast"]
+)
+def test_two_sizes_that_no_split_explains_are_met_half_way(bases: tuple[float, float], tmp_path: Path) -> None:
+    folder_of(tmp_path, {1: Planted(base=bases[0]), 2: Planted(base=bases[1])})
+    (family,) = families(set_ups(read_curves(tmp_path)))
+    for size, base in zip((1, 2), bases, strict=True):
+        law = step_law(profile_of(family).profile.step, tensor_parallel_size=size, kv_heads=8)
+        assert base / 2 < law.base < base * 2
+
+
 def test_a_profile_of_a_known_model_carries_its_memory(tmp_path: Path) -> None:
     folder_of(tmp_path, {2: PLANTED}, model="Qwen/Qwen2.5-14B-Instruct", gpu="A10G", weight_dtype="fp8")
     (family,) = families(set_ups(read_curves(tmp_path)))
