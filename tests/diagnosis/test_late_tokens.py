@@ -67,6 +67,18 @@ QUEUE: dict[str, Any] = {"running": 8.0, "waiting": 25.0, "kv": 0.32, "generatio
             id="half of the time on prompts",
         ),
         pytest.param(
+            observation(engine(**(QUEUE | {"generation_tokens": 0.0}), finished=0.0), ttft=latency(8.0)),
+            DiagnosisClass.PREFILL_BOUND,
+            id="before the first request finishes, prompt tokens without output tokens tell",
+        ),
+        pytest.param(
+            observation(
+                engine(**(QUEUE | {"generation_tokens": 0.0}), prompt_tokens=0.0, finished=0.0), ttft=latency(8.0)
+            ),
+            DiagnosisClass.OVERLOADED,
+            id="nothing computed yet tells nothing",
+        ),
+        pytest.param(
             observation(
                 engine(**QUEUE, prompt_tokens=1_600.0, prefill_seconds=1.2 * SAMPLED),
                 ttft=latency(8.0),
@@ -359,11 +371,16 @@ HUGE = lengths(200, 16_000)
 
 
 def giants(
-    *, ttft: Distribution | None = None, prompts: Distribution = HUGE, outputs: Distribution = SHORT
+    *,
+    ttft: Distribution | None = None,
+    tpot: Distribution | None = None,
+    prompts: Distribution = HUGE,
+    outputs: Distribution = SHORT,
 ) -> Observation:
     return observation(
         engine(running=8, kv=0.3),
         ttft=ttft or waits(0.2, 8.0),
+        tpot=tpot,
         prompt_length=prompts,
         output_length=outputs,
         prefill_time=latency(0.1),
@@ -376,6 +393,14 @@ def giants(
         pytest.param(giants(), DiagnosisClass.HEAD_OF_LINE_BLOCKING, id="a few huge prompts"),
         pytest.param(
             giants(prompts=SHORT, outputs=HUGE), DiagnosisClass.HEAD_OF_LINE_BLOCKING, id="a few huge outputs"
+        ),
+        pytest.param(
+            giants(tpot=waits(0.03, 0.2)),
+            DiagnosisClass.HEAD_OF_LINE_BLOCKING,
+            id="a huge prompt makes tokens late for those beside it",
+        ),
+        pytest.param(
+            giants(tpot=waits(0.06, 0.2)), DiagnosisClass.PAST_TPOT_KNEE, id="tokens that are late for most: the batch"
         ),
         pytest.param(giants(prompts=SHORT), DiagnosisClass.UNCLEAR, id="late, and nobody is huge"),
         pytest.param(giants(ttft=waits(0.2, 1.9)), DiagnosisClass.HEALTHY, id="inside the objective"),

@@ -33,6 +33,16 @@ HALF = [0, 1] * 7 + [1]
             id="requests wait and none runs: a scheduler that does not admit",
         ),
         pytest.param(
+            observation(engine(running=39, waiting=0, stalled_for=30, finished=0)),
+            DiagnosisClass.UNCLEAR,
+            id="half a minute without a token is no hang yet, and not healthy either",
+        ),
+        pytest.param(
+            observation(engine(running=39, waiting=0, stalled_for=29, finished=0)),
+            DiagnosisClass.HEALTHY,
+            id="a pause shorter than the window is a pause",
+        ),
+        pytest.param(
             observation(engine(pod="chat-0"), engine(pod="chat-1", running=9, waiting=60, stalled_for=200)),
             DiagnosisClass.WEDGED,
             id="one of two engines hangs",

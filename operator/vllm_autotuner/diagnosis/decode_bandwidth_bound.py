@@ -9,7 +9,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.communication_bound import no_faster_than_fewer_gpus
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
-from vllm_autotuner.diagnosis.prefill_bound import is_prefilling
+from vllm_autotuner.diagnosis.prefill_bound import is_prefilling, prompts_dominate
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.step_time import StepTime, fit_step_time
 
@@ -35,7 +35,8 @@ class DecodeBandwidthBound:
             return Fails()
         if reading.value <= target.seconds * (self.stay.limit if self.diagnosis in case.holding else 1.0):
             return Fails()
-        if no_faster_than_fewer_gpus(case) is not None or any(is_prefilling(engine) for engine in case.engines):
+        prefilling = any(is_prefilling(engine) for engine in case.engines) or prompts_dominate(case.engines)
+        if no_faster_than_fewer_gpus(case) is not None or prefilling:
             # Steps that carry prompts are long, whatever the memory does.
             return Fails()
         batch = mean_batch(case)

@@ -69,7 +69,11 @@ def _spread(seen: Distribution) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOfLineBlocking:
-    """TTFT is late at its quantile, most requests are fine, and lengths have a tail as extreme as TTFT's."""
+    """TTFT is late at its quantile, most requests are fine, and lengths have a tail as extreme as TTFT's.
+
+    Tokens may be late at their quantile as well: a huge prompt stands in the step of everybody who decodes. Where they
+    are late for most requests, the batch is the nearer cause.
+    """
 
     diagnosis: ClassVar = DiagnosisClass.HEAD_OF_LINE_BLOCKING
     lengths: Threshold = LENGTHS
@@ -79,7 +83,8 @@ class HeadOfLineBlocking:
     def judge(self, case: Case) -> Finding:
         """Hold when both tails are extreme."""
         tail = few_block_many(case)
-        if tail is None:
+        tpot = number(case.observation.tpot.quantile(0.5))
+        if tail is None or (tpot is not None and tpot > case.targets.tpot.seconds):
             return Fails()
         message = (
             f"Most requests are fine; the slowest 1 % wait {tail.ttft:.0f} times as long as the median one, and the "

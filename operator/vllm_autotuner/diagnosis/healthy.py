@@ -33,6 +33,10 @@ class Healthy:
         if building := case.queueing(holding=True, sustained=self.sustained):
             share = max(waiting_share(engine) for engine in building)
             return Unknown(f"a queue comes or goes: requests wait in {share:.0%} of scrapes, lasting is 80 %")
+        window = case.observation.window
+        if still := [engine for engine in case.engines if _stands_still(engine, window=window)]:
+            seconds = max(engine.stalled_for or 0.0 for engine in still)
+            return Unknown(f"requests run, but no token was counted for {seconds:.0f} s")
         usage = max((kv_mean(engine) or 0.0 for engine in case.engines), default=0.0)
         if usage >= self.kv.limit:
             return Unknown(f"nothing waits, yet the KV cache is used to {usage:.0%} on average")
@@ -45,7 +49,6 @@ class Healthy:
             message = "A queue has just drained; TTFT still shows it. Nothing waits any more."
         if all(evidence.value is None for evidence in (case.ttft_evidence(), case.tpot_evidence())):
             message = "Nothing waits for long, the KV cache has room; latencies are not measured."
-        window = case.observation.window
         return Holds(
             message=message,
             evidence=(
@@ -62,6 +65,12 @@ class Healthy:
             ("TPOT", tpot_reading(case), case.targets.tpot.seconds),
         )
         return [name for name, reading, limit in readings if isinstance(reading, Measured) and reading.value > limit]
+
+
+def _stands_still(engine: EngineWindow, *, window: float) -> bool:
+    """Whether it had work in every scrape and computed nothing all the while: it may hang, or chew on a huge prompt."""
+    working = all(moment.running > 0 for moment in engine.moments)
+    return working and engine.stalled_for is not None and engine.stalled_for >= window
 
 
 def _queue_is_gone(engines: tuple[EngineWindow, ...]) -> bool:

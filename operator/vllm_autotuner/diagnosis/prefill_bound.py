@@ -1,5 +1,6 @@
 """PrefillBound: first tokens are late because prompts take long to compute, not because a pool or a cap is full."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -44,16 +45,20 @@ DOMINANT: Final = Threshold(
 )
 
 
-def prompts_dominate(case: Case) -> bool:
+def prompts_dominate(engines: Sequence[EngineWindow]) -> bool:
     """Whether steps are long because of the prompts in them, so that tokens come late without too many sequences."""
-    computed = [engine.prompt_tokens_computed for engine in case.engines]
     # Without their source all prompt tokens count: an engine that old is rarely asked twice.
     prompts = sum(
-        (engine.prompt_tokens or 0.0) if tokens is None else tokens
-        for engine, tokens in zip(case.engines, computed, strict=True)
+        (engine.prompt_tokens or 0.0) if engine.prompt_tokens_computed is None else engine.prompt_tokens_computed
+        for engine in engines
     )
-    generated = sum(engine.generation_tokens or 0.0 for engine in case.engines)
-    return generated > 0 and prompts >= DOMINANT.limit * generated
+    generated = sum(engine.generation_tokens or 0.0 for engine in engines)
+    return prompts > 0 and prompts >= DOMINANT.limit * generated
+
+
+def _works_on_prompts(engine: EngineWindow) -> bool:
+    # Prefill times are told when a request finishes: before the first one does, only its prompt tokens speak.
+    return bool(is_prefilling(engine)) or (not engine.finished and prompts_dominate([engine]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +94,7 @@ class PrefillBound:
         if reading.value <= target.seconds * (self.stay.limit if holding else 1.0) or few_block_many(case) is not None:
             return Fails()
         tpot = tpot_reading(case)
-        if isinstance(tpot, Measured) and tpot.value > case.targets.tpot.seconds and not prompts_dominate(case):
+        if isinstance(tpot, Measured) and tpot.value > case.targets.tpot.seconds and not prompts_dominate(case.engines):
             return Fails()
         queueing = case.queueing(holding=holding, sustained=self.sustained)
         found = self._queued(queueing, case=case) if queueing else self._alone(case)
@@ -102,16 +107,15 @@ class PrefillBound:
     def _queued(self, queueing: tuple[EngineWindow, ...], *, case: Case) -> tuple[str, Confidence] | None:
         """The queue is for prefill in most of the engines that queue."""
         blocked = [engine for engine in queueing if is_full(engine) or self._seats_bind(engine, case)]
-        prefilling = [engine for engine in queueing if engine not in blocked and is_prefilling(engine)]
+        prefilling = [engine for engine in queueing if engine not in blocked and _works_on_prompts(engine)]
         if 2 * len(prefilling) <= len(queueing):
             return None
         waiting = sum(engine.moments[-1].waiting for engine in prefilling)
         share = max(prefill_share(engine) or 0.0 for engine in prefilling)
-        why = (
-            f"{waiting:.0f} requests wait although the KV cache has room and seats are free, and prefill takes "
-            f"{share:.1f} s of every second"
-        )
-        return why, Confidence.HIGH if case.knobs.max_num_seqs else Confidence.MEDIUM
+        what = f"takes {share:.1f} s of every second" if share >= BUSY.limit else "is nearly all that is computed"
+        why = f"{waiting:.0f} requests wait although the KV cache has room and seats are free, and prefill {what}"
+        sure = case.knobs.max_num_seqs is not None and share >= BUSY.limit
+        return why, Confidence.HIGH if sure else Confidence.MEDIUM
 
     def _alone(self, case: Case) -> tuple[str, Confidence] | None:
         """Nothing waits: what is left of TTFT is prefill, if the engine does not say otherwise."""

@@ -40,11 +40,11 @@ RULES: Final[tuple[Rule, ...]] = (
     PreemptionThrash(),  # before its milder form
     KVCacheSaturated(),  # before the seats: with a full pool more seats make it worse
     ConcurrencyCapped(),
+    HeadOfLineBlocking(),  # before the knee: what a few make late for many, no smaller batch makes better
     PrefillBound(),  # before the knee: steps full of prompts are slow at any batch
     PastTPOTKnee(),
     DecodeBandwidthBound(),  # only where no smaller batch helps
     CommunicationBound(),
-    HeadOfLineBlocking(),
     RunawayOutputs(),  # before every class that adds GPUs
     ContextOversized(),  # contributes only
     Overloaded(),  # a queue that no setting above explains
