@@ -9,12 +9,11 @@ from typing import Final
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.planning.bounds import opted_in, outside
-from vllm_autotuner.planning.demand import demand_of
 from vllm_autotuner.planning.feasibility import Infeasible, Unsure, fp8_supported, not_failed, pool_starts, verdict
-from vllm_autotuner.planning.forecast import current_setting, pool_with
+from vllm_autotuner.planning.forecast import pool_with
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.ranking import NOISE
-from vllm_autotuner.planning.seats import NothingToGain
+from vllm_autotuner.planning.seats import NothingToGain, kv_bound
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["smaller_kv_values"]
@@ -50,9 +49,9 @@ def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
             recommend_only, confidence = why, Confidence.LOW
         case _:
             recommend_only, confidence = "" if listed else QUALITY, Confidence.MEDIUM
-    setting = current_setting(situation, demand_of(situation))
-    if setting.seats is not None and setting.held is not None and setting.seats < setting.held * (1 + NOISE):
-        return NothingToGain(f"fp8 KV: with {setting.seats} seats a larger cache would stay empty")
+    seats, held = situation.knobs.max_num_seqs, kv_bound(seen)
+    if seats is not None and held is not None and seats < held * (1 + NOISE):
+        return NothingToGain(f"fp8 KV: with {seats} seats a larger cache would stay empty")
     return Proposal(
         knob=Knob.KV_CACHE_DTYPE,
         current=current,
@@ -60,7 +59,7 @@ def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
         target=ChangeTarget.TTFT,
         reason=f"{situation.diagnosis.message} 8-bit values hold about twice the tokens in the same memory.",
         confidence=confidence,
-        limited_by=None if setting.seats is None else "max-num-seqs",
+        limited_by=None if seats is None else "max-num-seqs",
         recommend_only=recommend_only,
     )
 
