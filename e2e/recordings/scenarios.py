@@ -80,10 +80,10 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         )
     ),
     "runaway-outputs": Scenario(
-        max_model_len=1024,
+        max_model_len=512,
         phases=(
-            Phase(seconds=90, rate=3, prompt=(50, 100), output=(20, 60)),
-            Phase(seconds=120, rate=1.2, prompt=(50, 100), output=(900, 920)),
+            Phase(seconds=90, rate=1, prompt=(50, 100), output=(20, 60)),
+            Phase(seconds=150, rate=0.5, prompt=(50, 60), output=(430, 450)),
             Phase(seconds=50, rate=1, prompt=(50, 100), output=(20, 60)),
         ),
     ),
@@ -95,8 +95,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     ),
     "restart": Scenario(
         phases=(
-            Phase(seconds=60, rate=2),
-            Phase(seconds=100, rate=2, blow=Blow.RESTART),
+            Phase(seconds=60, rate=1),
+            Phase(seconds=240, rate=1, blow=Blow.RESTART),
         )
     ),
     "wedge": Scenario(
