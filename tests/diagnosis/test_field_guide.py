@@ -62,7 +62,7 @@ def residency(*, ttft: float, tpot: float, waiting: int, kv: float, finished: fl
             id="F5 fine TTFT, high TPOT at a large batch",
         ),
         pytest.param(
-            observation(engine(running=2, kv=0.1), tpot=latency(0.09)),
+            observation(engine(running=2, kv=0.1), tpot=latency(0.09), itl=latency(0.09)),
             DiagnosisClass.DECODE_BANDWIDTH_BOUND,
             id="F5 high TPOT at a batch of two: the batch is not the cause, and no seat is blamed",
         ),

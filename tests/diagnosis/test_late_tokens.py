@@ -1,6 +1,7 @@
 """Late first tokens and slow ones without a full pool or taken seats: prefill, bandwidth, links, a few giants."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -220,6 +221,11 @@ def slow(*, running: float, base: float = 0.06, tpot: float = 0.09, **rest: Any)
     [
         pytest.param(slow(running=2), DiagnosisClass.DECODE_BANDWIDTH_BOUND, id="slow at a batch of two"),
         pytest.param(slow(running=1), DiagnosisClass.DECODE_BANDWIDTH_BOUND, id="slow alone"),
+        pytest.param(
+            replace(slow(running=1), itl=latency(0.02)),
+            DiagnosisClass.UNCLEAR,
+            id="requests that were slow before finish now, and steps are fast again",
+        ),
         pytest.param(slow(running=30), DiagnosisClass.DECODE_BANDWIDTH_BOUND, id="the intercept is over the objective"),
         pytest.param(slow(running=30, base=0.045), DiagnosisClass.PAST_TPOT_KNEE, id="a smaller batch meets it"),
         pytest.param(slow(running=2, tpot=0.05), DiagnosisClass.HEALTHY, id="exactly at the objective"),

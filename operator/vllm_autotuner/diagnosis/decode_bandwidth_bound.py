@@ -10,7 +10,7 @@ from vllm_autotuner.diagnosis.communication_bound import no_faster_than_fewer_gp
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
 from vllm_autotuner.diagnosis.prefill_bound import is_prefilling, prompts_dominate
-from vllm_autotuner.observation.reading import Measured
+from vllm_autotuner.observation.reading import Measured, number
 from vllm_autotuner.performance.step_time import StepTime, fit_step_time
 
 __all__ = ["DecodeBandwidthBound"]
@@ -33,7 +33,12 @@ class DecodeBandwidthBound:
         target, reading = case.targets.tpot, tpot_reading(case)
         if not isinstance(reading, Measured):
             return Fails()
-        if reading.value <= target.seconds * (self.stay.limit if self.diagnosis in case.holding else 1.0):
+        limit = target.seconds * (self.stay.limit if self.diagnosis in case.holding else 1.0)
+        if reading.value <= limit:
+            return Fails()
+        itl = number(case.observation.itl.mean)
+        if itl is not None and itl <= limit:
+            # Requests that finish now tell of the time before, too; steps tell of now.
             return Fails()
         prefilling = any(is_prefilling(engine) for engine in case.engines) or prompts_dominate(case.engines)
         if no_faster_than_fewer_gpus(case) is not None or prefilling:

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, Sustained, seats_taken_share, tpot_reading, ttft_reading
+from vllm_autotuner.diagnosis.case import (
+    FEWEST_FINISHED,
+    Case,
+    Sustained,
+    seats_taken_share,
+    tpot_reading,
+    ttft_reading,
+)
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
@@ -57,8 +64,9 @@ def prompts_dominate(engines: Sequence[EngineWindow]) -> bool:
 
 
 def _works_on_prompts(engine: EngineWindow) -> bool:
-    # Prefill times are told when a request finishes: before the first one does, only its prompt tokens speak.
-    return bool(is_prefilling(engine)) or (not engine.finished and prompts_dominate([engine]))
+    # Prefill times are told when a request finishes: until some have, only the tokens of the prompts speak.
+    untold = (engine.finished or 0.0) < FEWEST_FINISHED
+    return bool(is_prefilling(engine)) or (untold and prompts_dominate([engine]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
