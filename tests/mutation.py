@@ -24,7 +24,9 @@ from vllm_autotuner import diagnosis
 PACKAGE: Final = diagnosis.__name__
 RULES: Final = Path(diagnosis.__path__[0])
 TESTS: Final = Path(__file__).parent / "diagnosis"
-LEFT_OUT: Final = frozenset({"test_recordings.py", "test_properties.py", "test_noise.py", "test_from_samples.py"})
+LEFT_OUT: Final = frozenset(
+    {"test_recordings.py", "test_properties.py", "test_noise.py", "test_from_samples.py", "test_simulated_scenarios.py"}
+)
 """What takes long. Whatever it would notice, the fast tests have to notice as well."""
 
 Table = Mapping[type[ast.cmpop], type[ast.cmpop]]
@@ -123,7 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("modules", nargs="*", help="rules to mutate, such as cold_start; all by default")
     plugin = Mutations(parser.parse_args(arguments).modules)
     files = [str(path) for path in sorted(TESTS.glob("test_*.py")) if path.name not in LEFT_OUT]
-    code = pytest.main(["-q", "-p", "no:cacheprovider", "--no-header", "--no-summary", *files], plugins=[plugin])
+    code = pytest.main(
+        ["-q", "-p", "no:cacheprovider", "--no-header", "--no-summary", "--assert=plain", "--tb=no", *files],
+        plugins=[plugin],
+    )
     sys.stderr.write(f"{plugin.count} mutants, {len(plugin.survivors)} survive\n")
     return int(code) or (1 if plugin.survivors else 0)
 

@@ -33,7 +33,7 @@ class Wedged:
             if stalled is None:
                 continue
             working = all(moment.running > 0 or moment.waiting > 0 for moment in engine.moments)
-            none_runs = all(moment.running == 0 and moment.waiting > 0 for moment in engine.moments)
+            none_runs = all(moment.running == 0 for moment in engine.moments)
             limit = self.stalled_queue.limit if none_runs else self.stalled.limit
             if working and stalled >= limit:
                 last = engine.moments[-1]
