@@ -1,0 +1,1 @@
+"""Recordings of a real engine whose truth is known, and how often the right class is named."""
