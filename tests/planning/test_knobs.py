@@ -74,7 +74,7 @@ def check(case: Case, found: Proposal | NothingToGain) -> None:
 
 KV = (
     Case(id="listed, on a GPU that has it", tuning=FP8_LISTED, value="fp8", applies=True, says="twice the tokens"),
-    Case(id="not listed: recommended, with what it risks", value="fp8", says="may change answers"),
+    Case(id="not listed: recommended, with what it risks", value="fp8", says="does not list fp8"),
     Case(
         id="listed without fp8 is a no",
         tuning=Tuning(kv_cache_dtype=AllowedStrings(allowed=("auto",))),

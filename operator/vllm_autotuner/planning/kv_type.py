@@ -19,7 +19,8 @@ from vllm_autotuner.planning.situation import Situation
 __all__ = ["smaller_kv_values"]
 
 FP8: Final = "fp8"
-QUALITY: Final = "spec.tuning.kvCacheDtype does not list fp8: it may change answers, compare them before"
+QUALITY: Final = "It may change answers: compare them."
+NOT_LISTED: Final = "spec.tuning.kvCacheDtype does not list fp8"
 
 
 def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
@@ -48,7 +49,7 @@ def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
         case Unsure(why):
             recommend_only, confidence = why, Confidence.LOW
         case _:
-            recommend_only, confidence = "" if listed else QUALITY, Confidence.MEDIUM
+            recommend_only, confidence = "" if listed else NOT_LISTED, Confidence.MEDIUM
     seats, held = situation.knobs.max_num_seqs, kv_bound(seen)
     if seats is not None and held is not None and seats < held * (1 + NOISE):
         return NothingToGain(f"fp8 KV: with {seats} seats a larger cache would stay empty")
@@ -57,7 +58,7 @@ def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
         current=current,
         value=FP8,
         target=ChangeTarget.TTFT,
-        reason=f"{situation.diagnosis.message} 8-bit values hold about twice the tokens in the same memory.",
+        reason=f"{situation.diagnosis.message} 8-bit values hold about twice the tokens in the same memory. {QUALITY}",
         confidence=confidence,
         limited_by=None if seats is None else "max-num-seqs",
         recommend_only=recommend_only,
