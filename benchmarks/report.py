@@ -161,6 +161,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         body=plain,
     ),
     Section(
+        name="planning_speed",
+        title="Speed of planning",
+        question="How much CPU time does one planning decision take, and one for each of 10,000 services?",
+        command="python benchmarks/planning_speed.py --save",
+        body=plain,
+    ),
+    Section(
         name="confusion",
         title="Diagnosis where the truth is known",
         question="How often does the diagnosis name the limit that a simulated engine really has?",

@@ -63,6 +63,13 @@ def test_a_gpu_makes_fp8_a_candidate(tmp_path: Path) -> None:
     )
 
 
+def test_what_only_a_person_can_change_is_said_with_its_price() -> None:
+    args = ("--recording", str(FULL), "--engine-args", "--max-num-seqs 64", "--at", "+140s")
+    _, text, _ = explained(*args)
+    assert "Yours to change: --gpu-memory-utilization" in text
+    assert "max_tokens of requests" in text
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [

@@ -198,13 +198,13 @@ def _decided(found: Answer, *, output: Output) -> None:
     if output is Output.JSON:
         body = as_json(found.reports, at=found.at, span=found.span, notes=found.notes)
         for entry, report in zip(body["services"], found.reports, strict=True):
-            entry["plan"] = plan_json(report.plan)
+            entry["plan"] = plan_json(report.plan, named=report.diagnosis.primary)
         typer.echo(json.dumps(body, indent=2, allow_nan=False))
         return
     console = answers()
     for report in found.reports:
         console.print(panel(report, at=found.at, span=found.span))
-        print_plan(console, report.plan)
+        print_plan(console, report.plan, named=report.diagnosis.primary)
     for note in found.notes:
         console.print(Text(f"Note: {printable(note)}"))
 

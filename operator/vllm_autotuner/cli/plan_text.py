@@ -13,16 +13,18 @@ from rich.text import Text
 
 from vllm_autotuner.cli.diagnosis_text import quantity
 from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.forecast import Outlook
 from vllm_autotuner.planning.plan import Considered, Plan
+from vllm_autotuner.planning.untuned import UNTUNED
 
 __all__ = ["plan_json", "print_plan"]
 
 COLUMNS = ("candidate", "TTFT", "TPOT", "tokens/s", "goodput", "KV tokens", "GPUs", "confidence")
 
 
-def print_plan(console: Console, plan: Plan) -> None:
-    """Print the candidates as a table, then the choice, then what was left out."""
+def print_plan(console: Console, plan: Plan, *, named: DiagnosisClass) -> None:
+    """Print the candidates as a table, then the choice, what was left out, and what only a person can change."""
     if plan.considered:
         console.print(_table(plan))
         for line in _choice(plan):
@@ -31,14 +33,17 @@ def print_plan(console: Console, plan: Plan) -> None:
         console.print("No change is worth making.")
     for why in plan.passed_over:
         console.print(Text(printable(f"Left out: {why}")), soft_wrap=True)
+    for each in UNTUNED.get(named, ()):
+        console.print(f"Yours to change: {each}", soft_wrap=True)
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: Plan, *, named: DiagnosisClass) -> dict[str, Any]:
     """Return the plan for programs; null where nothing is known."""
     return {
         "current": None if plan.before is None else _outlook_json(plan.before),
         "candidates": [_candidate_json(each) for each in plan.considered],
         "passedOver": list(plan.passed_over),
+        "untuned": [{"knob": each.knob, "why": each.why, "caveat": each.caveat} for each in UNTUNED.get(named, ())],
     }
 
 
