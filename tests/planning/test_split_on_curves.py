@@ -66,7 +66,7 @@ def outcomes(one: SetUp, other: SetUp) -> Iterator[Outcome]:
             wanted=degrees[1],
             shape=one.shape,
             gpu=one.gpu,
-            bytes_per_weight=1.0 if curve.fp8_weights else 2.0,
+            bytes_per_weight=curve.bytes_per_weight,
             context=(point.prompt_tokens + point.output_tokens / 2) * curve.mean_share,
         )
         assert isinstance(predicted, BatchCurve)
