@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from vllm_autotuner.engine.metric_names import PROCESS_START
 from vllm_autotuner.observation.exposition import Sample
 from vllm_autotuner.observation.recording import Recording
 
@@ -27,12 +28,26 @@ RATES: Mapping[str, float] = {
     "vllm:e2e_request_latency_seconds": 2.0,
     "vllm:request_queue_time_seconds": 2.0,
     "vllm:request_prefill_time_seconds": 2.0,
+    "vllm:request_decode_time_seconds": 2.0,
+    "vllm:iteration_tokens_total": 50.0,
+    "vllm:prefix_cache_hits_total": 100.0,
+    "vllm:prefix_cache_queries_total": 500.0,
+    "vllm:prompt_tokens_by_source_total{local_compute}": 400.0,
+    "vllm:prompt_tokens_by_source_total{local_cache_hit}": 100.0,
     "vllm:request_prompt_tokens": 2.0,
     "vllm:request_generation_tokens": 2.0,
 }
 """Growth per second; of a histogram its observations, each of 0.1 units, in the bucket up to 0.2."""
 
+SPLIT: Mapping[str, str] = {
+    "vllm:num_requests_waiting_by_reason": "reason",
+    "vllm:request_success_total": "finished_reason",
+    "vllm:prompt_tokens_by_source_total": "source",
+}
+"""Families that are split by a label; the part stands in braces behind the name here, `stop` where none does."""
 EDGES = ("0.05", "0.2", "1.0", "+Inf")
+STEP_TOKENS = "vllm:iteration_tokens_total"
+"""A histogram, whatever its name looks like."""
 BORN = NOW - 86_400
 
 
@@ -72,7 +87,7 @@ class Engine:
                 continue
             began = self.restarted if self.restarted is not None and time >= self.restarted else BORN
             grown = rate * (min(time, self.stopped) - began)
-            if name.endswith("_total"):
+            if name.partition("{")[0].endswith("_total") and name != STEP_TOKENS:
                 yield self._sample(name, grown)
                 continue
             yield self._sample(f"{name}_sum", 0.1 * grown)
@@ -83,14 +98,14 @@ class Engine:
             yield self._sample("vllm:cache_config_info", 1.0, **self.info)
 
     def _sample(self, name: str, value: float, **more: str) -> Sample:
-        family, _, reason = name.partition("{")
+        family, _, part = name.partition("{")
         given = {"namespace": self.namespace, "pod": self.pod, "engine": self.index, "model_name": "m", **more}
-        if reason:
-            given["reason"] = reason.rstrip("}")
-        if family == "vllm:request_success_total":
-            given["finished_reason"] = "stop"
-        if family == "vllm:cache_config_info":
+        if family in SPLIT:
+            given[SPLIT[family]] = part.rstrip("}") or "stop"
+        if family in ("vllm:cache_config_info", PROCESS_START):
             del given["model_name"]
+        if family == PROCESS_START:
+            del given["engine"]
         labels = {key: text for key, text in {**given, **self.labels}.items() if text}
         return Sample(name=family, labels=tuple(sorted(labels.items())), value=value, time=None)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_autotuner.observation.questions import Buckets, Growths, Means, Question, Samples, promql
+from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, Question, Samples, promql
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,11 @@ from vllm_autotuner.observation.questions import Buckets, Growths, Means, Questi
             "(sum by (namespace, pod, instance, engine) (increase(new_sum[30s]))"
             " or sum by (namespace, pod, instance, engine) (increase(old_sum[30s])))[1800s:30s]",
             id="growths",
+        ),
+        pytest.param(
+            Beside(name="process_start_time_seconds", anchor="vllm:num_requests_running"),
+            "process_start_time_seconds and on (namespace, pod, instance) vllm:num_requests_running",
+            id="what everybody exports, only where an engine does",
         ),
     ],
 )
