@@ -138,6 +138,56 @@ def _goodputs(scenario: Result, names: Sequence[str]) -> list[str]:
     return [f"{one['goodput']:.2f} ({one['gpu_hours']:.1f})" for one in found]
 
 
+def replay(result: Result) -> list[str]:
+    """Tell how far the simulated levels are from the real ones, for each way of giving the engine its pace."""
+    rows = [
+        (
+            each["recording"],
+            way["way"],
+            *(_error(way, quantity) for quantity in ("running", "waiting", "KV usage")),
+            f"{min(way['preemption_ratios']):.2f}-{max(way['preemption_ratios']):.2f}",
+            str(max(len(differences) for differences in way["class_differences"])),
+        )
+        for each in result["recordings"]
+        for way in each["ways"]
+    ]
+    header = (
+        "recording",
+        "pace of the engine",
+        "running, %",
+        "waiting, %",
+        "KV usage, %",
+        "preemptions",
+        "class differs",
+    )
+    about = (
+        "Errors of time-weighted means; preemptions as a ratio to the real ones; evaluations in which the class differs. "
+        "The recordings share a CPU with their load: `recorded pace` slows the simulated engine as its own counters say "
+        "the real one was slowed, the others keep one law throughout."
+    )
+    return [about, "", *_table(header, rows)]
+
+
+def _error(way: Mapping[str, Any], quantity: str) -> str:
+    found = [level["error_pct"] for level in way["levels"] if level["quantity"] == quantity]
+    return "-" if not found or found[0] is None else f"{found[0]:+.1f}"
+
+
+def scenes(result: Result) -> list[str]:
+    """Tell the accuracy of both parts apart, and what was named when."""
+    rows = [
+        (
+            each["recording"],
+            "held out" if each["held_out"] else "thresholds",
+            f"{each['evaluations'] - len(each['wrong'])} of {each['evaluations']}",
+            ", ".join(each["named"]),
+        )
+        for each in result["recordings"]
+    ]
+    about = "`held out`: the recording had no part in setting a threshold."
+    return [*plain(result), "", about, "", *_table(("recording", "part", "right", "named"), rows)]
+
+
 SECTIONS: Final[tuple[Section, ...]] = (
     Section(
         name="curves",
@@ -151,7 +201,14 @@ SECTIONS: Final[tuple[Section, ...]] = (
         title="Recordings of a real engine",
         question="Does the simulated engine do what a real vLLM did under the same arrivals?",
         command="python benchmarks/replay.py --save",
-        body=plain,
+        body=replay,
+    ),
+    Section(
+        name="scenes",
+        title="Diagnosis of a real engine",
+        question="How often is the right class named in recordings of a real vLLM in known trouble?",
+        command="python benchmarks/scenes.py --save",
+        body=scenes,
     ),
     Section(
         name="engine_speed",
