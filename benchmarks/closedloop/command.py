@@ -24,6 +24,8 @@ from vllm_autotuner.simulation.profiles import ProfileError, profile_names
 
 __all__ = ["main", "run_command"]
 
+TABLE_WIDTH = 130
+"""Columns that the tables need; a terminal has its own idea, a file has none."""
 LONGEST_FIRST = (PolicyName.ORACLE, PolicyName.AUTOTUNER, PolicyName.SWEEP)
 """So that no worker begins the longest task last."""
 
@@ -42,6 +44,8 @@ def main(
 ) -> None:
     """Run policies through scenarios and compare them."""
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=TABLE_WIDTH)
     names = _known(scenario, of=SCENARIOS, what="scenario")
     try:
         hardware = hardware_of(engine_profile)

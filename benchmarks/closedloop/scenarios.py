@@ -6,7 +6,6 @@ profile or seed is another case of the same kind and not an accident. Sources of
 Azure and ServeGen traces, cold starts of 1 to 4 minutes as reported to peers; everything else is our choice.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.closedloop.capacity import Means, engine_of, knee_batch, kv_batch, means_of, rate_at, step_seconds
+from benchmarks.closedloop.capacity import kv_batch, means_of, rate_at, step_seconds
+from benchmarks.closedloop.drawing import MOST_REPLICAS, MOST_SEATS, Draw, TooSlow
 from benchmarks.closedloop.scenario import (
     Disturbance,
     Hardware,
@@ -25,73 +25,10 @@ from benchmarks.closedloop.scenario import (
     Wedge,
 )
 from vllm_autotuner.simulation.arrivals import RateCurve
-from vllm_autotuner.simulation.lengths import LogNormal
 from vllm_autotuner.simulation.routing import Routing
 from vllm_autotuner.simulation.traffic import Change, Content, Mix
 
 __all__ = ["SCENARIOS", "draw"]
-
-MOST_SEATS: Final = 1024
-"""Upper bound of max-num-seqs that every user grants: vLLM's own default on these GPUs."""
-SMALLEST_BATCH: Final = 6
-"""An objective that leaves room for fewer sequences is no tuning problem but one of hardware. Our choice."""
-MOST_REPLICAS: Final = 8
-"""GPUs are not endless, neither here nor where services run. Our choice."""
-FULL: Final = (7200.0, 10_800.0)
-QUICK: Final = (1800.0, 2100.0)
-"""Seconds of a run, drawn from this range: hours for the real figures; `--quick` lets one or two changes happen."""
-
-
-class TooSlow(ValueError):
-    """The drawn engine cannot meet the objective of the case."""
-
-
-class Draw:
-    """A seeded source of figures, with the engine that they are placed against."""
-
-    def __init__(self, name: str, *, seed: int, hardware: Sequence[Hardware], quick: bool) -> None:
-        digest = hashlib.sha256(f"{name}/{seed}".encode()).digest()
-        self.source = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-        self.name, self.seed, self.quick = name, seed, quick
-        self.hardware = hardware[int(self.source.integers(len(hardware)))]
-        self.engine = engine_of(self.hardware)
-        self.duration = round(self.between(*(QUICK if quick else FULL)) / 60) * 60.0
-
-    def between(self, low: float, high: float) -> float:
-        """Return a number from the range, evenly."""
-        return float(self.source.uniform(low, high))
-
-    def whole(self, low: int, high: int) -> int:
-        """Return a whole number from the range, ends included."""
-        return int(self.source.integers(low, high + 1))
-
-    def few(self, most: int) -> int:
-        """Return the replicas of the start, up to `most`; one where it must be quick."""
-        drawn = self.whole(1, most)
-        return 1 if self.quick else drawn
-
-    def maybe(self) -> bool:
-        """Return a coin's side."""
-        return bool(self.source.integers(2))
-
-    def lengths(self, low: float, high: float, *, tail: tuple[float, float]) -> LogNormal:
-        """Return lengths with the median in the range and the 95th percentile `tail` times as long.
-
-        Half of what the model takes is the longest.
-        """
-        p50 = self.between(low, high)
-        return LogNormal(p50=p50, p95=p50 * self.between(*tail), longest=self.hardware.max_model_len // 2 - 1)
-
-    def useful_batch(self, mix: Means, *, tpot: float) -> float:
-        """The largest batch that an engine can run inside the TPOT objective and its pool."""
-        found = min(knee_batch(self.engine, mix, tpot=tpot), 0.9 * kv_batch(self.engine, mix), float(MOST_SEATS))
-        if found < SMALLEST_BATCH:
-            raise TooSlow(f"{self.name}: {self.hardware.name} cannot meet {tpot * 1000:.0f} ms per token with a batch")
-        return found
-
-    def carried(self, mix: Means, *, tpot: float) -> float:
-        """Requests per second that one replica serves well."""
-        return rate_at(self.engine, mix, batch=self.useful_batch(mix, tpot=tpot))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from tests.benchmarks.drawn import case
 
+from benchmarks.closedloop.drawing import TooSlow
 from benchmarks.closedloop.hardware import hardware_of
 from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.policies import Fixed
-from benchmarks.closedloop.scenarios import SCENARIOS, TooSlow, draw
+from benchmarks.closedloop.scenarios import SCENARIOS, draw
 from benchmarks.closedloop.scoring import recovery, score, timeline
 from benchmarks.closedloop.searching import best_fixed, grid, most_in_flight, sweep
 from benchmarks.closedloop.service import Owner
