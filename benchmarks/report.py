@@ -161,9 +161,9 @@ def replay(result: Result) -> list[str]:
         "class differs",
     )
     about = (
-        "Errors of time-weighted means; preemptions as a ratio to the real ones; evaluations in which the class differs. "
-        "The recordings share a CPU with their load: `recorded pace` slows the simulated engine as its own counters say "
-        "the real one was slowed, the others keep one law throughout."
+        "Errors of time-weighted means; preemptions as a ratio to the real ones; evaluations in which the class "
+        "differs. The recordings share a CPU with their load: `recorded pace` slows the simulated engine as the real "
+        "one was slowed by its own counters, the others keep one law throughout."
     )
     return [about, "", *_table(header, rows)]
 
