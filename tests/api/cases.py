@@ -270,6 +270,22 @@ CASES: Final[tuple[Case, ...]] = (
         changes={"tuning.windows": [{**_WINDOW, "schedule": "0 2 * *"}]},
         refused="write a cron schedule of five fields",
     ),
+    *(
+        Case(
+            id=f"the schedule {schedule}",
+            changes={"tuning.windows": [{**_WINDOW, "schedule": schedule}]},
+            refused=refused,
+        )
+        for schedule, refused in (
+            ("*/20 1-3,22 1 jan-Mar,12 MON-fri", None),
+            ("0 2 * * 7", None),
+            ("60 2 * * *", "write a cron schedule of five fields"),
+            ("0 24 * * *", "write a cron schedule of five fields"),
+            ("0 2 32 * *", "write a cron schedule of five fields"),
+            ("0 2 * * monday", "write a cron schedule of five fields"),
+            ("*/0 2 * * *", "write a cron schedule of five fields"),
+        )
+    ),
     Case(
         id="a time zone with a blank",
         changes={"tuning.windows": [{**_WINDOW, "timeZone": "Central Europe"}]},

@@ -407,7 +407,7 @@ def test_a_restart_does_not_interrupt_a_change() -> None:
         ({"tuning__mode": "Recommend"}, "spec.tuning.mode is Recommend"),
         ({"tuning__maxNumSeqs": ...}, "sets no bounds"),
         ({"tuning__strategy": {"type": "Canary"}}, "Canary is not available"),
-        ({"tuning__windows": [{"schedule": "0 2 * * *", "duration": "2h"}]}, "change windows"),
+        ({"tuning__windows": [{"schedule": "0 2 30 2 *", "duration": "2h"}]}, "outside the change windows"),
     ],
 )
 def test_what_keeps_a_recommendation_from_being_applied_is_said(changes: dict[str, object], says: str) -> None:

@@ -215,12 +215,18 @@ CASES = (
         says="Canary is not available",
     ),
     Case(
-        id="windows that are not there count as closed",
-        link=chain.strategy_supported,
+        id="outside the window",
+        link=chain.in_window,
         spec={"tuning.windows": [{"schedule": "0 2 * * *", "duration": "2h"}]},
-        reason=HoldReason.UNSUPPORTED,
-        says="change windows",
+        reason=HoldReason.OUTSIDE_WINDOW,
+        says="2026-11-22T02:00:00Z",
     ),
+    Case(
+        id="inside the window",
+        link=chain.in_window,
+        spec={"tuning.windows": [{"schedule": "0 11 * * *", "duration": "2h"}]},
+    ),
+    Case(id="no windows", link=chain.in_window),
     Case(id="there are metrics", link=chain.metrics_fresh),
     Case(
         id="no evidence, no change",
@@ -346,7 +352,11 @@ def test_where_everything_allows_there_is_no_objection() -> None:
 
 def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
     everything = context(
-        {"tuning.mode": "Recommend", "tuning.strategy": {"type": "Canary"}},
+        {
+            "tuning.mode": "Recommend",
+            "tuning.strategy": {"type": "Canary"},
+            "tuning.windows": [{"schedule": "0 2 * * *", "duration": "2h"}],
+        },
         {
             "activeChange": CHANGE,
             "cooldownUntil": at(hours=-1),
@@ -367,6 +377,7 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         HoldReason.RECOMMEND_ONLY,
         HoldReason.OUT_OF_BOUNDS,
         HoldReason.UNSUPPORTED,
+        HoldReason.OUTSIDE_WINDOW,
         HoldReason.METRICS_MISSING,
         HoldReason.NOT_MEASURED,
         HoldReason.LOW_CONFIDENCE,

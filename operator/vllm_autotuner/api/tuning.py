@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from vllm_autotuner.api.cron import CRON_MAX_LENGTH, CRON_MESSAGE, CRON_PATTERN
 from vllm_autotuner.api.fields import Duration, matching
 from vllm_autotuner.api.knobs import KvCacheDtype
 from vllm_autotuner.api.model import PUBLISHED_DEFAULT, ApiModel, Rule
@@ -95,13 +96,9 @@ class Window(ApiModel):
 
     schedule: Annotated[
         str,
-        *matching(
-            r"^[0-9*,/-]+( [0-9*,/-]+){2} [0-9A-Za-z*,/-]+ [0-9A-Za-z*,/-]+$",
-            max_length=100,
-            message='write a cron schedule of five fields, such as "0 2 * * *" for every night at two',
-        ),
+        *matching(CRON_PATTERN, max_length=CRON_MAX_LENGTH, message=CRON_MESSAGE),
     ]
-    """When it opens, as five cron fields."""
+    """When it opens, as five cron fields, by the clock of its zone."""
 
     time_zone: Annotated[
         str,
@@ -146,7 +143,7 @@ class Tuning(ApiModel):
     """How a change is made."""
 
     windows: Annotated[tuple[Window, ...], Field(max_length=16)] = ()
-    """When changes may start. Default: always."""
+    """When changes may start; one open window is enough. Taking a change back needs none. Default: always."""
 
     budget: Budget = Budget()
     """How many changes a service takes."""

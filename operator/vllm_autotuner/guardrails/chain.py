@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
+from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode, StrategyType, VLLMServiceSpec
 from vllm_autotuner.api.status import Circuit, CircuitState, Confidence, VLLMServiceStatus
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.reasons import HoldReason
+from vllm_autotuner.guardrails.windows import why_closed
 from vllm_autotuner.planning.bounds import opted_in, outside
 from vllm_autotuner.planning.proposal import Proposal
 
@@ -115,10 +117,18 @@ def strategy_supported(proposal: Proposal, context: Context) -> Answer:
     if tuning.strategy.type is StrategyType.CANARY:
         message = "strategy Canary is not available in this version: set strategy.type InPlace, or leave it out"
         return Hold(reason=HoldReason.UNSUPPORTED, message=message)
-    if tuning.windows:
-        message = "change windows are not available in this version: remove spec.tuning.windows to allow changes"
-        return Hold(reason=HoldReason.UNSUPPORTED, message=message)
     return Allow()
+
+
+def in_window(proposal: Proposal, context: Context) -> Answer:
+    """Only the start of an engine change needs a window: what runs goes on, and undoing waits for nothing (G13, G26).
+
+    Replicas follow the load, which keeps no hours.
+    """
+    if proposal.knob is Knob.REPLICAS:
+        return Allow()
+    message = why_closed(context.spec.tuning.windows, now=context.now)
+    return Hold(reason=HoldReason.OUTSIDE_WINDOW, message=message) if message else Allow()
 
 
 def metrics_fresh(proposal: Proposal, context: Context) -> Answer:
@@ -217,6 +227,7 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     may_be_applied,  # the knob has bounds
     inside_bounds,  # and the value is within them
     strategy_supported,  # in the way the user asked for
+    in_window,  # and at an hour the user allows
     metrics_fresh,  # no evidence, no change
     measured_before,  # no before, no verdict
     confident,  # a guess is shown, not applied

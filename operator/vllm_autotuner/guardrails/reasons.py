@@ -17,6 +17,8 @@ class HoldReason(StrEnum):
     """The knob has no bounds, or this service's replicas are not ours. Remedy: set the bounds named in the message."""
     UNSUPPORTED = "NotSupportedYet"
     """The spec asks for a way of changing that this version lacks. Nothing is changed in another way instead."""
+    OUTSIDE_WINDOW = "OutsideWindow"
+    """No window of spec.tuning.windows is open, or none can be read. The message says when the next one opens."""
     METRICS_MISSING = "MetricsMissing"
     """Fresh metrics are missing: no evidence, no change. Remedy: condition MetricsAvailable."""
     NOT_MEASURED = "NotMeasured"
