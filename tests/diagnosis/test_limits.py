@@ -7,6 +7,7 @@ import pytest
 from tests.builders import engine, latency, named, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis import decode_bandwidth_bound, past_tpot_knee
 from vllm_autotuner.diagnosis.case import Case, queues, tpot_tail
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -35,6 +36,11 @@ def ten(**levels: Any) -> Any:
     return engine(**({"scrapes": 10} | levels))
 
 
+def prompts(*, finished: float, **rest: Any) -> Any:
+    """A queue beside a pool with room and free seats, and nearly all tokens are those of prompts."""
+    return engine(running=8, waiting=25, kv=0.3, finished=finished, generation_tokens=100.0, **rest)
+
+
 SOME = [1.0] * 8 + [0.0] * 2
 HALF = [1.0] * 5 + [0.0] * 5
 SEATED = [64.0] * 5 + [8.0] * 5
@@ -51,6 +57,32 @@ HUGE = halves(200.0, 2_000.0, count=200.0)
         ),
         pytest.param(
             observation(engine(running=2, kv=0.3), tpot=exactly(TPOT)), DiagnosisClass.HEALTHY, id="TPOT of two"
+        ),
+        pytest.param(
+            observation(engine(running=2, kv=0.3), tpot=exactly(TPOT), itl=latency(0.09, count=2000)),
+            DiagnosisClass.HEALTHY,
+            id="TPOT of two, although steps are slow",
+        ),
+        pytest.param(
+            observation(engine(running=2, kv=0.3), tpot=exactly(0.09), itl=exactly(TPOT)),
+            DiagnosisClass.UNCLEAR,
+            id="steps of two, although those who finish were slow",
+        ),
+        pytest.param(
+            observation(engine(running=8, kv=0.3), ttft=latency(6.0), prefill_time=latency(5.9), tpot=exactly(TPOT)),
+            DiagnosisClass.PREFILL_BOUND,
+            id="TPOT beside a late first token",
+        ),
+        pytest.param(
+            observation(
+                engine(running=8, kv=0.3),
+                ttft=halves(1.0, 40.0),
+                prompt_length=HUGE,
+                prefill_time=exactly(0.1),
+                tpot=exactly(TPOT),
+            ),
+            DiagnosisClass.HEAD_OF_LINE_BLOCKING,
+            id="TPOT beside a few giants",
         ),
         pytest.param(
             observation(engine(running=64, waiting=9, kv=0.3), tpot=exactly(TPOT)),
@@ -133,6 +165,22 @@ HUGE = halves(200.0, 2_000.0, count=200.0)
             DiagnosisClass.UNCLEAR,
             id="no token for the whole window: neither a hang yet nor load",
         ),
+        pytest.param(
+            observation(engine(running=[39.0] * 14 + [0.0], stalled_for=30.0)),
+            DiagnosisClass.HEALTHY,
+            id="a scrape without work explains why no token came",
+        ),
+        # --- prompts before the first requests have finished ---
+        pytest.param(
+            observation(prompts(finished=9.0), ttft=latency(8.0)),
+            DiagnosisClass.PREFILL_BOUND,
+            id="nine requests do not tell prefill times yet: their tokens do",
+        ),
+        pytest.param(
+            observation(prompts(finished=10.0), ttft=latency(8.0)),
+            DiagnosisClass.OVERLOADED,
+            id="ten requests told no prefill",
+        ),
         # --- tails ---
         pytest.param(
             observation(
@@ -212,6 +260,17 @@ def test_half_of_the_scrapes_are_a_queue(waiting: list[float], queue: bool) -> N
     assert queues(observation(ten(waiting=waiting))) is queue
 
 
+def test_half_of_the_time_on_prompts_is_sure_and_less_is_not() -> None:
+    half, less = (
+        named(observation(prompts(finished=9.0, prefill_seconds=seconds), ttft=latency(8.0)))
+        for seconds in (14.0, 13.9)
+    )
+    assert (half.primary, half.confidence) == (DiagnosisClass.PREFILL_BOUND, Confidence.HIGH)
+    assert "takes 0.5 s of every second" in half.message
+    assert (less.primary, less.confidence) == (DiagnosisClass.PREFILL_BOUND, Confidence.MEDIUM)
+    assert "nearly all that is computed" in less.message
+
+
 # --- models -----------------------------------------------------------------------------------------------------------
 
 FLAT = StepTime(base=0.0, per_sequence=TPOT, low=1, high=64, points=9, error=0.0)
@@ -221,7 +280,7 @@ FLAT = StepTime(base=0.0, per_sequence=TPOT, low=1, high=64, points=9, error=0.0
 def test_a_single_sequence_at_the_objective_is_not_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_bandwidth_bound, "fit_step_time", lambda points: FLAT)
     # Three sequences: too few for the knee, more than two.
-    seen = observation(engine(running=3, kv=0.3), tpot=exactly(0.09))
+    seen = observation(engine(running=3, kv=0.3), tpot=exactly(0.09), itl=exactly(0.09))
     assert named(seen).primary is DiagnosisClass.UNCLEAR
 
 

@@ -19,13 +19,14 @@ FEW = settings(max_examples=40)
 
 LIMITS = frozenset(
     {
+        DiagnosisClass.PREEMPTION_THRASH,
         DiagnosisClass.KV_CACHE_SATURATED,
         DiagnosisClass.CONCURRENCY_CAPPED,
         DiagnosisClass.OVERLOADED,
         DiagnosisClass.PAST_TPOT_KNEE,
     }
 )
-COUNTS = LIMITS - {DiagnosisClass.PAST_TPOT_KNEE}
+COUNTS = LIMITS - {DiagnosisClass.PAST_TPOT_KNEE, DiagnosisClass.PREEMPTION_THRASH}
 
 
 def windows(values: st.SearchStrategy[float]) -> st.SearchStrategy[list[float]]:
@@ -106,6 +107,14 @@ def test_more_waiting_never_turns_a_limit_into_health(seen: Observation, more: i
 @given(observations(), st.integers(1, 1000))
 def test_a_queue_in_every_scrape_is_never_healthy(seen: Observation, more: int) -> None:
     assert named(with_waiting(seen, float(more))).primary not in (DiagnosisClass.HEALTHY, DiagnosisClass.IDLE)
+
+
+@FEW
+@given(observations())
+def test_a_metric_that_goes_missing_never_turns_a_limit_into_health(seen: Observation) -> None:
+    hidden = replace(seen, engines=tuple(replace(one, preemptions=None, finished=None) for one in seen.engines))
+    if named(seen).primary in COUNTS:
+        assert named(hidden).primary not in (DiagnosisClass.HEALTHY, DiagnosisClass.IDLE, DiagnosisClass.UNDERUTILIZED)
 
 
 @FEW

@@ -55,11 +55,11 @@ class RunawayOutputs:
         if ended is None or ended.finished < self.fewest.limit:
             # Outputs of thousands of tokens take longer than a window: few of them end in any one.
             ended = _together([engine.lately for engine in case.engines])
-        if ended is None or ended.output_mean is None:
+        if ended is None or ended.output_mean is None or ended.finished < self.fewest.limit:
             return Fails()
         share, finished, output = ended.by_length / ended.finished, ended.finished, ended.output_mean
         limit = (self.stay if self.diagnosis in case.holding else self.by_length).limit
-        if finished < self.fewest.limit or share < limit:
+        if share < limit:
             return Fails()
         left, before = self._left(case), self._before(case)
         fills = left is not None and output >= self.fills.limit * left
@@ -99,11 +99,11 @@ class RunawayOutputs:
         )
 
     def _in_window(self, case: Case) -> Endings | None:
-        """What ended in the state window; None where nothing did, or the reason is not told."""
+        """What ended in the state window; None where the reason is not told."""
         reasons = [engine.finished_by for engine in case.engines if engine.finished_by]
-        finished = sum(sum(counts.values()) for counts in reasons)
-        if finished <= 0:
+        if not reasons:
             return None
+        finished = sum(sum(counts.values()) for counts in reasons)
         by_length = sum(counts.get(BY_LENGTH, 0.0) for counts in reasons)
         output = number(case.observation.recent_output_length.mean)
         return Endings(finished=finished, by_length=by_length, output_mean=output)
@@ -125,7 +125,7 @@ class RunawayOutputs:
 
 def _together(parts: Sequence[Endings | None]) -> Endings | None:
     """Add up engines; None where none of them tells."""
-    known = [part for part in parts if part is not None and part.finished > 0]
+    known = [part for part in parts if part is not None]
     if not known:
         return None
     means = [(one.output_mean, one.finished) for one in known if one.output_mean is not None]
