@@ -23,7 +23,7 @@ if __name__ == "__main__":
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import write_result
+from benchmarks.result_files import write_result
 from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.simulation.arrivals import RateCurve
 from vllm_autotuner.simulation.configuration import EngineConfig, configure

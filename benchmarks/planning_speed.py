@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import write_result
+from benchmarks.result_files import write_result
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Objectives, Scaling, Tuning
 from vllm_autotuner.api.status import Confidence

@@ -19,7 +19,7 @@ from benchmarks.closedloop.comparing import figures_of, plotted, summarised, sum
 from benchmarks.closedloop.hardware import hardware_of
 from benchmarks.closedloop.scenarios import SCENARIOS
 from benchmarks.closedloop.trial import PolicyName, Task, Trial, run
-from benchmarks.results import RESULTS, write_result
+from benchmarks.result_files import RESULTS, write_result
 from vllm_autotuner.simulation.profiles import ProfileError, profile_names
 
 __all__ = ["main", "run_command"]

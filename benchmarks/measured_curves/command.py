@@ -19,7 +19,7 @@ from benchmarks.measured_curves.plot import NoPlot, draw
 from benchmarks.measured_curves.profile_fit import Family, profile_of
 from benchmarks.measured_curves.read import CurveError
 from benchmarks.measured_curves.study import report_of, study, without_measurements
-from benchmarks.results import ROOT, write_result
+from benchmarks.result_files import ROOT, write_result
 from vllm_autotuner.simulation.profiles import profile_text
 
 __all__ = ["data_folder", "main"]

@@ -18,7 +18,7 @@ from benchmarks.recordings.compare import Level
 from benchmarks.recordings.plot import NoPlot, draw
 from benchmarks.recordings.read import BadRecording, Description, Recorded, read_recorded
 from benchmarks.recordings.study import MOST_LEVEL_ERROR, MOST_PREEMPTION_RATIO, PROOF, Outcome, study
-from benchmarks.results import ROOT, write_result
+from benchmarks.result_files import ROOT, write_result
 
 RECORDINGS: Final = ROOT / "tests" / "data" / "vllm-0.32" / "recordings"
 SUFFIXES: Final = (".om.gz", ".om")

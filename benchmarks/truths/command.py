@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.results import ROOT, write_result
+from benchmarks.result_files import ROOT, write_result
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objectives
 from vllm_autotuner.cli.evaluation import Subject, evaluate

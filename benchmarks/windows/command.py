@@ -13,7 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import write_result
+from benchmarks.result_files import write_result
 from benchmarks.windows.draws import KINDS, draw
 from benchmarks.windows.matrix import Matrix
 from benchmarks.windows.naming import named_windows

@@ -27,7 +27,8 @@ def provenance() -> dict[str, str]:
         "commit": git.stdout.strip() or "unknown",
         "machine": f"{os.cpu_count()} x {platform.machine()}, {platform.system()}",
         "python": platform.python_version(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        # Folders are of this machine and help nobody; the names of files do.
+        "command": " ".join(Path(argument).name for argument in sys.argv),
     }
 
 
