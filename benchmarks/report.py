@@ -218,6 +218,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         body=plain,
     ),
     Section(
+        name="diagnosis_speed",
+        title="Cost of looking",
+        question="How many questions does a look at the fleet take, and how much CPU time does each service?",
+        command="python benchmarks/diagnosis_speed.py --save",
+        body=plain,
+    ),
+    Section(
         name="planning_speed",
         title="Speed of planning",
         question="How much CPU time does one planning decision take, and one for each of 10,000 services?",
