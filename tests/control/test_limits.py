@@ -16,9 +16,9 @@ def test_a_change_waits_for_its_window() -> None:
     found.ticks(8, CAPPED)
     recommendation = found.read.recommendation
     assert recommendation is not None
-    assert (
-        f"Not applied: outside the change windows (spec.tuning.windows): the next one opens at {START.replace(second=0):%Y-%m-%dT%H:%M:%SZ}"
-        in recommendation.reason
+    opens = f"{START.replace(second=0):%Y-%m-%dT%H:%M:%SZ}"
+    assert f"Not applied: outside the change windows (spec.tuning.windows): the next one opens at {opens}" in (
+        recommendation.reason
     )
     assert (found.read.active_change, found.seats) == (None, 64)
     found.until("Provisioning", CAPPED, at_most=8)
