@@ -45,7 +45,10 @@ def test_the_account_may_tune_where_it_serves_and_nothing_else(
     assert may("update", "vllmservices", namespace, "--subresource=status")
     assert may("get", "pods", namespace, "--subresource=log")
     assert may("update", "leases/tuner-vllm-autotuner", namespace)
+    assert may("get", "configmaps/tuner-vllm-autotuner-limits", namespace)
     for verb, resource, where in (
+        ("get", "configmaps/other", namespace),
+        ("update", "configmaps/tuner-vllm-autotuner-limits", namespace),
         ("get", "secrets", namespace),
         ("delete", "deployments", namespace),
         ("update", "vllmservices", namespace),

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 import typer.main
 import yaml
 
+from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.cli.app import app
+from vllm_autotuner.guardrails.limits import Limits, parse_limits
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "vllm-autotuner"
@@ -98,10 +101,11 @@ def test_the_operator_has_exactly_the_rights_it_uses(render: Render) -> None:
 def test_no_right_reaches_secrets_or_everything(render: Render) -> None:
     for document in render({"watchNamespaces": ["a"]}):
         for (group, resource), verbs in rights(document) if "rules" in document else ():
-            assert not {"*", "secrets", "configmaps"} & {group, resource, *verbs}
+            assert not {"*", "secrets"} & {group, resource, *verbs}
+            assert resource != "configmaps" or document["kind"] == "Role"
 
 
-def test_the_lease_is_writable_in_the_own_namespace_only(render: Render) -> None:
+def test_the_lease_and_the_limits_are_reachable_in_the_own_namespace_only(render: Render) -> None:
     role = only(render(), "Role")
     assert role["metadata"]["namespace"] == "tuner"
     assert role["rules"] == [
@@ -112,9 +116,37 @@ def test_the_lease_is_writable_in_the_own_namespace_only(render: Render) -> None
             "resourceNames": ["vllm-autotuner"],
             "verbs": ["get", "update"],
         },
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": ["vllm-autotuner-limits"],
+            "verbs": ["get"],
+        },
     ]
     assert "--lease-name=vllm-autotuner" in operator(render())["args"]
     assert "--lease-namespace=tuner" in operator(render())["args"]
+
+
+@pytest.mark.parametrize(
+    ("values", "limits"),
+    [
+        ({}, Limits()),
+        ({"modeCeiling": "Off"}, Limits(ceiling=Mode.OFF)),
+        ({"killSwitch": True}, Limits(ceiling=Mode.RECOMMEND, kill=True)),
+        ({"modeCeiling": "Approve", "killSwitch": False}, Limits(ceiling=Mode.APPROVE)),
+    ],
+)
+def test_the_limits_are_a_configmap_that_the_operator_reads_and_understands(
+    render: Render, values: dict[str, Any], limits: Limits
+) -> None:
+    documents = render({"limits": values}, release="tuner")
+    found = only(documents, "ConfigMap")
+    name = found["metadata"]["name"]
+    assert found["metadata"]["namespace"] == "tuner"
+    assert f"--limits-configmap={name}" in operator(documents)["args"]
+    assert [name] in [rule.get("resourceNames") for rule in only(documents, "Role")["rules"]]
+    assert all(isinstance(value, str) for value in found["data"].values())
+    assert replace(parse_limits(found["data"], source="x"), why="") == limits
 
 
 def test_named_namespaces_give_no_right_outside_them(render: Render) -> None:
@@ -235,6 +267,8 @@ def test_the_pod_is_as_restricted_as_the_strictest_standard_asks(render: Render)
         pytest.param({"prometheus": {"url": ""}}, "url", id="no address"),
         pytest.param({"prometheus": {"url": "http://user:password@p"}}, "url", id="a password in the address"),
         pytest.param({"replica": 2}, "replica", id="a misspelt value"),
+        pytest.param({"limits": {"modeCeiling": "automatic"}}, "modeCeiling", id="a mode that is none"),
+        pytest.param({"limits": {"killSwitch": "yes"}}, "killSwitch", id="a switch that is neither on nor off"),
         pytest.param({"interval": "15"}, "interval", id="an interval without a unit"),
         pytest.param(
             {

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.cli import run as run_module
 from vllm_autotuner.cli.app import app
 from vllm_autotuner.cli.run import new_identity
@@ -49,6 +50,7 @@ def test_the_url_is_enough(started: Started) -> None:
     assert (settings.namespaces, settings.kubeconfig) == ((), None)
     assert (settings.lease_namespace, settings.lease_name) == ("default", "vllm-autotuner")
     assert settings.listen_address == "0.0.0.0:8080"
+    assert (settings.mode_ceiling, settings.kill_switch, settings.limits_configmap) == (Mode.AUTOMATIC, False, "")
 
 
 def test_the_url_may_come_from_the_environment(started: Started) -> None:
@@ -64,6 +66,7 @@ def test_every_flag_arrives(started: Started) -> None:
         *("--prometheus-header", "X-Scope-OrgID=gpu", "--prometheus-header", "X-Empty="),
         *("--interval", "5s", "--window", "1m", "--namespace", "chat", "-n", "search", "-n", "chat"),
         *("--lease-namespace", "ops", "--lease-name", "tuner", "--listen-address", "[::1]:9"),
+        *("--mode-ceiling", "Approve", "--kill-switch", "--limits-configmap", "tuner-limits"),
         *("--kubeconfig", "config", "--log-format", "json", "--log-level", "debug"),
     )
     assert result.exit_code == 0, result.output
@@ -76,6 +79,11 @@ def test_every_flag_arrives(started: Started) -> None:
     assert settings.namespaces == ("chat", "search")
     assert (settings.lease_namespace, settings.lease_name) == ("ops", "tuner")
     assert (settings.listen_address, settings.kubeconfig) == ("[::1]:9", Path("config"))
+    assert (settings.mode_ceiling, settings.kill_switch, settings.limits_configmap) == (
+        Mode.APPROVE,
+        True,
+        "tuner-limits",
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,6 +95,7 @@ def test_every_flag_arrives(started: Started) -> None:
         pytest.param((*URL, "--window", "5s"), "window", id="a window shorter than the interval"),
         pytest.param((*URL, "--listen-address", "8080"), "host:port", id="no address"),
         pytest.param((*URL, "--prometheus-header", "X"), "KEY=VALUE", id="no header"),
+        pytest.param((*URL, "--mode-ceiling", "Auto"), "Automatic", id="no mode"),
         pytest.param((*URL, "--log-level", "loud"), "warning", id="no level"),
     ],
 )

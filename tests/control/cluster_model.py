@@ -15,6 +15,7 @@ from tests.builders import latency
 
 from vllm_autotuner.cluster.errors import Conflict, NotFound
 from vllm_autotuner.cluster.events import Event, event_name
+from vllm_autotuner.cluster.kinds import Kind
 from vllm_autotuner.control.registry import Key, Registry
 from vllm_autotuner.control.views import ServiceEntry
 from vllm_autotuner.engine.flags import parse_flags
@@ -158,6 +159,15 @@ class ApiServer:
 
     def _service(self, name: str) -> Body:
         found = self.objects.get(("VLLMService", name))
+        if found is None:
+            raise NotFound(f"{name} is not there", reason="NotFound", status=404)
+        return found
+
+    async def read(self, kind: Kind, *, namespace: str, name: str) -> Body:
+        self.requests[f"read {kind.kind}"] += 1
+        if (error := self.refuses("read", name)) is not None:
+            raise error
+        found = self.objects.get((kind.kind, name))
         if found is None:
             raise NotFound(f"{name} is not there", reason="NotFound", status=404)
         return found

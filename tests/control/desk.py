@@ -27,6 +27,7 @@ from vllm_autotuner.control.remembering import Memories
 from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.control.tick import Decision, decide
 from vllm_autotuner.diagnosis.diagnose import History
+from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import Observation
 
 START = datetime.fromtimestamp(AT, tz=UTC)
@@ -75,6 +76,7 @@ class Desk:
     writes: int = 0
     last: Decision | None = None
     newest_since: datetime = START
+    limits: Limits = NO_LIMITS
 
     def edit(self, **changes: Any) -> None:
         """A user's edit; `__` stands for a dot."""
@@ -145,7 +147,8 @@ class Desk:
             hash_of=lambda knobs: hash_of(service, knobs),
             hash_version=1,
             paused=is_paused(service),
-            approved=approved_id(service),
+            approved=approved_id(service, limits=self.limits),
+            limits=self.limits,
             now=self.now,
             watching_since=self.watching_since,
             epoch=1,

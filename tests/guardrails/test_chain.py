@@ -12,10 +12,12 @@ from tests.planning.situations import diagnosis
 from tests.workload.services import service
 
 from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import ChangeTarget, Confidence, parse_status
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails import chain
 from vllm_autotuner.guardrails.chain import GUARDRAILS, Allow, Context, Deny, Hold, Policy, objections, strictest
+from vllm_autotuner.guardrails.limits import Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.planning.proposal import Proposal
 
@@ -127,6 +129,28 @@ CASES = (
     mode("Approve acts on a person's word", "Approve", allowed=True, approved=True),
     mode("a person's word does not turn Recommend into Approve", "Recommend", allowed=False, approved=True),
     mode("a person's word does not turn Off into Approve", "Off", allowed=False, approved=True),
+    *(
+        Case(
+            id=f"{asked} under the ceiling {ceiling.value}" + (", approved" if approved else ""),
+            link=chain.under_the_ceiling,
+            spec={"tuning.mode": asked},
+            changed={"limits": Limits(ceiling=ceiling, why="the ceiling"), "approved": approved},
+            reason=HoldReason.CLUSTER_CEILING if held else None,
+            says="the ceiling" if held else "",
+        )
+        for asked, ceiling, approved, held in (
+            ("Automatic", Mode.AUTOMATIC, False, False),
+            ("Automatic", Mode.APPROVE, False, True),
+            ("Automatic", Mode.APPROVE, True, False),
+            ("Automatic", Mode.RECOMMEND, True, True),
+            ("Automatic", Mode.OFF, True, True),
+            ("Approve", Mode.APPROVE, False, False),
+            ("Approve", Mode.RECOMMEND, True, True),
+            ("Recommend", Mode.RECOMMEND, False, False),
+            ("Recommend", Mode.OFF, False, True),
+            ("Off", Mode.OFF, False, False),
+        )
+    ),
     Case(id="nobody said stop", link=chain.not_paused),
     Case(id="a person said stop", link=chain.not_paused, changed={"paused": True}, reason=HoldReason.PAUSED),
     Case(id="a knob with bounds may be applied", link=chain.may_be_applied),
@@ -368,11 +392,13 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         measured=False,
         diagnosis=diagnosis(DiagnosisClass.METRICS_BLIND),
         watching_since=NOW,
+        limits=Limits(ceiling=Mode.OFF, why="the ceiling"),
     )
     found = objections(proposal(recommend_only="no", value=1, confidence=Confidence.LOW), everything)
     assert len(found) == len(GUARDRAILS)
     assert [answer.reason for answer in found] == [
         HoldReason.MODE,
+        HoldReason.CLUSTER_CEILING,
         HoldReason.PAUSED,
         HoldReason.RECOMMEND_ONLY,
         HoldReason.OUT_OF_BOUNDS,

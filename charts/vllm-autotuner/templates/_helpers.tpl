@@ -6,6 +6,10 @@
 {{- .Values.serviceAccount.name | default (include "vllm-autotuner.name" .) }}
 {{- end }}
 
+{{- define "vllm-autotuner.limitsName" -}}
+{{- printf "%s-limits" (include "vllm-autotuner.name" .) }}
+{{- end }}
+
 {{- define "vllm-autotuner.selectorLabels" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}

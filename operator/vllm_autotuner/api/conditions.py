@@ -137,7 +137,7 @@ class Reason(StrEnum):
     """Paused: the pause annotation is set, or is not readable."""
 
     PAUSED_BY_OPERATOR = "PausedByOperator"
-    """Paused: the cluster-wide switch of the operator is off."""
+    """Paused: the kill switch of the operator is on; running changes are taken back."""
 
     REPEATED_ROLLBACKS = "RepeatedRollbacks"
     """CircuitOpen: two rollbacks in seven days. Remedy: the retry request, or 14 days."""

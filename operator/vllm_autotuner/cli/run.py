@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from vllm_autotuner.api.durations import parse_duration
+from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.log_format import LogFormat, LogLevel, configure_logging
 from vllm_autotuner.cli.platform_options import CatalogueFile, load_catalogue
@@ -41,6 +42,7 @@ Examples:
 
 _PROMETHEUS = "Prometheus"
 _CLUSTER = "Cluster"
+_LIMITS = "Limits above every service"
 _LOGGING = "Logging"
 
 
@@ -81,6 +83,20 @@ def run(
     lease_name: Annotated[
         str, typer.Option(help="Name of the Lease that replicas share.", rich_help_panel=_CLUSTER)
     ] = "vllm-autotuner",
+    mode_ceiling: Annotated[
+        Mode, typer.Option(help="No service goes further, whatever its spec says.", rich_help_panel=_LIMITS)
+    ] = Mode.AUTOMATIC,
+    kill_switch: Annotated[
+        bool, typer.Option("--kill-switch", help="Start no change; take running ones back.", rich_help_panel=_LIMITS)
+    ] = False,
+    limits_configmap: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="ConfigMap beside the Lease, read each tick: `modeCeiling` and `killSwitch` without a restart.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = "",
     listen_address: Annotated[
         str, typer.Option(help="Where /healthz, /readyz and /metrics answer.", rich_help_panel=_CLUSTER)
     ] = "0.0.0.0:8080",
@@ -125,6 +141,9 @@ def run(
             namespaces=tuple(dict.fromkeys(namespace or ())),
             lease_namespace=lease_namespace or own_namespace() or "default",
             lease_name=lease_name,
+            mode_ceiling=mode_ceiling,
+            kill_switch=kill_switch,
+            limits_configmap=limits_configmap,
             listen_address=listen_address,
             kubeconfig=kubeconfig,
             identity=new_identity(),

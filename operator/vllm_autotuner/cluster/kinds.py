@@ -35,6 +35,7 @@ VLLM_SERVICE: Final = Kind(api_version=service.API_VERSION, kind=service.KIND, p
 DEPLOYMENT: Final = Kind(api_version="apps/v1", kind="Deployment", plural="deployments")
 POD: Final = Kind(api_version="v1", kind="Pod", plural="pods")
 SERVICE: Final = Kind(api_version="v1", kind="Service", plural="services")
+CONFIG_MAP: Final = Kind(api_version="v1", kind="ConfigMap", plural="configmaps")
 EVENT: Final = Kind(api_version="events.k8s.io/v1", kind="Event", plural="events")
 LEASE: Final = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases")
 

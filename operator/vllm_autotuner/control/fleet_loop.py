@@ -22,6 +22,7 @@ from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.announcing import announcements, standing
 from vllm_autotuner.control.context import ControlContext
 from vllm_autotuner.control.invalid import adopting, invalid, unreadable
+from vllm_autotuner.control.limits import current_limits
 from vllm_autotuner.control.looking import approved_id, hash_of, is_paused, observed, rollout_of, verification_of
 from vllm_autotuner.control.posting import FAILED, post
 from vllm_autotuner.control.registry import Key, RegistrySnapshot
@@ -31,6 +32,7 @@ from vllm_autotuner.control.sources import Sources
 from vllm_autotuner.control.starting import pods_view
 from vllm_autotuner.control.tick import Decision, decide
 from vllm_autotuner.control.views import Body, ServiceEntry
+from vllm_autotuner.guardrails.limits import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 from vllm_autotuner.workload.hashing import RENDERING_VERSION
 from vllm_autotuner.workload.rendering import pod_selector, render_deployment, render_service
@@ -71,6 +73,7 @@ class FleetLoop:
         self._epoch: int | None = None
         self._watching_since: datetime | None = None
         self._exported: set[Key] = set()
+        self._limits = NO_LIMITS
 
     async def tick(self) -> None:
         """Look once at everything. Followers look at nothing: they only keep their registry warm."""
@@ -91,6 +94,8 @@ class FleetLoop:
             if snapshot.error is not None:
                 context.metrics.prometheus_errors.labels(source=name or "default", kind="Failed").inc()
                 logger.warning("metrics not available", extra={"source": name, "error": snapshot.error.why})
+        # Last before the decisions, so that a switch flipped during a slow look counts.
+        await self._limit()
         with context.metrics.tick_duration.time():
             await self._each(fleet, snapshots)
         classes: dict[str, int] = {}
@@ -98,6 +103,13 @@ class FleetLoop:
             classes[diagnosis] = classes.get(diagnosis, 0) + 1
         context.metrics.set_services(classes)
         context.metrics.ticks.labels(outcome="Done").inc()
+
+    async def _limit(self) -> None:
+        limits = await current_limits(self._context.settings, self._context.cluster)
+        if limits != self._limits:
+            ceiling, why = limits.ceiling.value, limits.why or "no limits"
+            logger.warning("limits changed", extra={"ceiling": ceiling, "kill": limits.kill, "why": why})
+        self._limits = limits
 
     async def _each(self, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]) -> None:
         for count, (key, entry) in enumerate(fleet.services.items()):
@@ -184,7 +196,8 @@ class FleetLoop:
             hash_of=lambda knobs: hash_of(service, knobs),
             hash_version=RENDERING_VERSION,
             paused=is_paused(service),
-            approved=approved_id(service),
+            approved=approved_id(service, limits=self._limits),
+            limits=self._limits,
             now=now,
             watching_since=self._watching_since or now,
             epoch=context.election.epoch,

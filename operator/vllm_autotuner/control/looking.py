@@ -21,6 +21,7 @@ from vllm_autotuner.cluster.errors import ClusterError
 from vllm_autotuner.control.starting import has_crashed
 from vllm_autotuner.control.views import ENGINE_CONTAINER, DeploymentView, PodView
 from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
+from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import STALE_AFTER_INTERVALS, Observation, observe
 from vllm_autotuner.observation.pods import PodsView
 from vllm_autotuner.observation.snapshot import FleetSnapshot
@@ -53,9 +54,9 @@ def is_paused(service: VLLMService) -> bool:
     return service.spec.paused or (annotation is not None and annotation.strip().lower() != "false")
 
 
-def approved_id(service: VLLMService) -> str:
-    """The recommendation id that a person approved, empty when none or in another mode."""
-    if service.spec.tuning.mode is not Mode.APPROVE:
+def approved_id(service: VLLMService, *, limits: Limits = NO_LIMITS) -> str:
+    """The recommendation id that a person approved, empty when none or in another mode. A ceiling may set the mode."""
+    if limits.of(service.spec.tuning.mode) is not Mode.APPROVE:
         return ""
     return service.metadata.annotations.get(APPROVE, "").strip()
 

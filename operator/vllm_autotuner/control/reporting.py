@@ -197,7 +197,10 @@ def _conditions(
     by_spec = sight.service.spec.paused
     paused_by = Reason.PAUSED_BY_SPEC if by_spec else Reason.PAUSED_BY_ANNOTATION
     where = "spec.paused is true" if by_spec else "the annotation vllm-autotuner.dev/pause is set"
-    put(ConditionType.PAUSED, sight.paused, paused_by, f"{where}; serving goes on, nothing is tuned")
+    if sight.limits.kill:
+        paused_by, where = Reason.PAUSED_BY_OPERATOR, sight.limits.why
+    paused = sight.paused or sight.limits.kill
+    put(ConditionType.PAUSED, paused, paused_by, f"{where}; serving goes on, nothing is tuned")
     circuit = status.circuit
     is_open = circuit_is_open(circuit, now=now)
     why = circuit.reason if circuit is not None else ""
@@ -271,7 +274,7 @@ def _recommending(status: VLLMServiceStatus, sight: Sight) -> tuple[ConditionTyp
     if found is None:
         return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.NOTHING_TO_IMPROVE, "nothing to recommend"
     message = f"{found.knob} {found.current or 'default'} -> {found.recommended}"
-    awaiting = sight.service.spec.tuning.mode is Mode.APPROVE
+    awaiting = sight.mode is Mode.APPROVE
     reason = Reason.AWAITING_APPROVAL if awaiting else Reason.RECOMMENDED
     if awaiting:
         message += (

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.cluster.lease import LeaseSettings
 from vllm_autotuner.cluster.throttle import ThrottleSettings
 from vllm_autotuner.engine.catalogue import Catalogue
@@ -47,6 +48,15 @@ class OperatorSettings:
 
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     """The times of the election."""
+
+    mode_ceiling: Mode = Mode.AUTOMATIC
+    """No service goes further, whatever its spec.tuning.mode. Automatic limits nothing."""
+
+    kill_switch: bool = False
+    """No change starts anywhere, and those that run are taken back."""
+
+    limits_configmap: str = ""
+    """Name of a ConfigMap in `lease_namespace` that sets the same two while the operator runs. Empty: none is read."""
 
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     """The pace of writes."""

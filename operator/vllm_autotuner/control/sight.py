@@ -7,11 +7,13 @@ from datetime import datetime
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.change.machine import Rollout
 from vllm_autotuner.change.verification import Verification
 from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.engine.catalogue import Catalogue
+from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import Observation
 
 __all__ = ["Refusal", "Sight", "wanted_replicas"]
@@ -43,6 +45,8 @@ class Sight:
     now: datetime
     watching_since: datetime
     epoch: int
+    limits: Limits = NO_LIMITS
+    """Of the whole cluster."""
     catalogue: Catalogue = field(default_factory=Catalogue)
     """What the admin adds to the tables of GPUs and models."""
     pods: int = 0
@@ -50,6 +54,11 @@ class Sight:
     selector: str = ""
     refusal: Refusal | None = None
     """Of the last attempt; it is repeated every tick, so that a repaired cause is noticed."""
+
+    @property
+    def mode(self) -> Mode:
+        """How far the operator may go with this service: what its spec says, under the ceiling of the cluster."""
+        return self.limits.of(self.service.spec.tuning.mode)
 
 
 def wanted_replicas(service: VLLMService, status: VLLMServiceStatus) -> int | None:

@@ -140,6 +140,8 @@ def _change(
 
 def _abort(change: ActiveChange, sight: Sight) -> str:
     tuning = sight.service.spec.tuning
+    if sight.limits.kill:
+        return sight.limits.why
     if tuning.mode not in (Mode.AUTOMATIC, Mode.APPROVE):
         return f"spec.tuning.mode became {tuning.mode.value}"
     try:
@@ -198,7 +200,7 @@ def _ideas(
     """
     service, spec = sight.service, sight.service.spec
     replicas = wanted_replicas(service, status)
-    if spec.tuning.mode is Mode.OFF:
+    if sight.mode is Mode.OFF:
         return status.model_copy(update={"recommendation": None}), None
     desired = None if spec.scaling is None else replicas
     if status.active_change is not None or _just_over(status, sight):
@@ -235,9 +237,10 @@ def _ideas(
         watching_since=sight.watching_since,
         window=timedelta(seconds=sight.observation.window),
         approved=approved,
+        limits=sight.limits,
         measured=is_baseline(measure(sight.observation, targets=targets)),
     )
-    scales = spec.scaling is not None and spec.tuning.mode is Mode.AUTOMATIC and not sight.paused
+    scales = spec.scaling is not None and sight.mode is Mode.AUTOMATIC and not sight.paused
     spread = proposal is not None and proposal.knob is Knob.REPLICAS
     if scales and spread:
         # Replicas come and go by themselves here: that is announced when it happens, and asks nobody.

@@ -14,6 +14,7 @@ from vllm_autotuner.api.spec import Mode, StrategyType, VLLMServiceSpec
 from vllm_autotuner.api.status import Circuit, CircuitState, Confidence, VLLMServiceStatus
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
+from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.guardrails.windows import why_closed
 from vllm_autotuner.planning.bounds import opted_in, outside
@@ -82,6 +83,8 @@ class Context:
     """The observation window."""
     approved: bool = False
     """A person approved this very recommendation."""
+    limits: Limits = NO_LIMITS
+    """Of the whole cluster."""
     measured: bool = True
     """What a verdict compares is known of the last window."""
 
@@ -95,6 +98,15 @@ def mode_applies(proposal: Proposal, context: Context) -> Answer:
     if mode is Mode.AUTOMATIC or (mode is Mode.APPROVE and context.approved):
         return Allow()
     return Hold(reason=HoldReason.MODE, message=f"spec.tuning.mode is {mode.value}: recommended, not applied")
+
+
+def under_the_ceiling(proposal: Proposal, context: Context) -> Answer:
+    """The administrator of the cluster has the last word; under the ceiling Approve a person's word is enough (G02)."""
+    mode, limits = context.spec.tuning.mode, context.limits
+    allowed = limits.of(mode)
+    if allowed is mode or (allowed is Mode.APPROVE and context.approved):
+        return Allow()
+    return Hold(reason=HoldReason.CLUSTER_CEILING, message=limits.why)
 
 
 def not_paused(proposal: Proposal, context: Context) -> Answer:
@@ -223,6 +235,7 @@ def inside_bounds(proposal: Proposal, context: Context) -> Answer:
 
 GUARDRAILS: Final[tuple[Policy, ...]] = (
     mode_applies,  # the user allowed changes at all
+    under_the_ceiling,  # and so did the administrator
     not_paused,  # a person said stop; unreadable counts as paused
     may_be_applied,  # the knob has bounds
     inside_bounds,  # and the value is within them

@@ -11,6 +11,8 @@ class HoldReason(StrEnum):
 
     MODE = "ModeDoesNotApply"
     """Mode Off, Recommend or Approve. Remedy: spec.tuning.mode Automatic."""
+    CLUSTER_CEILING = "ClusterCeiling"
+    """The administrator allows less than spec.tuning.mode asks for, or that cannot be read. Remedy: the message."""
     PAUSED = "Paused"
     """A person said stop. Remedy: spec.paused false, or remove the pause annotation."""
     RECOMMEND_ONLY = "RecommendOnly"
