@@ -127,7 +127,8 @@ async def test_one_log_of_each_configuration_is_read() -> None:
 
 async def test_a_crash_after_serving_is_not_read_as_a_failed_start() -> None:
     served = "INFO:     Application startup complete.\nRuntimeError: CUDA error: an illegal memory access\n"
-    crashed = CRASHED | {"last_termination": replace(ENDED, reason="Error")}
+    end = replace(ENDED, reason="Error", message="RuntimeError: CUDA error: an illegal memory access\n")
+    crashed = CRASHED | {"last_termination": end}
     (failing,) = (await viewed(pod(**crashed), logs=Logs(chat_0_before=served))).failing
     assert failing.failure is not None
     assert failing.failure.message == "chat-0 ended with exit code 137 2 time(s)"

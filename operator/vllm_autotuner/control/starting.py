@@ -71,8 +71,8 @@ async def _crash_cause(pod: PodView, *, cluster: Cluster) -> StartupFailure:
     if ended is not None and ended.reason == OUT_OF_MEMORY:
         message = "the container went over its memory limit (of the host, not of the GPU)"
         return StartupFailure(reason=StartupReason.OUT_OF_MEMORY, message=message)
-    # What the kubelet kept of the log is short, but better than a number.
-    if ended is not None and (failure := parse_startup_failure(ended.message)) is not None:
+    # What the kubelet kept of the log is short, but better than a number; beside a whole log it tells nothing new.
+    if not text and ended is not None and (failure := parse_startup_failure(ended.message)) is not None:
         return failure
     code = "unknown" if ended is None or ended.exit_code is None else str(ended.exit_code)
     message = f"{pod.name} ended with exit code {code} {pod.restarts} time(s)"
