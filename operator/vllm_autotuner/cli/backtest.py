@@ -22,6 +22,7 @@ from vllm_autotuner.cli.diagnosis_request import duration_of, one_of, prometheus
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluation import Evaluation, Subject
 from vllm_autotuner.cli.moments import Schedule, recorded, rfc3339
+from vllm_autotuner.cli.objective_options import ProfileName, Quantile, TpotTarget, TtftTarget
 from vllm_autotuner.cli.platform_options import CatalogueFile, GpuName, ModelName, load_catalogue, platforms
 from vllm_autotuner.cli.service_groups import ServiceName, by_labels, one_service
 from vllm_autotuner.cli.sources import RecordingFile, RemotePrometheus, open_recording, source_of
@@ -85,18 +86,10 @@ def backtest(
     engine_args: Annotated[
         str | None, typer.Option(metavar="ARGS", help='The flags that vLLM ran with: "--max-num-seqs 64".')
     ] = None,
-    profile: Annotated[
-        str, typer.Option(metavar="NAME", help="latency, throughput or bursty.", rich_help_panel="Objectives")
-    ] = "latency",
-    ttft: Annotated[
-        str | None, typer.Option(metavar="TIME", help="TTFT objective.", rich_help_panel="Objectives")
-    ] = None,
-    tpot: Annotated[
-        str | None, typer.Option(metavar="TIME", help="TPOT objective.", rich_help_panel="Objectives")
-    ] = None,
-    quantile: Annotated[
-        str, typer.Option(metavar="Q", help="The quantile of both.", rich_help_panel="Objectives")
-    ] = "0.95",
+    profile: ProfileName = "latency",
+    ttft: TtftTarget = None,
+    tpot: TpotTarget = None,
+    quantile: Quantile = "0.95",
     model: ModelName = None,
     gpu: GpuName = None,
     catalogue: CatalogueFile = None,

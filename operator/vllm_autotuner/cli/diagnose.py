@@ -31,6 +31,7 @@ from vllm_autotuner.cli.diagnosis_json import as_json
 from vllm_autotuner.cli.diagnosis_request import Request, duration_of, one_of, prometheus_of, subject_of
 from vllm_autotuner.cli.diagnosis_text import panel
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.objective_options import ProfileName, Quantile, TpotTarget, TtftTarget
 from vllm_autotuner.cli.report_file import refuse_unwritable, write_report
 from vllm_autotuner.cli.report_plots import require_plots
 from vllm_autotuner.cli.sources import NoEngine, direct_scrape, source_name, source_of
@@ -134,20 +135,10 @@ def diagnose(
             help="The label that names the service. Default: the pod's workload, else the model.",
         ),
     ] = None,
-    profile: Annotated[
-        str, typer.Option(metavar="NAME", help="latency, throughput or bursty.", rich_help_panel="Objectives")
-    ] = "latency",
-    ttft: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="TTFT objective, such as 2s.", rich_help_panel="Objectives"),
-    ] = None,
-    tpot: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="TPOT objective, such as 50ms.", rich_help_panel="Objectives"),
-    ] = None,
-    quantile: Annotated[
-        str, typer.Option(metavar="Q", help="The quantile of both objectives.", rich_help_panel="Objectives")
-    ] = "0.95",
+    profile: ProfileName = "latency",
+    ttft: TtftTarget = None,
+    tpot: TpotTarget = None,
+    quantile: Quantile = "0.95",
     engine_args: Annotated[
         str | None,
         typer.Option(

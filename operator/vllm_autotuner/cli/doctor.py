@@ -29,6 +29,7 @@ from vllm_autotuner.cli.diagnosis_request import one_of, prometheus_of, subject_
 from vllm_autotuner.cli.doctor_checks import Finding, Status, examined
 from vllm_autotuner.cli.doctor_facts import Facts, facts_of_engines, facts_of_prometheus
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.objective_options import ProfileName, Quantile, TpotTarget, TtftTarget
 from vllm_autotuner.cli.terminal import answers, printable, remarks
 from vllm_autotuner.observation.access import Access, shown_url
 from vllm_autotuner.observation.errors import Denied, SourceError
@@ -66,18 +67,10 @@ def doctor(
         list[str] | None,
         typer.Option(metavar="URL", help="An engine's own /metrics; repeatable.", rich_help_panel="Source"),
     ] = None,
-    profile: Annotated[
-        str, typer.Option(metavar="NAME", help="latency, throughput or bursty.", rich_help_panel="Objectives")
-    ] = "latency",
-    ttft: Annotated[
-        str | None, typer.Option(metavar="TIME", help="TTFT objective, such as 2s.", rich_help_panel="Objectives")
-    ] = None,
-    tpot: Annotated[
-        str | None, typer.Option(metavar="TIME", help="TPOT objective, such as 50ms.", rich_help_panel="Objectives")
-    ] = None,
-    quantile: Annotated[
-        str, typer.Option(metavar="Q", help="The quantile of both objectives.", rich_help_panel="Objectives")
-    ] = "0.95",
+    profile: ProfileName = "latency",
+    ttft: TtftTarget = None,
+    tpot: TpotTarget = None,
+    quantile: Quantile = "0.95",
     output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT", help="human or json.")] = "human",
     bearer_token_file: BearerTokenFile = None,
     basic_auth_user: BasicAuthUser = None,

@@ -29,6 +29,7 @@ from vllm_autotuner.cli.diagnosis_request import Request, prometheus_of, subject
 from vllm_autotuner.cli.diagnosis_text import panel
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluation import Subject
+from vllm_autotuner.cli.objective_options import ProfileName, Quantile, TpotTarget, TtftTarget
 from vllm_autotuner.cli.plan_text import plan_json, print_plan
 from vllm_autotuner.cli.platform_options import CatalogueFile, GpuName, ModelName, load_catalogue, platforms
 from vllm_autotuner.cli.report_file import refuse_unwritable
@@ -94,18 +95,10 @@ def explain(
     engine_args: Annotated[
         str | None, typer.Option(metavar="ARGS", help='The flags of a recorded engine: "--max-num-seqs 64".')
     ] = None,
-    profile: Annotated[
-        str, typer.Option(metavar="NAME", help="latency, throughput or bursty.", rich_help_panel="Objectives")
-    ] = "latency",
-    ttft: Annotated[
-        str | None, typer.Option(metavar="TIME", help="TTFT objective.", rich_help_panel="Objectives")
-    ] = None,
-    tpot: Annotated[
-        str | None, typer.Option(metavar="TIME", help="TPOT objective.", rich_help_panel="Objectives")
-    ] = None,
-    quantile: Annotated[
-        str, typer.Option(metavar="Q", help="The quantile of both.", rich_help_panel="Objectives")
-    ] = "0.95",
+    profile: ProfileName = "latency",
+    ttft: TtftTarget = None,
+    tpot: TpotTarget = None,
+    quantile: Quantile = "0.95",
     model: ModelName = None,
     gpu: GpuName = None,
     catalogue: CatalogueFile = None,

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from vllm_autotuner.cli.diagnosis_request import duration_of, one_of, subject_of
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.objective_options import ProfileName, Quantile, TpotTarget, TtftTarget
 from vllm_autotuner.cli.simulation_figures import figures_of
 from vllm_autotuner.cli.simulation_json import as_json, sweep_as_json
 from vllm_autotuner.cli.simulation_plot import check_plot, plot_run, plot_sweep
@@ -125,18 +126,10 @@ def simulate(
     measured: Annotated[str, typer.Option("--for", metavar="TIME", help="Virtual time that is measured.")] = "30m",
     warm_up: Annotated[str, typer.Option(metavar="TIME", help="Virtual time before that.")] = "5m",
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same requests.")] = 0,
-    profile: Annotated[
-        str, typer.Option(metavar="NAME", help="latency, throughput or bursty.", rich_help_panel="Objectives")
-    ] = "latency",
-    ttft: Annotated[
-        str | None, typer.Option(metavar="TIME", help="TTFT objective, such as 2s.", rich_help_panel="Objectives")
-    ] = None,
-    tpot: Annotated[
-        str | None, typer.Option(metavar="TIME", help="TPOT objective, such as 50ms.", rich_help_panel="Objectives")
-    ] = None,
-    quantile: Annotated[
-        str, typer.Option(metavar="Q", help="The quantile of both objectives.", rich_help_panel="Objectives")
-    ] = "0.95",
+    profile: ProfileName = "latency",
+    ttft: TtftTarget = None,
+    tpot: TpotTarget = None,
+    quantile: Quantile = "0.95",
     sweep_text: Annotated[
         str | None,
         typer.Option(
