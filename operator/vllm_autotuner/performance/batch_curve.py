@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from vllm_autotuner.observation.observation import StepPoint
-from vllm_autotuner.performance.step_time import SHORTEST_STEP, NoFit, StepTime, fit_step_time
+from vllm_autotuner.performance.step_time import NoFit, StepTime, fit_step_time, windows_of_newest_mix
 
 __all__ = ["BatchCurve", "BatchCurveFit", "fit_batch_curve"]
 
@@ -69,9 +69,8 @@ def fit_batch_curve(points: Sequence[StepPoint]) -> BatchCurveFit:
     line = fit_step_time(points)
     if isinstance(line, NoFit):
         return line
-    usable = [point for point in points if point.running >= 1 and point.itl >= SHORTEST_STEP and point.tokens > 0]
     bins: list[list[StepPoint]] = []
-    for point in sorted(usable, key=lambda point: point.running):
+    for point in sorted(windows_of_newest_mix(points), key=lambda point: point.running):
         if bins and point.running < bins[-1][0].running * BIN:
             bins[-1].append(point)
         else:

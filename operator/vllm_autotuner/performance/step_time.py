@@ -1,10 +1,12 @@
 """How the time between tokens grows with the batch, fitted to this service's own windows.
 
 Inside one length mix a line `a + c * batch` describes measured curves to about 1-4 % (24 curves of six
-model and GPU groups); the mix of the fitted hours is the mix it is valid for. Pure; numpy only.
+model and GPU groups); the mix of the fitted windows is the mix it is valid for. When it has changed, the windows from
+before are left out: a line through both mixes is true of neither. Pure; numpy only.
 Must not: extrapolate silently. `covers` says whether a batch was seen.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 
 from vllm_autotuner.observation.observation import StepPoint
 
-__all__ = ["NoFit", "StepTime", "StepTimeFit", "fit_step_time"]
+__all__ = ["NoFit", "StepTime", "StepTimeFit", "fit_step_time", "windows_of_newest_mix"]
 
 FEWEST_POINTS: Final = 3
 """Two points always lie on a line; the third can contradict."""
@@ -22,6 +24,15 @@ SHORTEST_STEP: Final = 1e-6
 """Seconds. No engine computes a token faster; what claims so is a broken clock, and dividing by it would overflow."""
 LEAST_SPREAD: Final = 1.5
 """Largest batch seen over smallest. Below it the slope is noise divided by noise. Our choice, unmeasured."""
+NEWEST: Final = (300.0, 600.0)
+"""Seconds. The stretches up to now that the line has to describe. Five windows of a minute: their median stands against
+two odd ones and sees a jump after three; ten see what is small beside the noise of five. Our choice."""
+TOLERANCE: Final = 0.05
+"""By how much (relative) the line may miss the newest windows, in the median and beyond what their own line misses, or
+fall, before something else than the batch must have changed. Above the 1-4 % by which a line misses a curve of one mix.
+Our choice."""
+LEFT_OUT: Final = 0.25
+"""Share of the oldest windows that one attempt leaves out. Our choice: seven attempts from half an hour down to five minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,30 +71,95 @@ def fit_step_time(points: Sequence[StepPoint]) -> StepTimeFit:
     """Fit the line by weighted least squares on relative error, then once more without the worst outliers.
 
     Weight is the number of tokens behind a point. Negative parts are physically impossible and become NoFit or zero.
+    Only windows of the newest length mix are fitted, see `windows_of_newest_mix`.
+    """
+    return _fit(windows_of_newest_mix(points))
+
+
+def windows_of_newest_mix(points: Sequence[StepPoint]) -> list[StepPoint]:
+    """Return the usable points less the old ones that no line through them and the newest describes.
+
+    The longest stretch up to now wins whose line neither falls nor misses the newest windows. All points when there
+    is none (a model of before beats none), when too few are new to tell, or when they have no times.
     """
     usable = [point for point in points if point.running >= 1 and point.itl >= SHORTEST_STEP and point.tokens > 0]
+    times = sorted({point.time for point in usable if point.time is not None})
+    kept = usable
+    while len(_since(kept, times, NEWEST[0])) >= FEWEST_POINTS:
+        if _describes(kept, times):
+            return kept
+        if times[0] > times[-1] - NEWEST[0]:
+            break
+        times = times[math.ceil(LEFT_OUT * len(times)) :]
+        kept = [point for point in kept if point.time is None or point.time >= times[0]]
+    return usable
+
+
+def _since(points: Sequence[StepPoint], times: Sequence[float], seconds: float) -> list[StepPoint]:
+    return [point for point in points if point.time is not None and point.time > times[-1] - seconds]
+
+
+def _describes(points: Sequence[StepPoint], times: Sequence[float]) -> bool:
+    """Whether the line of `points` can be true of now: it does not fall, and goes through the newest."""
+    batch, itl, weight = _columns(points)
+    if batch.max() < LEAST_SPREAD * batch.min():
+        return False
+    base, slope, _ = _robust_line(batch, itl, weight)
+    low, high = base + slope * batch.min(), base + slope * batch.max()
+    if slope < 0:
+        # Noise tilts a flat line a little; more is two mixes, the slow one seen at smaller batches.
+        return bool(high >= (1 - TOLERANCE) * low)
+    stretches = [_since(points, times, seconds) for seconds in NEWEST]
+    return all(_miss(newest, base, slope) <= _scatter(newest) + TOLERANCE for newest in stretches)
+
+
+def _scatter(points: Sequence[StepPoint]) -> float:
+    """By how much the points miss the best that can be said of them alone."""
+    batch, itl, weight = _columns(points)
+    spread = batch.max() >= LEAST_SPREAD * batch.min()
+    return _miss(points, *(_line(batch, itl, weight) if spread else (float(np.median(itl)), 0.0)))
+
+
+def _miss(points: Sequence[StepPoint], base: float, slope: float) -> float:
+    batch, itl, _ = _columns(points)
+    return float(np.median(np.abs((base + slope * batch) / itl - 1)))
+
+
+def _fit(usable: Sequence[StepPoint]) -> StepTimeFit:
     if len(usable) < FEWEST_POINTS:
         return NoFit(f"{len(usable)} windows with load, {FEWEST_POINTS} needed")
-    batch = np.array([point.running for point in usable])
-    itl = np.array([point.itl for point in usable])
-    weight = np.array([point.tokens for point in usable])
+    batch, itl, weight = _columns(usable)
     if batch.max() < LEAST_SPREAD * batch.min():
         return NoFit(f"the batch only moved between {batch.min():.1f} and {batch.max():.1f}")
+    base, slope, keep = _robust_line(batch, itl, weight)
+    if slope < 0:
+        return NoFit("tokens do not come slower with a larger batch")
+    batch, itl = batch[keep], itl[keep]
+    error = float(np.mean(np.abs(base + slope * batch - itl) / itl))
+    return StepTime(
+        base=base, per_sequence=slope, low=float(batch.min()), high=float(batch.max()), points=len(batch), error=error
+    )
+
+
+def _columns(points: Sequence[StepPoint]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    rows = np.array([(point.running, point.itl, point.tokens) for point in points])
+    return rows[:, 0], rows[:, 1], rows[:, 2]
+
+
+def _robust_line(batch: FloatArray, itl: FloatArray, weight: FloatArray) -> tuple[float, float, NDArray[np.bool_]]:
+    """Return base, slope and which points they are of: all but the worst outliers."""
     base, slope = _line(batch, itl, weight)
     residual = np.abs(base + slope * batch - itl) / itl
     keep = residual <= max(0.1, 3 * float(np.median(residual)))
     if keep.sum() >= FEWEST_POINTS and batch[keep].max() >= LEAST_SPREAD * batch[keep].min():
         batch, itl, weight = batch[keep], itl[keep], weight[keep]
         base, slope = _line(batch, itl, weight)
-    if slope < 0:
-        return NoFit("tokens do not come slower with a larger batch")
-    if base < 0:
+    else:
+        keep = np.ones(len(batch), dtype=np.bool_)
+    if base < 0 <= slope:
         # A line through the origin: all of the step is per sequence. Refit the slope alone.
         base, slope = 0.0, float(np.sum(weight * batch / itl) / np.sum(weight * (batch / itl) ** 2))
-    error = float(np.mean(np.abs(base + slope * batch - itl) / itl))
-    return StepTime(
-        base=base, per_sequence=slope, low=float(batch.min()), high=float(batch.max()), points=len(batch), error=error
-    )
+    return base, slope, keep
 
 
 def _line(batch: FloatArray, itl: FloatArray, weight: FloatArray) -> tuple[float, float]:
