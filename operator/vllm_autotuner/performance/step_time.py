@@ -9,6 +9,7 @@ Must not: extrapolate silently. `covers` says whether a batch was seen.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -32,7 +33,7 @@ TOLERANCE: Final = 0.05
 fall, before something else than the batch must have changed. Above the 1-4 % by which a line misses a curve of one mix.
 Our choice."""
 LEFT_OUT: Final = 0.25
-"""Share of the oldest windows that one attempt leaves out. Our choice: seven attempts from half an hour down to five minutes."""
+"""Share of the oldest windows that one attempt leaves out. Our choice: seven attempts from 30 min down to 5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +118,13 @@ def _scatter(points: Sequence[StepPoint]) -> float:
     """By how much the points miss the best that can be said of them alone."""
     batch, itl, weight = _columns(points)
     spread = batch.max() >= LEAST_SPREAD * batch.min()
-    return _miss(points, *(_line(batch, itl, weight) if spread else (float(np.median(itl)), 0.0)))
+    return _miss(points, *(_line(batch, itl, weight) if spread else (median(itl.tolist()), 0.0)))
 
 
 def _miss(points: Sequence[StepPoint], base: float, slope: float) -> float:
     batch, itl, _ = _columns(points)
-    return float(np.median(np.abs((base + slope * batch) / itl - 1)))
+    missed: list[float] = np.abs((base + slope * batch) / itl - 1).tolist()
+    return median(missed)
 
 
 def _fit(usable: Sequence[StepPoint]) -> StepTimeFit:
@@ -150,7 +152,7 @@ def _robust_line(batch: FloatArray, itl: FloatArray, weight: FloatArray) -> tupl
     """Return base, slope and which points they are of: all but the worst outliers."""
     base, slope = _line(batch, itl, weight)
     residual = np.abs(base + slope * batch - itl) / itl
-    keep = residual <= max(0.1, 3 * float(np.median(residual)))
+    keep = residual <= max(0.1, 3 * median(residual.tolist()))
     if keep.sum() >= FEWEST_POINTS and batch[keep].max() >= LEAST_SPREAD * batch[keep].min():
         batch, itl, weight = batch[keep], itl[keep], weight[keep]
         base, slope = _line(batch, itl, weight)
@@ -163,8 +165,11 @@ def _robust_line(batch: FloatArray, itl: FloatArray, weight: FloatArray) -> tupl
 
 
 def _line(batch: FloatArray, itl: FloatArray, weight: FloatArray) -> tuple[float, float]:
-    # Relative error: divide by itl. The root, because least squares squares the rows.
-    scale = np.sqrt(weight) / itl
-    rows = np.stack([scale, batch * scale], axis=1)
-    (base, slope), *_ = np.linalg.lstsq(rows, itl * scale, rcond=None)
-    return float(base), float(slope)
+    # Relative error: divide by itl, squared. Around the means, so that nothing large is subtracted from its like.
+    share = weight / weight.max() / (itl / itl.min()) ** 2
+    share /= share.sum()
+    centre, level = float(share @ batch), float(share @ itl)
+    away = share * (batch - centre)
+    spread = float(away @ (batch - centre))
+    slope = float(away @ (itl - level)) / spread if spread > 0 else 0.0
+    return level - slope * centre, slope
