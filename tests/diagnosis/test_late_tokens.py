@@ -258,6 +258,13 @@ def test_decode(seen: Observation, expected: DiagnosisClass) -> None:
     assert found.primary is expected, found.message
 
 
+def test_the_tail_of_a_bursty_batch_says_nothing_about_a_single_sequence() -> None:
+    """Alone 31 ms on average; at a batch of 30 one token in ten takes twice the mean."""
+    seen = slow(running=30, base=0.03)
+    bursty = replace(seen, tpot=latency(0.051, tail=0.102), itl=latency(0.06))
+    assert named(bursty).primary is not DiagnosisClass.DECODE_BANDWIDTH_BOUND
+
+
 def test_a_single_sequence_that_just_meets_the_objective_is_past_the_knee() -> None:
     # base + one sequence = 49 ms; the builders' tail is 1 (p95 and mean coincide within 2 %).
     found = named(slow(running=30, base=0.047, tpot=0.077))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, mean_batch, tpot_reading, tpot_tail
+from vllm_autotuner.diagnosis.case import Case, mean_batch, tpot_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.communication_bound import no_faster_than_fewer_gpus
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
@@ -50,7 +50,8 @@ class DecodeBandwidthBound:
             model = fit_step_time(case.observation.steps)
             if not isinstance(model, StepTime):
                 return Unknown(f"TPOT is over its objective at a batch of {batch:.0f}, and no smaller one was seen yet")
-            alone = model.predict(1) * tpot_tail(case)
+            # Without the tail: that is of the batch that runs, whose bursts a single sequence does not meet.
+            alone = model.predict(1)
             if alone <= target.seconds:
                 return Fails()
             how = f"the model fitted to {model.points} windows says {alone * 1000:.0f} ms for a single sequence"
