@@ -26,8 +26,8 @@ QUICK: Final = {"warmUp": "2s", "analysis": "12s", "provisioningDeadline": "10m"
 """Phases of seconds; the analysis then ends after three windows."""
 PATIENCE: Final = 180.0
 """Seconds for anything that needs a rollout or a verdict; ten times what it takes on an idle machine."""
-CROWD: Final = 8
-"""Clients that talk at once: twice the seats of `capped`."""
+CROWD: Final = 9
+"""Clients that talk at once: twice the seats of `capped`, and one that is between two requests at any moment."""
 
 
 class Refused(AssertionError):

@@ -142,7 +142,7 @@ async def test_a_status_written_by_somebody_else_all_the_time_does_not_begin_a_c
         await play.change_is("contended", "WarmingUp", "Analyzing")
     finally:
         contender.cancel()
-    assert writes > 100, "there was hardly any contention"
+    assert writes > 20, "there was hardly any contention"
     entry = await play.finished("contended")
     assert entry["outcome"] == "Succeeded", entry
     assert (await play.status("contended"))["budget"]["changesToday"] == 1

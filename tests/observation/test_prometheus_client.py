@@ -1,4 +1,5 @@
 import asyncio
+import ssl
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -54,6 +55,14 @@ def raising(error: Exception) -> Answer:
         raise error
 
     return answer
+
+
+async def test_an_alert_after_the_handshake_is_a_server_that_does_not_answer() -> None:
+    alert = raising(ssl.SSLError(1, "tlsv13 alert certificate required"))
+    with pytest.raises(Unreachable, match="certificate required"):
+        await query(alert)
+    with pytest.raises(Unreachable, match="certificate required"):
+        await page(alert)
 
 
 @pytest.mark.parametrize("error", sorted(every_subclass(httpx.TransportError), key=str))

@@ -6,6 +6,7 @@ idle fleet. Must not: decide, turn an empty answer into a number, or show a cred
 
 import asyncio
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -20,6 +21,9 @@ from vllm_autotuner.observation.series import Series
 
 __all__ = ["PageReader", "PrometheusAddress", "PrometheusSource", "refuse_unusable_url"]
 
+NO_ANSWER: Final = (httpx.TransportError, httpx.TooManyRedirects, httpx.DecodingError, ssl.SSLError)
+"""What a request that is not answered raises. The last where a TLS 1.3 server refuses a client's certificate: its alert
+comes after the handshake, with the first read, and httpx lets it through as it is."""
 LARGEST_ANSWER: Final = 256 * 2**20
 """Bytes of one answer. The raw samples of 2,000 engines at 2 s take about 100 MiB; an endless one must not fill memory.
 Our choice."""
@@ -75,7 +79,7 @@ class PrometheusSource:
             raise Unreachable(f"{self._shown} did not answer within {limit:.0f} s") from error
         except UnicodeError as error:
             raise Rejected(f"the headers for {self._shown} hold characters that HTTP does not know") from error
-        except (httpx.TransportError, httpx.TooManyRedirects, httpx.DecodingError) as error:
+        except NO_ANSWER as error:
             reason = scrubbed(str(error) or type(error).__name__, headers=headers)
             raise Unreachable(f"cannot reach {self._shown}: {reason}") from error
         except SourceError as error:
@@ -184,6 +188,6 @@ class PageReader:
             raise Rejected(f"the headers for {place} hold characters that HTTP does not know") from error
         except httpx.InvalidURL as error:
             raise Rejected(f"{place} is not a URL: {error}") from error
-        except (httpx.TransportError, httpx.TooManyRedirects, httpx.DecodingError) as error:
+        except NO_ANSWER as error:
             reason = scrubbed(str(error) or type(error).__name__, headers=headers)
             raise Unreachable(f"cannot reach {place}: {reason}") from error
