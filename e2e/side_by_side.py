@@ -192,7 +192,8 @@ class Playing:
     def __init__(self, bed: Bed, castings: Sequence[Casting]) -> None:
         self._results = {casting.name: asyncio.get_running_loop().create_future() for casting in castings}
         stages = {casting.stage: [each for each in castings if each.stage == casting.stage] for casting in castings}
-        self._stages = [asyncio.create_task(self._on_stage(bed, *each)) for each in stages.items()]
+        self._stages = {name: asyncio.create_task(self._on_stage(bed, name, own)) for name, own in stages.items()}
+        self._castings = stages
 
     async def result(self, casting: Casting) -> None:
         """Wait for a scene to end. Raises what went wrong in it."""
@@ -200,9 +201,11 @@ class Playing:
 
     async def end(self) -> None:
         """End what nobody waited for."""
-        for task in self._stages:
-            task.cancel()
-        await asyncio.gather(*self._stages, *self._results.values(), return_exceptions=True)
+        for name, task in self._stages.items():
+            # With every result told, a stage is only clearing away: cut off there, it would leave connections open.
+            if not all(self._results[casting.name].done() for casting in self._castings[name]):
+                task.cancel()
+        await asyncio.gather(*self._stages.values(), *self._results.values(), return_exceptions=True)
 
     async def _on_stage(self, bed: Bed, name: str, castings: Sequence[Casting]) -> None:
         results = [self._results[casting.name] for casting in castings]
