@@ -1,12 +1,10 @@
-"""Simulated engines with faults that no SIM_ variable gives: they refuse to start, die, or tell nonsense.
+"""Simulated engines with faults that no SIM_ variable gives: they refuse to start, or tell nonsense.
 
 Apart from the simulation, because these are faults of an image and not of a load, and only tests want them. Each one is
 an image of its own: a row of the process node's table (`ROWS`), named in the spec like any other.
 Must not: change what the engine prints or counts but for the fault itself.
 """
 
-import asyncio
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +14,6 @@ from e2e.bed import import_path
 from vllm_autotuner.simulation import server
 from vllm_autotuner.simulation.configuration import CoreRefused, EngineConfig, configure
 from vllm_autotuner.simulation.exposition import render
-from vllm_autotuner.simulation.settings import Settings
 
 SEATS: Final = 4
 """What the odd engines take for a harmless max-num-seqs."""
@@ -36,22 +33,6 @@ def refusing() -> None:
     vars(server).update(configure=configure_or_refuse)
 
 
-def dying() -> None:
-    """More than SEATS sequences run out of memory once they are served: the process dies, again and again."""
-    serve = server.serve
-
-    async def serve_until_death(config: EngineConfig, *, settings: Settings, given: dict[str, Any]) -> int:
-        if config.max_num_seqs > SEATS:
-            asyncio.get_running_loop().call_later(DIES_AFTER, os._exit, 1)
-        return await serve(config, settings=settings, given=given)
-
-    vars(server).update(serve=serve_until_death)
-
-
-DIES_AFTER: Final = 15.0
-"""Seconds: long enough to become ready and to be judged for a moment."""
-
-
 def nonsense() -> None:
     """Every gauge is NaN."""
 
@@ -66,7 +47,7 @@ def nonsense() -> None:
     vars(server).update(render=render_nonsense)
 
 
-FAULTS: Final[Mapping[str, Callable[[], None]]] = {"refusing": refusing, "dying": dying, "nonsense": nonsense}
+FAULTS: Final[Mapping[str, Callable[[], None]]] = {"refusing": refusing, "nonsense": nonsense}
 
 ROWS: Final[Sequence[Mapping[str, object]]] = tuple(
     {

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import pytest
 
-from e2e.bed import Bed
+from e2e.bed import NODE, Bed
 from e2e.monitor import Monitor
+from e2e.node_client import NodeClient
 from e2e.operator_account import vllm_service
 from e2e.stage import ENGINE_IMAGE, MODEL, NotSeen, Stage, condition, engine_env, until
 from vllm_autotuner.engine.flags import EngineFlags, parse_flags
@@ -108,6 +109,12 @@ class Play:
     async def edit_status(self, name: str, status: Mapping[str, Any]) -> None:
         """Edit its status by hand, as nobody should."""
         await self.write("PATCH", f"{name}/status", {"status": dict(status)})
+
+    async def kill(self, name: str) -> None:
+        """Have the engine of each pod die, as by a segmentation fault: exit code 137, and it is started again."""
+        node = NodeClient.of(await self.stage.get(f"/api/v1/nodes/{NODE}"))
+        for pod in await self.stage.pods(name):
+            await asyncio.to_thread(node.kill, self.stage.namespace, pod["metadata"]["name"])
 
     async def delete(self, name: str) -> None:
         """Delete the VLLMService."""

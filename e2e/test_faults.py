@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from e2e import odd_engines
-from e2e.side_by_side import CROWD, PATIENCE, Play, Refused, change_of, side_by_side
+from e2e.side_by_side import CROWD, PATIENCE, QUICK, Play, Refused, change_of, side_by_side
 from e2e.stage import condition, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -112,15 +112,14 @@ async def test_a_candidate_that_cannot_start_is_rolled_back_at_once_in_the_engin
 
 @side_by_side(stage="faults")
 async def test_a_candidate_that_dies_while_it_serves_is_rolled_back_at_once(play: Play) -> None:
-    strategy = {"warmUp": "2s", "analysis": "60s", "provisioningDeadline": "2m"}
-    engine = {"image": odd_engines.image("dying")}
-    await play.serves("dying", clients=CROWD, engine=engine, tuning={"strategy": strategy})
+    await play.serves("dying", clients=CROWD, tuning={"strategy": QUICK | {"analysis": "60s"}})
     change = await play.change_is("dying", "WarmingUp", "Analyzing")
+    await play.kill("dying")
     back = await play.change_is("dying", "RollingBack")
     assert back["id"] == change["id"]
     assert back["harmful"] is True, back
     entry = await play.finished("dying")
-    assert "exit code 1" in entry["reason"], entry
+    assert "exit code 137" in entry["reason"], entry
     await play.rolled_out("dying", seats=4)
 
 
