@@ -1,0 +1,380 @@
+"""What paired windows say: tables of sentences, and what must hold whatever was measured."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.builders import targets
+from tests.change.worlds import NOW
+
+from vllm_autotuner.api.status import ChangeTarget, Measurement
+from vllm_autotuner.change.comparison import FEWEST_REQUESTS, LOOKS, Comparison, Pair, compare
+from vllm_autotuner.change.verdict import Judgement
+from vllm_autotuner.diagnosis.objectives import Targets
+
+KEEP, REVERT, INCONCLUSIVE = Judgement.KEEP, Judgement.REVERT, Judgement.INCONCLUSIVE
+TTFT, TPOT, THROUGHPUT = ChangeTarget.TTFT, ChangeTarget.TPOT, ChangeTarget.THROUGHPUT
+TARGETS = targets(ttft=2.0, tpot=0.05)
+WIGGLE = (1.0, 1.03, 0.97, 1.02, 0.98, 1.01, 0.99, 1.04, 0.96, 1.0)
+"""How windows differ from each other, in turn."""
+
+Level = float | None
+
+
+def window(
+    index: int, *, ttft: Level = 0.5, tpot: Level = 0.02, tokens: Level = 1000.0, requests: Level = 2.0
+) -> Measurement:
+    return Measurement(
+        at=NOW + timedelta(seconds=30 * index),
+        ttft_seconds=ttft,
+        tpot_seconds=tpot,
+        tokens_per_second=tokens,
+        requests_per_second=requests,
+    )
+
+
+def arms(
+    candidate: tuple[Level, Level],
+    reference: tuple[Level, Level],
+    *,
+    windows: int = 10,
+    tokens: tuple[Level, Level] = (1000.0, 1000.0),
+    requests: tuple[Level, Level] = (2.0, 2.0),
+) -> list[Pair]:
+    """(TTFT, TPOT) of both arms; the reference wiggles, the candidate wiggles the other way round."""
+
+    def wiggled(levels: tuple[Level, Level], by: float) -> tuple[Level, Level]:
+        ttft, tpot = (None if level is None else level * by for level in levels)
+        return ttft, tpot
+
+    pairs = []
+    for index in range(windows):
+        ours = wiggled(candidate, WIGGLE[-1 - index % 10])
+        theirs = wiggled(reference, WIGGLE[index % 10])
+        pairs.append(
+            Pair(
+                candidate=window(index, ttft=ours[0], tpot=ours[1], tokens=tokens[0], requests=requests[0]),
+                reference=window(index, ttft=theirs[0], tpot=theirs[1], tokens=tokens[1], requests=requests[1]),
+            )
+        )
+    return pairs
+
+
+def judged(
+    pairs: Sequence[Pair], *, target: ChangeTarget | None = TTFT, final: bool = False, limits: Targets = TARGETS
+) -> Judgement | None:
+    return compare(pairs, targets=limits, target=target, final=final).judgement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    id: str
+    candidate: tuple[float, float]
+    reference: tuple[float, float]
+    judgement: Judgement
+    target: ChangeTarget | None = TTFT
+    tokens: tuple[Level, Level] = (1000.0, 1000.0)
+
+
+CASES = (
+    Case(id="the queue is gone", candidate=(0.4, 0.03), reference=(5.0, 0.02), judgement=KEEP),
+    Case(id="clearly shorter, though not inside", candidate=(3.5, 0.03), reference=(5.0, 0.02), judgement=KEEP),
+    Case(id="just inside a target that was missed", candidate=(1.9, 0.03), reference=(2.08, 0.03), judgement=KEEP),
+    Case(id="A/A inside", candidate=(0.5, 0.02), reference=(0.5, 0.02), judgement=INCONCLUSIVE),
+    Case(id="A/A outside", candidate=(5.0, 0.08), reference=(5.0, 0.08), judgement=INCONCLUSIVE),
+    Case(id="a little better is noise", candidate=(4.7, 0.02), reference=(5.0, 0.02), judgement=INCONCLUSIVE),
+    Case(id="worse and over the objective", candidate=(6.0, 0.02), reference=(5.0, 0.02), judgement=REVERT),
+    Case(id="a little worse is noise", candidate=(5.3, 0.02), reference=(5.0, 0.02), judgement=INCONCLUSIVE),
+    Case(
+        id="worse inside the objective hurts nobody",
+        candidate=(0.9, 0.02),
+        reference=(0.5, 0.02),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(id="slower tokens, well inside", candidate=(0.4, 0.045), reference=(5.0, 0.02), judgement=KEEP),
+    Case(
+        id="slower tokens, barely inside, are not safe",
+        candidate=(0.4, 0.0495),
+        reference=(5.0, 0.02),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="a shorter queue paid with tokens over their objective",
+        candidate=(0.4, 0.06),
+        reference=(5.0, 0.04),
+        judgement=REVERT,
+    ),
+    Case(id="tokens were over before and are not worse", candidate=(0.4, 0.081), reference=(5.0, 0.08), judgement=KEEP),
+    Case(id="fewer seats, faster tokens", candidate=(0.6, 0.04), reference=(0.5, 0.08), target=TPOT, judgement=KEEP),
+    Case(
+        id="faster tokens paid with a queue",
+        candidate=(9.0, 0.03),
+        reference=(0.5, 0.08),
+        target=TPOT,
+        judgement=REVERT,
+    ),
+    Case(
+        id="the wrong latency got better",
+        candidate=(0.1, 0.08),
+        reference=(0.5, 0.08),
+        target=TPOT,
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="more tokens",
+        candidate=(0.5, 0.02),
+        reference=(0.5, 0.02),
+        tokens=(1200, 1000),
+        target=THROUGHPUT,
+        judgement=KEEP,
+    ),
+    Case(
+        id="no target is judged by tokens",
+        candidate=(0.5, 0.02),
+        reference=(0.5, 0.02),
+        tokens=(1200, 1000),
+        target=None,
+        judgement=KEEP,
+    ),
+    Case(
+        id="a few more tokens are noise",
+        candidate=(0.5, 0.02),
+        reference=(0.5, 0.02),
+        tokens=(1050, 1000),
+        target=THROUGHPUT,
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="tokens that nobody counted",
+        candidate=(0.5, 0.02),
+        reference=(0.5, 0.02),
+        tokens=(None, 1000),
+        target=THROUGHPUT,
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="more tokens do not buy a missed objective",
+        candidate=(0.5, 0.06),
+        reference=(0.5, 0.04),
+        tokens=(2000, 1000),
+        target=THROUGHPUT,
+        judgement=REVERT,
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id}: {case.judgement}")
+def test_ten_windows(case: Case) -> None:
+    assert judged(arms(case.candidate, case.reference, tokens=case.tokens), target=case.target) is case.judgement
+
+
+GOOD = ((0.4, 0.03), (5.0, 0.02))
+UNCLEAR = ((0.5, 0.02), (0.5, 0.02))
+HARM = ((2.5, 0.02), (1.5, 0.02))
+SILENT = Pair(candidate=window(99, ttft=None), reference=window(99))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "early", "at_last"),
+    [
+        pytest.param([], None, INCONCLUSIVE, id="nothing measured"),
+        pytest.param(arms(*GOOD, windows=4), None, INCONCLUSIVE, id="four good windows are too few"),
+        pytest.param(arms(*GOOD, windows=5), KEEP, KEEP, id="five good windows"),
+        pytest.param(arms(*HARM, windows=5), REVERT, REVERT, id="five bad windows"),
+        pytest.param(arms(*GOOD, windows=6), None, KEEP, id="nobody looks at six, unless it is the end"),
+        pytest.param(arms(*UNCLEAR, windows=5), None, INCONCLUSIVE, id="no clear effect yet"),
+        pytest.param(arms(*UNCLEAR, windows=10), INCONCLUSIVE, INCONCLUSIVE, id="the last look is final"),
+        pytest.param([*arms(*GOOD, windows=4), SILENT], None, INCONCLUSIVE, id="a silent window is none"),
+        pytest.param([SILENT, *arms(*GOOD, windows=5)], KEEP, KEEP, id="and takes nothing away"),
+        pytest.param(arms(*GOOD, requests=(0.15, 2.0)), None, INCONCLUSIVE, id="45 requests in the candidate"),
+        pytest.param(arms(*GOOD, requests=(2.0, 0.15)), None, INCONCLUSIVE, id="45 requests in the reference"),
+        pytest.param(arms(*GOOD, requests=(None, 2.0)), None, INCONCLUSIVE, id="nobody knows how many requests"),
+        pytest.param(arms((None, None), (5.0, 0.02)), None, INCONCLUSIVE, id="a silent candidate is not blamed"),
+        pytest.param(arms((6.0, 0.02), (1.0, 0.02), windows=3), REVERT, REVERT, id="gross, three times"),
+        pytest.param(arms((6.0, 0.02), (1.0, 0.02), windows=2), None, INCONCLUSIVE, id="gross, but only twice"),
+        pytest.param(arms((1.9, 0.02), (0.1, 0.02), windows=3), None, INCONCLUSIVE, id="many times, yet inside"),
+    ],
+)
+def test_how_long_it_takes(pairs: list[Pair], early: Judgement | None, at_last: Judgement) -> None:
+    assert judged(pairs) is early
+    assert judged(pairs, final=True) is at_last
+
+
+def test_more_gpus_must_help_where_an_objective_is_missed() -> None:
+    faster = arms((0.5, 0.01), (0.5, 0.02))
+    needed = arms((0.5, 0.03), (0.5, 0.08))
+    for pairs, judgement in ((faster, INCONCLUSIVE), (needed, KEEP)):
+        assert compare(pairs, targets=TARGETS, target=TPOT, final=True, gpus=(1, 2)).judgement is judgement
+    doubled = arms(*UNCLEAR, tokens=(1900, 1000))
+    assert compare(doubled, targets=TARGETS, target=THROUGHPUT, final=True, gpus=(1, 2)).judgement is INCONCLUSIVE
+
+
+def test_fewer_gpus_must_only_be_safe() -> None:
+    found = compare(arms(*UNCLEAR), targets=TARGETS, target=TPOT, final=True, gpus=(2, 1))
+    assert found.judgement is KEEP
+    assert "fewer GPUs" in found.text
+
+
+def test_it_says_what_it_saw() -> None:
+    found = compare(arms((0.4, 0.03), (5.0, 0.02), requests=(2.0, 3.0)), targets=TARGETS, target=TTFT, final=False)
+    assert (found.windows, found.candidate_requests, found.reference_requests) == (10, 600.0, 900.0)
+    ttft, tpot, tokens = found.effects
+    assert (ttft.objective, tpot.objective, tokens.objective) == (TTFT, TPOT, THROUGHPUT)
+    assert ttft.ratio == pytest.approx(0.08, rel=0.02)
+    assert ttft.low < ttft.ratio < ttft.high < 0.1
+    assert ttft.candidate == pytest.approx(0.4, rel=0.02)
+    assert ttft.reference == pytest.approx(5.0, rel=0.02)
+    assert (ttft.helped, ttft.hurt, tpot.safe, tpot.hurt) == (True, False, True, False)
+    assert found.text.startswith("better: TTFT; TTFT 5.0 s -> 400 ms (-92%, ")
+    assert found.text.endswith("10 windows, 600 and 900 requests")
+
+
+# --- what must hold whatever was measured ---------------------------------------------------------------------------
+
+LATENCIES = st.floats(0.001, 100)
+RATES = st.none() | st.floats(0, 50)
+WINDOWS = st.tuples(st.none() | LATENCIES, st.none() | LATENCIES, RATES, RATES)
+KNOWN = st.tuples(LATENCIES, LATENCIES, st.floats(1, 1e5), st.just(5.0))
+GOALS = st.sampled_from([*ChangeTarget, None])
+
+
+def paired(drawn: Sequence[tuple[tuple[Level, ...], tuple[Level, ...]]]) -> list[Pair]:
+    def one(index: int, values: tuple[Level, ...]) -> Measurement:
+        return window(index, ttft=values[0], tpot=values[1], tokens=values[2], requests=values[3])
+
+    return [Pair(candidate=one(index, a), reference=one(index, b)) for index, (a, b) in enumerate(drawn)]
+
+
+ANY = st.lists(st.tuples(WINDOWS, WINDOWS), max_size=14).map(paired)
+COMPLETE = st.lists(st.tuples(KNOWN, KNOWN), min_size=5, max_size=14).map(paired)
+
+
+@st.composite
+def steady(draw: st.DrawFn) -> list[Pair]:
+    """An effect and some noise: what verdicts other than Inconclusive come from."""
+    effect = {name: draw(st.floats(0.3, 2.0)) for name in ("ttft", "tpot", "tokens")}
+    base = (draw(st.floats(0.2, 10.0)), draw(st.floats(0.005, 0.2)))
+    noise = st.floats(0.9, 1.1)
+    count = draw(st.integers(5, 12))
+    drawn: list[tuple[tuple[Level, ...], tuple[Level, ...]]] = []
+    for _ in range(count):
+        ours = (base[0] * effect["ttft"] * draw(noise), base[1] * effect["tpot"] * draw(noise))
+        theirs = (base[0] * draw(noise), base[1] * draw(noise))
+        drawn.append(((*ours, 1000 * effect["tokens"] * draw(noise), 5.0), (*theirs, 1000 * draw(noise), 5.0)))
+    return paired(drawn)
+
+
+def swapped(pairs: Sequence[Pair]) -> list[Pair]:
+    return [Pair(candidate=pair.reference, reference=pair.candidate) for pair in pairs]
+
+
+def whole(pairs: Sequence[Pair], target: ChangeTarget | None, *, final: bool = True) -> Comparison:
+    return compare(pairs, targets=TARGETS, target=target, final=final)
+
+
+@given(ANY, GOALS)
+def test_time_up_means_a_judgement_and_never_a_keep_without_evidence(
+    pairs: list[Pair], target: ChangeTarget | None
+) -> None:
+    found = whole(pairs, target)
+    assert found.judgement is not None
+    if found.judgement is KEEP:
+        assert found.windows >= LOOKS[0]
+        assert found.candidate_requests is not None
+        assert found.candidate_requests >= FEWEST_REQUESTS
+
+
+@given(ANY, GOALS)
+def test_windows_without_data_change_nothing(pairs: list[Pair], target: ChangeTarget | None) -> None:
+    kept = [pair for pair in pairs if whole([pair], target).windows == 1]
+    for final in (False, True):
+        assert whole(pairs, target, final=final).judgement is whole(kept, target, final=final).judgement
+
+
+@pytest.mark.parametrize("nothing", [None, 0.0, math.nan, math.inf])
+def test_a_number_that_is_none_is_no_evidence(nothing: float | None) -> None:
+    for broken in (window(9, ttft=nothing), window(9, tpot=nothing)):
+        pairs = [*arms(*GOOD, windows=5), Pair(candidate=broken, reference=window(9))]
+        assert whole(pairs, TTFT).windows == 5
+        assert whole(swapped(pairs), TTFT).windows == 5
+    uncounted = [replace(pair, candidate=pair.candidate.model_copy(update={"tokens_per_second": nothing}))
+                 for pair in arms(*UNCLEAR)]  # fmt: skip
+    assert whole(uncounted, THROUGHPUT).judgement is INCONCLUSIVE
+
+
+@given(steady() | COMPLETE, GOALS)
+def test_swapped_arms_have_mirrored_effects_and_are_never_both_kept(
+    pairs: list[Pair], target: ChangeTarget | None
+) -> None:
+    one, other = whole(pairs, target), whole(swapped(pairs), target)
+    for ours, theirs in zip(one.effects, other.effects, strict=True):
+        assert ours.ratio == pytest.approx(1 / theirs.ratio)
+        assert ours.low == pytest.approx(1 / theirs.high)
+        assert ours.high == pytest.approx(1 / theirs.low)
+        assert not (ours.hurt and theirs.hurt)
+        assert not (ours.helped and theirs.helped)
+    assert (one.judgement, other.judgement) != (KEEP, KEEP)
+
+
+@given(COMPLETE, GOALS)
+def test_an_arm_against_itself_is_no_effect(pairs: list[Pair], target: ChangeTarget | None) -> None:
+    same = [Pair(candidate=pair.reference, reference=pair.reference) for pair in pairs]
+    assert whole(same, target).judgement is INCONCLUSIVE
+
+
+@given(steady() | COMPLETE, GOALS, st.sampled_from([0.25, 4.0, 1024.0]))
+def test_the_unit_of_time_does_not_matter(pairs: list[Pair], target: ChangeTarget | None, unit: float) -> None:
+    """By powers of two, which round nothing."""
+
+    def scaled(one: Measurement) -> Measurement:
+        assert one.ttft_seconds is not None
+        assert one.tpot_seconds is not None
+        return one.model_copy(update={"ttft_seconds": one.ttft_seconds * unit, "tpot_seconds": one.tpot_seconds * unit})
+
+    other = [Pair(candidate=scaled(pair.candidate), reference=scaled(pair.reference)) for pair in pairs]
+    limits = targets(ttft=TARGETS.ttft.seconds * unit, tpot=TARGETS.tpot.seconds * unit)
+    assert judged(other, target=target, final=True, limits=limits) is whole(pairs, target).judgement
+
+
+ORDER = (REVERT, INCONCLUSIVE, KEEP)
+
+
+@given(steady() | COMPLETE, GOALS, st.data())
+def test_a_better_candidate_is_never_judged_worse(
+    pairs: list[Pair], target: ChangeTarget | None, data: st.DataObject
+) -> None:
+    """Any windows of it better by any amount: the others say the same as before."""
+
+    def better(one: Measurement) -> Measurement:
+        less = {
+            name: getattr(one, name) * data.draw(st.just(1.0) | st.floats(0.01, 1))
+            for name in ("ttft_seconds", "tpot_seconds")
+        }
+        more = {"tokens_per_second": (one.tokens_per_second or 0) * data.draw(st.just(1.0) | st.floats(1, 100))}
+        return one.model_copy(update=less | more)
+
+    improved = [replace(pair, candidate=better(pair.candidate)) for pair in pairs]
+    before, after = whole(pairs, target).judgement, whole(improved, target).judgement
+    assert before is not None
+    assert after is not None
+    assert ORDER.index(after) >= ORDER.index(before)
+
+
+@given(steady() | COMPLETE, GOALS, st.integers(2, 3))
+def test_more_of_the_same_evidence_never_turns_keep_into_revert(
+    pairs: list[Pair], target: ChangeTarget | None, times: int
+) -> None:
+    if whole(pairs, target).judgement is KEEP:
+        more = [
+            Pair(
+                candidate=pair.candidate.model_copy(update={"at": at}),
+                reference=pair.reference.model_copy(update={"at": at}),
+            )
+            for index, pair in enumerate(pairs * times)
+            for at in (NOW + timedelta(seconds=30 * index),)
+        ]
+        assert whole(more, target).judgement is not REVERT
