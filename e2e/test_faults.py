@@ -13,6 +13,7 @@ from e2e.stage import condition, until
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.fault("T27")
 @side_by_side(stage="faults")
 async def test_pausing_by_spec_holds_a_change_and_lifting_it_lets_it_go_on(play: Play) -> None:
     await play.serves("paused", clients=CROWD)
@@ -31,6 +32,7 @@ async def test_pausing_by_spec_holds_a_change_and_lifting_it_lets_it_go_on(play:
     play.served_all_along("paused")
 
 
+@pytest.mark.fault("T27")
 @side_by_side(stage="faults")
 async def test_a_pause_annotation_that_nobody_can_read_pauses(play: Play) -> None:
     await play.serves("annotated", clients=CROWD)
@@ -42,6 +44,7 @@ async def test_a_pause_annotation_that_nobody_can_read_pauses(play: Play) -> Non
     assert entry["outcome"] == "Succeeded", entry
 
 
+@pytest.mark.fault("T28")
 @side_by_side(stage="faults")
 async def test_switching_the_mode_off_during_a_change_rolls_it_back_without_blame(play: Play) -> None:
     await play.serves("switched-off", clients=CROWD)
@@ -56,6 +59,7 @@ async def test_switching_the_mode_off_during_a_change_rolls_it_back_without_blam
     play.served_all_along("switched-off")
 
 
+@pytest.mark.fault("T25")
 @side_by_side(stage="faults")
 async def test_editing_the_spec_during_a_change_supersedes_it_and_the_user_gets_what_he_wrote(play: Play) -> None:
     await play.serves("superseded", clients=CROWD)
@@ -70,6 +74,7 @@ async def test_editing_the_spec_during_a_change_supersedes_it_and_the_user_gets_
     assert len(await play.events("superseded", "ChangeSuperseded")) == 1
 
 
+@pytest.mark.fault("T26")
 @side_by_side(stage="faults")
 async def test_deleting_the_service_during_a_change_leaves_its_pods_serving(play: Play) -> None:
     await play.serves("retained", clients=CROWD)
@@ -85,6 +90,7 @@ async def test_deleting_the_service_during_a_change_leaves_its_pods_serving(play
     assert play.stage.loads["retained"].tally.succeeded > answered
 
 
+@pytest.mark.fault("T26")
 @side_by_side(stage="faults")
 async def test_deleting_the_service_during_a_change_collects_its_workload_when_the_policy_says_so(play: Play) -> None:
     await play.serves("collected", clients=CROWD, deletionPolicy="Delete")
@@ -96,6 +102,7 @@ async def test_deleting_the_service_during_a_change_collects_its_workload_when_t
     assert not await play.stage.deployment("collected"), "a deleted service was given a Deployment again"
 
 
+@pytest.mark.fault("T17", "T18")
 @side_by_side(stage="faults")
 async def test_a_candidate_that_cannot_start_is_rolled_back_at_once_in_the_engines_own_words(play: Play) -> None:
     await play.serves("refusing", clients=CROWD, engine={"image": odd_engines.image("refusing")})
@@ -123,6 +130,7 @@ async def test_a_candidate_that_dies_while_it_serves_is_rolled_back_at_once(play
     await play.rolled_out("dying", seats=4)
 
 
+@pytest.mark.fault("T07")
 @side_by_side(stage="faults")
 async def test_a_status_written_by_somebody_else_all_the_time_does_not_begin_a_change_twice(play: Play) -> None:
     await play.serves("contended")
@@ -148,6 +156,7 @@ async def test_a_status_written_by_somebody_else_all_the_time_does_not_begin_a_c
     assert len(await play.events("contended", "ChangeStarted")) == 1
 
 
+@pytest.mark.fault("T39")
 @side_by_side(stage="faults")
 async def test_an_invalid_object_is_refused_at_admission_with_the_remedy(play: Play) -> None:
     with pytest.raises(Refused) as refusal:
@@ -156,6 +165,7 @@ async def test_an_invalid_object_is_refused_at_admission_with_the_remedy(play: P
     assert not await play.stage.service("invalid")
 
 
+@pytest.mark.fault("T39")
 @side_by_side(stage="faults")
 async def test_a_pod_template_that_the_api_server_refuses_is_reported_on_its_object_until_it_is_repaired(
     play: Play,
@@ -172,6 +182,7 @@ async def test_a_pod_template_that_the_api_server_refuses_is_reported_on_its_obj
     assert condition(await play.status("refused"), "Stalled") == ""
 
 
+@pytest.mark.fault("T34")
 @side_by_side(stage="faults")
 async def test_a_status_that_was_edited_into_something_unreadable_is_reported_and_can_be_repaired(play: Play) -> None:
     await play.serves("scribbled")
@@ -188,6 +199,7 @@ async def test_a_status_that_was_edited_into_something_unreadable_is_reported_an
     assert condition(await play.status("scribbled"), "Stalled") == ""
 
 
+@pytest.mark.fault("T37")
 @side_by_side(stage="faults")
 async def test_an_object_on_which_the_operator_fails_says_so_and_stops_nobody_else(play: Play) -> None:
     await play.serves("poisoned", clients=CROWD)

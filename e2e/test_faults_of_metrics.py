@@ -105,6 +105,7 @@ async def generations(play: Play) -> list[int]:
     return [(await play.stage.deployment(name))["metadata"]["generation"] for name in WATCHED]
 
 
+@pytest.mark.fault("T10", "T13")
 @pytest.mark.parametrize("kind", ["stopped", "frozen", "without targets", "not scraping"])
 async def test_without_metrics_nothing_is_changed_and_a_change_waits(world: World, kind: str) -> None:
     play = world.play
@@ -133,6 +134,7 @@ async def test_without_metrics_nothing_is_changed_and_a_change_waits(world: Worl
     assert play.stage.bed.processes.identity(play.stage.operator) == process, "it took a restart to recover"
 
 
+@pytest.mark.fault("T11")
 async def test_a_change_that_waits_beyond_its_data_budget_is_rolled_back_without_blame(world: World) -> None:
     entry = await world.play.finished("impatient")
     assert (entry["outcome"], entry["reason"]) == ("RolledBack", "metrics are missing for too long")
@@ -159,6 +161,7 @@ async def test_waiting_requests_add_no_replica_before_they_are_seen_and_never_mo
     assert {(status.get("effective") or {}).get("replicas", 1) for status in play.monitor.statuses("wide")} <= {1, 2, 3}
 
 
+@pytest.mark.fault("T12")
 async def test_an_engine_that_exports_nonsense_counts_as_silent(world: World) -> None:
     status = await world.play.until("nonsense", "MetricsAvailable is False", blind)
     assert condition(status, "Ready") == "True"
@@ -166,6 +169,7 @@ async def test_an_engine_that_exports_nonsense_counts_as_silent(world: World) ->
     assert not world.play.monitor.states("nonsense")
 
 
+@pytest.mark.fault("T10")
 async def test_the_change_that_waited_so_often_is_finished(world: World) -> None:
     await world.play.edit("trying", tuning={"strategy": QUICK})
     entry = await world.play.finished("trying")

@@ -87,6 +87,7 @@ class Crashes:
         stage.start_operator(*self._arguments)
 
 
+@pytest.mark.fault("T01", "T02", "T03")
 @side_by_side(stage="crashes")
 async def test_killed_at_every_step_of_a_change_the_operator_ends_where_it_would_have_ended(play: Play) -> None:
     for name, simulated in (("helped", {}), ("hurt", degrading())):
@@ -117,6 +118,7 @@ async def test_killed_at_every_step_of_a_change_the_operator_ends_where_it_would
     assert set(crashes.steps) == STEPS, f"it was not killed at {STEPS - set(crashes.steps)}"
 
 
+@pytest.mark.fault("T09")
 @side_by_side(stage="two-operators")
 async def test_of_two_operators_one_leads_and_the_other_goes_on_when_it_is_killed(play: Play) -> None:
     play.stage.start_operator(standby=True)

@@ -133,6 +133,7 @@ def test_a_standby_is_ready_and_takes_over_at_once_when_the_leader_is_told_to_en
     assert second.logged("leading")[-1]["epoch"] > first.logged("leading")[-1]["epoch"]
 
 
+@pytest.mark.fault("T09")
 def test_a_killed_leader_is_replaced_after_the_lease_and_not_before(bed: Bed, start: Start, namespace: str) -> None:
     first = start()
     first.wait_until(lambda: first.leads, "leading")
@@ -147,6 +148,7 @@ def test_a_killed_leader_is_replaced_after_the_lease_and_not_before(bed: Bed, st
     assert holder(bed, namespace) == second.logged("leading")[-1]["identity"]
 
 
+@pytest.mark.fault("T08", "T09")
 def test_a_hanging_api_server_costs_the_lead_but_not_the_process(bed: Bed, start: Start) -> None:
     operator = start()
     operator.wait_until(lambda: operator.leads, "leading")
@@ -160,6 +162,7 @@ def test_a_hanging_api_server_costs_the_lead_but_not_the_process(bed: Bed, start
     assert operator.process.poll() is None
 
 
+@pytest.mark.fault("T08")
 async def test_a_restarted_api_server_is_watched_again(bed: Bed, start: Start, namespace: str) -> None:
     operator = start()
     operator.wait_until(lambda: operator.leads, "leading")

@@ -65,11 +65,13 @@ def test_nothing_known_is_absent_not_null() -> None:
     assert "null" not in json.dumps(to_wire(VLLMServiceStatus(active_change=active_change())))
 
 
+@pytest.mark.fault("T34")
 @pytest.mark.parametrize("raw", [None, {}, {"conditions": [], "newField": {"a": 1}}], ids=["absent", "empty", "newer"])
 def test_tolerates(raw: dict[str, Any] | None) -> None:
     assert parse_status(raw) == VLLMServiceStatus()
 
 
+@pytest.mark.fault("T34")
 @pytest.mark.parametrize(
     ("raw", "named"),
     [
@@ -110,6 +112,7 @@ def test_a_number_that_nobody_knows_is_absent(number: float | None) -> None:
     assert to_wire(Evidence(name="kv_usage", value=number)) == {"name": "kv_usage"}
 
 
+@pytest.mark.fault("T35")
 def test_lists_keep_what_matters_most_and_texts_are_cut() -> None:
     status = VLLMServiceStatus(
         history=tuple(
@@ -133,6 +136,7 @@ def test_lists_keep_what_matters_most_and_texts_are_cut() -> None:
     assert len(status.diagnosis.message) == MESSAGE_MAX_LENGTH
 
 
+@pytest.mark.fault("T35")
 def test_the_fullest_status_stays_below_64_kib() -> None:
     long, moment = "x" * 2 * MESSAGE_MAX_LENGTH, NOON + timedelta(microseconds=1)
     measured = Measurement(

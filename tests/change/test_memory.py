@@ -57,6 +57,7 @@ def test_every_ending_leaves_one_history_entry_and_a_cooldown(outcome: Outcome) 
     assert entry.after is not None
 
 
+@pytest.mark.fault("T35")
 def test_history_keeps_the_newest_ten() -> None:
     """More would be refused by the API server, and the status could never be written again."""
     status = VLLMServiceStatus()
@@ -140,6 +141,7 @@ def test_tuned_values_and_bounds_are_no_other_environment() -> None:
     assert environment_of(same) == environment_of(SPEC)
 
 
+@pytest.mark.fault("T35")
 def test_the_newest_twenty_failures_are_kept() -> None:
     status = VLLMServiceStatus()
     for seats in range(1, 26):
@@ -154,6 +156,7 @@ def closed(*moments: datetime) -> VLLMServiceStatus:
     return status
 
 
+@pytest.mark.fault("T40")
 @pytest.mark.parametrize(
     ("days", "opens"),
     [

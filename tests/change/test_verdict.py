@@ -200,6 +200,7 @@ def test_all_windows_together(found: Judgement, judgement: Judgement) -> None:
     assert found is judgement
 
 
+@pytest.mark.fault("T21")
 def test_more_tokens_do_not_buy_a_missed_objective() -> None:
     after = tuple(replace_tokens(one, 1e6) for one in measured(5, ttft=0.5, tpot=0.06))
     throughput = targets(ttft=60, tpot=0.05, profile=Profile.THROUGHPUT)

@@ -112,6 +112,7 @@ async def test_the_first_contender_leads_and_stays_leader(api: LeaseApi) -> None
     assert api.stored["spec"]["leaseDurationSeconds"] == 15
 
 
+@pytest.mark.fault("T09", "T33")
 @pytest.mark.parametrize("skew", [-86400.0, -5.0, 5.0, 86400.0], ids=lambda skew: f"its clock is {skew:+.0f} s off")
 async def test_a_crashed_holder_is_replaced_after_the_lease_whatever_the_clocks_say(api: LeaseApi, skew: float) -> None:
     first, second = Contender("a", api), Contender("b", api, skew=skew)
@@ -125,6 +126,7 @@ async def test_a_crashed_holder_is_replaced_after_the_lease_whatever_the_clocks_
     assert second.election.epoch == epoch + 1
 
 
+@pytest.mark.fault("T09")
 async def test_a_holder_cut_off_from_the_api_stops_before_another_can_take_over(api: LeaseApi) -> None:
     first, second = Contender("a", api), Contender("b", api)
     await pass_time(10, first, second)
@@ -253,6 +255,7 @@ async def test_the_holders_own_lease_duration_counts(api: LeaseApi) -> None:
     assert second.election.epoch == 5
 
 
+@pytest.mark.fault("T09")
 async def test_of_two_that_write_at_once_one_wins(api: LeaseApi) -> None:
     first, second = Contender("a", api), Contender("b", api)
     seen = await first.election._api.request("POST", "", body={"metadata": {}, "spec": {"holderIdentity": ""}})

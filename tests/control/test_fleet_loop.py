@@ -144,6 +144,7 @@ async def test_nothing_is_applied_before_its_intent_is_written() -> None:
     assert order[began - 1 : began + 2] == ["status", "event", "apply Deployment"]
 
 
+@pytest.mark.fault("T03")
 async def test_a_write_that_nobody_answered_is_found_done() -> None:
     """T03: the response is lost after the commit."""
     found = bed(load=queueing)
@@ -160,6 +161,7 @@ async def test_a_write_that_nobody_answered_is_found_done() -> None:
 # Conflicts
 
 
+@pytest.mark.fault("T07")
 async def test_after_a_conflict_it_is_decided_again_from_a_fresh_read() -> None:
     """T07: somebody wrote the object between our look and our write."""
     found = bed(load=queueing)
@@ -198,6 +200,7 @@ async def test_a_pause_that_came_with_the_conflict_is_obeyed() -> None:
     assert found.seats() == 64
 
 
+@pytest.mark.fault("T07")
 async def test_endless_conflicts_change_nothing_and_lose_nothing() -> None:
     found = bed("busy", "chat", load=queueing)
     await found.ticks(3)
@@ -213,6 +216,7 @@ async def test_endless_conflicts_change_nothing_and_lose_nothing() -> None:
     assert len(found.status("busy").history) == 1
 
 
+@pytest.mark.fault("T07")
 async def test_conflicts_do_not_count_a_window_twice() -> None:
     """T07: counters of an analysis are what they are without conflicts."""
 
@@ -236,6 +240,7 @@ async def test_conflicts_do_not_count_a_window_twice() -> None:
 # One object and the others
 
 
+@pytest.mark.fault("T37")
 @pytest.mark.parametrize(
     "error",
     [
@@ -255,6 +260,7 @@ async def test_one_object_never_stops_the_others(error: Exception) -> None:
     assert found.seats("broken") == 128
 
 
+@pytest.mark.fault("T37")
 async def test_a_defect_is_told_on_its_object_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = bed("broken", "chat")
 
@@ -355,6 +361,7 @@ async def test_prometheus_errors_freeze_and_pass() -> None:
     assert 'prometheus_errors_total{kind="Failed",source="default"}' in found.metrics.page().decode()
 
 
+@pytest.mark.fault("T10")
 async def test_prometheus_errors_under_a_change_hold_it() -> None:
     """T10: a good candidate is not rolled back because Prometheus restarts."""
     found = bed(load=queueing)

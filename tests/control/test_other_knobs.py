@@ -136,6 +136,7 @@ def test_more_gpus_are_not_asked_for_where_the_weights_are_not_what_takes_the_ti
     assert (found.read.recommendation, found.read.active_change) == (None, None)
 
 
+@pytest.mark.fault("T19")
 def test_a_degree_that_finds_no_node_ends_without_blame_for_harm() -> None:
     found = desk(**WIDER)
     found.until("Provisioning", SLOW)

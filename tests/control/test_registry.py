@@ -31,6 +31,7 @@ def deleted(version: str, *, uid: str = "u1") -> Event:
     return service_object(uid=uid, version=version), DELETED
 
 
+@pytest.mark.fault("T06")
 @pytest.mark.parametrize(
     ("events", "left"),
     [

@@ -124,6 +124,7 @@ def test_the_change_is_not_taken_again_within_the_cooldown() -> None:
 # The rollback stories
 
 
+@pytest.mark.fault("T21")
 def test_harm_is_undone_and_remembered() -> None:
     found = reach("Analyzing")
     found.until("RollingBack", HARMED)
@@ -140,6 +141,7 @@ def test_harm_is_undone_and_remembered() -> None:
     assert event.warning
 
 
+@pytest.mark.fault("T17")
 def test_a_crash_at_start_is_undone_before_its_deadline() -> None:
     found = reach("RollingBack")
     assert found.seats == 64
@@ -185,6 +187,7 @@ def test_two_harmful_changes_open_the_circuit_until_two_weeks_have_passed() -> N
     assert not found.is_true(ConditionType.CIRCUIT_OPEN)
 
 
+@pytest.mark.fault("T19")
 def test_no_place_for_the_new_pods_is_no_harm_but_not_tried_again_at_once() -> None:
     found = reach("Provisioning")
     waiting = found.rollout(settled=False, unschedulable="0/3 nodes: Insufficient nvidia.com/gpu")
@@ -208,6 +211,7 @@ def test_the_start_up_log_may_stay_unreadable_for_three_minutes() -> None:
     assert states == [ChangeState.VERIFYING] * 11 + [ChangeState.WARMING_UP]
 
 
+@pytest.mark.fault("T10")
 def test_lost_metrics_hold_a_change_and_give_it_back_its_time() -> None:
     found = reach("Held")
     found.ticks(40, BLIND)
@@ -219,6 +223,7 @@ def test_lost_metrics_hold_a_change_and_give_it_back_its_time() -> None:
     assert [entry.outcome for entry in found.read.history] == [Outcome.SUCCEEDED]
 
 
+@pytest.mark.fault("T11")
 def test_metrics_lost_for_too_long_undo_a_change_without_blame() -> None:
     """T11: silence is not the candidate's fault."""
     found = reach("Held")
@@ -229,6 +234,7 @@ def test_metrics_lost_for_too_long_undo_a_change_without_blame() -> None:
     assert not found.events[-1].warning
 
 
+@pytest.mark.fault("T27")
 @pytest.mark.parametrize("how", ["spec", "annotation"])
 def test_a_pause_holds_a_change_until_it_is_over(how: str) -> None:
     found = reach("Analyzing")
@@ -257,6 +263,7 @@ ABORTS: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.fault("T28")
 @pytest.mark.parametrize("state", UNDER_TEST)
 @pytest.mark.parametrize("edit", ABORTS.values(), ids=ABORTS.keys())
 def test_a_user_who_takes_his_leave_back_is_obeyed_in_the_next_tick(state: str, edit: dict[str, object]) -> None:
@@ -280,6 +287,7 @@ EDITS: dict[str, tuple[dict[str, object], int | None]] = {
 }
 
 
+@pytest.mark.fault("T25")
 @pytest.mark.parametrize("state", [*UNDER_TEST, "Held", "RollingBack"])
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
 def test_a_user_who_edits_the_workload_gets_what_he_wrote(
@@ -357,6 +365,7 @@ def test_off_takes_a_standing_recommendation_back() -> None:
 # What keeps a change from beginning
 
 
+@pytest.mark.fault("T23")
 def test_a_deployment_that_does_not_run_the_spec_yet_is_no_baseline() -> None:
     found = desk()
     found.tick(CAPPED, rollout=found.rollout(config_hash="of an older spec"))
@@ -365,6 +374,7 @@ def test_a_deployment_that_does_not_run_the_spec_yet_is_no_baseline() -> None:
     assert "still rolling out" in found.read.recommendation.reason
 
 
+@pytest.mark.fault("T23")
 def test_a_deployment_that_has_other_replicas_is_no_baseline() -> None:
     found = desk(replicas=2)
     found.tick(CAPPED, rollout=found.rollout(replicas=1, ready=1))
@@ -380,6 +390,7 @@ def test_a_fresh_leader_changes_nothing_for_one_window() -> None:
     assert found.read.active_change is not None
 
 
+@pytest.mark.fault("T32")
 def test_twenty_restarts_in_an_hour_change_nothing() -> None:
     """T32."""
     found = desk()
@@ -389,6 +400,7 @@ def test_twenty_restarts_in_an_hour_change_nothing() -> None:
     assert (found.read.active_change, found.seats) == (None, 64)
 
 
+@pytest.mark.fault("T32")
 def test_a_restart_does_not_interrupt_a_change() -> None:
     found = desk()
     found.until("Provisioning", CAPPED)

@@ -9,6 +9,7 @@ def counter(*points: tuple[float, float]) -> Series:
     return Series(labels={"__name__": "c"}, times=[time for time, _ in points], values=[value for _, value in points])
 
 
+@pytest.mark.fault("T15")
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

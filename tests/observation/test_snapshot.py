@@ -268,6 +268,7 @@ async def test_an_engine_without_its_queue_is_silent_and_not_idle(missing: str) 
     assert (found.engines, found.silent) == ((), ("chat-0",))
 
 
+@pytest.mark.fault("T12")
 async def test_nan_is_no_level() -> None:
     def sometimes(time: float) -> float:
         return float("nan") if time % 4 == 0 else 4.0
@@ -288,6 +289,7 @@ async def test_no_traffic_is_no_latency() -> None:
 # --- who reports ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("T13")
 @pytest.mark.parametrize(
     ("age", "interval", "fresh"),
     [
@@ -307,6 +309,7 @@ async def test_an_engine_is_stale_by_its_own_pace_and_not_by_that_of_the_slowest
     assert ([engine.key.pod for engine in found.engines], found.silent) == (["slow-0"], ("chat-0",))
 
 
+@pytest.mark.fault("T16")
 async def test_a_pod_that_was_expected_and_never_seen_is_named() -> None:
     snapshot = await look(fleet(Engine()))
     found = observe(snapshot, [EngineKey("demo", pod, "0") for pod in ("chat-0", "chat-1")], expected=2)
@@ -314,6 +317,7 @@ async def test_a_pod_that_was_expected_and_never_seen_is_named() -> None:
     assert (found.silent, found.expected) == (("chat-1",), 2)
 
 
+@pytest.mark.fault("T16")
 async def test_a_partial_scrape_leaves_the_others_fresh() -> None:
     found = await seen(Engine(pod="chat-0"), Engine(pod="chat-1", end=NOW - 60))
     assert ([engine.key.pod for engine in found.engines], found.silent) == (["chat-0"], ("chat-1",))
@@ -352,6 +356,7 @@ async def test_outside_kubernetes_the_address_tells_engines_apart() -> None:
     assert len(found.steps) == 2 * len((await seen(machines[0])).steps)
 
 
+@pytest.mark.fault("T14")
 @pytest.mark.parametrize("order", [1, -1], ids=["the old series first", "the new series first"])
 async def test_a_pod_that_came_back_under_another_address_is_read_by_its_newest_series(order: int) -> None:
     before = Engine(labels={"instance": "10.0.0.1:8000"}, end=NOW - 40, gauges={RUNNING: 9.0}, info={"block_size": "1"})
@@ -374,6 +379,7 @@ async def test_an_engine_that_was_deleted_long_ago_reports_nothing_and_hides_not
 # --- counters ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("T15")
 async def test_a_restart_inside_the_window_is_growth_from_zero_and_never_negative() -> None:
     found = await seen(Engine(restarted=NOW - 10))
     (engine,) = found.engines
