@@ -144,7 +144,7 @@ FAULTS: Final = (
         number="T22",
         happens="stable pods die during the trial, as when a node is lost",
         holds="the trial ends or waits, and the replicas come back first",
-        missing=NO_CANARY,
+        untested="no test yet",
     ),
     Fault(
         number="T23",
@@ -191,7 +191,7 @@ FAULTS: Final = (
         number="T30",
         happens="somebody scales the workload from 2 to 6 during a change",
         holds="the change waits for the new pods; the verdict is about serving pods only; replicas stay the user's",
-        missing=NO_CANARY,
+        untested="no test yet",
     ),
     Fault(
         number="T31",
