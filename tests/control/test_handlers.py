@@ -1,5 +1,6 @@
 """kopf against an emulated API server: the watches feed the registry, and nothing is ever written."""
 
+import ast
 import asyncio
 import json
 import threading
@@ -13,6 +14,7 @@ import kopf
 import pytest
 from tests.control.objects import deployment_object, pod_object, service_object
 
+import vllm_autotuner
 from vllm_autotuner.cluster.client import connect
 from vllm_autotuner.control.handlers import Login, build_registry, build_settings
 from vllm_autotuner.control.registry import Key, Registry
@@ -125,6 +127,24 @@ async def test_kopf_itself_writes_nothing(api: Any, watching: Watching) -> None:
     ours = [request for request in list(api) if "kopf" in request.headers.get("User-Agent", "")]
     assert ours, "kopf asked nothing at all"
     assert {request.method.value for request in ours} == {"GET"}
+
+
+def test_no_handler_of_ours_makes_kopf_write_finalizers_or_annotations() -> None:
+    """Only `on.event`, `on.login` and `on.cleanup` leave users' objects alone: nothing shows up as drift in GitOps."""
+    used, words = set(), set()
+    for path in Path(vllm_autotuner.__path__[0]).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and (text := ast.unparse(node)).startswith("kopf."):
+                used.add(text)
+            if isinstance(node, ast.Constant):
+                words.add(node.value)
+    assert {name for name in used if name.startswith("kopf.on.")} == {
+        "kopf.on.event",
+        "kopf.on.login",
+        "kopf.on.cleanup",
+    }
+    assert used.isdisjoint({"kopf.timer", "kopf.daemon", "kopf.index", "kopf.adopt", "kopf.append_owner_reference"})
+    assert "finalizers" not in words
 
 
 async def test_only_objects_of_ours_are_asked_for(api: Any, watching: Watching) -> None:
