@@ -63,6 +63,39 @@ def test_f1_tpot_is_flat_while_kv_is_the_limit() -> None:
     assert all("max-num-seqs" not in line or "Do not raise" in line for line in ADVICE[found.primary])
 
 
+# --- F2: model fit is not serving fit ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "kv", "prefill", "expected"),
+    [
+        pytest.param(16_000, 100, 0.4, WINDOW, DiagnosisClass.PREFILL_BOUND, id="F2 16k prompt, short answer"),
+        pytest.param(1_000, 4_000, 0.98, 0.5, DiagnosisClass.KV_CACHE_SATURATED, id="F2 1k prompt, 4k answer"),
+    ],
+)
+def test_f2_a_request_is_no_unit_of_load(
+    prompt: int, output: int, kv: float, prefill: float, expected: DiagnosisClass
+) -> None:
+    """As many requests, as many waiting, the same TTFT: what they are made of decides."""
+    one = engine(
+        running=20,
+        waiting=12,
+        kv=kv,
+        finished=10.0,
+        prefill_seconds=prefill,
+        prompt_tokens=10.0 * prompt,
+        generation_tokens=10.0 * output,
+    )
+    assert named(observation(one, ttft=latency(8.0))).primary is expected
+
+
+def test_f2_kv_pressure_shows_long_before_a_crash() -> None:
+    """A growing queue and a late first token while every pod is up."""
+    seen = residency(ttft=3.098, tpot=0.0182, waiting=3, kv=0.86, finished=26.1)
+    assert named(seen).primary is DiagnosisClass.KV_CACHE_SATURATED
+    assert not seen.silent
+
+
 # --- F3: the triage ---------------------------------------------------------------------------------------------------
 
 
@@ -107,6 +140,13 @@ def test_f3(seen: Observation, expected: DiagnosisClass) -> None:
 def test_f3_the_profile_decides_what_matters(profile: Profile, expected: DiagnosisClass) -> None:
     seen = observation(engine(running=8, kv=0.3), ttft=latency(4.0), prefill_time=latency(3.9))
     assert named(seen, against=targets(profile=profile)).primary is expected
+
+
+def test_f3_a_pool_for_1_83_requests_holds_one() -> None:
+    """4.46 GiB, "Maximum concurrency for 10,000 tokens per request: 1.83x": the wrong size for more than two users."""
+    lengths: dict[str, Any] = {"prompt_length": latency(8_000.0), "output_length": latency(2_000.0)}
+    found = kv_bound(observation(engine(kv=None, pool=KVPool(tokens=18_300, max_model_len=10_000)), **lengths))
+    assert found == 1
 
 
 # --- F4: the sweep ----------------------------------------------------------------------------------------------------
@@ -377,6 +417,12 @@ def test_f4_bottleneck_rules(seen: Observation, expected: DiagnosisClass) -> Non
 def test_f5(seen: Observation, expected: DiagnosisClass) -> None:
     found = named(seen)
     assert found.primary is expected, found.message
+
+
+def test_f5_out_of_memory_says_which_flags_hold_less() -> None:
+    advice = " ".join(ADVICE[DiagnosisClass.STARTUP_FAILURE])
+    for flag in ("--gpu-memory-utilization", "--max-num-seqs", "--max-model-len"):
+        assert flag in advice.partition("OutOfMemory: ")[2]
 
 
 @pytest.mark.parametrize("word", ["chat template", "tokenizer", "network"])
