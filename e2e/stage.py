@@ -129,6 +129,8 @@ class Stage:
                 *("--lease-namespace", self.namespace, "--lease-name", release.RELEASE),
                 *("--listen-address", f"127.0.0.1:{free_ports(1)[0]}"),
                 *("--log-format", "json"),
+                # The services of a stage are tests of their own: none waits for another one's change.
+                *("--max-concurrent-changes", "100%", "--max-extra-gpus", "100%"),
                 *arguments,
             ],
             environment=os.environ | {"PYTHONPATH": import_path()},
@@ -136,7 +138,12 @@ class Stage:
 
     async def install_operator(self) -> None:
         """Run the operator as its chart does: a pod under its ServiceAccount, with the chart's probes."""
-        values = {"interval": self.interval, "window": self.window, "log": {"format": "text"}}
+        values = {
+            "interval": self.interval,
+            "window": self.window,
+            "log": {"format": "text"},
+            "concurrency": {"changes": "100%", "extraGPUs": "100%"},
+        }
         name = await asyncio.to_thread(release.install, self.bed, namespace=self.namespace, values=values)
 
         async def available() -> bool:

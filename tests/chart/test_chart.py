@@ -149,6 +149,17 @@ def test_the_limits_are_a_configmap_that_the_operator_reads_and_understands(
     assert replace(parse_limits(found["data"], source="x"), why="") == limits
 
 
+@pytest.mark.parametrize(
+    ("values", "flags"),
+    [
+        ({}, ["--max-concurrent-changes=5%", "--max-extra-gpus=10%"]),
+        ({"changes": 3, "extraGPUs": "50%"}, ["--max-concurrent-changes=3", "--max-extra-gpus=50%"]),
+    ],
+)
+def test_how_much_changes_at_once_is_given_on(render: Render, values: dict[str, Any], flags: list[str]) -> None:
+    assert [flag for flag in operator(render({"concurrency": values}))["args"] if flag.startswith("--max-")] == flags
+
+
 def test_named_namespaces_give_no_right_outside_them(render: Render) -> None:
     documents = render({"watchNamespaces": ["prod", "test"]})
     assert not [document for document in documents if document["kind"] == "ClusterRoleBinding"]
@@ -268,6 +279,7 @@ def test_the_pod_is_as_restricted_as_the_strictest_standard_asks(render: Render)
         pytest.param({"prometheus": {"url": "http://user:password@p"}}, "url", id="a password in the address"),
         pytest.param({"replica": 2}, "replica", id="a misspelt value"),
         pytest.param({"limits": {"modeCeiling": "automatic"}}, "modeCeiling", id="a mode that is none"),
+        pytest.param({"concurrency": {"changes": "101%"}}, "changes", id="more than all"),
         pytest.param({"limits": {"killSwitch": "yes"}}, "killSwitch", id="a switch that is neither on nor off"),
         pytest.param({"interval": "15"}, "interval", id="an interval without a unit"),
         pytest.param(

@@ -13,6 +13,7 @@ from vllm_autotuner.cli.app import app
 from vllm_autotuner.cli.run import new_identity
 from vllm_autotuner.control import app as control_app
 from vllm_autotuner.control.settings import OperatorSettings
+from vllm_autotuner.guardrails.turns import Share
 
 URL = ("--prometheus-url", "http://prometheus:9090")
 
@@ -51,6 +52,7 @@ def test_the_url_is_enough(started: Started) -> None:
     assert (settings.lease_namespace, settings.lease_name) == ("default", "vllm-autotuner")
     assert settings.listen_address == "0.0.0.0:8080"
     assert (settings.mode_ceiling, settings.kill_switch, settings.limits_configmap) == (Mode.AUTOMATIC, False, "")
+    assert (settings.changes_at_once.text, settings.extra_gpus.text) == ("5%", "10%")
 
 
 def test_the_url_may_come_from_the_environment(started: Started) -> None:
@@ -67,6 +69,7 @@ def test_every_flag_arrives(started: Started) -> None:
         *("--interval", "5s", "--window", "1m", "--namespace", "chat", "-n", "search", "-n", "chat"),
         *("--lease-namespace", "ops", "--lease-name", "tuner", "--listen-address", "[::1]:9"),
         *("--mode-ceiling", "Approve", "--kill-switch", "--limits-configmap", "tuner-limits"),
+        *("--max-concurrent-changes", "3", "--max-extra-gpus", "20%"),
         *("--kubeconfig", "config", "--log-format", "json", "--log-level", "debug"),
     )
     assert result.exit_code == 0, result.output
@@ -84,6 +87,7 @@ def test_every_flag_arrives(started: Started) -> None:
         True,
         "tuner-limits",
     )
+    assert (settings.changes_at_once, settings.extra_gpus) == (Share(number=3), Share(percent=20))
 
 
 @pytest.mark.parametrize(
@@ -96,6 +100,8 @@ def test_every_flag_arrives(started: Started) -> None:
         pytest.param((*URL, "--listen-address", "8080"), "host:port", id="no address"),
         pytest.param((*URL, "--prometheus-header", "X"), "KEY=VALUE", id="no header"),
         pytest.param((*URL, "--mode-ceiling", "Auto"), "Automatic", id="no mode"),
+        pytest.param((*URL, "--max-concurrent-changes", "0"), "a number from 1", id="no change at all is a ceiling"),
+        pytest.param((*URL, "--max-extra-gpus", "200%"), "1% to 100%", id="more than all"),
         pytest.param((*URL, "--log-level", "loud"), "warning", id="no level"),
     ],
 )

@@ -346,6 +346,21 @@ CASES = (
         reason=HoldReason.STARTING,
         says="just started",
     ),
+    Case(id="its turn", link=chain.its_turn),
+    Case(
+        id="others are before it",
+        link=chain.its_turn,
+        changed={"queue": "waiting for its turn"},
+        reason=HoldReason.QUEUED,
+        says="its turn",
+    ),
+    Case(
+        id="replicas ask nobody",
+        link=chain.its_turn,
+        changed={"queue": "waiting for its turn"},
+        proposal={"knob": Knob.REPLICAS, "value": 3},
+        spec=SCALED,
+    ),
 )
 
 
@@ -393,6 +408,7 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         diagnosis=diagnosis(DiagnosisClass.METRICS_BLIND),
         watching_since=NOW,
         limits=Limits(ceiling=Mode.OFF, why="the ceiling"),
+        queue="waiting for its turn",
     )
     found = objections(proposal(recommend_only="no", value=1, confidence=Confidence.LOW), everything)
     assert len(found) == len(GUARDRAILS)
@@ -413,6 +429,7 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         HoldReason.COOLDOWN,
         HoldReason.BUDGET,
         HoldReason.CIRCUIT_OPEN,
+        HoldReason.QUEUED,
     ]
     assert strictest(found).strictness == Deny(reason=HoldReason.OUT_OF_BOUNDS, message="").strictness
 

@@ -270,6 +270,9 @@ class VLLMServiceStatus(ApiModel):
     cooldown_until: Timestamp | None = None
     """No change before this."""
 
+    queued_since: Timestamp | None = None
+    """Since when a change waits only for the limits of the whole cluster: its place in the queue."""
+
     last_handled_request: HandledRequest | None = None
     """The last request of a person that was acted upon."""
 

@@ -19,6 +19,7 @@ from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.log_format import LogFormat, LogLevel, configure_logging
 from vllm_autotuner.cli.platform_options import CatalogueFile, load_catalogue
+from vllm_autotuner.guardrails.turns import CHANGES_AT_ONCE, EXTRA_GPUS, Share, parse_share
 
 EXAMPLES = """
 Examples:
@@ -97,6 +98,20 @@ def run(
             rich_help_panel=_LIMITS,
         ),
     ] = "",
+    max_concurrent_changes: Annotated[
+        str,
+        typer.Option(
+            metavar="N|N%", help="Changes under way at once, of all services; at least 1.", rich_help_panel=_LIMITS
+        ),
+    ] = CHANGES_AT_ONCE.text,
+    max_extra_gpus: Annotated[
+        str,
+        typer.Option(
+            metavar="N|N%",
+            help="GPUs that changes add while they run, of all services'; one change may always run.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = EXTRA_GPUS.text,
     listen_address: Annotated[
         str, typer.Option(help="Where /healthz, /readyz and /metrics answer.", rich_help_panel=_CLUSTER)
     ] = "0.0.0.0:8080",
@@ -144,6 +159,8 @@ def run(
             mode_ceiling=mode_ceiling,
             kill_switch=kill_switch,
             limits_configmap=limits_configmap,
+            changes_at_once=_share("--max-concurrent-changes", max_concurrent_changes),
+            extra_gpus=_share("--max-extra-gpus", max_extra_gpus),
             listen_address=listen_address,
             kubeconfig=kubeconfig,
             identity=new_identity(),
@@ -160,6 +177,13 @@ def run(
 def new_identity() -> str:
     """Return a name for this process: the pod's (or host's), and something that a restart in the same pod changes."""
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+
+
+def _share(flag: str, text: str) -> Share:
+    try:
+        return parse_share(text)
+    except ValueError as error:
+        raise ValueError(f"{flag} {text!r}: {error}") from error
 
 
 def _headers(pairs: Sequence[str]) -> dict[str, str]:

@@ -7,8 +7,9 @@ Must not: decide anything itself. An exception for one service never reaches the
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -31,6 +32,7 @@ from vllm_autotuner.control.sight import Refusal, Sight, wanted_replicas
 from vllm_autotuner.control.sources import Sources
 from vllm_autotuner.control.starting import pods_view
 from vllm_autotuner.control.tick import Decision, decide
+from vllm_autotuner.control.turns import Fleet, fleet_of
 from vllm_autotuner.control.views import Body, ServiceEntry
 from vllm_autotuner.guardrails.limits import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
@@ -61,6 +63,16 @@ async def run_fleet_loop(context: ControlContext, stop: asyncio.Event) -> None:
                 continue
     finally:
         await sources.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decided:
+    """A service that was looked at, and what was decided for it. Nothing of it has happened yet."""
+
+    key: Key
+    entry: ServiceEntry
+    sight: Sight
+    decision: Decision
 
 
 class FleetLoop:
@@ -112,51 +124,89 @@ class FleetLoop:
         self._limits = limits
 
     async def _each(self, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]) -> None:
+        settings = self._context.settings
+        queue = self._fleet().why(settings=settings)
+        waiting: dict[str, _Decided] = {}
         for count, (key, entry) in enumerate(fleet.services.items()):
             if count % 50 == 0:
                 # A long tick must not look like a hung one, and the watches and the lease must breathe.
                 self._context.heartbeat.beat()
                 await asyncio.sleep(0)
-            try:
-                await self._one(key, entry, fleet=fleet, snapshots=snapshots)
-            except NotFound:
-                self._context.registry.services.evict(key, uid=entry.uid)
-            except ClusterError as error:
-                logger.warning("service not handled", extra={"service": "/".join(key), "error": str(error)})
-            except Exception:
-                # A poisoned object is reported on itself and never stops the others.
-                self._context.metrics.ticks.labels(outcome="Failed").inc()
-                logger.exception("service failed", extra={"service": "/".join(key)})
-                with suppress(Exception):  # the same defect may be in the way of saying so
-                    await self._announce(entry, [FAILED])
+            async with self._isolated(key, entry):
+                decided = await self._one(key, entry, queue=queue, fleet=fleet, snapshots=snapshots)
+                if decided is not None and decided.decision.asks is not None:
+                    waiting[entry.uid] = decided
+                elif decided is not None:
+                    await self._carry_out(decided, fleet=fleet, snapshots=snapshots)
+        # Only now is it known who all would begin, and which changes have ended in this tick.
+        asking = [each.decision.asks for each in waiting.values() if each.decision.asks is not None]
+        begin = self._fleet().begin(asking, settings=settings)
+        for decided in waiting.values():
+            async with self._isolated(decided.key, decided.entry):
+                if decided.entry.uid in begin:
+                    sight = replace(decided.sight, queue="")
+                    decided = replace(decided, sight=sight, decision=decide(sight))
+                await self._carry_out(decided, fleet=fleet, snapshots=snapshots)
+
+    def _fleet(self) -> Fleet:
+        entries = self._context.registry.services.views().values()
+        return fleet_of((entry.service for entry in entries), now=self._context.wall())
+
+    @asynccontextmanager
+    async def _isolated(self, key: Key, entry: ServiceEntry) -> AsyncIterator[None]:
+        try:
+            yield
+        except NotFound:
+            self._context.registry.services.evict(key, uid=entry.uid)
+        except ClusterError as error:
+            logger.warning("service not handled", extra={"service": "/".join(key), "error": str(error)})
+        except Exception:
+            # A poisoned object is reported on itself and never stops the others.
+            self._context.metrics.ticks.labels(outcome="Failed").inc()
+            logger.exception("service failed", extra={"service": "/".join(key)})
+            with suppress(Exception):  # the same defect may be in the way of saying so
+                await self._announce(entry, [FAILED])
 
     async def _one(
-        self, key: Key, entry: ServiceEntry, *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]
-    ) -> None:
+        self,
+        key: Key,
+        entry: ServiceEntry,
+        *,
+        queue: str,
+        fleet: RegistrySnapshot,
+        snapshots: Mapping[str, FleetSnapshot],
+    ) -> "_Decided | None":
+        """Look at one service and decide; None when that was all. `queue`: what is told to who would begin a change."""
         service = entry.service
         if isinstance(service, InvalidService):
             await self._report_invalid(entry, service)
-            return
+            return None
         if service.metadata.deleting:
-            return
+            return None
         if service.spec.engine is None:
             await self._write(entry, service.status, adopting(service, now=self._context.wall()))
-            return
+            return None
         uid = service.metadata.uid
         if not self._memories.is_told(uid):
             said = await self._announce(entry, standing(service.status, now=self._context.wall()))
             self._memories.told(uid, everything=said)
-        sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots)
-        decision = decide(sight)
+        sight = replace(await self._sight(key, service, fleet=fleet, snapshots=snapshots), queue=queue)
+        return _Decided(key=key, entry=entry, sight=sight, decision=decide(sight))
+
+    async def _carry_out(
+        self, decided: "_Decided", *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]
+    ) -> None:
+        """Persist a decision, announce it, and make the workload follow it."""
+        key, decision, uid = decided.key, decided.decision, decided.entry.uid
         try:
-            service, entry = await self._settle(entry, service, decision)
+            service, entry = await self._settle(decided.entry, decided.sight.service, decision)
         except Conflict:
             # Someone wrote the object since our watch saw it: decide again from what the API server has now.
             fresh = await self._read(key)
             if not isinstance(fresh.service, VLLMService):
                 return
             sight = await self._sight(key, fresh.service, fleet=fleet, snapshots=snapshots)
-            decision = decide(sight)
+            decision = decide(replace(sight, queue=decided.sight.queue))
             service, entry = await self._settle(fresh, fresh.service, decision)
         self._memories.put(entry.uid, decision.history)
         self._export(key, decision.desired)

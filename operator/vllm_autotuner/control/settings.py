@@ -13,6 +13,7 @@ from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.cluster.lease import LeaseSettings
 from vllm_autotuner.cluster.throttle import ThrottleSettings
 from vllm_autotuner.engine.catalogue import Catalogue
+from vllm_autotuner.guardrails.turns import CHANGES_AT_ONCE, EXTRA_GPUS, Share
 from vllm_autotuner.observation.prometheus import PrometheusAddress
 
 _SHORTEST_INTERVAL: Final = timedelta(seconds=1)
@@ -54,6 +55,12 @@ class OperatorSettings:
 
     kill_switch: bool = False
     """No change starts anywhere, and those that run are taken back."""
+
+    changes_at_once: Share = CHANGES_AT_ONCE
+    """Changes under way at once, of all services served."""
+
+    extra_gpus: Share = EXTRA_GPUS
+    """GPUs that changes add while they run, of those of all services served."""
 
     limits_configmap: str = ""
     """Name of a ConfigMap in `lease_namespace` that sets the same two while the operator runs. Empty: none is read."""

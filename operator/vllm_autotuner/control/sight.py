@@ -52,6 +52,8 @@ class Sight:
     pods: int = 0
     """Pods of the workload that exist, ready or not."""
     selector: str = ""
+    queue: str = ""
+    """Why it is not this service's turn to begin a change; empty when it is."""
     refusal: Refusal | None = None
     """Of the last attempt; it is repeated every tick, so that a repaired cause is noticed."""
 

@@ -7,7 +7,7 @@ Order within a tick: the spec, then health and the change under way, then new id
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode
@@ -19,7 +19,7 @@ from vllm_autotuner.api.status import (
     Source,
     VLLMServiceStatus,
 )
-from vllm_autotuner.change.begin import begin
+from vllm_autotuner.change.begin import begin, with_value
 from vllm_autotuner.change.effective import is_tuned, serving_knobs, settled_knobs, spec_knobs
 from vllm_autotuner.change.machine import Ending, World, advance
 from vllm_autotuner.change.memory import failed_seats, failed_values, remembered, spent
@@ -30,7 +30,8 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
 from vllm_autotuner.diagnosis.objectives import Targets, targets_of
 from vllm_autotuner.guardrails.chain import Context, Deny, Hold, objections
-from vllm_autotuner.guardrails.reasons import PASSING
+from vllm_autotuner.guardrails.reasons import PASSING, HoldReason
+from vllm_autotuner.guardrails.turns import Asking
 from vllm_autotuner.planning.bounds import opted_in, outside, value_of
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.platform import platform_of
@@ -51,6 +52,8 @@ class Decision:
     ended: tuple[ActiveChange, Ending] | None = None
     desired: int | None = None
     """Replicas that demand asks for; None where they are not ours."""
+    asks: Asking | None = None
+    """It would begin a change, were it its turn."""
 
 
 def decide(sight: Sight) -> Decision:
@@ -67,9 +70,9 @@ def decide(sight: Sight) -> Decision:
     # Why a start fails comes from the pods, not from metrics: there the silence is known.
     seen = not _blind(sight, diagnosis) or diagnosis.primary is DiagnosisClass.STARTUP_FAILURE
     sure = history.candidate is None and seen
-    status, desired = _ideas(status, sight, diagnosis=diagnosis, targets=targets, sure=sure)
+    status, desired, asks = _ideas(status, sight, diagnosis=diagnosis, targets=targets, sure=sure)
     status = described(status, sight=sight, diagnosis=diagnosis, targets=targets, ended=ended)
-    return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended, desired=desired)
+    return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended, desired=desired, asks=asks)
 
 
 def _blind(sight: Sight, diagnosis: Diagnosis) -> bool:
@@ -193,22 +196,23 @@ def _serves(effective: Effective, sight: Sight) -> bool:
 
 def _ideas(
     status: VLLMServiceStatus, sight: Sight, *, diagnosis: Diagnosis, targets: Targets, sure: bool
-) -> tuple[VLLMServiceStatus, int | None]:
+) -> tuple[VLLMServiceStatus, int | None, Asking | None]:
     """Recommend, and where everything allows it begin a change or ask for other replicas.
 
     `sure`: the metrics are there and say what the diagnosis says. Else they wait for a second look, and so do we.
+    Third: that only the limits of the fleet are in the way of a change.
     """
     service, spec = sight.service, sight.service.spec
     replicas = wanted_replicas(service, status)
     if sight.mode is Mode.OFF:
-        return status.model_copy(update={"recommendation": None}), None
+        return status.model_copy(update={"recommendation": None, "queued_since": None}), None, None
     desired = None if spec.scaling is None else replicas
     if status.active_change is not None or _just_over(status, sight):
         # What the metrics show now is the trial, not the service.
-        return status.model_copy(update={"recommendation": None}), desired
+        return status.model_copy(update={"recommendation": None, "queued_since": None}), desired, None
     if not sure:
         # Neither silence nor one odd moment confirms or refutes what stands.
-        return status, desired
+        return status, desired, None
     situation = Situation(
         observation=sight.observation,
         diagnosis=diagnosis,
@@ -239,6 +243,7 @@ def _ideas(
         approved=approved,
         limits=sight.limits,
         measured=is_baseline(measure(sight.observation, targets=targets)),
+        queue=sight.queue,
     )
     scales = spec.scaling is not None and sight.mode is Mode.AUTOMATIC and not sight.paused
     spread = proposal is not None and proposal.knob is Knob.REPLICAS
@@ -247,15 +252,20 @@ def _ideas(
         proposal = None
     held = objections(proposal, context) if proposal is not None else ()
     if proposal is not None and proposal.knob is not Knob.REPLICAS and not held:
-        status = status.model_copy(update={"recommendation": None})
-        return _begun(status, proposal, sight=sight, targets=targets), desired
-    status = status.model_copy(update={"recommendation": recommended(proposal, held, before=standing, sight=sight)})
+        status = status.model_copy(update={"recommendation": None, "queued_since": None})
+        return _begun(status, proposal, sight=sight, targets=targets), desired, None
+    asks = _asking(proposal, held, sight=sight) if proposal is not None else None
+    update = {
+        "recommendation": recommended(proposal, held, before=standing, sight=sight),
+        "queued_since": asks.since if asks is not None else _place_kept(held, sight=sight),
+    }
+    status = status.model_copy(update=update)
     if spec.scaling is None or replicas is None:
-        return status, desired
+        return status, desired, asks
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
-        return _with_replicas(status, proposal.count), proposal.count
+        return _with_replicas(status, proposal.count), proposal.count, asks
     if not scales or (proposal is not None and _comes_soon(proposal, held)):
-        return status, desired
+        return status, desired, asks
     scale = desired_replicas(
         current=replicas,
         ready=sight.rollout.ready,
@@ -268,12 +278,32 @@ def _ideas(
         planned=spread,
         now=sight.now,
     )
-    return _with_replicas(status, scale.replicas), scale.replicas
+    return _with_replicas(status, scale.replicas), scale.replicas, asks
+
+
+def _asking(proposal: Proposal, held: Sequence[Hold | Deny], *, sight: Sight) -> Asking | None:
+    """A change that nothing but the queue holds back."""
+    if [objection.reason for objection in held] != [HoldReason.QUEUED]:
+        return None
+    service = sight.service
+    knobs = with_value(settled_knobs(service.spec, service.status), proposal)
+    since = service.status.queued_since or sight.now
+    return Asking(key=service.metadata.uid, since=since, gpus=knobs.tensor_parallel_size or 1)
+
+
+def _place_kept(held: Sequence[Hold | Deny], *, sight: Sight) -> datetime | None:
+    """A place in the queue outlives what passes by itself, such as a new leader's first look; nothing else."""
+    reasons = {objection.reason for objection in held}
+    return sight.service.status.queued_since if HoldReason.QUEUED in reasons <= PASSING | {HoldReason.QUEUED} else None
 
 
 def _comes_soon(proposal: Proposal, held: Sequence[Hold | Deny]) -> bool:
-    """Whether a setting that costs no GPU is about to be tried: replicas beside it would be paid for and hide it."""
-    return proposal.knob is not Knob.REPLICAS and all(objection.reason in PASSING for objection in held)
+    """Whether a setting that costs no GPU is about to be tried: replicas beside it would be paid for and hide it.
+
+    Who only waits for his turn may wait for hours.
+    """
+    others = [objection.reason for objection in held if objection.reason is not HoldReason.QUEUED]
+    return proposal.knob is not Knob.REPLICAS and bool(others) and PASSING.issuperset(others)
 
 
 def _with_replicas(status: VLLMServiceStatus, replicas: int) -> VLLMServiceStatus:

@@ -87,6 +87,8 @@ class Context:
     """Of the whole cluster."""
     measured: bool = True
     """What a verdict compares is known of the last window."""
+    queue: str = ""
+    """Why it is not this service's turn; empty when it is."""
 
 
 Policy: TypeAlias = Callable[[Proposal, Context], Answer]
@@ -225,6 +227,13 @@ def watched_long_enough(proposal: Proposal, context: Context) -> Answer:
     return Hold(reason=HoldReason.STARTING, message="the operator has just started: watching one whole window first")
 
 
+def its_turn(proposal: Proposal, context: Context) -> Answer:
+    """Few services of the fleet change at once; replicas follow the load and ask nobody (G12, G43, G51)."""
+    if not context.queue or proposal.knob is Knob.REPLICAS:
+        return Allow()
+    return Hold(reason=HoldReason.QUEUED, message=context.queue)
+
+
 def inside_bounds(proposal: Proposal, context: Context) -> Answer:
     """Every value within the user's bounds, checked once more on the way out (G05)."""
     spec = context.spec
@@ -250,6 +259,7 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     cooled_down,
     within_budget,
     circuit_closed,
+    its_turn,  # and the rest of the fleet stands still enough
 )
 
 

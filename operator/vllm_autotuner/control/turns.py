@@ -1,0 +1,59 @@
+"""What the fleet has under way and how much it may have: the figures that `guardrails.turns` decides by.
+
+Apart from the loop, because it is a sum over all services. Must not: remember, or look at anything but objects.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from vllm_autotuner.api.service import InvalidService, VLLMService
+from vllm_autotuner.api.status import ActiveChange, ChangeState
+from vllm_autotuner.change.effective import settled_knobs
+from vllm_autotuner.control.settings import OperatorSettings
+from vllm_autotuner.guardrails.turns import Asking, Running, next_to_begin
+
+__all__ = ["Fleet", "fleet_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """All services together."""
+
+    running: tuple[Running, ...]
+    services: int
+    gpus: int
+
+    def begin(self, asking: Iterable[Asking], *, settings: OperatorSettings) -> frozenset[str]:
+        """Return the keys of those whose turn it is."""
+        changes, gpus = settings.changes_at_once.of(self.services), settings.extra_gpus.of(self.gpus)
+        return frozenset(each.key for each in next_to_begin(asking, running=self.running, changes=changes, gpus=gpus))
+
+    def why(self, *, settings: OperatorSettings) -> str:
+        """What those read who have to wait. The limits only: who runs changes by the minute, and is to be counted."""
+        changes, gpus = settings.changes_at_once.of(self.services), settings.extra_gpus.of(self.gpus)
+        return (
+            f"waiting for its turn: at most {changes} change(s) run at once in the fleet, with at most {gpus} GPU(s) "
+            "more than serve (--max-concurrent-changes, --max-extra-gpus)"
+        )
+
+
+def fleet_of(services: Iterable[VLLMService | InvalidService], *, now: datetime) -> Fleet:
+    """Sum up the fleet. An object whose spec cannot be read counts with the change that it has under way."""
+    running, count, gpus = [], 0, 0
+    for service in services:
+        count += 1
+        status = service.status
+        if status is None:
+            continue
+        if status.active_change is not None and _takes_a_turn(status.active_change, now=now):
+            running.append(Running(gpus=status.active_change.to.tensor_parallel_size or 1))
+        if isinstance(service, VLLMService):
+            gpus += (status.replicas or 0) * (settled_knobs(service.spec, status).tensor_parallel_size or 1)
+    return Fleet(running=tuple(running), services=count, gpus=gpus)
+
+
+def _takes_a_turn(change: ActiveChange, *, now: datetime) -> bool:
+    """Whether others wait for it. A rollback that does not come to its end waits for a person, and may for weeks."""
+    late = change.deadline is not None and now >= change.deadline
+    return not (change.state is ChangeState.ROLLING_BACK and late)

@@ -1,0 +1,161 @@
+"""Few services of a fleet change at once, each gets its turn, and a restart changes nothing about it."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from tests.control.desk import SCALED, START
+from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond_64
+
+from vllm_autotuner.api.service import InvalidReason, InvalidService, ObjectMeta, VLLMService, parse_service
+from vllm_autotuner.api.status import Outcome, parse_status
+from vllm_autotuner.control.fleet_loop import FleetLoop
+from vllm_autotuner.control.sources import Sources
+from vllm_autotuner.control.turns import fleet_of
+from vllm_autotuner.guardrails.turns import Running, Share
+
+NAMES = [f"s{number}" for number in range(4)]
+
+
+def at_once(found: Bed, **shares: Share) -> Bed:
+    """With these limits instead of the defaults, from now on and after each restart."""
+    found.context = replace(found.context, settings=replace(found.context.settings, **cast(Any, shares)))
+    found.loop = FleetLoop(found.context, sources=cast(Sources, found.api))
+    return found
+
+
+def active(found: Bed) -> list[str]:
+    return [name for name in NAMES if found.change(name) is not None]
+
+
+async def test_by_default_one_of_few_services_changes_at_a_time_and_all_get_their_turn() -> None:
+    found = bed(*NAMES, load=queueing)
+    order: list[str] = []
+    for _ in range(200):
+        await found.tick()
+        now = active(found)
+        assert len(now) <= 1
+        order += [name for name in now if name not in order]
+        if all(found.seats(name) == 128 for name in NAMES) and not now:
+            break
+    assert sorted(order) == NAMES
+    for name in NAMES:
+        assert [entry.outcome for entry in found.status(name).history] == [Outcome.SUCCEEDED]
+        assert found.status(name).queued_since is None
+
+
+async def test_who_waits_says_so_keeps_his_place_and_writes_nothing_more() -> None:
+    found = bed(*NAMES, load=queueing)
+    while not active(found):
+        await found.tick()
+    (first,) = active(found)
+    waiting = [name for name in NAMES if name != first]
+    await found.ticks(2)
+    places = {name: found.status(name).queued_since for name in waiting}
+    assert None not in places.values()
+    for name in waiting:
+        recommendation = found.status(name).recommendation
+        assert recommendation is not None
+        assert "Not applied: waiting for its turn: at most 1 change(s) run at once" in recommendation.reason
+    versions = {name: found.api.objects["VLLMService", name]["metadata"]["resourceVersion"] for name in waiting}
+    await found.ticks(2)
+    assert active(found) == [first]
+    assert {name: found.status(name).queued_since for name in waiting} == places
+    after = {name: found.api.objects["VLLMService", name]["metadata"]["resourceVersion"] for name in waiting}
+    assert after == versions
+
+
+async def test_another_leader_finds_the_same_queue() -> None:
+    async def order(*, restarts: bool) -> list[str]:
+        found, begun = bed(*NAMES, load=queueing), list[str]()
+        for tick in range(150):
+            if restarts and tick % 20 == 19:
+                found.restart()
+            await found.tick()
+            if len(begun) == len(NAMES):
+                break
+            assert len(active(found)) <= 1
+            begun += [name for name in active(found) if begun[-1:] != [name]]
+        return begun
+
+    assert await order(restarts=True) == await order(restarts=False)
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({"changes_at_once": Share(number=2), "extra_gpus": Share(percent=50)}, 2),
+        ({"changes_at_once": Share(percent=100), "extra_gpus": Share(number=3)}, 3),
+        ({"changes_at_once": Share(percent=100), "extra_gpus": Share(percent=100)}, 4),
+    ],
+)
+async def test_the_limits_are_the_administrators(limits: dict[str, Share], most: int) -> None:
+    found = at_once(bed(*NAMES, load=queueing), **limits)
+    together = 0
+    for _ in range(12):
+        await found.tick()
+        together = max(together, len(active(found)))
+    assert together == most
+
+
+async def test_one_service_whose_changes_always_fail_starves_nobody() -> None:
+    """T42: it fails, asks again as soon as it may, and stands behind all who have waited."""
+    found = bed(*NAMES, load=slow_beyond_64, spec={"tuning.cooldown": "1s", "tuning.budget": {"changesPerDay": 48}})
+    begun: list[tuple[str, str]] = []
+    for _ in range(200):
+        await found.tick()
+        for name in active(found):
+            change = found.change(name)
+            assert change is not None
+            if (name, change.id) not in begun:
+                begun.append((name, change.id))
+        if len(begun) > len(NAMES):
+            break
+    names = [name for name, _ in begun]
+    assert len(names) == len(NAMES) + 1, "nobody asked again"
+    assert set(names[:-1]) == set(NAMES), f"somebody had a second turn before all had a first: {names}"
+
+
+async def test_replicas_do_not_wait_for_a_turn() -> None:
+    spec = {**SCALED, "tuning.maxNumSeqs": {"min": 64, "max": 64}}
+    found = bed(*NAMES, load=queueing, spec=spec)
+    await found.ticks(12)
+    assert all(found.deployment(name)["spec"]["replicas"] > 1 for name in NAMES)
+
+
+def service(**status: Any) -> VLLMService:
+    body = {**service_body(), "status": status}
+    found = parse_service({**body, "metadata": {**body["metadata"], "resourceVersion": "1"}})
+    assert isinstance(found, VLLMService)
+    return found
+
+
+CHANGE = {
+    "id": "c1",
+    "generation": 1,
+    "knob": "tensorParallelSize",
+    "toValue": "4",
+    "from": {"tensorParallelSize": 2},
+    "to": {"tensorParallelSize": 4},
+    "state": "Analyzing",
+}
+
+
+def test_a_change_counts_with_the_gpus_of_the_pods_that_it_adds() -> None:
+    fleet = fleet_of([service(activeChange=CHANGE, replicas=3), service(replicas=2), service()], now=START)
+    assert (fleet.running, fleet.services, fleet.gpus) == ((Running(gpus=4),), 3, 5)
+
+
+def test_a_change_of_an_object_that_became_unreadable_counts() -> None:
+    metadata = ObjectMeta(namespace="prod", name="chat", uid="u", generation=1, resource_version="1")
+    unreadable = InvalidService(
+        metadata=metadata, reason=InvalidReason.SPEC, message="x", status=parse_status({"activeChange": CHANGE})
+    )
+    assert len(fleet_of([unreadable], now=START).running) == 1
+
+
+@pytest.mark.parametrize(("state", "counts"), [("RollingBack", 0), ("Held", 1)])
+def test_a_rollback_that_does_not_end_waits_for_a_person_and_nobody_waits_for_it(state: str, counts: int) -> None:
+    late = CHANGE | {"state": state, "deadline": (START - timedelta(minutes=1)).isoformat()}
+    assert len(fleet_of([service(activeChange=late)], now=START).running) == counts

@@ -1,0 +1,128 @@
+"""The queue of the fleet: who begins, and that nobody waits for ever."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllm_autotuner.guardrails.turns import (
+    CHANGES_AT_ONCE,
+    EXTRA_GPUS,
+    Asking,
+    Running,
+    Share,
+    next_to_begin,
+    parse_share,
+)
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def asks(key: str, *, minutes: float = 0, gpus: int = 1) -> Asking:
+    """A service that has waited for so many minutes."""
+    return Asking(key=key, since=NOW - timedelta(minutes=minutes), gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    ("asking", "running", "changes", "gpus", "begin"),
+    [
+        pytest.param([], [], 1, 1, [], id="nobody asks"),
+        pytest.param([asks("a")], [], 1, 1, ["a"], id="one asks and nothing runs"),
+        pytest.param([asks("a")], [1], 1, 9, [], id="as many run as may"),
+        pytest.param([asks("a"), asks("b", minutes=5)], [], 1, 9, ["b"], id="the longest waiting first"),
+        pytest.param([asks("a"), asks("b", minutes=5), asks("c", minutes=9)], [1], 3, 9, ["c", "b"], id="two places"),
+        pytest.param([asks("big", gpus=8)], [], 2, 1, ["big"], id="one change always runs, whatever it needs"),
+        pytest.param([asks("big", gpus=8)], [1], 2, 8, [], id="too many GPUs beside what runs"),
+        pytest.param(
+            [asks("big", minutes=5, gpus=8), asks("small")], [1], 9, 8, [], id="nobody overtakes who waits for GPUs"
+        ),
+        pytest.param([asks("a", gpus=2), asks("b", minutes=1, gpus=2)], [2], 9, 6, ["b", "a"], id="they fit together"),
+    ],
+)
+def test_who_begins(asking: list[Asking], running: list[int], changes: int, gpus: int, begin: list[str]) -> None:
+    found = next_to_begin(asking, running=[Running(gpus=each) for each in running], changes=changes, gpus=gpus)
+    assert [each.key for each in found] == begin
+
+
+@pytest.mark.parametrize(
+    ("share", "whole", "found"),
+    [
+        (CHANGES_AT_ONCE, 0, 1),
+        (CHANGES_AT_ONCE, 19, 1),
+        (CHANGES_AT_ONCE, 40, 2),
+        (EXTRA_GPUS, 200, 20),
+        (Share(number=3), 1, 3),
+        (Share(percent=100), 7, 7),
+    ],
+)
+def test_a_share_is_one_at_least(share: Share, whole: int, found: int) -> None:
+    assert share.of(whole) == found
+
+
+@pytest.mark.parametrize("text", ["3", "5%", "100%"])
+def test_a_share_reads_as_it_is_written(text: str) -> None:
+    assert parse_share(text).text == text
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "0%", "101%", "5 percent", "half", "٣", "1.5"])
+def test_a_share_that_means_nothing_is_refused_with_the_remedy(text: str) -> None:
+    with pytest.raises(ValueError, match="a number from 1, or a percentage"):
+        parse_share(text)
+
+
+QUEUES = st.lists(
+    st.builds(asks, st.uuids().map(str), minutes=st.integers(0, 3), gpus=st.integers(1, 8)),
+    max_size=12,
+    unique_by=lambda each: each.key,
+)
+
+
+@given(
+    asking=QUEUES, running=st.lists(st.integers(1, 8), max_size=4), changes=st.integers(1, 5), gpus=st.integers(1, 24)
+)
+def test_the_limits_hold_and_the_order_of_asking_is_all_that_counts(
+    asking: list[Asking], running: list[int], changes: int, gpus: int
+) -> None:
+    under_way = [Running(gpus=each) for each in running]
+    begin = next_to_begin(asking, running=under_way, changes=changes, gpus=gpus)
+    assert len(begin) + len(running) <= max(changes, len(running))
+    used = sum(running) + sum(each.gpus for each in begin)
+    assert not begin or used <= gpus or (not running and len(begin) == 1)
+    others = [each for each in asking if each not in begin]
+    assert all(first.since <= other.since for first in begin for other in others), "somebody was overtaken"
+    assert begin == next_to_begin(asking[::-1], running=under_way, changes=changes, gpus=gpus), "the order of the list"
+    if asking and not running:
+        assert begin, "nothing runs, and yet nobody begins"
+
+
+@given(
+    gpus=st.lists(st.integers(1, 8), min_size=1, max_size=8),
+    lengths=st.lists(st.integers(1, 5), min_size=8, max_size=8),
+    changes=st.integers(1, 3),
+    limit=st.integers(1, 16),
+)
+def test_while_one_waits_every_other_begins_at_most_once(
+    gpus: list[int], lengths: list[int], changes: int, limit: int
+) -> None:
+    """T42: all ask again as soon as their change is over, as a service does whose changes always fail."""
+    asked = dict.fromkeys(range(len(gpus)), 0)
+    ends: dict[int, int] = {}
+    begun: list[tuple[int, int]] = []
+    for tick in range(len(gpus) * 20):
+        for each in [one for one, end in ends.items() if end <= tick]:
+            del ends[each]
+            asked[each] = tick
+        asking = [
+            Asking(key=str(one), since=NOW + timedelta(seconds=since), gpus=gpus[one])
+            for one, since in asked.items()
+            if one not in ends
+        ]
+        running = [Running(gpus=gpus[one]) for one in ends]
+        for found in next_to_begin(asking, running=running, changes=changes, gpus=limit):
+            one = int(found.key)
+            meanwhile = [other for other, when in begun if when >= asked[one]]
+            assert len(meanwhile) == len(set(meanwhile)), (one, begun)
+            ends[one] = tick + lengths[one]
+            begun.append((one, tick))
+    assert {one for one, _ in begun} == set(asked)
