@@ -80,6 +80,10 @@ class ApiServer:
     """What an engine with so many seats shows."""
     silent: NoData | None = None
     """Why the metrics source does not answer."""
+    shows: Callable[[Body], Body] = lambda body: body
+    """What the watch of the VLLMServices brings of the object that there is."""
+    versions: list[tuple[datetime, str, Body]] = field(default_factory=list)
+    """Every version of every object: when it was stored, its kind, the object."""
 
     def create(self, body: Body) -> None:
         self._store("VLLMService", body["metadata"]["name"], body)
@@ -98,6 +102,7 @@ class ApiServer:
         # Never in place: what was handed out stays what it was.
         body = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.version)}}
         self.objects[kind, name] = body
+        self.versions.append((self.now, kind, body))
         return body
 
     def _enter(self, verb: str, name: str) -> None:
@@ -215,7 +220,7 @@ class ApiServer:
         """What the watches bring: everything as it is now, and the end of what is gone."""
         for (kind, _), body in self.objects.items():
             if kind == "VLLMService":
-                registry.services.see(body)
+                registry.services.see(self.shows(body))
             elif kind == "Deployment":
                 registry.deployments.see(body)
         known = set(registry.pods.views())
