@@ -48,13 +48,11 @@ FAULTS: Final = (
         number="T04",
         happens="after a restart, the VLLMService is read as it was a minute ago",
         holds="nothing is written on the old state (the precondition fails); no change goes back to an earlier state",
-        untested="no test yet",
     ),
     Fault(
         number="T05",
         happens="watch events are lost for two minutes, in which the spec goes from A to B and back to A",
         holds="no rollout; the last generation is observed; no change is recorded",
-        untested="no test yet",
     ),
     Fault(
         number="T06",

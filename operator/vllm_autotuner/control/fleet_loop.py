@@ -211,7 +211,7 @@ class FleetLoop:
         self._memories.put(entry.uid, decision.history)
         self._export(key, decision.desired)
         try:
-            await self._follow(key, service, decision.status, fleet=fleet)
+            await self._follow(entry, service, decision.status, fleet=fleet)
         except Refused as error:
             reason = Reason.FORBIDDEN if error.status == FORBIDDEN else Reason.INVALID_SPEC
             self._memories.refused(service, Refusal(reason, str(error)))
@@ -296,10 +296,10 @@ class FleetLoop:
         return found
 
     async def _follow(
-        self, key: Key, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot
+        self, entry: ServiceEntry, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot
     ) -> None:
         """Make the workload what the written status says; nothing to do in a steady state."""
-        context = self._context
+        context, key = self._context, Key(entry.namespace, entry.name)
         knobs, replicas = effective_knobs(service.spec, status), wanted_replicas(service, status)
         body = render_deployment(service, knobs, replicas)
         live = fleet.deployments.get(key)
@@ -312,6 +312,9 @@ class FleetLoop:
             and (replicas is None or live.replicas == replicas)
         )
         if same:
+            return
+        if not _same(entry.body, (await self._read(key)).body):
+            # A leader whose watch lags must not undo what was done since: the next tick decides on what there is (T04).
             return
         logger.info("applying", extra={"service": service.key, "knobs": to_wire(knobs), "replicas": replicas})
         applied = await context.cluster.apply(body, epoch=context.election.epoch)
@@ -334,3 +337,12 @@ class FleetLoop:
 
     async def _announce(self, entry: ServiceEntry, events: Iterable[Event]) -> bool:
         return await post(events, about=entry, cluster=self._context.cluster, now=self._context.wall())
+
+
+def _same(one: Body, other: Body) -> bool:
+    """Whether two versions of an object ask for the same: neighbours may write its metadata all the time."""
+    return (one["metadata"]["uid"], one["spec"], one.get("status")) == (
+        other["metadata"]["uid"],
+        other["spec"],
+        other.get("status"),
+    )
