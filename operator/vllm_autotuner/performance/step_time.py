@@ -111,20 +111,26 @@ def _describes(points: Sequence[StepPoint], times: Sequence[float]) -> bool:
         # Noise tilts a flat line a little; more is two mixes, the slow one seen at smaller batches.
         return bool(high >= (1 - TOLERANCE) * low)
     stretches = [_since(points, times, seconds) for seconds in NEWEST]
-    return all(_miss(newest, base, slope) <= _scatter(newest) + TOLERANCE for newest in stretches)
+    return all(abs(_bias(newest, base, slope)) <= _scatter(newest) + TOLERANCE for newest in stretches)
 
 
 def _scatter(points: Sequence[StepPoint]) -> float:
-    """By how much the points miss the best that can be said of them alone."""
+    """By how much the points miss the best that can be said of them alone, to either side."""
     batch, itl, weight = _columns(points)
     spread = batch.max() >= LEAST_SPREAD * batch.min()
-    return _miss(points, *(_line(batch, itl, weight) if spread else (median(itl.tolist()), 0.0)))
+    missed = _residuals(points, *(_line(batch, itl, weight) if spread else (median(itl.tolist()), 0.0)))
+    return median(abs(each) for each in missed)
 
 
-def _miss(points: Sequence[StepPoint], base: float, slope: float) -> float:
+def _bias(points: Sequence[StepPoint], base: float, slope: float) -> float:
+    """By how much the line misses the points to one side: another mix moves all of them, noise as many up as down."""
+    return median(_residuals(points, base, slope))
+
+
+def _residuals(points: Sequence[StepPoint], base: float, slope: float) -> list[float]:
     batch, itl, _ = _columns(points)
-    missed: list[float] = np.abs((base + slope * batch) / itl - 1).tolist()
-    return median(missed)
+    missed: list[float] = ((base + slope * batch) / itl - 1).tolist()
+    return missed
 
 
 def _fit(usable: Sequence[StepPoint]) -> StepTimeFit:
