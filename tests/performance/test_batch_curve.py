@@ -128,3 +128,35 @@ def test_whatever_the_points_the_answer_meets_the_objective_and_one_more_does_no
         assert curve.at_most(found) <= target / 1e3 * (1 + 1e-6)
         more = curve.at_most(found + 1) >= target / 1e3 * (1 - 1e-6)
         assert more or found + 1 >= FURTHEST or curve.line.per_sequence < 1e-9
+
+
+def minutes(*points: tuple[float, float], since: float = 0.0) -> list[StepPoint]:
+    """A window a minute; (batch, itl in ms)."""
+    return [
+        StepPoint(running=batch, itl=itl / 1e3, tokens=batch, time=60.0 * (since + index))
+        for index, (batch, itl) in enumerate(points)
+    ]
+
+
+STEADY = minutes(*((batch, 10 + 0.1 * batch) for batch in (48, 50, 52, 49, 51, 50, 48, 400, 420, 410)))
+
+
+def test_a_minute_in_which_the_batch_drained_is_no_point_of_the_curve() -> None:
+    # On average 190 ran, but the tokens came while there were 400: 39.7 ms where the line says 29.
+    found = fit_batch_curve([*STEADY, *minutes((190, 39.7), since=10)])
+    assert isinstance(found, BatchCurve)
+    assert not any(180 < batch < 200 for batch in found.batches)
+    assert found.predict(190) == pytest.approx(0.029, rel=0.02)
+
+
+def test_three_such_minutes_are_a_state_and_count() -> None:
+    found = fit_batch_curve([*STEADY, *minutes((190, 39.7), (191, 39.8), (192, 39.9), since=10)])
+    assert isinstance(found, BatchCurve)
+    assert found.predict(191) == pytest.approx(0.0398, rel=0.02)
+
+
+def test_a_point_of_no_window_is_a_long_mean_and_counts_alone() -> None:
+    alone = [StepPoint(running=190, itl=0.0397, tokens=190.0)]
+    found = fit_batch_curve([*STEADY, *alone])
+    assert isinstance(found, BatchCurve)
+    assert found.predict(190) == pytest.approx(0.0397, rel=0.02)

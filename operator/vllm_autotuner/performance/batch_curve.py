@@ -1,7 +1,8 @@
 """Inter-token latency against the batch where it was measured, and the line only where it was not.
 
 Apart from the line, which is the model of few or noisy windows. Points that are long means (a sweep, or many windows
-binned) bend in ways that no line has, and inside their range the nearest points know better than any model.
+binned) bend in ways that no line has, and inside their range the nearest points know better than any model. A minute or
+two far off the line is no long mean: while a batch grows or drains, its mean and that of its tokens are of two times.
 Must not: look flat or falling. A larger batch never makes tokens faster: what the points say against it is noise.
 """
 
@@ -14,7 +15,14 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from vllm_autotuner.observation.observation import StepPoint
-from vllm_autotuner.performance.step_time import NoFit, StepTime, fit_step_time, windows_of_newest_mix
+from vllm_autotuner.performance.step_time import (
+    FEWEST_POINTS,
+    NoFit,
+    StepTime,
+    fit_step_time,
+    outlying,
+    windows_of_newest_mix,
+)
 
 __all__ = ["BatchCurve", "BatchCurveFit", "fit_batch_curve"]
 
@@ -65,7 +73,7 @@ BatchCurveFit: TypeAlias = BatchCurve | NoFit
 
 
 def fit_batch_curve(points: Sequence[StepPoint]) -> BatchCurveFit:
-    """Bin the points by batch, weighted by the tokens behind them, and make the bins rise."""
+    """Bin the points by batch, weighted by the tokens behind them, leave out what is chance, and make the bins rise."""
     line = fit_step_time(points)
     if isinstance(line, NoFit):
         return line
@@ -75,8 +83,17 @@ def fit_batch_curve(points: Sequence[StepPoint]) -> BatchCurveFit:
             bins[-1].append(point)
         else:
             bins.append([point])
-    means = [_mean(members) for members in bins]
+    # The line goes through some of them, so that something is left.
+    means = [_mean(members) for members in bins if not _is_chance(members, line)]
     return BatchCurve(batches=tuple(mean.running for mean in means), itls=_rising(means), line=line, miss=_miss(means))
+
+
+def _is_chance(points: Sequence[StepPoint], line: StepTime) -> bool:
+    """Whether these are a window or two that the line of all calls outliers. Points of no window are long means."""
+    if len(points) >= FEWEST_POINTS or any(point.time is None for point in points):
+        return False
+    mean = _mean(points)
+    return abs(line.predict(mean.running) / mean.itl - 1) > outlying(line.error)
 
 
 def _miss(points: Sequence[StepPoint]) -> float:

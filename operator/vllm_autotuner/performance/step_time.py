@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vllm_autotuner.observation.observation import StepPoint
 
-__all__ = ["NoFit", "StepTime", "StepTimeFit", "fit_step_time", "windows_of_newest_mix"]
+__all__ = ["FEWEST_POINTS", "NoFit", "StepTime", "StepTimeFit", "fit_step_time", "outlying", "windows_of_newest_mix"]
 
 FEWEST_POINTS: Final = 3
 """Two points always lie on a line; the third can contradict."""
@@ -32,6 +32,10 @@ TOLERANCE: Final = 0.05
 """By how much (relative) the line may miss the newest windows, in the median and beyond what their own line misses, or
 fall, before something else than the batch must have changed. Above the 1-4 % by which a line misses a curve of one mix.
 Our choice."""
+OUTLYING: Final = 0.1
+"""Relative residual up to which no window is an outlier, however well the others fit. Our choice: the size of noise."""
+OUTLYING_TIMES: Final = 3.0
+"""Times the typical residual from which a window is one. Our choice."""
 LEFT_OUT: Final = 0.25
 """Share of the oldest windows that one attempt leaves out. Our choice: seven attempts from 30 min down to 5."""
 
@@ -96,6 +100,11 @@ def windows_of_newest_mix(points: Sequence[StepPoint]) -> list[StepPoint]:
     return usable
 
 
+def outlying(typical: float) -> float:
+    """Return the relative residual above which a window is an outlier, where `typical` is that of the others."""
+    return max(OUTLYING, OUTLYING_TIMES * typical)
+
+
 def _since(points: Sequence[StepPoint], times: Sequence[float], seconds: float) -> list[StepPoint]:
     return [point for point in points if point.time is not None and point.time > times[-1] - seconds]
 
@@ -158,7 +167,7 @@ def _robust_line(batch: FloatArray, itl: FloatArray, weight: FloatArray) -> tupl
     """Return base, slope and which points they are of: all but the worst outliers."""
     base, slope = _line(batch, itl, weight)
     residual = np.abs(base + slope * batch - itl) / itl
-    keep = residual <= max(0.1, 3 * median(residual.tolist()))
+    keep = residual <= outlying(median(residual.tolist()))
     if keep.sum() >= FEWEST_POINTS and batch[keep].max() >= LEAST_SPREAD * batch[keep].min():
         batch, itl, weight = batch[keep], itl[keep], weight[keep]
         base, slope = _line(batch, itl, weight)

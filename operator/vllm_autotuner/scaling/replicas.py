@@ -1,8 +1,8 @@
 """How many replicas the demand needs. Pure; one step at a time, and never on a class that more replicas do not help.
 
-Out when capacity waiting has lasted; in from idleness at once to the minimum, and from health by one where `scale_in`
-finds that fewer do. Replicas that are starting count as supply, so that neither a slow start nor a fresh replica
-cascades.
+Out when capacity waiting has lasted and is not about to end; in from idleness at once to the minimum, and from health
+by one where `scale_in` finds that fewer do. Replicas that are starting count as supply, so that neither a slow start
+nor a fresh replica cascades.
 """
 
 import math
@@ -18,6 +18,7 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.limits import LARGEST_STEP
+from vllm_autotuner.scaling.backlog import ends_by_itself
 from vllm_autotuner.scaling.scale_in import fewer_do
 
 __all__ = ["Scale", "desired_replicas"]
@@ -97,11 +98,21 @@ def desired_replicas(
         return Scale(replicas=current, reason=f"waiting for {waited.total_seconds():.0f} s so far")
     if ready < current:
         return Scale(replicas=current, reason=f"{current - ready} replica(s) are still starting")
+    since = None if newest_since is None else newest_since.timestamp()
+    if diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE and since is not None and _straddles(observation, since):
+        return Scale(replicas=current, reason="what is measured is of fewer replicas still")
+    if (why := ends_by_itself(observation, since=since)) is not None:
+        return Scale(replicas=current, reason=why)
     if current >= scaling.max_replicas:
         return Scale(replicas=current, reason=f"at scaling.maxReplicas ({scaling.max_replicas})")
     wanted = max(current + 1, math.ceil(current * _pressure(observation)))
     bounded = min(wanted, max(current + 1, current * LARGEST_STEP), scaling.max_replicas)
     return Scale(replicas=bounded, reason=f"demand has been over capacity: {diagnosis.message}")
+
+
+def _straddles(observation: Observation, moment: float) -> bool:
+    """Whether the window reaches back behind a moment (Unix seconds)."""
+    return observation.at - observation.window < moment
 
 
 def _pressure(observation: Observation) -> float:

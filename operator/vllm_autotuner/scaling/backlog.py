@@ -1,0 +1,47 @@
+"""Whether what has piled up is being worked off: then a replica would come when nobody needs it any more.
+
+Apart from scale-out, because that asks whether requests wait, and this whether they will. A queue from the time in
+which a replica was starting says nothing about the replicas that there are now.
+Must not: look at samples from before the newest replica served.
+"""
+
+from typing import Final
+
+from vllm_autotuner.observation.engine_window import EngineWindow, Moment
+from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.planning.ranking import NOISE
+
+__all__ = ["ENDS_WITHIN", "ends_by_itself"]
+
+ENDS_WITHIN: Final = 120.0
+"""Seconds in which a queue must be gone at its present pace to be left alone. About what an engine takes to start
+(peers report 1 to 4 minutes): a replica would not come before. Our choice."""
+
+
+def ends_by_itself(observation: Observation, *, since: float | None) -> str | None:
+    """Say how what has piled up ends; None when it does not, or when that is not known.
+
+    `since`: Unix seconds from which on the present replicas have served. Worked: 200 waiting, 100 fewer every 30 s, are
+    gone in 60 s. Where nothing waits, the sequences that run must have become fewer by more than noise.
+    """
+    lately = [_after(engine, since) for engine in observation.engines]
+    known = [moments for moments in lately if len(moments) > 1]
+    # An engine without two samples may be the one whose queue grows.
+    if not known or len(known) < len(lately):
+        return None
+    waiting, pace = sum(moments[-1].waiting for moments in known), sum(_pace(moments) for moments in known)
+    if waiting > 0:
+        ends = -waiting / pace if pace < 0 else float("inf")
+        return f"the queue of {waiting:.0f} ends in {ends:.0f} s at its present pace" if ends <= ENDS_WITHIN else None
+    before, now = (sum(moments[index].running for moments in known) for index in (0, -1))
+    return f"sequences become fewer: {before:.0f} -> {now:.0f}" if now < before * (1 - NOISE) else None
+
+
+def _after(engine: EngineWindow, since: float | None) -> list[Moment]:
+    return [moment for moment in engine.moments if since is None or moment.time > since]
+
+
+def _pace(moments: list[Moment]) -> float:
+    """Requests per second by which the queue grows."""
+    elapsed = moments[-1].time - moments[0].time
+    return (moments[-1].waiting - moments[0].waiting) / elapsed if elapsed > 0 else 0.0

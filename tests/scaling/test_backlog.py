@@ -1,0 +1,70 @@
+"""What has piled up while a replica was starting: whether it ends by itself."""
+
+import pytest
+from tests.builders import INTERVAL, NOW, SCRAPES, engine, observation
+
+from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
+
+LAST = SCRAPES - 1
+
+
+def line(first: float, last: float) -> list[float]:
+    """A level that moves evenly through the window."""
+    return [first + (last - first) * scrape / LAST for scrape in range(SCRAPES)]
+
+
+ELAPSED = LAST * INTERVAL
+ENOUGH = 100 * ELAPSED / ENDS_WITHIN
+"""So many fewer in a window, and 100 are gone just in time."""
+
+
+@pytest.mark.parametrize(
+    ("waiting", "expected"),
+    [
+        pytest.param(
+            line(200, 100), f"the queue of 100 ends in {ELAPSED:.0f} s at its present pace", id="half is done"
+        ),
+        pytest.param(line(100, 100), None, id="it stands"),
+        pytest.param(line(100, 200), None, id="it grows"),
+        pytest.param(line(100 + ENOUGH + 1, 100), "the queue of 100 ends in 1", id="just in time"),
+        pytest.param(line(100 + ENOUGH - 1, 100), None, id="later than a replica would come"),
+    ],
+)
+def test_a_queue_ends_by_itself_when_it_is_gone_before_a_replica_would_come(
+    waiting: list[float], expected: str | None
+) -> None:
+    found = ends_by_itself(observation(engine(waiting=waiting)), since=None)
+    assert found is None if expected is None else (found or "").startswith(expected)
+
+
+def test_queues_of_engines_add_up() -> None:
+    shrinks, grows = engine(pod="a", waiting=line(100, 50)), engine(pod="b", waiting=line(0, 50))
+    assert ends_by_itself(observation(shrinks, grows), since=None) is None
+
+
+def test_what_was_before_the_newest_replica_does_not_count() -> None:
+    # It grew until the middle of the window, when a replica came, and has shrunk since.
+    middle = SCRAPES // 2
+    levels = [100 + 10.0 * min(scrape, middle) - 10.0 * max(0, scrape - middle) for scrape in range(SCRAPES)]
+    seen = observation(engine(waiting=levels))
+    came = seen.engines[0].moments[middle].time - INTERVAL / 2
+    assert ends_by_itself(seen, since=None) is None
+    assert ends_by_itself(seen, since=came) is not None
+
+
+def test_an_engine_that_was_seen_once_may_be_the_one_whose_queue_grows() -> None:
+    seen = observation(engine(pod="a", waiting=line(200, 100)), engine(pod="b", scrapes=1))
+    assert ends_by_itself(seen, since=None) is None
+    assert ends_by_itself(seen, since=NOW + 1) is None
+
+
+@pytest.mark.parametrize(
+    ("running", "ends"),
+    [
+        pytest.param(line(40, 30), True, id="a quarter less"),
+        pytest.param(line(40, 37), False, id="noise"),
+        pytest.param(line(30, 40), False, id="more"),
+    ],
+)
+def test_where_nothing_waits_fewer_must_run(running: list[float], ends: bool) -> None:
+    assert (ends_by_itself(observation(engine(running=running)), since=None) is not None) is ends
