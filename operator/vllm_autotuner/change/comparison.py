@@ -19,15 +19,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Final, TypeGuard
 
 from vllm_autotuner.api.status import ChangeTarget, Measurement
-from vllm_autotuner.change.signed_rank import Interval, interval
+from vllm_autotuner.change.objective_effect import ObjectiveEffect, latency_effect, throughput_effect
+from vllm_autotuner.change.signed_rank import interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.diagnosis.objectives import Target, Targets
-from vllm_autotuner.planning.ranking import NOISE
 
-__all__ = ["FEWEST_REQUESTS", "LOOKS", "Comparison", "ObjectiveEffect", "Pair", "compare"]
+__all__ = ["FEWEST_REQUESTS", "LOOKS", "Comparison", "Pair", "compare"]
 
 LOOKS: Final = (5, 7, 10)
 """Windows with data in both arms after which a verdict is sought; the last of them is final. Looking after every one
@@ -38,17 +39,10 @@ FIRST_LEVEL: Final = 1 / 32
 """Chance by which a bound is missed at the first look: with five windows there is no rarer one than all on one side."""
 LEVEL: Final = 1 / 64
 """The same at later looks. Our choice, by the error rates of `benchmarks/verdict.py`."""
-INSIDE: Final = 0.05
-"""Part of a target that must be left for an objective to count as safe whatever the reference does. Our choice: half of
-`NOISE`, as the bound and not the centre has to keep it."""
 GROSS: Final = 2.0
 """Times the reference, and over the target: a gross violation. Our choice, by the same error rates."""
 GROSS_WINDOWS: Final = 3
 """The newest windows that must all be gross. One is chance, three in a row are harm."""
-
-_WORSE: Final = math.log1p(NOISE)
-_BETTER: Final = math.log1p(-NOISE)
-_WELL_INSIDE: Final = math.log1p(-INSIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,25 +51,6 @@ class Pair:
 
     candidate: Measurement
     reference: Measurement
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveEffect:
-    """What the candidate does to one objective."""
-
-    objective: ChangeTarget
-    candidate: float
-    """Its level, the centre over the windows: seconds, or tokens per second."""
-    reference: float
-    ratio: float
-    """Candidate / reference: 0.8 is a fifth less."""
-    low: float
-    """The ratio is at least this, by the level of the look; 0 when nobody can tell."""
-    high: float
-    """The ratio is at most this; infinite when nobody can tell."""
-    hurt: bool
-    safe: bool
-    helped: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,39 +176,23 @@ def _positive(values: Sequence[tuple[float | None, float | None]]) -> list[tuple
 def _latency(
     objective: ChangeTarget, values: Sequence[tuple[float, float]], *, target: Target, level: float, dearer: bool
 ) -> ObjectiveEffect:
-    ratio = interval([math.log(one / other) for one, other in values], level=level)
-    ours = interval([math.log(one / target.seconds) for one, _ in values], level=level)
-    theirs = interval([math.log(other / target.seconds) for _, other in values], level=level)
-    over, missed = ours.estimate > 0, theirs.estimate > 0
-    enough = ratio.estimate <= _BETTER or (missed and not over)
-    return ObjectiveEffect(
-        objective=objective,
-        candidate=math.exp(ours.estimate) * target.seconds,
-        reference=math.exp(theirs.estimate) * target.seconds,
-        **_as_ratio(ratio),
-        hurt=ratio.low > 0 and ratio.estimate > _WORSE and over,
-        safe=ratio.high < _WORSE or ours.high < _WELL_INSIDE,
-        helped=ratio.high < 0 and enough and (missed or not dearer),
+    return latency_effect(
+        objective,
+        ratio=interval([math.log(one / other) for one, other in values], level=level),
+        ours=interval([math.log(one / target.seconds) for one, _ in values], level=level),
+        theirs=interval([math.log(other / target.seconds) for _, other in values], level=level),
+        target=target,
+        dearer=dearer,
     )
 
 
 def _throughput(values: Sequence[tuple[float, float]], *, level: float, dearer: float) -> ObjectiveEffect:
-    """Tokens per second. No hard objective: fewer of them hurt nobody whose latencies are safe."""
-    ratio = interval([math.log(one / other) for one, other in values], level=level)
-    cost = math.log(dearer)
-    return ObjectiveEffect(
-        objective=ChangeTarget.THROUGHPUT,
-        candidate=math.exp(interval([math.log(one) for one, _ in values], level=level).estimate),
-        reference=math.exp(interval([math.log(other) for _, other in values], level=level).estimate),
-        **_as_ratio(ratio),
-        hurt=False,
-        safe=True,
-        helped=ratio.low > cost and ratio.estimate >= cost + _WORSE,
+    return throughput_effect(
+        ratio=interval([math.log(one / other) for one, other in values], level=level),
+        ours=median(one for one, _ in values),
+        theirs=median(other for _, other in values),
+        dearer=dearer,
     )
-
-
-def _as_ratio(log: Interval) -> dict[str, float]:
-    return {"ratio": math.exp(log.estimate), "low": math.exp(log.low), "high": math.exp(log.high)}
 
 
 def _gross(usable: Sequence[Pair], *, targets: Targets) -> str:
@@ -252,22 +211,5 @@ def _gross(usable: Sequence[Pair], *, targets: Targets) -> str:
 def _told(
     why: str, effects: Sequence[ObjectiveEffect], *, windows: int, requests: tuple[float | None, float | None]
 ) -> str:
-    figures = [f"{effect.objective.value} {_levels(effect)} ({_range(effect)})" for effect in effects]
     counts = " and ".join("unknown" if count is None else f"{count:.0f}" for count in requests)
-    return "; ".join([why, *figures, f"{windows} windows, {counts} requests"])
-
-
-def _levels(effect: ObjectiveEffect) -> str:
-    if effect.objective is ChangeTarget.THROUGHPUT:
-        return f"{effect.reference:.0f} -> {effect.candidate:.0f} tokens/s"
-    return f"{_seconds(effect.reference)} -> {_seconds(effect.candidate)}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _range(effect: ObjectiveEffect) -> str:
-    if math.isinf(effect.high):
-        return f"{effect.ratio - 1:+.0%}"
-    return f"{effect.ratio - 1:+.0%}, {effect.low - 1:+.0%} to {effect.high - 1:+.0%}"
+    return "; ".join([why, *(effect.told() for effect in effects), f"{windows} windows, {counts} requests"])

@@ -1,0 +1,98 @@
+"""What a change does to one objective, and when that counts as hurt, safe or helped. One rule for every comparison.
+
+Apart from how ratios come about: `comparison` takes them from the same windows of two arms, `before_after` from
+different times of one.
+Must not: know windows, count them, or conclude anything about the change as a whole.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from vllm_autotuner.api.status import ChangeTarget
+from vllm_autotuner.change.signed_rank import Interval
+from vllm_autotuner.diagnosis.objectives import Target
+from vllm_autotuner.planning.ranking import NOISE
+
+__all__ = ["ObjectiveEffect", "latency_effect", "throughput_effect"]
+
+INSIDE: Final = 0.05
+"""Part of a target that must be left for an objective to count as safe whatever the reference does. Our choice: half of
+`NOISE`, as the bound and not the centre has to keep it."""
+
+_WORSE: Final = math.log1p(NOISE)
+_BETTER: Final = math.log1p(-NOISE)
+_WELL_INSIDE: Final = math.log1p(-INSIDE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveEffect:
+    """What the candidate does to one objective."""
+
+    objective: ChangeTarget
+    candidate: float
+    """Its level, the centre over the windows: seconds, or tokens per second."""
+    reference: float
+    ratio: float
+    """Candidate / reference: 0.8 is a fifth less."""
+    low: float
+    """The ratio is at least this, by the level of the look; 0 when nobody can tell."""
+    high: float
+    """The ratio is at most this; infinite when nobody can tell."""
+    hurt: bool
+    safe: bool
+    helped: bool
+
+    def told(self) -> str:
+        """For people: levels and ratio with its bounds."""
+        if self.objective is ChangeTarget.THROUGHPUT:
+            levels = f"{self.reference:.0f} -> {self.candidate:.0f} tokens/s"
+        else:
+            levels = f"{_seconds(self.reference)} -> {_seconds(self.candidate)}"
+        bounds = "" if math.isinf(self.high) else f", {self.low - 1:+.0%} to {self.high - 1:+.0%}"
+        return f"{self.objective.value} {levels} ({self.ratio - 1:+.0%}{bounds})"
+
+
+def latency_effect(
+    objective: ChangeTarget, *, ratio: Interval, ours: Interval, theirs: Interval, target: Target, dearer: bool
+) -> ObjectiveEffect:
+    """Judge a latency. Intervals of logarithms: candidate / reference, candidate / target, reference / target.
+
+    `dearer`: the candidate takes more GPUs; then it only helps where the reference misses the objective.
+    """
+    over, missed = ours.estimate > 0, theirs.estimate > 0
+    enough = ratio.estimate <= _BETTER or (missed and not over)
+    return ObjectiveEffect(
+        objective=objective,
+        candidate=math.exp(ours.estimate) * target.seconds,
+        reference=math.exp(theirs.estimate) * target.seconds,
+        ratio=math.exp(ratio.estimate),
+        low=math.exp(ratio.low),
+        high=math.exp(ratio.high),
+        hurt=ratio.low > 0 and ratio.estimate > _WORSE and over,
+        safe=ratio.high < _WORSE or ours.high < _WELL_INSIDE,
+        helped=ratio.high < 0 and enough and (missed or not dearer),
+    )
+
+
+def throughput_effect(*, ratio: Interval, ours: float, theirs: float, dearer: float) -> ObjectiveEffect:
+    """Judge tokens per second, `dearer` times the GPUs taken out. Levels in tokens per second, `ratio` in logarithms.
+
+    No hard objective: fewer tokens hurt nobody whose latencies are safe.
+    """
+    cost = math.log(dearer)
+    return ObjectiveEffect(
+        objective=ChangeTarget.THROUGHPUT,
+        candidate=ours,
+        reference=theirs,
+        ratio=math.exp(ratio.estimate),
+        low=math.exp(ratio.low),
+        high=math.exp(ratio.high),
+        hurt=False,
+        safe=True,
+        helped=ratio.low > cost and ratio.estimate >= cost + _WORSE,
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
