@@ -1,7 +1,7 @@
 """Candidate against reference over the same windows: keep, revert, or no clear effect. With known error rates.
 
-Apart from `verdict`, which judges before against after: here both arms see the same load at the same time, so each
-window yields one ratio from which the load has gone, and only the ratios are judged.
+Apart from `before_after`, which has no pairs: here both arms see the same load at the same time, so each window yields
+one ratio from which the load has gone, and only the ratios are judged.
 
 Method. For each objective the ratios candidate / reference of all windows (as logarithms) get a Hodges-Lehmann centre
 and a Wilcoxon interval (`signed_rank`). An objective is
@@ -16,19 +16,26 @@ Must not: know how arms come about, read a clock, draw random numbers, or say an
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
-from typing import Final, TypeGuard
+from typing import Final
 
 from vllm_autotuner.api.status import ChangeTarget, Measurement
-from vllm_autotuner.change.objective_effect import ObjectiveEffect, latency_effect, throughput_effect
-from vllm_autotuner.change.signed_rank import interval
+from vllm_autotuner.change.objective_effect import (
+    ObjectiveEffect,
+    Question,
+    concluded,
+    latency_effect,
+    target_of,
+    throughput_effect,
+)
+from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
-from vllm_autotuner.diagnosis.objectives import Target, Targets
+from vllm_autotuner.change.windows import LATENCIES, is_complete, level_of, requests_in, window_length
+from vllm_autotuner.diagnosis.objectives import Targets
 
-__all__ = ["FEWEST_REQUESTS", "LOOKS", "Comparison", "Pair", "compare"]
+__all__ = ["FEWEST_REQUESTS", "LOOKS", "Comparison", "Pair", "compare", "comparison"]
 
 LOOKS: Final = (5, 7, 10)
 """Windows with data in both arms after which a verdict is sought; the last of them is final. Looking after every one
@@ -84,20 +91,33 @@ def compare(
     the judgement is never None. `gpus`: of one replica of the reference and of the candidate; what takes more of them
     must help an objective that the reference misses (or tokens per GPU), what takes fewer must only be safe.
     """
-    usable = [pair for pair in pairs if _complete(pair)]
-    requests = (
-        _requests([pair.candidate for pair in usable]),
-        _requests([pair.reference for pair in usable]),
-    )
-    effects = _effects(usable, targets=targets, gpus=gpus) if usable else ()
-    judgement, why = _judged(usable, effects, requests, targets=targets, target=target, final=final, gpus=gpus)
+    question = Question(targets=targets, target=target or ChangeTarget.THROUGHPUT, final=final, gpus=gpus)
+    usable = [pair for pair in pairs if is_complete(pair.candidate) and is_complete(pair.reference)]
+    ours, theirs = [pair.candidate for pair in usable], [pair.reference for pair in usable]
+    length = window_length(ours)
+    requests = requests_in(ours, length=length), requests_in(theirs, length=length)
+    effects = _effects(usable, question=question) if usable else ()
+    judgement, why = _judged(usable, effects, requests, question=question)
+    return comparison(judgement, why, effects=effects, windows=len(usable), requests=requests)
+
+
+def comparison(
+    judgement: Judgement | None,
+    why: str,
+    *,
+    effects: tuple[ObjectiveEffect, ...],
+    windows: int,
+    requests: tuple[float | None, float | None],
+) -> Comparison:
+    """Put it together, with the text for people. `requests`: of the candidate and of the reference."""
+    counts = " and ".join("unknown" if count is None else f"{count:.0f}" for count in requests)
     return Comparison(
         judgement=judgement,
         effects=effects,
-        windows=len(usable),
+        windows=windows,
         candidate_requests=requests[0],
         reference_requests=requests[1],
-        text=_told(why, effects, windows=len(usable), requests=requests),
+        text="; ".join([why, *(effect.told() for effect in effects), f"{windows} windows, {counts} requests"]),
     )
 
 
@@ -106,110 +126,62 @@ def _judged(
     effects: Sequence[ObjectiveEffect],
     requests: tuple[float | None, float | None],
     *,
-    targets: Targets,
-    target: ChangeTarget | None,
-    final: bool,
-    gpus: tuple[int, int],
+    question: Question,
 ) -> tuple[Judgement | None, str]:
-    if gross := _gross(usable, targets=targets):
-        return Judgement.REVERT, f"{gross} more than {GROSS:g} times that of the reference, and over its objective"
-    waiting = Judgement.INCONCLUSIVE if final else None
+    if gross := _gross(usable, targets=question.targets):
+        return Judgement.REVERT, f"{gross.value} over its objective and {GROSS:g} times that of the reference"
+    waiting = Judgement.INCONCLUSIVE if question.final else None
     if len(usable) < LOOKS[0]:
         return waiting, f"{len(usable)} of {LOOKS[0]} windows with data"
     if any(count is None or count < FEWEST_REQUESTS for count in requests):
         return waiting, f"fewer than {FEWEST_REQUESTS:.0f} requests are known in each arm"
-    if not final and len(usable) not in LOOKS and len(usable) < LOOKS[-1]:
+    last = question.final or len(usable) >= LOOKS[-1]
+    if not last and len(usable) not in LOOKS:
         return None, "more windows are needed"
-    if hurt := [effect.objective.value for effect in effects if effect.hurt]:
-        return Judgement.REVERT, f"worse: {', '.join(hurt)}"
-    wanted = target or ChangeTarget.THROUGHPUT
-    helped = any(effect.helped for effect in effects if effect.objective is wanted)
-    safe = all(effect.safe for effect in effects if effect.objective is not ChangeTarget.THROUGHPUT)
-    if safe and (helped or gpus[1] < gpus[0]):
-        return Judgement.KEEP, f"better: {wanted.value}" if helped else "as good on fewer GPUs"
-    last = final or len(usable) >= LOOKS[-1]
-    return Judgement.INCONCLUSIVE if last else None, "no clear effect"
+    judgement, why = concluded(effects, question=question)
+    return None if judgement is Judgement.INCONCLUSIVE and not last else judgement, why
 
 
-def _complete(pair: Pair) -> bool:
-    """Whether both arms tell both latencies. A latency of 0 is no latency."""
-    latencies = (
-        pair.candidate.ttft_seconds,
-        pair.candidate.tpot_seconds,
-        pair.reference.ttft_seconds,
-        pair.reference.tpot_seconds,
-    )
-    return all(_known(latency) for latency in latencies)
-
-
-def _known(value: float | None) -> TypeGuard[float]:
-    return value is not None and 0 < value < math.inf
-
-
-def _requests(windows: Sequence[Measurement]) -> float | None:
-    """Finished requests; windows are as long as the smallest step between their ends."""
-    rates = [rate for window in windows if (rate := window.requests_per_second) is not None and math.isfinite(rate)]
-    ends = sorted(window.at for window in windows)
-    steps = [(later - earlier).total_seconds() for earlier, later in pairwise(ends)]
-    length = min((step for step in steps if step > 0), default=None)
-    return None if length is None or len(rates) < len(windows) else sum(rates) * length
-
-
-def _effects(usable: Sequence[Pair], *, targets: Targets, gpus: tuple[int, int]) -> tuple[ObjectiveEffect, ...]:
+def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEffect, ...]:
     level = FIRST_LEVEL if len(usable) < LOOKS[1] else LEVEL
-    ttft = [(pair.candidate.ttft_seconds, pair.reference.ttft_seconds) for pair in usable]
-    tpot = [(pair.candidate.tpot_seconds, pair.reference.tpot_seconds) for pair in usable]
-    tokens = [(pair.candidate.tokens_per_second, pair.reference.tokens_per_second) for pair in usable]
-    found = [
-        _latency(ChangeTarget.TTFT, _positive(ttft), target=targets.ttft, level=level, dearer=gpus[1] > gpus[0]),
-        _latency(ChangeTarget.TPOT, _positive(tpot), target=targets.tpot, level=level, dearer=gpus[1] > gpus[0]),
-    ]
-    if len(counted := _positive(tokens)) == len(usable):
-        found.append(_throughput(counted, level=level, dearer=gpus[1] / gpus[0]))
-    return tuple(found)
+
+    def bounds(values: Iterable[float]) -> Interval:
+        return interval([math.log(value) for value in values], level=level)
+
+    effects = []
+    for objective in LATENCIES:
+        limit, levels = target_of(objective, question.targets).seconds, _levels(usable, objective)
+        effect = latency_effect(
+            objective,
+            ratio=bounds(ours / theirs for ours, theirs in levels),
+            ours=bounds(ours / limit for ours, _ in levels),
+            theirs=bounds(theirs / limit for _, theirs in levels),
+            question=question,
+        )
+        effects.append(effect)
+    if len(tokens := _levels(usable, ChangeTarget.THROUGHPUT)) == len(usable):
+        effect = throughput_effect(
+            ratio=bounds(ours / theirs for ours, theirs in tokens),
+            ours=median(ours for ours, _ in tokens),
+            theirs=median(theirs for _, theirs in tokens),
+            question=question,
+        )
+        effects.append(effect)
+    return tuple(effects)
 
 
-def _positive(values: Sequence[tuple[float | None, float | None]]) -> list[tuple[float, float]]:
-    return [(one, other) for one, other in values if _known(one) and _known(other)]
+def _levels(pairs: Sequence[Pair], objective: ChangeTarget) -> list[tuple[float, float]]:
+    """Candidate and reference in each window in which both are known."""
+    found = ((level_of(pair.candidate, objective), level_of(pair.reference, objective)) for pair in pairs)
+    return [(ours, theirs) for ours, theirs in found if ours is not None and theirs is not None]
 
 
-def _latency(
-    objective: ChangeTarget, values: Sequence[tuple[float, float]], *, target: Target, level: float, dearer: bool
-) -> ObjectiveEffect:
-    return latency_effect(
-        objective,
-        ratio=interval([math.log(one / other) for one, other in values], level=level),
-        ours=interval([math.log(one / target.seconds) for one, _ in values], level=level),
-        theirs=interval([math.log(other / target.seconds) for _, other in values], level=level),
-        target=target,
-        dearer=dearer,
-    )
-
-
-def _throughput(values: Sequence[tuple[float, float]], *, level: float, dearer: float) -> ObjectiveEffect:
-    return throughput_effect(
-        ratio=interval([math.log(one / other) for one, other in values], level=level),
-        ours=median(one for one, _ in values),
-        theirs=median(other for _, other in values),
-        dearer=dearer,
-    )
-
-
-def _gross(usable: Sequence[Pair], *, targets: Targets) -> str:
-    """The latency that was grossly violated in all of the newest windows; empty when none was."""
-    newest = usable[-GROSS_WINDOWS:]
-    if len(newest) < GROSS_WINDOWS:
-        return ""
-    ttft = [(pair.candidate.ttft_seconds, pair.reference.ttft_seconds) for pair in newest]
-    tpot = [(pair.candidate.tpot_seconds, pair.reference.tpot_seconds) for pair in newest]
-    for name, values, target in (("TTFT", ttft, targets.ttft), ("TPOT", tpot, targets.tpot)):
-        if all(one > GROSS * other and one > target.seconds for one, other in _positive(values)):
-            return name
-    return ""
-
-
-def _told(
-    why: str, effects: Sequence[ObjectiveEffect], *, windows: int, requests: tuple[float | None, float | None]
-) -> str:
-    counts = " and ".join("unknown" if count is None else f"{count:.0f}" for count in requests)
-    return "; ".join([why, *(effect.told() for effect in effects), f"{windows} windows, {counts} requests"])
+def _gross(usable: Sequence[Pair], *, targets: Targets) -> ChangeTarget | None:
+    """The latency that was grossly violated in all of the newest windows; None when none was."""
+    if len(usable) < GROSS_WINDOWS:
+        return None
+    for objective in LATENCIES:
+        limit, newest = target_of(objective, targets).seconds, _levels(usable[-GROSS_WINDOWS:], objective)
+        if all(ours > GROSS * theirs and ours > limit for ours, theirs in newest):
+            return objective
+    return None

@@ -6,15 +6,17 @@ Must not: know windows, count them, or conclude anything about the change as a w
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.signed_rank import Interval
-from vllm_autotuner.diagnosis.objectives import Target
+from vllm_autotuner.change.verdict import Judgement
+from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.planning.ranking import NOISE
 
-__all__ = ["ObjectiveEffect", "latency_effect", "throughput_effect"]
+__all__ = ["ObjectiveEffect", "Question", "concluded", "latency_effect", "target_of", "throughput_effect"]
 
 INSIDE: Final = 0.05
 """Part of a target that must be left for an objective to count as safe whatever the reference does. Our choice: half of
@@ -23,6 +25,24 @@ INSIDE: Final = 0.05
 _WORSE: Final = math.log1p(NOISE)
 _BETTER: Final = math.log1p(-NOISE)
 _WELL_INSIDE: Final = math.log1p(-INSIDE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a comparison is to answer."""
+
+    targets: Targets
+    target: ChangeTarget
+    """What the change is meant to improve."""
+    final: bool
+    """No more windows will come."""
+    gpus: tuple[int, int]
+    """Of one replica of the reference and of the candidate."""
+
+    @property
+    def dearer(self) -> float:
+        """Times the GPUs."""
+        return self.gpus[1] / self.gpus[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +73,30 @@ class ObjectiveEffect:
         return f"{self.objective.value} {levels} ({self.ratio - 1:+.0%}{bounds})"
 
 
+def concluded(effects: Sequence[ObjectiveEffect], *, question: Question) -> tuple[Judgement, str]:
+    """Keep when the target is helped and every latency safe, Revert when one is hurt; with the reason for people.
+
+    What takes fewer GPUs must only be safe.
+    """
+    if hurt := [effect.objective.value for effect in effects if effect.hurt]:
+        return Judgement.REVERT, f"worse: {', '.join(hurt)}"
+    latencies = [effect for effect in effects if effect.objective is not ChangeTarget.THROUGHPUT]
+    if latencies and all(effect.safe for effect in latencies):
+        if any(effect.helped for effect in effects if effect.objective is question.target):
+            return Judgement.KEEP, f"better: {question.target.value}"
+        if question.dearer < 1:
+            return Judgement.KEEP, "as good on fewer GPUs"
+    return Judgement.INCONCLUSIVE, "no clear effect"
+
+
 def latency_effect(
-    objective: ChangeTarget, *, ratio: Interval, ours: Interval, theirs: Interval, target: Target, dearer: bool
+    objective: ChangeTarget, *, ratio: Interval, ours: Interval, theirs: Interval, question: Question
 ) -> ObjectiveEffect:
     """Judge a latency. Intervals of logarithms: candidate / reference, candidate / target, reference / target.
 
-    `dearer`: the candidate takes more GPUs; then it only helps where the reference misses the objective.
+    A candidate that takes more GPUs only helps where the reference misses the objective.
     """
+    target = target_of(objective, question.targets)
     over, missed = ours.estimate > 0, theirs.estimate > 0
     enough = ratio.estimate <= _BETTER or (missed and not over)
     return ObjectiveEffect(
@@ -71,16 +108,16 @@ def latency_effect(
         high=math.exp(ratio.high),
         hurt=ratio.low > 0 and ratio.estimate > _WORSE and over,
         safe=ratio.high < _WORSE or ours.high < _WELL_INSIDE,
-        helped=ratio.high < 0 and enough and (missed or not dearer),
+        helped=ratio.high < 0 and enough and (missed or question.dearer <= 1),
     )
 
 
-def throughput_effect(*, ratio: Interval, ours: float, theirs: float, dearer: float) -> ObjectiveEffect:
-    """Judge tokens per second, `dearer` times the GPUs taken out. Levels in tokens per second, `ratio` in logarithms.
+def throughput_effect(*, ratio: Interval, ours: float, theirs: float, question: Question) -> ObjectiveEffect:
+    """Judge tokens per second and GPU. Levels in tokens per second, `ratio` in logarithms.
 
     No hard objective: fewer tokens hurt nobody whose latencies are safe.
     """
-    cost = math.log(dearer)
+    cost = math.log(question.dearer)
     return ObjectiveEffect(
         objective=ChangeTarget.THROUGHPUT,
         candidate=ours,
@@ -92,6 +129,17 @@ def throughput_effect(*, ratio: Interval, ours: float, theirs: float, dearer: fl
         safe=True,
         helped=ratio.low > cost and ratio.estimate >= cost + _WORSE,
     )
+
+
+def target_of(objective: ChangeTarget, targets: Targets) -> Target:
+    """The service level of a latency. Raises ValueError for throughput, which has none."""
+    match objective:
+        case ChangeTarget.TTFT:
+            return targets.ttft
+        case ChangeTarget.TPOT:
+            return targets.tpot
+        case ChangeTarget.THROUGHPUT:
+            raise ValueError("throughput has no service level")
 
 
 def _seconds(seconds: float) -> str:

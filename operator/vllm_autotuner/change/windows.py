@@ -1,0 +1,46 @@
+"""What a measured window tells, and what not: the reading of `Measurement` that every comparison shares.
+
+Must not: judge. A number that is missing, not finite or not above zero is unknown, never zero.
+"""
+
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import pairwise
+from typing import Final
+
+from vllm_autotuner.api.status import ChangeTarget, Measurement
+
+__all__ = ["LATENCIES", "is_complete", "level_of", "requests_in", "window_length"]
+
+LATENCIES: Final = (ChangeTarget.TTFT, ChangeTarget.TPOT)
+"""The hard objectives."""
+
+
+def level_of(window: Measurement, objective: ChangeTarget) -> float | None:
+    """Seconds, or tokens per second; None when unknown."""
+    match objective:
+        case ChangeTarget.TTFT:
+            level = window.ttft_seconds
+        case ChangeTarget.TPOT:
+            level = window.tpot_seconds
+        case ChangeTarget.THROUGHPUT:
+            level = window.tokens_per_second
+    return level if level is not None and 0 < level < math.inf else None
+
+
+def is_complete(window: Measurement) -> bool:
+    """Whether it can be evidence: both latencies are known."""
+    return all(level_of(window, objective) is not None for objective in LATENCIES)
+
+
+def window_length(windows: Sequence[Measurement]) -> timedelta | None:
+    """How long a window is, by the smallest step between their ends: they never overlap. None for fewer than two."""
+    ends = sorted(window.at for window in windows)
+    return min((later - earlier for earlier, later in pairwise(ends) if later > earlier), default=None)
+
+
+def requests_in(windows: Sequence[Measurement], *, length: timedelta | None) -> float | None:
+    """Finished requests; None when one of the windows does not tell, or when its length is unknown."""
+    rates = [rate for window in windows if (rate := window.requests_per_second) is not None and 0 <= rate < math.inf]
+    return None if length is None or len(rates) < len(windows) else sum(rates) * length.total_seconds()
