@@ -138,17 +138,32 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         id="replicas beside targetRef",
         changes={**ADOPTING, "replicas": 2},
-        refused="remove replicas and scaling",
+        refused="remove replicas: the Deployment that targetRef names",
     ),
     Case(
         id="a pod template beside targetRef",
         changes={**ADOPTING, "podTemplate": {"spec": {}}},
-        refused="remove podTemplate and accelerator",
+        refused="remove podTemplate",
     ),
     Case(
-        id="automatic changes of a Deployment that is not ours",
-        changes={**ADOPTING, "tuning.mode": "Automatic"},
-        refused="set tuning.mode to Off or Recommend",
+        id="a Deployment of the user's own, scaled and tuned",
+        changes={
+            **ADOPTING,
+            "targetRef.apiVersion": "apps/v1",
+            "scaling": {"maxReplicas": 2},
+            "accelerator": {"product": "NVIDIA-L4"},
+            "tuning.mode": "Automatic",
+        },
+    ),
+    Case(
+        id="a canary of a Deployment of the user's own",
+        changes={**ADOPTING, "tuning.strategy": {"type": "Canary"}},
+        refused="remove tuning.strategy.type Canary",
+    ),
+    Case(
+        id="a target of another API",
+        changes={**ADOPTING, "targetRef": {"apiVersion": "apps/v2", "name": "x"}},
+        refused="apps/v1",
     ),
     Case(
         id="a target that is no Deployment",

@@ -27,6 +27,8 @@ RIGHTS = {
     ("vllm-autotuner.dev", "vllmservices/status"): {"update"},
     ("vllm-autotuner.dev", "vllmservices/finalizers"): {"update"},
     ("apps", "deployments"): {"get", "list", "watch", "create", "patch"},
+    ("apps", "deployments/scale"): {"patch"},
+    ("autoscaling", "horizontalpodautoscalers"): {"list"},
     ("", "services"): {"get", "create", "patch"},
     ("", "pods"): {"get", "list", "watch"},
     ("", "pods/log"): {"get"},

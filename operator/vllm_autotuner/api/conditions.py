@@ -49,6 +49,9 @@ class ConditionType(StrEnum):
     OWNERSHIP_CONFLICT = "OwnershipConflict"
     """Someone else writes the fields we own. Abnormal-true."""
 
+    ADOPTED = "Adopted"
+    """The Deployment of spec.targetRef is looked after. False: it cannot be, and the message says why."""
+
     ROLLBACK_FAILED = "RollbackFailed"
     """The last known good configuration does not serve. Abnormal-true, and the only tuning state that stalls."""
 
@@ -85,14 +88,23 @@ class Reason(StrEnum):
     INVALID_STATUS = "InvalidStatus"
     """Stalled: the status was edited into something unreadable. Remedy: repair or remove the named field."""
 
-    NOT_SUPPORTED = "NotSupportedYet"
-    """Stalled: the object asks for something that this version lacks. The message says what to do instead."""
-
     FORBIDDEN = "Forbidden"
     """Stalled: the operator lacks a permission. Remedy: the rule of the Helm chart that the message names."""
 
     TARGET_NOT_FOUND = "TargetNotFound"
     """Stalled: spec.targetRef names a Deployment that does not exist."""
+
+    TARGET_OBSERVED = "TargetObserved"
+    """Adopted: the engine's container and its flags are found; the message names them, and what cannot be seen."""
+
+    NO_ENGINE_CONTAINER = "NoEngineContainer"
+    """Stalled: no container of the target runs vLLM. Remedy: name another Deployment."""
+
+    SEVERAL_ENGINE_CONTAINERS = "SeveralEngineContainers"
+    """Stalled: more than one container of the target runs vLLM. Remedy: name the one to tune `vllm`."""
+
+    CONFLICT = "Conflict"
+    """Stalled: an older VLLMService looks after the same Deployment. Remedy: delete one of the two."""
 
     METRICS_FRESH = "MetricsFresh"
     """MetricsAvailable: every series that decisions need is fresh."""
@@ -144,6 +156,9 @@ class Reason(StrEnum):
 
     FIELD_MANAGER_CONFLICT = "FieldManagerConflict"
     """OwnershipConflict: another field manager takes our fields back. The message names it."""
+
+    FLAGS_DECLARED_ELSEWHERE = "FlagsDeclaredElsewhere"
+    """OwnershipConflict: someone declares the flags of the adopted Deployment. The message has the snippet to paste."""
 
     REPLICAS_CONTROLLED_ELSEWHERE = "ReplicasControlledElsewhere"
     """OwnershipConflict: an autoscaler owns the replicas that spec.scaling asks us to set."""

@@ -192,7 +192,10 @@ class PrometheusRef(ApiModel):
 
 
 class TargetRef(ApiModel):
-    """An existing Deployment that the operator diagnoses but does not own."""
+    """An existing Deployment: diagnosed always, tuned where nobody else declares its engine's flags, never deleted."""
+
+    api_version: Literal["apps/v1"] = "apps/v1"
+    """Only apps/v1. Default: apps/v1."""
 
     kind: Literal["Deployment"] = "Deployment"
     """Only Deployment. Default: Deployment."""
@@ -230,7 +233,7 @@ class VLLMServiceSpec(ApiModel):
     """The engine that serves it. Exactly one of engine and targetRef."""
 
     target_ref: TargetRef | None = None
-    """An existing Deployment to diagnose instead of one of our own: recommendations only."""
+    """An existing Deployment to look after, instead of one that the operator renders."""
 
     accelerator: Accelerator | None = None
     """The device of a replica. Default: none is requested (CPU, or the pod template asks itself)."""
@@ -264,8 +267,7 @@ class VLLMServiceSpec(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="has(self.engine) != has(self.targetRef)",
-            message="set exactly one of engine (the operator runs the workload) "
-            "and targetRef (an existing Deployment, recommendations only)",
+            message="set exactly one of engine (the operator runs the workload) and targetRef (an existing Deployment)",
             holds=lambda spec: (spec.engine is None) != (spec.target_ref is None),
         ),
         Rule(
@@ -285,20 +287,20 @@ class VLLMServiceSpec(ApiModel):
             holds=lambda spec: spec.target_ref is not None or (spec.replicas is None) != (spec.scaling is None),
         ),
         Rule(
-            cel="!has(self.targetRef) || !(has(self.replicas) || has(self.scaling))",
-            message="remove replicas and scaling: the Deployment that targetRef names keeps its own",
-            holds=lambda spec: spec.target_ref is None or (spec.replicas is None and spec.scaling is None),
+            cel="!has(self.targetRef) || !has(self.replicas)",
+            message="remove replicas: the Deployment that targetRef names keeps its own, or set scaling",
+            holds=lambda spec: spec.target_ref is None or spec.replicas is None,
         ),
         Rule(
-            cel="!has(self.targetRef) || !(has(self.podTemplate) || has(self.accelerator))",
-            message="remove podTemplate and accelerator: the operator does not change the Deployment of targetRef",
-            holds=lambda spec: spec.target_ref is None or (spec.pod_template is None and spec.accelerator is None),
+            cel="!has(self.targetRef) || !has(self.podTemplate)",
+            message="remove podTemplate: the Deployment that targetRef names keeps its own",
+            holds=lambda spec: spec.target_ref is None or spec.pod_template is None,
         ),
         Rule(
-            cel="!has(self.targetRef) || !has(self.tuning) || !has(self.tuning.mode)"
-            " || self.tuning.mode in ['Off', 'Recommend']",
-            message="set tuning.mode to Off or Recommend: a Deployment named by targetRef is never changed",
-            holds=lambda spec: spec.target_ref is None or spec.tuning.mode in (Mode.OFF, Mode.RECOMMEND),
+            cel="!has(self.targetRef) || !has(self.tuning) || !has(self.tuning.strategy)"
+            " || !has(self.tuning.strategy.type) || self.tuning.strategy.type != 'Canary'",
+            message="remove tuning.strategy.type Canary: the Deployment that targetRef names is changed in place",
+            holds=lambda spec: spec.target_ref is None or spec.tuning.strategy.type is not StrategyType.CANARY,
         ),
         _starting_value(
             "maxNumSeqs",

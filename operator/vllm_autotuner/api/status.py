@@ -93,6 +93,8 @@ class Source(StrEnum):
 
     SPEC = "Spec"
     TUNED = "Tuned"
+    OBSERVED = "Observed"
+    """As its owner wrote it into the Deployment that spec.targetRef names."""
 
 
 class Effective(EngineKnobs):
@@ -111,7 +113,7 @@ class Effective(EngineKnobs):
     """When it became effective."""
 
     source: Source | None = None
-    """Spec, or Tuned by the operator."""
+    """Spec, Tuned by the operator, or Observed in the Deployment of spec.targetRef."""
 
     basis: EngineKnobs | None = None
     """The values of the spec that tuned values stand on: an edit of the spec makes them void."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from vllm_autotuner.cluster.client import JSON, MERGE_PATCH, SERVER_SIDE_APPLY, Connection
 from vllm_autotuner.cluster.errors import NOT_LEADER, ClusterError, Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.cluster.events import Event, event_body
-from vllm_autotuner.cluster.kinds import EVENT, POD, VLLM_SERVICE, Kind, kind_of
+from vllm_autotuner.cluster.kinds import DEPLOYMENT, EVENT, POD, VLLM_SERVICE, Kind, kind_of
 from vllm_autotuner.cluster.ownership import controller_of, objection
 from vllm_autotuner.cluster.throttle import Throttle
 from vllm_autotuner.workload.labels import LEASE_EPOCH, OPERATOR, SERVICE
@@ -138,6 +138,38 @@ class Cluster:
                 query=_as_operator() | {"force": "true" if live is not None else "false"},
                 body=body | {"metadata": stamped},
                 content_type=SERVER_SIDE_APPLY,
+            )
+
+    async def apply_adopted(self, body: Object, *, epoch: int) -> Object:
+        """Write the given fields of a Deployment that somebody else created, by server-side apply; return it.
+
+        `body` names uid and resourceVersion: raises Conflict when anyone wrote the Deployment since, and never creates
+        one. Force takes the fields from whoever set them before: who that is must have been judged.
+        """
+        metadata: Object = body["metadata"]
+        stamped = metadata | {"annotations": {**metadata.get("annotations", {}), LEASE_EPOCH: str(epoch)}}
+        async with self._admitted("apply", DEPLOYMENT):
+            return await self._connection.request(
+                "PATCH",
+                DEPLOYMENT.path(metadata["namespace"], metadata["name"]),
+                query=_as_operator() | {"force": "true"},
+                body=body | {"metadata": stamped},
+                content_type=SERVER_SIDE_APPLY,
+            )
+
+    async def scale(self, namespace: str, name: str, replicas: int, *, resource_version: str) -> None:
+        """Set the replicas of a Deployment by its scale, as autoscalers do; an apply of ours would have to keep them.
+
+        Raises Conflict when anyone wrote the Deployment since.
+        """
+        body = {"metadata": {"resourceVersion": resource_version}, "spec": {"replicas": replicas}}
+        async with self._admitted("scale", DEPLOYMENT):
+            await self._connection.request(
+                "PATCH",
+                DEPLOYMENT.path(namespace, name, subresource="scale"),
+                query=_as_operator(),
+                body=body,
+                content_type=MERGE_PATCH,
             )
 
     async def annotate_service(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> Object:

@@ -36,6 +36,9 @@ DEPLOYMENT: Final = Kind(api_version="apps/v1", kind="Deployment", plural="deplo
 POD: Final = Kind(api_version="v1", kind="Pod", plural="pods")
 SERVICE: Final = Kind(api_version="v1", kind="Service", plural="services")
 CONFIG_MAP: Final = Kind(api_version="v1", kind="ConfigMap", plural="configmaps")
+AUTOSCALER: Final = Kind(
+    api_version="autoscaling/v2", kind="HorizontalPodAutoscaler", plural="horizontalpodautoscalers"
+)
 EVENT: Final = Kind(api_version="events.k8s.io/v1", kind="Event", plural="events")
 LEASE: Final = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases")
 

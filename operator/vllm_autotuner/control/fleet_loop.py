@@ -20,9 +20,10 @@ from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound, Refused
 from vllm_autotuner.cluster.events import Event
+from vllm_autotuner.control.adopted import Adopted, adopt, claims
 from vllm_autotuner.control.announcing import announcements, standing
 from vllm_autotuner.control.context import ControlContext
-from vllm_autotuner.control.invalid import adopting, invalid, unreadable
+from vllm_autotuner.control.invalid import invalid, not_adopted, unreadable
 from vllm_autotuner.control.limits import current_limits
 from vllm_autotuner.control.looking import approved_id, hash_of, is_paused, observed, rollout_of, verification_of
 from vllm_autotuner.control.posting import FAILED, post
@@ -36,6 +37,7 @@ from vllm_autotuner.control.turns import Fleet, fleet_of
 from vllm_autotuner.control.views import Body, ServiceEntry
 from vllm_autotuner.guardrails.limits import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
+from vllm_autotuner.workload.adoption import Unadoptable
 from vllm_autotuner.workload.hashing import RENDERING_VERSION
 from vllm_autotuner.workload.rendering import pod_selector, render_deployment, render_service
 
@@ -71,6 +73,9 @@ class _Decided:
 
     key: Key
     entry: ServiceEntry
+    service: VLLMService
+    """As it was read; `sight` may see it otherwise (spec.targetRef)."""
+    adopted: Adopted | None
     sight: Sight
     decision: Decision
 
@@ -86,6 +91,7 @@ class FleetLoop:
         self._watching_since: datetime | None = None
         self._exported: set[Key] = set()
         self._limits = NO_LIMITS
+        self._owners: Mapping[Key, Key] = {}
 
     async def tick(self) -> None:
         """Look once at everything. Followers look at nothing: they only keep their registry warm."""
@@ -108,6 +114,7 @@ class FleetLoop:
                 logger.warning("metrics not available", extra={"source": name, "error": snapshot.error.why})
         # Last before the decisions, so that a switch flipped during a slow look counts.
         await self._limit()
+        self._owners = claims(fleet.services.values())
         with context.metrics.tick_duration.time():
             await self._each(fleet, snapshots)
         classes: dict[str, int] = {}
@@ -183,40 +190,59 @@ class FleetLoop:
             return None
         if service.metadata.deleting:
             return None
-        if service.spec.engine is None:
-            await self._write(entry, service.status, adopting(service, now=self._context.wall()))
+        adopted = await self._adopted(entry, service, fleet=fleet)
+        if isinstance(adopted, Unadoptable):
             return None
         uid = service.metadata.uid
         if not self._memories.is_told(uid):
             said = await self._announce(entry, standing(service.status, now=self._context.wall()))
             self._memories.told(uid, everything=said)
-        sight = replace(await self._sight(key, service, fleet=fleet, snapshots=snapshots), queue=queue)
-        return _Decided(key=key, entry=entry, sight=sight, decision=decide(sight))
+        sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted)
+        sight = replace(sight, queue=queue)
+        return _Decided(key=key, entry=entry, service=service, adopted=adopted, sight=sight, decision=decide(sight))
 
     async def _carry_out(
         self, decided: "_Decided", *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]
     ) -> None:
         """Persist a decision, announce it, and make the workload follow it."""
-        key, decision, uid = decided.key, decided.decision, decided.entry.uid
+        key, decision, uid, adopted = decided.key, decided.decision, decided.entry.uid, decided.adopted
         try:
-            service, entry = await self._settle(decided.entry, decided.sight.service, decision)
+            service, entry = await self._settle(decided.entry, decided.service, decision)
         except Conflict:
             # Someone wrote the object since our watch saw it: decide again from what the API server has now.
             fresh = await self._read(key)
             if not isinstance(fresh.service, VLLMService):
                 return
-            sight = await self._sight(key, fresh.service, fleet=fleet, snapshots=snapshots)
+            again = await self._adopted(fresh, fresh.service, fleet=fleet)
+            if isinstance(again, Unadoptable):
+                return
+            adopted = again
+            sight = await self._sight(key, fresh.service, fleet=fleet, snapshots=snapshots, adopted=adopted)
             decision = decide(replace(sight, queue=decided.sight.queue))
             service, entry = await self._settle(fresh, fresh.service, decision)
         self._memories.put(entry.uid, decision.history)
         self._export(key, decision.desired)
         try:
-            await self._follow(entry, service, decision.status, fleet=fleet)
+            if adopted is None:
+                await self._follow(entry, service, decision.status, fleet=fleet)
+            elif adopted.differs(decision.status) and _same(entry.body, (await self._read(key)).body):
+                await adopted.follow(decision.status, cluster=self._context.cluster, epoch=self._context.election.epoch)
         except Refused as error:
             reason = Reason.FORBIDDEN if error.status == FORBIDDEN else Reason.INVALID_SPEC
             self._memories.refused(service, Refusal(reason, str(error)))
             raise
         self._memories.accepted(uid)
+
+    async def _adopted(
+        self, entry: ServiceEntry, service: VLLMService, *, fleet: RegistrySnapshot
+    ) -> Adopted | Unadoptable | None:
+        """What is known of the Deployment that a service names; None where it has one of our own."""
+        if service.spec.target_ref is None:
+            return None
+        found = await adopt(service, owners=self._owners, services=fleet.services, cluster=self._context.cluster)
+        if isinstance(found, Unadoptable):
+            await self._write(entry, service.status, not_adopted(service, found, now=self._context.wall()))
+        return found
 
     def _export(self, key: Key, desired: int | None) -> None:
         metrics = self._context.metrics
@@ -228,11 +254,18 @@ class FleetLoop:
             self._exported.discard(key)
 
     async def _sight(
-        self, key: Key, service: VLLMService, *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]
+        self,
+        key: Key,
+        service: VLLMService,
+        *,
+        fleet: RegistrySnapshot,
+        snapshots: Mapping[str, FleetSnapshot],
+        adopted: Adopted | None,
     ) -> Sight:
         context = self._context
-        pods = fleet.pods_of(key)
-        deployment = fleet.deployments.get(key)
+        pods, deployment = fleet.pods_of(key), fleet.deployments.get(key)
+        if adopted is not None:
+            service, pods, deployment = adopted.service, adopted.pods, adopted.deployment
         now = context.wall()
         warm_up = service.spec.tuning.strategy.warm_up
         starts = await pods_view(pods, warm_up=warm_up, cluster=context.cluster, now=now)
@@ -243,7 +276,7 @@ class FleetLoop:
             rollout=rollout_of(deployment, pods, starts=starts),
             verification=await verification_of(service, pods, cluster=context.cluster, observation=observation),
             history=self._memories.of(service),
-            hash_of=lambda knobs: hash_of(service, knobs),
+            hash_of=(lambda knobs: hash_of(service, knobs)) if adopted is None else adopted.hash_of,
             hash_version=RENDERING_VERSION,
             paused=is_paused(service),
             approved=approved_id(service, limits=self._limits),
@@ -252,7 +285,8 @@ class FleetLoop:
             watching_since=self._watching_since or now,
             epoch=context.election.epoch,
             pods=deployment.current_replicas if deployment is not None else 0,
-            selector=pod_selector(service.metadata.name),
+            selector=pod_selector(service.metadata.name) if adopted is None else adopted.selector,
+            adoption=None if adopted is None else adopted.adoption,
             refusal=self._memories.refusal(service),
             catalogue=context.settings.catalogue,
         )

@@ -8,8 +8,9 @@ from vllm_autotuner.api.conditions import Condition, ConditionType, Reason, set_
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import StatusUnreadable, VLLMServiceStatus, parse_status
+from vllm_autotuner.workload.adoption import Unadoptable
 
-__all__ = ["adopting", "invalid", "unreadable"]
+__all__ = ["invalid", "not_adopted", "unreadable"]
 
 
 def invalid(service: InvalidService, *, now: datetime) -> VLLMServiceStatus:
@@ -30,14 +31,20 @@ def unreadable(service: InvalidService, raw: Mapping[str, Any], *, now: datetime
     return {**raw, "conditions": told["conditions"], "observedGeneration": generation}
 
 
-def adopting(service: VLLMService, *, now: datetime) -> VLLMServiceStatus:
-    """The status of a service with targetRef, which this version accepts but does not look after."""
-    message = (
-        "spec.targetRef is not looked after in this version: set spec.engine, or use `vllm-autotuner diagnose` "
-        "against the same Prometheus"
+def not_adopted(service: VLLMService, why: Unadoptable, *, now: datetime) -> VLLMServiceStatus:
+    """The status of a service whose Deployment (spec.targetRef) cannot be looked after; nothing is written to it."""
+    generation = service.metadata.generation
+    status = _stalled(service.status, why.reason, why.message, generation=generation, now=now)
+    conditions = set_condition(
+        status.conditions,
+        type=ConditionType.ADOPTED,
+        status=False,
+        reason=why.reason,
+        message=why.message,
+        observed_generation=generation,
+        now=now,
     )
-    reason = Reason.NOT_SUPPORTED
-    return _stalled(service.status, reason, message, generation=service.metadata.generation, now=now)
+    return status.model_copy(update={"conditions": conditions})
 
 
 def _stalled(

@@ -19,7 +19,7 @@ from vllm_autotuner.change.verification import Undecided, Verification, Witness,
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import ClusterError
 from vllm_autotuner.control.starting import has_crashed
-from vllm_autotuner.control.views import ENGINE_CONTAINER, DeploymentView, PodView
+from vllm_autotuner.control.views import DeploymentView, PodView
 from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
 from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import STALE_AFTER_INTERVALS, Observation, observe
@@ -115,7 +115,7 @@ async def _witness(pod: PodView, *, cluster: Cluster) -> Witness:
         logger.warning("arguments not readable", extra={"pod": pod.name, "error": str(error)})
         return Witness(pod=pod.name, asked=None, started_with=None)
     try:
-        log = await cluster.pod_log(pod.namespace, pod.name, ENGINE_CONTAINER, head_bytes=START_LOG_BYTES)
+        log = await cluster.pod_log(pod.namespace, pod.name, pod.container, head_bytes=START_LOG_BYTES)
     except ClusterError as error:
         logger.info("start-up log not readable", extra={"pod": pod.name, "error": str(error)})
         return Witness(pod=pod.name, asked=asked, started_with=None)

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from vllm_autotuner.api.conditions import Condition, ConditionStatus, ConditionType, Reason, set_condition
+from vllm_autotuner.api.conditions import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Reason,
+    remove_condition,
+    set_condition,
+)
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Mode
@@ -28,7 +35,7 @@ from vllm_autotuner.api.status import (
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.machine import Ending
 from vllm_autotuner.change.verdict import measure
-from vllm_autotuner.control.sight import Sight
+from vllm_autotuner.control.sight import Refusal, Sight
 from vllm_autotuner.diagnosis.case import kv_mean
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
@@ -201,6 +208,12 @@ def _conditions(
         paused_by, where = Reason.PAUSED_BY_OPERATOR, sight.limits.why
     paused = sight.paused or sight.limits.kill
     put(ConditionType.PAUSED, paused, paused_by, f"{where}; serving goes on, nothing is tuned")
+    if (adoption := sight.adoption) is None:
+        conditions = remove_condition(conditions, ConditionType.ADOPTED)
+    else:
+        put(ConditionType.ADOPTED, True, Reason.TARGET_OBSERVED, adoption.about)
+        found = adoption.conflict or Refusal(Reason.FLAGS_DECLARED_ELSEWHERE, "")
+        put(ConditionType.OWNERSHIP_CONFLICT, adoption.conflict is not None, found.reason, found.message)
     circuit = status.circuit
     is_open = circuit_is_open(circuit, now=now)
     why = circuit.reason if circuit is not None else ""
@@ -214,6 +227,8 @@ def _serving(
     """Ready, Reconciling, Stalled and RollbackFailed: the four that must never contradict each other."""
     rollout, spec, change = sight.rollout, sight.service.spec, status.active_change
     floor = spec.scaling.min_replicas if spec.scaling is not None else (spec.replicas or 0)
+    if sight.adoption is not None:
+        floor = min(floor, sight.adoption.floor)
     failed = (
         change is not None
         and change.state is ChangeState.ROLLING_BACK

@@ -1,11 +1,11 @@
 """One service as one tick sees it: everything that a decision or a report may look at."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from vllm_autotuner.api.conditions import Reason
-from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import VLLMServiceStatus
@@ -16,7 +16,7 @@ from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = ["Refusal", "Sight", "wanted_replicas"]
+__all__ = ["Adoption", "Refusal", "Sight", "wanted_replicas"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,22 @@ class Refusal:
 
     reason: Reason
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What is special about a service whose Deployment is somebody else's (spec.targetRef)."""
+
+    about: str
+    """Which engine is looked after, and what of it cannot be seen."""
+    locked: Mapping[Knob, str]
+    """Knobs that may not be written, with the reason."""
+    conflict: Refusal | None = None
+    """Who declares what this service asks us to set, and what to paste where; None when nobody does."""
+    edited: bool = False
+    """Somebody else wrote the engine's flags since we did."""
+    floor: int = 0
+    """Ready replicas below which the Deployment does not do what its own rollout strategy promises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +70,8 @@ class Sight:
     selector: str = ""
     queue: str = ""
     """Why it is not this service's turn to begin a change; empty when it is."""
+    adoption: Adoption | None = None
+    """None: the workload is rendered by the operator."""
     refusal: Refusal | None = None
     """Of the last attempt; it is repeated every tick, so that a repaired cause is noticed."""
 

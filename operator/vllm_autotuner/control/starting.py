@@ -11,7 +11,7 @@ from typing import Final
 
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import ClusterError
-from vllm_autotuner.control.views import ENGINE_CONTAINER, PodView
+from vllm_autotuner.control.views import PodView
 from vllm_autotuner.engine.startup_failure import StartupFailure, StartupReason, parse_startup_failure
 from vllm_autotuner.observation.pods import PodStart, PodsView
 
@@ -60,7 +60,7 @@ async def _crash_cause(pod: PodView, *, cluster: Cluster) -> StartupFailure:
     for previous in (True, False):
         try:
             text = await cluster.pod_log(
-                pod.namespace, pod.name, ENGINE_CONTAINER, previous=previous, tail_bytes=CRASH_LOG_BYTES
+                pod.namespace, pod.name, pod.container, previous=previous, tail_bytes=CRASH_LOG_BYTES
             )
         except ClusterError as error:
             logger.info("crash log not readable", extra={"pod": pod.name, "error": str(error)})

@@ -85,6 +85,9 @@ def _following_the_spec(
 ) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
     """A user who edits the workload under a change gets what he wrote; the change is over."""
     change, spec = status.active_change, sight.service.spec
+    if change is not None and sight.adoption is not None and sight.adoption.edited:
+        ending = Ending(outcome=Outcome.SUPERSEDED, reason="somebody edited the Deployment underneath")
+        return remembered(status, change, ending, spec=spec, now=sight.now), (change, ending)
     if change is None or change.generation == sight.service.metadata.generation:
         return status, None
     untouched = sight.hash_of(change.from_.knobs) == change.from_.config_hash
@@ -169,7 +172,7 @@ def _effective(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
         config_hash=sight.hash_of(knobs),
         hash_version=sight.hash_version,
         since=sight.now,
-        source=Source.TUNED if is_tuned(spec, status) else Source.SPEC,
+        source=Source.TUNED if is_tuned(spec, status) else Source.SPEC if sight.adoption is None else Source.OBSERVED,
         basis=spec_knobs(spec),
     )
     if before is not None:
@@ -242,6 +245,7 @@ def _ideas(
         window=timedelta(seconds=sight.observation.window),
         approved=approved,
         limits=sight.limits,
+        locked=sight.adoption.locked if sight.adoption is not None else {},
         measured=is_baseline(measure(sight.observation, targets=targets)),
         queue=sight.queue,
     )

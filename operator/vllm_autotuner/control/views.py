@@ -105,6 +105,8 @@ class PodView:
     pod_template_hash: str | None
     config_hash: str | None
     args: tuple[str, ...]
+    """What its engine is given."""
+
     restarts: int
     waiting_reason: str | None
     """Why a container does not run, e.g. CrashLoopBackOff; the usual waiting of a start is left out."""
@@ -114,6 +116,8 @@ class PodView:
 
     last_termination: Termination | None
     container_started_at: datetime | None
+    container: str = ENGINE_CONTAINER
+    """The name of the engine's container."""
 
 
 def service_entry(body: Body) -> ServiceEntry:
@@ -159,10 +163,10 @@ def deployment_view(body: Body) -> DeploymentView:
     )
 
 
-def pod_view(body: Body) -> PodView:
-    """Read a pod."""
+def pod_view(body: Body, *, container: str = ENGINE_CONTAINER) -> PodView:
+    """Read a pod, and the container in it that is the engine."""
     metadata, spec, status = body["metadata"], _part(body, "spec"), _part(body, "status")
-    engine = _named(_parts(status, "containerStatuses"), ENGINE_CONTAINER)
+    engine = _named(_parts(status, "containerStatuses"), container)
     labels = _part(metadata, "labels")
     ready = _condition(status, "Ready")
     is_ready = ready.get("status") == "True"
@@ -178,12 +182,13 @@ def pod_view(body: Body) -> PodView:
         deleting="deletionTimestamp" in metadata,
         pod_template_hash=labels.get("pod-template-hash"),
         config_hash=_part(metadata, "annotations").get(CONFIG_HASH),
-        args=tuple(_named(_parts(spec, "containers"), ENGINE_CONTAINER).get("args") or ()),
+        args=tuple(_named(_parts(spec, "containers"), container).get("args") or ()),
         restarts=_count(engine, "restartCount"),
         waiting_reason=_waiting_reason(status),
         unschedulable=_unschedulable(status),
         last_termination=_termination(engine),
         container_started_at=_moment(_part(_part(engine, "state"), "running").get("startedAt")),
+        container=container,
     )
 
 

@@ -4,8 +4,8 @@ Every link is a pure function that stands on its own; the unknown holds. All lin
 list every objection; the strictest answer decides. Must not: propose, or remember.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
@@ -85,6 +85,8 @@ class Context:
     """A person approved this very recommendation."""
     limits: Limits = NO_LIMITS
     """Of the whole cluster."""
+    locked: Mapping[Knob, str] = field(default_factory=dict)
+    """Knobs of an adopted Deployment that are not ours to write, with the reason."""
     measured: bool = True
     """What a verdict compares is known of the last window."""
     queue: str = ""
@@ -123,6 +125,12 @@ def may_be_applied(proposal: Proposal, context: Context) -> Answer:
     if not why and not opted_in(proposal.knob, tuning=tuning, scaling=scaling):
         why = f"{proposal.knob.value} has no bounds"
     return Hold(reason=HoldReason.RECOMMEND_ONLY, message=f"recommended only: {why}") if why else Allow()
+
+
+def free_to_write(proposal: Proposal, context: Context) -> Answer:
+    """What somebody else declares would be put back; what cannot be written without harm is not written (G33)."""
+    why = context.locked.get(proposal.knob, "")
+    return Hold(reason=HoldReason.OWNED_ELSEWHERE, message=f"recommended only: {why}") if why else Allow()
 
 
 def strategy_supported(proposal: Proposal, context: Context) -> Answer:
@@ -248,6 +256,7 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     not_paused,  # a person said stop; unreadable counts as paused
     may_be_applied,  # the knob has bounds
     inside_bounds,  # and the value is within them
+    free_to_write,  # and nobody else declares it
     strategy_supported,  # in the way the user asked for
     in_window,  # and at an hour the user allows
     metrics_fresh,  # no evidence, no change

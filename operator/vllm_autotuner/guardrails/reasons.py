@@ -17,6 +17,8 @@ class HoldReason(StrEnum):
     """A person said stop. Remedy: spec.paused false, or remove the pause annotation."""
     RECOMMEND_ONLY = "RecommendOnly"
     """The knob has no bounds, or this service's replicas are not ours. Remedy: set the bounds named in the message."""
+    OWNED_ELSEWHERE = "OwnedElsewhere"
+    """The flags of an adopted Deployment are declared by somebody else, or cannot be written. Remedy: the message."""
     UNSUPPORTED = "NotSupportedYet"
     """The spec asks for a way of changing that this version lacks. Nothing is changed in another way instead."""
     OUTSIDE_WINDOW = "OutsideWindow"

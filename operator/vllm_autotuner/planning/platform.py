@@ -35,7 +35,7 @@ def platform_of(spec: VLLMServiceSpec, *, catalogue: Catalogue, room: Room | Non
     args = () if spec.engine is None else spec.engine.args
     product = None if spec.accelerator is None else spec.accelerator.product
     found = platform_named(model, gpu=product, args=args, catalogue=catalogue, room=room)
-    return replace(found, devices_ours=spec.accelerator is not None)
+    return replace(found, devices_ours=spec.accelerator is not None and spec.target_ref is None)
 
 
 def platform_named(

@@ -20,6 +20,15 @@ CONFIG_HASH: Final = "vllm-autotuner.dev/config-hash"
 LEASE_EPOCH: Final = "vllm-autotuner.dev/lease-epoch"
 """Annotation of children, never of pod templates: the epoch of the leader that wrote last (the fencing token)."""
 
+ADOPTION: Final = "vllm-autotuner.dev/adoption"
+"""Annotation of a Deployment that a VLLMService names (targetRef): what its owner had written before we wrote."""
+
+CONSENT: Final = "vllm-autotuner.dev/flags"
+"""Annotation by which the owner of a Deployment hands the engine's flags over, with the value `CONSENT_GIVEN`."""
+
+CONSENT_GIVEN: Final = "tuned"
+"""The value of `CONSENT` that counts; everything else is no consent."""
+
 MANAGED_SELECTOR: Final = f"{MANAGED_BY}={OPERATOR}"
 """The label selector of everything the operator owns."""
 

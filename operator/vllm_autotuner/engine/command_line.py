@@ -1,0 +1,231 @@
+"""Where a container keeps its engine's command line, and how one flag of it is changed without touching the rest.
+
+Apart from `flags`, which reads an argument vector: a container may hold one in `args`, in `command`, or inside a script
+for a shell. What stands there is somebody else's: words keep their spelling and their order.
+Must not: know a knob's best value, or rewrite what it does not understand. Each change is read again before it is
+returned, and refused when anything but the one flag reads differently.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from vllm_autotuner.engine.flags import TUNED_FLAGS, EngineFlags, FlagError, parse_flags, tuned_knob
+
+__all__ = ["CommandLine", "Field", "Unreadable", "changed", "command_line", "serving_containers"]
+
+_SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh", "ksh"})
+_OPERATORS: Final = frozenset("();<>|&\n")
+_FIELDS: Final[Mapping[str, str]] = {knob: knob.replace("-", "_") for knob in TUNED_FLAGS}
+"""Tuned flag -> its field of EngineFlags."""
+
+
+class Field(StrEnum):
+    """The list of a container that holds the engine's flags."""
+
+    ARGS = "args"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Why a command line cannot be read, or a flag of it not be changed; what to do stands in it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """A container's command line."""
+
+    field: Field
+    """The list to change."""
+    words: tuple[str, ...]
+    """That list, as it was written."""
+    before: tuple[str, ...] = ()
+    """What the container puts before `words`: its command, where the flags stand in args."""
+    script: int | None = None
+    """Which of the words is a script for a shell that runs the engine; None: they are arguments themselves."""
+    variables: Mapping[str, str]
+    """The container's environment as far as it is written out; Kubernetes puts it in for $(NAME)."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What the engine is given. Raises FlagError for a script that is not understood."""
+        if self.script is None:
+            words = tuple(self.filled_in(word) for word in (*self.before, *self.words))
+            start = _start(words)
+            # A program that is not vLLM itself is given the arguments, and hands them on or does not.
+            return words[start:] if start is not None else words[len(self.before) :]
+        # Kubernetes fills in before any shell reads.
+        return tuple(_engine_command(self.filled_in(self.words[self.script])))
+
+    @property
+    def flags(self) -> EngineFlags:
+        """The arguments as flags. Raises FlagError for a flag that vLLM would refuse, or that we cannot see."""
+        return parse_flags(self.arguments)
+
+    def filled_in(self, word: str) -> str:
+        """Put in the variables that Kubernetes would; one that nobody wrote out stays as it is."""
+        return re.sub(r"\$\(([\w.-]+)\)", lambda found: self.variables.get(found[1], found[0]), word)
+
+
+def serving_containers(containers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the containers that run a vLLM server; the most certain sign that any of them shows decides.
+
+    A command that starts vLLM, then an image named for it, then a flag that only vLLM knows.
+    """
+    signs: tuple[Callable[[Mapping[str, Any]], bool], ...] = (
+        lambda one: _runs_vllm(_all_words(one)),
+        lambda one: "vllm" in str(one.get("image", "")).rpartition("/")[2],
+        lambda one: any(tuned_knob(word) for word in _all_words(one)),
+    )
+    for sign in signs:
+        if found := [one for one in containers if sign(one)]:
+            return found
+    return []
+
+
+def command_line(container: Mapping[str, Any]) -> CommandLine:
+    """Find the engine's command line in a container. Always answers; whether it can be read is asked of the answer."""
+    command, args = _list(container, Field.COMMAND), _list(container, Field.ARGS)
+    variables = {
+        str(each["name"]): str(each.get("value", ""))
+        for each in container.get("env") or []
+        if "name" in each and "valueFrom" not in each
+    }
+    script = _script_place((*command, *args))
+    if script is not None:
+        inside = script < len(command)
+        return CommandLine(
+            field=Field.COMMAND if inside else Field.ARGS,
+            words=command if inside else args,
+            script=script if inside else script - len(command),
+            variables=variables,
+        )
+    if not args and _start(command) is not None:
+        return CommandLine(field=Field.COMMAND, words=command, variables=variables)
+    return CommandLine(field=Field.ARGS, words=args, before=command, variables=variables)
+
+
+def changed(line: CommandLine, *, knob: str, value: int | str) -> CommandLine | Unreadable:
+    """Return the line with one tuned flag set; a flag that was not there is appended, where the last value wins.
+
+    `knob` is a key of TUNED_FLAGS. Worked: ("-tp", "2", "--seed=1") with tensor-parallel-size 4 gives
+    ("-tp", "4", "--seed=1"); without the flag "--tensor-parallel-size=4" follows at the end.
+    """
+    try:
+        before = line.flags
+    except FlagError as error:
+        return Unreadable(str(error))
+    written = _in_words(line, knob, value) if line.script is None else _in_script(line, knob, value)
+    if isinstance(written, Unreadable):
+        return written
+    update: dict[str, Any] = {_FIELDS[knob]: value}
+    if knob == "max-model-len":
+        update["max_model_len_auto"] = False
+    try:
+        same = written.flags == replace(before, **update)
+    except FlagError:
+        same = False
+    return written if same else Unreadable(f"{line.field} would read differently in more than --{knob}")
+
+
+def _in_words(line: CommandLine, knob: str, value: int | str) -> CommandLine:
+    words = list(line.words)
+    place = next((index for index in reversed(range(len(words))) if tuned_knob(words[index]) == knob), None)
+    if place is None:
+        words.append(f"--{knob}={value}")
+    elif "=" in words[place]:
+        words[place] = f"{words[place].partition('=')[0]}={value}"
+    else:
+        words[place + 1 : place + 2] = [str(value)]
+    return replace(line, words=tuple(words))
+
+
+def _in_script(line: CommandLine, knob: str, value: int | str) -> CommandLine | Unreadable:
+    """Replace the one literal value; append only to a script that is a single plain command."""
+    assert line.script is not None
+    text = line.words[line.script]
+    flag = re.compile(r"(?<![\w$-])(--?[\w-]+)(=|(?:\s|\\\n)+)([\"']?)([\w.-]+)\3(?=[\s;&|)]|$)")
+    places = [found for found in flag.finditer(text) if tuned_knob(found[1]) == knob]
+    if len(places) > 1:
+        return Unreadable(f"the script in {line.field} sets --{knob} {len(places)} times")
+    if places:
+        start, end = places[0].span(4)
+        script = f"{text[:start]}{value}{text[end:]}"
+    elif any(tuned_knob(word) == knob for word in line.arguments):
+        return Unreadable(f"the script in {line.field} sets --{knob} to something that is no plain value")
+    elif "#" in text or len(_commands(line.filled_in(text))) != 1:
+        return Unreadable(f"the script in {line.field} does more than start the engine: write --{knob} into it once")
+    else:
+        script = f"{text.rstrip()} --{knob}={value}"
+    words = (*line.words[: line.script], script, *line.words[line.script + 1 :])
+    return replace(line, words=words)
+
+
+def _script_place(words: Sequence[str]) -> int | None:
+    """Return the place of the script in `sh -c SCRIPT`, None where no shell is started."""
+    if not words or PurePosixPath(words[0]).name not in _SHELLS:
+        return None
+    for place, word in enumerate(words[1:], start=1):
+        if re.fullmatch(r"-[a-z]*c[a-z]*", word):
+            return place + 1 if place + 1 < len(words) else None
+        if not word.startswith("-") and words[place - 1] != "-o":
+            return None
+    return None
+
+
+def _engine_command(script: str) -> list[str]:
+    """Return the arguments of the one command of a script that starts vLLM. Raises FlagError when there is none."""
+    commands = _commands(script)
+    found = [command[start:] for command in commands if (start := _start(command)) is not None]
+    if len(found) != 1:
+        problem = f"it starts vLLM {len(found)} times"
+        raise FlagError("shell script", problem=problem, remedy="Let it start one engine, or write command and args")
+    return found[0]
+
+
+def _start(words: Sequence[str]) -> int | None:
+    """Return where `vllm serve` or the server's module stands among the words."""
+    for place, word in enumerate(words):
+        serves = PurePosixPath(word).name == "vllm" and place + 1 < len(words) and words[place + 1] == "serve"
+        if serves or word.startswith("vllm.entrypoints."):
+            return place
+    return None
+
+
+def _runs_vllm(words: Sequence[str]) -> bool:
+    scripted = (re.search(r"\bvllm\s+serve\s|\bvllm\.entrypoints\.", word) for word in words)
+    return _start(words) is not None or any(scripted)
+
+
+def _commands(script: str) -> list[list[str]]:
+    """Split a script into its commands. Raises FlagError for what only a shell could tell."""
+    if "$(" in script or "`" in script:
+        problem = "it takes a part of the command from another command"
+        raise FlagError("shell script", problem=problem, remedy="Write the flags out")
+    lexer = shlex.shlex(script.replace("\\\n", " "), posix=True, punctuation_chars="();<>|&\n")
+    lexer.commenters, lexer.whitespace, lexer.whitespace_split = "", " \t\r", True
+    commands: list[list[str]] = [[]]
+    try:
+        for token in lexer:
+            if set(token) <= _OPERATORS:
+                commands.append([])
+            else:
+                commands[-1].append(token)
+    except ValueError as error:
+        raise FlagError("shell script", problem=str(error).lower(), remedy="Close the quotes") from error
+    return [command for command in commands if command]
+
+
+def _all_words(container: Mapping[str, Any]) -> tuple[str, ...]:
+    return (*_list(container, Field.COMMAND), *_list(container, Field.ARGS))
+
+
+def _list(container: Mapping[str, Any], field: Field) -> tuple[str, ...]:
+    return tuple(str(word) for word in container.get(field.value) or ())

@@ -1,0 +1,248 @@
+"""An existing Deployment as a workload: where its engine is, what it runs, and the least that must be written to it.
+
+Apart from `rendering`, because here the Deployment is somebody else's: nothing is rendered, one list of one container
+is replaced, and what its owner wrote there is kept to the letter, on the Deployment itself, so that it can be restored
+whatever happens to the operator.
+Must not: ask who else writes it (`cluster.field_managers`), or decide whether anything may be changed.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from vllm_autotuner.api.conditions import Reason
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.pod_template import ENGINE_CONTAINER
+from vllm_autotuner.engine.command_line import CommandLine, Field, Unreadable, changed, command_line, serving_containers
+from vllm_autotuner.engine.flags import EngineFlags, FlagError, tuned_knob
+from vllm_autotuner.planning.bounds import value_of
+from vllm_autotuner.workload.labels import ADOPTION
+
+__all__ = ["Marker", "Target", "Unadoptable", "Unwritable", "marker_of", "read_target"]
+
+FLAG_OF: Final[Mapping[Knob, str]] = {
+    Knob.MAX_NUM_SEQS: "max-num-seqs",
+    Knob.MAX_MODEL_LEN: "max-model-len",
+    Knob.KV_CACHE_DTYPE: "kv-cache-dtype",
+    Knob.TENSOR_PARALLEL_SIZE: "tensor-parallel-size",
+}
+_HEX_DIGITS: Final = 16
+"""As many as a rendered configuration's hash has."""
+
+
+class Unwritable(ValueError):
+    """These values cannot be written into this command line; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unadoptable:
+    """Why a Deployment cannot be looked after; what to do stands in the message."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """What we leave on the Deployment with each write: whose, and what its owner had written before."""
+
+    service_uid: str
+    original: tuple[str, ...]
+    """The list as its owner wrote it."""
+    field: Field
+    written: str
+    """Digest of the list that we wrote: another one there was written by somebody else."""
+
+    def text(self) -> str:
+        """The annotation's value."""
+        return json.dumps(
+            {
+                "service": self.service_uid,
+                "field": self.field.value,
+                "original": list(self.original),
+                "written": self.written,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A Deployment with one engine in it."""
+
+    deployment: Mapping[str, Any]
+    """The whole object, as it was read."""
+    container: Mapping[str, Any]
+    line: CommandLine
+    """The command line to think from: what the owner of the Deployment wrote."""
+
+    @property
+    def container_name(self) -> str:
+        """The engine's container."""
+        return str(self.container["name"])
+
+    @property
+    def live(self) -> tuple[str, ...]:
+        """The list of words as it stands in the Deployment now."""
+        return tuple(str(word) for word in self.container.get(self.line.field.value) or ())
+
+    @property
+    def flags(self) -> EngineFlags:
+        """What the owner's command line says; empty where it cannot be read (`unreadable` tells)."""
+        try:
+            return self.line.flags
+        except FlagError:
+            return EngineFlags()
+
+    @property
+    def unreadable(self) -> str:
+        """Why the flags cannot be read; empty when they can."""
+        try:
+            _ = self.line.flags
+        except FlagError as error:
+            return str(error)
+        return ""
+
+    @property
+    def knobs(self) -> EngineKnobs:
+        """The owner's values; a value that is none of the API's is left out like one that was not given."""
+        return _knobs(self.flags)
+
+    @property
+    def other_arguments(self) -> tuple[str, ...]:
+        """The owner's arguments without the flags that may be tuned; empty where they cannot be read."""
+        if self.unreadable:
+            return ()
+        words, kept = list(self.line.arguments), []
+        while words:
+            word = words.pop(0)
+            if tuned_knob(word) is None:
+                kept.append(word)
+            elif "=" not in word and words:
+                words.pop(0)
+        return tuple(kept)
+
+    def from_line(self, words: tuple[str, ...]) -> "Target":
+        """The same Deployment, thought from these words of its owner."""
+        return Target(deployment=self.deployment, container=self.container, line=replace(self.line, words=words))
+
+    def words(self, knobs: EngineKnobs) -> tuple[str, ...]:
+        """Return the owner's words with these values: to the letter where nothing differs. Raises Unwritable."""
+        line, own = self.line, self.knobs
+        for knob, flag in FLAG_OF.items():
+            value = value_of(knob, knobs)
+            if value is None or value == value_of(knob, own):
+                continue
+            after = changed(line, knob=flag, value=value)
+            if isinstance(after, Unreadable):
+                raise Unwritable(after.why)
+            line = after
+        return line.words
+
+    def hash(self, words: tuple[str, ...]) -> str:
+        """The hash of the live pod template with these words: equal hashes start equal pods."""
+        template = self.deployment["spec"]["template"]
+        spec = template["spec"]
+        containers = [
+            {**each, self.line.field.value: list(words)} if each["name"] == self.container_name else each
+            for each in spec["containers"]
+        ]
+        return _digest({**template, "spec": {**spec, "containers": containers}})
+
+    def obstacle(self, knob: Knob) -> str:
+        """Say why this knob cannot be written here; empty when it can."""
+        if knob not in FLAG_OF:
+            return ""
+        if self.unreadable:
+            return f"its flags cannot be read: {self.unreadable}"
+        own = value_of(knob, self.knobs)
+        other: int | str = ("auto" if own != "auto" else "fp8") if knob is Knob.KV_CACHE_DTYPE else 1 + int(own or 1)
+        after = changed(self.line, knob=FLAG_OF[knob], value=other)
+        return after.why if isinstance(after, Unreadable) else ""
+
+    def marker(self, words: tuple[str, ...], *, service_uid: str) -> Marker:
+        """What to leave on the Deployment together with these words."""
+        return Marker(
+            service_uid=service_uid, original=self.line.words, field=self.line.field, written=digest_of(words)
+        )
+
+    def patch(self, words: tuple[str, ...], *, service_uid: str, ours: frozenset[Field]) -> dict[str, Any]:
+        """Return the server-side apply that writes these words and nothing else.
+
+        `ours`: lists of the container that we own already. One that is left out of an apply would be removed.
+        """
+        metadata = self.deployment["metadata"]
+        lists = {field.value: list(self.container.get(field.value) or []) for field in sorted(ours)}
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                # Nobody's edit between our look and our write is lost, and nothing that is gone comes back.
+                "uid": metadata["uid"],
+                "resourceVersion": metadata["resourceVersion"],
+                "annotations": {ADOPTION: self.marker(words, service_uid=service_uid).text()},
+            },
+            "spec": {
+                "template": {
+                    "spec": {"containers": [{"name": self.container_name, **lists, self.line.field.value: list(words)}]}
+                }
+            },
+        }
+
+
+def read_target(deployment: Mapping[str, Any]) -> Target | Unadoptable:
+    """Find the one engine of a Deployment."""
+    name = deployment["metadata"]["name"]
+    containers = deployment["spec"]["template"]["spec"].get("containers") or []
+    found = serving_containers(containers)
+    if len(found) > 1:
+        found = [each for each in found if each["name"] == ENGINE_CONTAINER] or found
+    if not found:
+        images = ", ".join(str(each.get("image")) for each in containers)
+        message = f"no container of Deployment {name} runs vLLM ({images}): name another one in spec.targetRef"
+        return Unadoptable(Reason.NO_ENGINE_CONTAINER, message)
+    if len(found) > 1:
+        names = " and ".join(str(each["name"]) for each in found)
+        message = f"containers {names} of Deployment {name} run vLLM: name the one to look after {ENGINE_CONTAINER!r}"
+        return Unadoptable(Reason.SEVERAL_ENGINE_CONTAINERS, message)
+    return Target(deployment=deployment, container=found[0], line=command_line(found[0]))
+
+
+def marker_of(deployment: Mapping[str, Any]) -> Marker | None:
+    """Read what we left on a Deployment; None when nothing is there that can be read."""
+    text = (deployment["metadata"].get("annotations") or {}).get(ADOPTION, "")
+    try:
+        found = json.loads(text)
+        return Marker(
+            service_uid=str(found["service"]),
+            original=tuple(str(word) for word in found["original"]),
+            field=Field(found["field"]),
+            written=str(found["written"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def digest_of(words: tuple[str, ...]) -> str:
+    """The digest by which we know a list that we wrote."""
+    return _digest(list(words))
+
+
+def _digest(value: object) -> str:
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:_HEX_DIGITS]
+
+
+def _knobs(flags: EngineFlags) -> EngineKnobs:
+    found: dict[str, Any] = {}
+    for flag in FLAG_OF.values():
+        name = flag.replace("-", "_")
+        with suppress(ValidationError):
+            found |= EngineKnobs.model_validate({name: getattr(flags, name)}).model_dump(exclude_none=True)
+    return EngineKnobs(**found)
