@@ -71,6 +71,8 @@ class Stage:
     operator: str = OPERATOR
     """Name of the operator's process: two stages on one bed need two."""
     loads: dict[str, Load] = field(default_factory=dict)
+    selectors: dict[str, str] = field(default_factory=dict)
+    """Label selectors of pods that do not carry the name of their service (spec.targetRef)."""
     _kubeconfig: Path | None = None
     _followers: list["asyncio.Task[None]"] = field(default_factory=list)
     _api: httpx.AsyncClient | None = None
@@ -186,7 +188,7 @@ class Stage:
 
     async def pods(self, name: str) -> list[dict[str, Any]]:
         """Its pods that are not going away."""
-        selector = f"vllm-autotuner.dev/service={name}"
+        selector = self.selectors.get(name, f"vllm-autotuner.dev/service={name}")
         found = await self.get(f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={selector}")
         return [pod for pod in found.get("items", []) if "deletionTimestamp" not in pod["metadata"]]
 

@@ -19,11 +19,12 @@ Object = Mapping[str, Any]
 
 GIVEN_ONCE: Final = frozenset(
     {
-        "kubectl-create", "kubectl-edit", "kubectl-patch", "kubectl-set", "kubectl-scale", "kubectl-rollout",
-        "kubectl-annotate", "kubectl-label", "kubectl-replace", "kubectl-run", "kubectl-autoscale", "k9s", "dashboard",
+        "kubectl", "kubectl-create", "kubectl-edit", "kubectl-patch", "kubectl-set", "kubectl-scale", "kubectl-rollout",
+        "kubectl-annotate", "kubectl-label", "kubectl-replace", "kubectl-run", "k9s", "dashboard",
     }
 )  # fmt: skip
-"""Managers of updates by hand. `kubectl-client-side-apply` is none of them: the same manifest is applied again."""
+"""Managers of updates by hand (`kubectl scale` calls itself kubectl). `kubectl-client-side-apply` is none of them: the
+same manifest is applied again. Our choice, from the names that kubectl and the dashboards write."""
 
 _CONTROLLER_MANAGER: Final = "kube-controller-manager"
 _REPLICAS: Final = ("f:spec", "f:replicas")
