@@ -4,12 +4,8 @@ Apart from `before_after`, which has no pairs: here both arms see the same load 
 one ratio from which the load has gone, and only the ratios are judged.
 
 Method. For each objective the ratios candidate / reference of all windows (as logarithms) get a Hodges-Lehmann centre
-and a Wilcoxon interval (`signed_rank`). An objective is
-  hurt    when the interval lies above 1, the centre more than `NOISE` above, and the candidate's level over the target;
-  safe    when the interval ends below 1 + `NOISE`, or the candidate's level ends below the target by `INSIDE`;
-  helped  when the interval lies on the better side of 1, and the centre by `NOISE`, or inside a target that the
-          reference misses.
-Keep: the target of the change is helped and every objective is safe. Revert: one is hurt. Else Inconclusive. It is
+and a Wilcoxon interval (`signed_rank`); `objective_effect` says when that means hurt, safe or helped.
+Keep: the target of the change is helped and both latencies are safe. Revert: one is hurt. Else Inconclusive. It is
 looked at after `LOOKS` windows only, and for the last time there or when time is up; a gross violation ends it at once.
 Missing numbers are evidence in neither direction. How often this errs: docs/benchmarks.md, "Verdicts".
 Must not: know how arms come about, read a clock, draw random numbers, or say anything of a single window.
@@ -40,14 +36,18 @@ __all__ = ["FEWEST_REQUESTS", "LOOKS", "Comparison", "Pair", "compare", "compari
 LOOKS: Final = (5, 7, 10)
 """Windows with data in both arms after which a verdict is sought; the last of them is final. Looking after every one
 would find chance effects more often. Design, changes.md item 3: at least 5; 10 are the default analysis of 5 min."""
+KEEP_FROM: Final = 7
+"""Windows before a Keep, unless time is up. The first look may only stop what hurts: five windows are all on one side
+by chance too often to promote by, and waiting costs nothing. Our choice, by the rates of `benchmarks/verdict.py`."""
 FEWEST_REQUESTS: Final = 50.0
 """Finished requests in each arm before a verdict. Kayenta's practice: 50 samples."""
 FIRST_LEVEL: Final = 1 / 32
 """Chance by which a bound is missed at the first look: with five windows there is no rarer one than all on one side."""
 LEVEL: Final = 1 / 64
 """The same at later looks. Our choice, by the error rates of `benchmarks/verdict.py`."""
-GROSS: Final = 2.0
-"""Times the reference, and over the target: a gross violation. Our choice, by the same error rates."""
+GROSS: Final = {ChangeTarget.TTFT: 3.0, ChangeTarget.TPOT: 2.0}
+"""Times the reference, and over the target: a gross violation. Our choice, by the same rates: of identical pods that
+queue one doubles now and then."""
 GROSS_WINDOWS: Final = 3
 """The newest windows that must all be gross. One is chance, three in a row are harm."""
 
@@ -129,7 +129,7 @@ def _judged(
     question: Question,
 ) -> tuple[Judgement | None, str]:
     if gross := _gross(usable, targets=question.targets):
-        return Judgement.REVERT, f"{gross.value} over its objective and {GROSS:g} times that of the reference"
+        return Judgement.REVERT, f"{gross.value} over its objective and {GROSS[gross]:g} times that of the reference"
     waiting = Judgement.INCONCLUSIVE if question.final else None
     if len(usable) < LOOKS[0]:
         return waiting, f"{len(usable)} of {LOOKS[0]} windows with data"
@@ -139,7 +139,8 @@ def _judged(
     if not last and len(usable) not in LOOKS:
         return None, "more windows are needed"
     judgement, why = concluded(effects, question=question)
-    return None if judgement is Judgement.INCONCLUSIVE and not last else judgement, why
+    early = judgement is Judgement.INCONCLUSIVE or (judgement is Judgement.KEEP and len(usable) < KEEP_FROM)
+    return None if early and not last else judgement, why
 
 
 def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEffect, ...]:
@@ -182,6 +183,6 @@ def _gross(usable: Sequence[Pair], *, targets: Targets) -> ChangeTarget | None:
         return None
     for objective in LATENCIES:
         limit, newest = target_of(objective, targets).seconds, _levels(usable[-GROSS_WINDOWS:], objective)
-        if all(ours > GROSS * theirs and ours > limit for ours, theirs in newest):
+        if all(ours > GROSS[objective] * theirs and ours > limit for ours, theirs in newest):
             return objective
     return None

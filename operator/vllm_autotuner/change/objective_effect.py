@@ -1,5 +1,10 @@
 """What a change does to one objective, and when that counts as hurt, safe or helped. One rule for every comparison.
 
+With m the margin of an objective (`MARGINS`), it is
+  hurt    when the interval of candidate / reference lies above 1 + m, and the candidate's level over the target;
+  safe    when it ends below 1 + m, or when the interval of the candidate's level ends below the target by `INSIDE`;
+  helped  when it ends below 1, and the centre is better by m, or inside a target that the reference misses.
+Hurt and safe thus both have to be shown, and what shows neither is unclear.
 Apart from how ratios come about: `comparison` takes them from the same windows of two arms, `before_after` from
 different times of one.
 Must not: know windows, count them, or conclude anything about the change as a whole.
@@ -22,8 +27,11 @@ INSIDE: Final = 0.05
 """Part of a target that must be left for an objective to count as safe whatever the reference does. Our choice: half of
 `NOISE`, as the bound and not the centre has to keep it."""
 
-_WORSE: Final = math.log1p(NOISE)
-_BETTER: Final = math.log1p(-NOISE)
+MARGINS: Final = {ChangeTarget.TTFT: 0.25, ChangeTarget.TPOT: NOISE, ChangeTarget.THROUGHPUT: NOISE}
+"""How much worse than the reference is still as good, and how much better is better. Our choice for TTFT, by the error
+rates of `benchmarks/verdict.py`: between identical pods its p95 differs by 30 % from window to window, and where
+requests queue by far more, so 10 windows cannot tell 10 %."""
+
 _WELL_INSIDE: Final = math.log1p(-INSIDE)
 
 
@@ -96,18 +104,18 @@ def latency_effect(
 
     A candidate that takes more GPUs only helps where the reference misses the objective.
     """
-    target = target_of(objective, question.targets)
+    seconds, margin = target_of(objective, question.targets).seconds, math.log1p(MARGINS[objective])
     over, missed = ours.estimate > 0, theirs.estimate > 0
-    enough = ratio.estimate <= _BETTER or (missed and not over)
+    enough = ratio.estimate <= -margin or (missed and not over)
     return ObjectiveEffect(
         objective=objective,
-        candidate=math.exp(ours.estimate) * target.seconds,
-        reference=math.exp(theirs.estimate) * target.seconds,
+        candidate=math.exp(ours.estimate) * seconds,
+        reference=math.exp(theirs.estimate) * seconds,
         ratio=math.exp(ratio.estimate),
         low=math.exp(ratio.low),
         high=math.exp(ratio.high),
-        hurt=ratio.low > 0 and ratio.estimate > _WORSE and over,
-        safe=ratio.high < _WORSE or ours.high < _WELL_INSIDE,
+        hurt=ratio.low > margin and over,
+        safe=ratio.high < margin or ours.high < _WELL_INSIDE,
         helped=ratio.high < 0 and enough and (missed or question.dearer <= 1),
     )
 
@@ -117,7 +125,7 @@ def throughput_effect(*, ratio: Interval, ours: float, theirs: float, question: 
 
     No hard objective: fewer tokens hurt nobody whose latencies are safe.
     """
-    cost = math.log(question.dearer)
+    cost, margin = math.log(question.dearer), math.log1p(MARGINS[ChangeTarget.THROUGHPUT])
     return ObjectiveEffect(
         objective=ChangeTarget.THROUGHPUT,
         candidate=ours,
@@ -127,7 +135,7 @@ def throughput_effect(*, ratio: Interval, ours: float, theirs: float, question: 
         high=math.exp(ratio.high),
         hurt=False,
         safe=True,
-        helped=ratio.low > cost and ratio.estimate >= cost + _WORSE,
+        helped=ratio.low > cost and ratio.estimate >= cost + margin,
     )
 
 
