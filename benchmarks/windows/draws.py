@@ -171,6 +171,23 @@ def _underutilized(dice: random.Random) -> Scene:
     return replace(scene, stages=(light,), pods=dice.choice((2, 3)))
 
 
+def _just_enough(dice: random.Random) -> Scene:
+    """Two or three pods with 8-40 running; on one fewer tokens would take 1.05-1.3 times the objective."""
+    # With a step of a + c * batch, what arrives fixes batch / step: s' = a + m * (s - a) * s' / s on 1/m of the pods.
+    # Solved for what the batch adds to the step now.
+    then = dice.uniform(1.05, 1.3)
+    mix, pods = Mix(prompt=(100, 300), output=(200, 400)), dice.choice((2, 3))
+    objective, batch, alone = dice.choice((0.025, 0.050)), dice.uniform(8, 40), dice.uniform(0.25, 0.4)
+    more = pods / (pods - 1)
+    added = alone * (then - alone) / (alone + (more - 1) * then)
+    plain = StepLaw(base=alone * objective, per_sequence=0.0, per_held_token=0.03e-6, per_prefill_token=0.02e-3)
+    slope = ((alone + added) * objective - _step(plain, mix, batch=batch)) / batch
+    law = replace(plain, per_sequence=max(0.0, slope))
+    config = _config(dice, law, seats=512, tokens=ROOM * more * batch * mix.at_most, longest=8192)
+    stage = Stage(start=0.0, rate=_rate(law, mix, batch=batch), mix=mix)
+    return Scene(truth="Healthy", config=config, stages=(stage,), tpot=objective, pods=pods)
+
+
 def _kv_bound(dice: random.Random) -> Scene:
     """Prompts are most of what a sequence holds, so few are evicted: the queue waits for blocks."""
     law = replace(_law(dice), per_prefill_token=dice.uniform(0.02, 0.03) / 1e3)
@@ -292,6 +309,7 @@ KINDS: Final[Mapping[str, Callable[[random.Random], Scene]]] = {
     "healthy": _healthy,
     "idle": _idle,
     "underutilized": _underutilized,
+    "just enough": _just_enough,
     "KV-bound": _kv_bound,
     "thrash": _thrash,
     "capped": _capped,

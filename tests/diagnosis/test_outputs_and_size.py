@@ -12,7 +12,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.engine_window import Endings
-from vllm_autotuner.observation.observation import KVPool, Observation
+from vllm_autotuner.observation.observation import KVPool, Observation, StepPoint
 
 MODEL_LENGTH = KVPool(max_model_len=2048)
 
@@ -249,7 +249,10 @@ def test_named_thrash_leaves_when_clearly_over(after: Observation, expected: Dia
 
 # --- Underutilized ----------------------------------------------------------------------------------------------------
 
-FAST: dict[str, Any] = {"ttft": latency(0.2), "tpot": latency(0.01), "itl": latency(0.01)}
+FLAT = tuple(StepPoint(running=batch, itl=0.01 + 1e-6 * batch, tokens=1000.0) for batch in (2.0, 8.0, 64.0))
+"""What these engines have shown of larger batches: they cost next to nothing."""
+FAST: dict[str, Any] = {"ttft": latency(0.2), "tpot": latency(0.01), "itl": latency(0.01, count=22_400), "steps": FLAT}
+"""22,400 intervals of 10 ms are the seconds of four sequences in two engines over 28 s."""
 
 
 def idling(
@@ -268,17 +271,38 @@ def idling(
         pytest.param(idling(expected=3), DiagnosisClass.HEALTHY, id="the third may be the busy one"),
         pytest.param(idling(expected=2), DiagnosisClass.UNDERUTILIZED, id="everybody reports"),
         pytest.param(idling(waiting=[1] + [0] * 14), DiagnosisClass.HEALTHY, id="somebody waited"),
-        pytest.param(idling(kv=0.4), DiagnosisClass.UNDERUTILIZED, id="KV 40 % becomes 80 %"),
+        pytest.param(idling(kv=0.399), DiagnosisClass.UNDERUTILIZED, id="KV 40 % becomes 80 %"),
         pytest.param(idling(kv=0.41), DiagnosisClass.HEALTHY, id="KV 41 % becomes 82 %"),
         pytest.param(idling(3, kv=0.5), DiagnosisClass.UNDERUTILIZED, id="of three, 50 % becomes 75 %"),
         pytest.param(idling(kv=None), DiagnosisClass.HEALTHY, id="KV is not exported"),
-        pytest.param(idling(running=25.6), DiagnosisClass.UNDERUTILIZED, id="40 % of the seats become 80 %"),
+        pytest.param(idling(running=25.5), DiagnosisClass.UNDERUTILIZED, id="40 % of the seats become 80 %"),
         pytest.param(idling(running=26.0), DiagnosisClass.HEALTHY, id="more than 80 % of the seats"),
         pytest.param(
-            idling(latencies=FAST | {"tpot": latency(0.02)}), DiagnosisClass.UNDERUTILIZED, id="TPOT 20 ms becomes 40"
+            idling(latencies=FAST | {"tpot": latency(0.039)}),
+            DiagnosisClass.UNDERUTILIZED,
+            id="TPOT 39 ms stays 39 where larger batches were seen",
         ),
         pytest.param(
-            idling(latencies=FAST | {"tpot": latency(0.021)}), DiagnosisClass.HEALTHY, id="TPOT 21 ms becomes 42 of 50"
+            idling(latencies=FAST | {"tpot": latency(0.041)}),
+            DiagnosisClass.HEALTHY,
+            id="TPOT 41 ms is near 50 already",
+        ),
+        pytest.param(
+            idling(latencies=FAST | {"tpot": latency(0.02), "steps": ()}),
+            DiagnosisClass.UNDERUTILIZED,
+            id="unseen: TPOT 20 ms becomes 40 at most",
+        ),
+        pytest.param(
+            idling(latencies=FAST | {"tpot": latency(0.021), "steps": ()}),
+            DiagnosisClass.HEALTHY,
+            id="unseen: TPOT 21 ms may become 42 of 50",
+        ),
+        pytest.param(
+            idling(
+                running=1.0, latencies=FAST | {"tpot": latency(0.03), "itl": latency(0.01, count=5_600), "steps": ()}
+            ),
+            DiagnosisClass.UNDERUTILIZED,
+            id="unseen, one sequence each: TPOT 30 ms becomes 37",
         ),
         pytest.param(
             idling(latencies=FAST | {"ttft": latency(0.85)}), DiagnosisClass.HEALTHY, id="TTFT 0.85 s becomes 1.7 of 2"
@@ -309,3 +333,14 @@ def test_underutilized(seen: Observation, expected: DiagnosisClass) -> None:
 def test_without_told_seats_they_are_not_counted() -> None:
     assert named(idling(running=30.0), seats=None).primary is DiagnosisClass.UNDERUTILIZED
     assert "2 replicas share a load that 1 would carry" in named(idling()).message
+
+
+def test_what_larger_batches_cost_is_surer_where_it_was_seen() -> None:
+    assert named(idling()).confidence is Confidence.MEDIUM
+    assert named(idling(latencies=FAST | {"steps": ()})).confidence is Confidence.LOW
+
+
+def test_without_a_step_time_tokens_are_taken_to_come_as_much_slower_as_the_load_grows() -> None:
+    untold = FAST | {"itl": NOT_MEASURED}
+    assert named(idling(latencies=untold | {"tpot": latency(0.02)})).primary is DiagnosisClass.UNDERUTILIZED
+    assert named(idling(latencies=untold | {"tpot": latency(0.021)})).primary is DiagnosisClass.HEALTHY

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, kv_max, tpot_reading, ttft_reading
+from vllm_autotuner.diagnosis.case import Case, kv_max, mean_batch, tpot_reading, ttft_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
 from vllm_autotuner.diagnosis.pool import MEAN
 from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_share
 from vllm_autotuner.observation.reading import number
+from vllm_autotuner.performance.consolidation import Slowdown, slowdown
 
 __all__ = ["Underutilized"]
 
@@ -19,8 +20,9 @@ __all__ = ["Underutilized"]
 class Underutilized:
     """The load, spread over one pod fewer, keeps every objective, the KV margin and free seats.
 
-    Predicted without a model, on the safe side: everything that grows with the batch is taken to grow in proportion
-    to it, while measured step times grow less.
+    Tokens come slower by what this engine's own steps say of a larger batch, and by what others' say before the batch
+    has moved. Whatever sequences hold grows with the load and with the time that they stay; so does TTFT, since prompts
+    wait for longer steps and for more of each other.
     """
 
     diagnosis: ClassVar = DiagnosisClass.UNDERUTILIZED
@@ -41,37 +43,55 @@ class Underutilized:
         if pods < 2 or not everybody or waits:
             return Fails()
         more = pods / (pods - 1)
-        facts = self._facts(case, more=more)
+        facts, measured = self._facts(case, more=more)
         if any(fact.value is None or fact.threshold is None or fact.value > fact.threshold for fact in facts):
             return Fails()
         message = (
             f"{pods} replicas share a load that {pods - 1} would carry inside every objective: each would take "
             f"{more - 1:.0%} more."
         )
-        return Holds(message=message, evidence=facts, confidence=Confidence.MEDIUM)
+        return Holds(message=message, evidence=facts, confidence=Confidence.MEDIUM if measured else Confidence.LOW)
 
-    def _facts(self, case: Case, *, more: float) -> tuple[Evidence, ...]:
-        """What is known, and what it becomes on one pod fewer. A latency that nobody measured says nothing good."""
+    def _facts(self, case: Case, *, more: float) -> tuple[tuple[Evidence, ...], bool]:
+        """What is known, and what it becomes on one pod fewer; and whether the steps of these engines say so.
+
+        A latency that nobody measured says nothing good.
+        """
         targets, window = case.targets, case.observation.window
         usages = [kv_max(engine) for engine in case.engines]
         running = max(moment.running for engine in case.engines for moment in engine.moments)
         shares = [prefill_share(engine) or 0.0 for engine in case.engines]
+        usage = None if None in usages else max(usage or 0.0 for usage in usages)
+        ttft, tpot = number(ttft_reading(case)), number(tpot_reading(case))
+        step = number(case.observation.itl.mean)
+        if step is None:
+            slower = Slowdown(more, measured=False)
+        else:
+            slower = slowdown(case.observation.steps, running=_decoding(case), itl=step, more=more)
+        held = more * slower.factor
         levels = [
-            ("KV usage", None if None in usages else max(usage or 0.0 for usage in usages), self.kv.limit, "share"),
-            ("TTFT", number(ttft_reading(case)), self.latency.limit * targets.ttft.seconds, "s"),
-            ("TPOT", number(tpot_reading(case)), self.latency.limit * targets.tpot.seconds, "s"),
-            ("prefill time per second", max(shares), self.prefill.limit, "share"),
+            ("KV usage", usage, held, self.kv.limit, "share"),
+            ("TTFT", ttft, held, self.latency.limit * targets.ttft.seconds, "s"),
+            ("TPOT", tpot, slower.factor, self.latency.limit * targets.tpot.seconds, "s"),
+            ("prefill time per second", max(shares), more, self.prefill.limit, "share"),
         ]
         if case.knobs.max_num_seqs is not None:
-            levels.append(("running", running, self.seats.limit * case.knobs.max_num_seqs, "sequences"))
-        return tuple(
+            levels.append(("running", running, held, self.seats.limit * case.knobs.max_num_seqs, "sequences"))
+        facts = tuple(
             Evidence(
                 name=f"{name} with one replica fewer",
-                value=None if now is None else round(now * more, 4),
+                value=None if now is None else round(now * times, 4),
                 unit=unit,
                 threshold=limit,
                 window=window,
                 note="not measured" if now is None else f"now {now:.3g}",
             )
-            for name, now, limit, unit in levels
+            for name, now, times, limit, unit in levels
         )
+        return facts, slower.measured
+
+
+def _decoding(case: Case) -> float:
+    """Sequences that decode at once in one engine: the seconds between their tokens, in each second (Little's law)."""
+    between, seconds = case.observation.itl.total, sum(engine.sampled for engine in case.engines)
+    return mean_batch(case) if between is None or seconds <= 0 else between / seconds
