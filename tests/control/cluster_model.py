@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tests.builders import latency
+from tests.control.field_owners import Owners
 
 from vllm_autotuner.cluster.errors import Conflict, NotFound
 from vllm_autotuner.cluster.events import Event, event_name
@@ -23,7 +24,7 @@ from vllm_autotuner.engine.metric_names import Meaning
 from vllm_autotuner.observation.reading import NoData
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot
-from vllm_autotuner.workload.labels import CONFIG_HASH, SERVICE
+from vllm_autotuner.workload.labels import CONFIG_HASH, OPERATOR, SERVICE
 
 Body = dict[str, Any]
 STARTUP: Final = timedelta(seconds=20)
@@ -78,6 +79,8 @@ class ApiServer:
     """Which numbers of seats an engine does not survive."""
     load: Callable[[int], Load] = lambda seats: Load()
     """What an engine with so many seats shows."""
+    owners: dict[tuple[str, str], Owners] = field(default_factory=dict)
+    """Of the fields of each child."""
     silent: NoData | None = None
     """Why the metrics source does not answer."""
     shows: Callable[[Body], Body] = lambda body: body
@@ -96,6 +99,18 @@ class ApiServer:
         if body["spec"] != before:
             body["metadata"]["generation"] += 1
         self._store("VLLMService", name, body)
+
+    def overwrite(self, name: str, change: Callable[[Body], None], *, by: str, via: str = "") -> None:
+        """Somebody else writes a Deployment: what he changes is his from then on."""
+        live = self.objects["Deployment", name]
+        body = copy.deepcopy(live)
+        change(body)
+        if body == live:
+            return
+        self.owners["Deployment", name].updated(live, body, by=by, via=via)
+        body["metadata"]["managedFields"] = self.owners["Deployment", name].managed_fields()
+        body["metadata"]["generation"] += 1
+        self._store("Deployment", name, body)
 
     def _store(self, kind: str, name: str, body: Body) -> Body:
         self.version += 1
@@ -137,10 +152,14 @@ class ApiServer:
         self._enter(f"apply {kind}", name)
         live = self.objects.get((kind, name))
         made = copy.deepcopy(body)
+        if live is not None and "replicas" not in made["spec"] and self.owners[kind, name].others_own("f:replicas"):
+            made["spec"]["replicas"] = live["spec"]["replicas"]
         generation = live["metadata"]["generation"] if live else 0
         changed = live is None or live["spec"] != made["spec"]
         made["metadata"]["generation"] = generation + changed
         made["metadata"]["uid"] = f"{kind}-{name}"
+        self.owners.setdefault((kind, name), Owners()).applied(body, by=OPERATOR)
+        made["metadata"]["managedFields"] = self.owners[kind, name].managed_fields()
         made["status"] = live.get("status", {}) if live else {}
         if kind == "Deployment":
             self.applies[f"{made['metadata']['annotations'][CONFIG_HASH]} x {made['spec'].get('replicas')}"] += 1

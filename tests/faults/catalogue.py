@@ -183,13 +183,11 @@ FAULTS: Final = (
         number="T29",
         happens="Argo CD resets our field every five seconds",
         holds="at most two applies more, then OwnershipConflict and no further write",
-        untested="fights over a field are not detected yet",
     ),
     Fault(
         number="T30",
         happens="somebody scales the workload from 2 to 6 during a change",
         holds="the change waits for the new pods; the verdict is about serving pods only; replicas stay the user's",
-        untested="no test yet",
     ),
     Fault(
         number="T31",
@@ -254,6 +252,5 @@ FAULTS: Final = (
         number="T42",
         happens="the changes of one service always fail, and nine healthy ones wait for the cluster's turn",
         holds="the nine get theirs",
-        untested="no test yet",
     ),
 )

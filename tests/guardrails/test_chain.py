@@ -353,6 +353,14 @@ CASES = (
         reason=HoldReason.STARTING,
         says="just started",
     ),
+    Case(id="nobody else writes the workload", link=chain.uncontested),
+    Case(
+        id="somebody else writes the workload",
+        link=chain.uncontested,
+        status={"contest": {"manager": "argocd", "fields": "args", "generation": 1}},
+        reason=HoldReason.CONTESTED,
+        says="argocd writes args",
+    ),
     Case(id="its turn", link=chain.its_turn),
     Case(
         id="others are before it",
@@ -408,6 +416,7 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
             "cooldownUntil": at(hours=-1),
             "budget": {"changesToday": 2, "windowStart": at(hours=1)},
             "circuit": {"state": "Open"},
+            "contest": {"manager": "argocd", "generation": 1},
         },
         paused=True,
         settled=False,
@@ -438,6 +447,7 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         HoldReason.COOLDOWN,
         HoldReason.BUDGET,
         HoldReason.CIRCUIT_OPEN,
+        HoldReason.CONTESTED,
         HoldReason.QUEUED,
     ]
     assert strictest(found).strictness == Deny(reason=HoldReason.OUT_OF_BOUNDS, message="").strictness

@@ -14,6 +14,7 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
 
 MEASUREMENTS_LENGTH: Final = 10
+RESTORES_LENGTH: Final = 10
 
 
 class ChangeTarget(StrEnum):
@@ -254,6 +255,28 @@ class BudgetStatus(ApiModel):
 
     window_start: Timestamp | None = None
     """When the window began."""
+
+
+class Contest(ApiModel):
+    """Somebody else writes fields of the workload that the operator owns."""
+
+    manager: str
+    """The field manager that does."""
+
+    fields: Note = ""
+    """What it writes."""
+
+    generation: int
+    """Of the spec: an edit of it ends the contest."""
+
+    restored: Annotated[tuple[Timestamp, ...], *newest(RESTORES_LENGTH)] = ()
+    """When the workload was written back."""
+
+    given_up_at: Timestamp | None = None
+    """Since when the workload is left to the other one."""
+
+    quiet_since: Timestamp | None = None
+    """Since when it is as it should be all the same."""
 
 
 class HandledRequest(ApiModel):

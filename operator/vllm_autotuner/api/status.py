@@ -21,6 +21,7 @@ from vllm_autotuner.api.change_records import (
     Circuit,
     CircuitState,
     ConfigRef,
+    Contest,
     FailedCandidate,
     HandledRequest,
     HistoryEntry,
@@ -48,6 +49,7 @@ __all__ = [
     "CircuitState",
     "Confidence",
     "ConfigRef",
+    "Contest",
     "Contribution",
     "DiagnosisStatus",
     "Effective",
@@ -274,6 +276,9 @@ class VLLMServiceStatus(ApiModel):
 
     queued_since: Timestamp | None = None
     """Since when a change waits only for the limits of the whole cluster: its place in the queue."""
+
+    contest: Contest | None = None
+    """Somebody else writes the workload."""
 
     last_handled_request: HandledRequest | None = None
     """The last request of a person that was acted upon."""

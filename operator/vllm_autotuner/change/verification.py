@@ -14,7 +14,7 @@ from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.observation.observation import KVPool
 from vllm_autotuner.planning.bounds import value_of
 
-__all__ = ["Confirmed", "NotEffective", "Undecided", "Verification", "Witness", "verify"]
+__all__ = ["Confirmed", "NotEffective", "Undecided", "Verification", "Witness", "knobs_in", "verify"]
 
 
 UNLISTED_DEFAULTS: Final[Mapping[Knob, tuple[int | str, ...]]] = {
@@ -97,13 +97,15 @@ def _exported_instead(knob: Knob, value: int | str | None, *, pool: KVPool) -> i
     return None
 
 
-def _of_flags(knob: Knob, flags: EngineFlags) -> int | str | None:
-    return value_of(
-        knob,
-        EngineKnobs(
-            max_num_seqs=flags.max_num_seqs,
-            max_model_len=flags.max_model_len,
-            kv_cache_dtype=flags.kv_cache_dtype,
-            tensor_parallel_size=flags.tensor_parallel_size,
-        ),
+def knobs_in(flags: EngineFlags) -> EngineKnobs:
+    """The tuned values among the flags of an engine."""
+    return EngineKnobs(
+        max_num_seqs=flags.max_num_seqs,
+        max_model_len=flags.max_model_len,
+        kv_cache_dtype=flags.kv_cache_dtype,
+        tensor_parallel_size=flags.tensor_parallel_size,
     )
+
+
+def _of_flags(knob: Knob, flags: EngineFlags) -> int | str | None:
+    return value_of(knob, knobs_in(flags))

@@ -1,9 +1,9 @@
-"""Who declares a field of somebody else's object, by the API server's own records (managedFields). Pure.
+"""Who writes a field of an object, by the API server's own records (managedFields). Pure.
 
-Apart from `ownership`, which is about our own children: here the object is a user's, and the question is whether a
-value of ours would be put back. The rule fails closed: only a command that a person gave once, by a tool that we know
-to be one, leaves a field to us. Whoever declares a field (server-side apply), applies a manifest again and again, or is
-not known, owns it.
+Apart from `ownership`, which is about whole objects. Of a user's object the question is whether a value of ours would
+be put back. The rule fails closed: only a command that a person gave once, by a tool that we know to be one, leaves a
+field to us. Whoever declares a field (server-side apply), applies a manifest again and again, or is not known, owns it.
+Of our own children the question is who has taken a field since we wrote it (`taken_by`).
 Must not: ask the API, or decide what happens next.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from vllm_autotuner.cluster.ownership import controller_of
 from vllm_autotuner.workload.labels import OPERATOR
 
-__all__ = ["autoscaler_of", "declarers", "is_ours", "template_list"]
+__all__ = ["autoscaler_of", "declarers", "is_ours", "last_writer", "scaled_by", "taken_by", "template_list"]
 
 Object = Mapping[str, Any]
 
@@ -63,18 +63,40 @@ def is_ours(live: Object, *, path: Sequence[str]) -> bool:
 
 def autoscaler_of(live: Object) -> tuple[str, ...]:
     """Return who else sets the replicas of a Deployment: an autoscaler that wrote them, or whoever declares them."""
+    return tuple(dict.fromkeys((*scaled_by(live), *declarers(live, path=_REPLICAS))))
+
+
+def scaled_by(live: Object) -> tuple[str, ...]:
+    """Return the autoscalers that wrote the replicas through the scale subresource, in words for people.
+
+    `kubectl scale` goes the same way and is none: a person's number is a person's edit.
+    """
     scaled = (
-        str(entry["manager"])
+        str(entry.get("manager") or "unknown")
         for entry in _entries(live)
         if entry.get("subresource") == "scale"
         and _has(entry, _REPLICAS)
         and entry.get("manager") not in GIVEN_ONCE | {OPERATOR}
     )
-    names = (
-        "an autoscaler (HorizontalPodAutoscaler)" if name == _CONTROLLER_MANAGER else name
-        for name in dict.fromkeys((*scaled, *declarers(live, path=_REPLICAS)))
-    )
-    return tuple(names)
+    return tuple("an autoscaler (HorizontalPodAutoscaler)" if name == _CONTROLLER_MANAGER else name for name in scaled)
+
+
+def taken_by(live: Object, *, path: Sequence[str]) -> str:
+    """Return who has written a field of a child since we did; empty while it is ours, or when nobody can say."""
+    owners = [str(entry.get("manager") or "unknown") for entry in _entries(live) if _has(entry, path)]
+    if OPERATOR in owners or not _entries(live):
+        return ""
+    # Removed fields have no owner: the last writer will have done it.
+    return owners[0] if owners else last_writer(live)
+
+
+def last_writer(live: Object) -> str:
+    """Return the manager, other than us, that wrote the object itself (not its status) last; empty without any."""
+    others = [
+        entry for entry in _entries(live) if entry.get("manager") != OPERATOR and entry.get("subresource") != "status"
+    ]
+    newest = max(others, key=lambda entry: str(entry.get("time", "")), default=None)
+    return str(newest.get("manager") or "unknown") if newest is not None else ""
 
 
 def _entries(live: Object) -> Sequence[Mapping[str, Any]]:

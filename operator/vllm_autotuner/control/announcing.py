@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.status import ActiveChange, ChangeState, HistoryEntry, Outcome, VLLMServiceStatus
+from vllm_autotuner.api.status import ActiveChange, ChangeState, Contest, HistoryEntry, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.machine import Ending
 from vllm_autotuner.cluster.events import Event
 
@@ -42,6 +42,7 @@ def announcements(
             transition=f"recommendation/{new.id}/{new.first_seen}",
         )
     yield from _scaled(before, after)
+    yield from _contested(before.contest, after.contest)
 
 
 def standing(status: VLLMServiceStatus, *, now: datetime) -> Iterable[Event]:
@@ -86,6 +87,20 @@ def _ended(entry: HistoryEntry, *, harmful: bool) -> Event:
         transition=f"{entry.id}/{entry.outcome.value}",
         warning=harmful,
     )
+
+
+def _contested(before: Contest | None, after: Contest | None) -> Iterable[Event]:
+    if after is None:
+        return
+    known = before.restored if before is not None else ()
+    for at in after.restored:
+        if at not in known:
+            note = f"{after.manager} had written {after.fields} of the workload: written back"
+            yield Event(reason="WorkloadRestored", note=note, action="Restore", transition=f"restored/{at}")
+    if after.given_up_at is not None and (before is None or before.given_up_at is None):
+        note = f"{after.manager} writes {after.fields} of the workload again and again: it is left as it is"
+        transition = f"contest/{after.given_up_at}"
+        yield Event(reason="OwnershipConflict", note=note, action="Restore", transition=transition, warning=True)
 
 
 def _scaled(before: VLLMServiceStatus, after: VLLMServiceStatus) -> Iterable[Event]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.model import to_wire
@@ -23,9 +23,18 @@ from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.adopted import Adopted, adopt, claims
 from vllm_autotuner.control.announcing import announcements, standing
 from vllm_autotuner.control.context import ControlContext
+from vllm_autotuner.control.interference import interference_of
 from vllm_autotuner.control.invalid import invalid, not_adopted, unreadable
 from vllm_autotuner.control.limits import current_limits
-from vllm_autotuner.control.looking import approved_id, hash_of, is_paused, observed, rollout_of, verification_of
+from vllm_autotuner.control.looking import (
+    approved_id,
+    hash_of,
+    is_paused,
+    knobs_of,
+    observed,
+    rollout_of,
+    verification_of,
+)
 from vllm_autotuner.control.posting import FAILED, post
 from vllm_autotuner.control.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.remembering import Memories
@@ -34,11 +43,13 @@ from vllm_autotuner.control.sources import Sources
 from vllm_autotuner.control.starting import pods_view
 from vllm_autotuner.control.tick import Decision, decide
 from vllm_autotuner.control.turns import Fleet, fleet_of
-from vllm_autotuner.control.views import Body, ServiceEntry
+from vllm_autotuner.control.views import Body, DeploymentView, ServiceEntry
+from vllm_autotuner.guardrails.contest import is_lost
 from vllm_autotuner.guardrails.limits import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 from vllm_autotuner.workload.adoption import Unadoptable
 from vllm_autotuner.workload.hashing import RENDERING_VERSION
+from vllm_autotuner.workload.labels import CONFIG_HASH
 from vllm_autotuner.workload.rendering import pod_selector, render_deployment, render_service
 
 __all__ = ["FleetLoop", "run_fleet_loop"]
@@ -266,6 +277,9 @@ class FleetLoop:
         pods, deployment = fleet.pods_of(key), fleet.deployments.get(key)
         if adopted is not None:
             service, pods, deployment = adopted.service, adopted.pods, adopted.deployment
+        interference = None
+        if adopted is None:
+            interference = interference_of(deployment, _asked_for(service, service.status, deployment))
         now = context.wall()
         warm_up = service.spec.tuning.strategy.warm_up
         starts = await pods_view(pods, warm_up=warm_up, cluster=context.cluster, now=now)
@@ -273,7 +287,7 @@ class FleetLoop:
         return Sight(
             service=service,
             observation=observation,
-            rollout=rollout_of(deployment, pods, starts=starts),
+            rollout=rollout_of(deployment, pods, starts=starts, interference=interference),
             verification=await verification_of(service, pods, cluster=context.cluster, observation=observation),
             history=self._memories.of(service),
             hash_of=(lambda knobs: hash_of(service, knobs)) if adopted is None else adopted.hash_of,
@@ -289,6 +303,9 @@ class FleetLoop:
             adoption=None if adopted is None else adopted.adoption,
             refusal=self._memories.refusal(service),
             catalogue=context.settings.catalogue,
+            interference=interference,
+            runs=knobs_of(deployment) if interference is not None else None,
+            scaled_by=deployment.scaled_by if deployment is not None and adopted is None else "",
         )
 
     async def _settle(
@@ -334,23 +351,27 @@ class FleetLoop:
     ) -> None:
         """Make the workload what the written status says; nothing to do in a steady state."""
         context, key = self._context, Key(entry.namespace, entry.name)
-        knobs, replicas = effective_knobs(service.spec, status), wanted_replicas(service, status)
-        body = render_deployment(service, knobs, replicas)
+        if is_lost(status.contest):
+            return
         live = fleet.deployments.get(key)
+        body = _asked_for(service, status, live)
+        replicas = body["spec"].get("replicas")
         if live is None or self._memories.is_new(service.metadata.uid):
             await context.cluster.apply(render_service(service), epoch=context.election.epoch)
             self._memories.seen(service.metadata.uid)
         same = (
             live is not None
-            and live.config_hash == hash_of(service, knobs)
+            and live.config_hash == body["metadata"]["annotations"][CONFIG_HASH]
             and (replicas is None or live.replicas == replicas)
+            and interference_of(live, body) is None
         )
         if same:
             return
         if not _same(entry.body, (await self._read(key)).body):
             # A leader whose watch lags must not undo what was done since: the next tick decides on what there is (T04).
             return
-        logger.info("applying", extra={"service": service.key, "knobs": to_wire(knobs), "replicas": replicas})
+        knobs = to_wire(effective_knobs(service.spec, status))
+        logger.info("applying", extra={"service": service.key, "knobs": knobs, "replicas": replicas})
         applied = await context.cluster.apply(body, epoch=context.election.epoch)
         context.registry.deployments.see(applied)
 
@@ -371,6 +392,13 @@ class FleetLoop:
 
     async def _announce(self, entry: ServiceEntry, events: Iterable[Event]) -> bool:
         return await post(events, about=entry, cluster=self._context.cluster, now=self._context.wall())
+
+
+def _asked_for(service: VLLMService, status: VLLMServiceStatus, live: DeploymentView | None) -> dict[str, Any]:
+    """The Deployment as this status wants it; replicas left out where an autoscaler sets them."""
+    scaled_by = live.scaled_by if live is not None else ""
+    replicas = wanted_replicas(service, status, scaled_by=scaled_by)
+    return render_deployment(service, effective_knobs(service.spec, status), replicas)
 
 
 def _same(one: Body, other: Body) -> bool:

@@ -15,12 +15,13 @@ from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.change.machine import Rollout
-from vllm_autotuner.change.verification import Undecided, Verification, Witness, verify
+from vllm_autotuner.change.verification import Undecided, Verification, Witness, knobs_in, verify
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import ClusterError
 from vllm_autotuner.control.starting import has_crashed
 from vllm_autotuner.control.views import DeploymentView, PodView
 from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
+from vllm_autotuner.guardrails.contest import Interference
 from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import STALE_AFTER_INTERVALS, Observation, observe
 from vllm_autotuner.observation.pods import PodsView
@@ -28,7 +29,17 @@ from vllm_autotuner.observation.snapshot import FleetSnapshot
 from vllm_autotuner.workload.hashing import config_hash
 from vllm_autotuner.workload.rendering import render_deployment
 
-__all__ = ["APPROVE", "PAUSE", "approved_id", "hash_of", "is_paused", "observed", "rollout_of", "verification_of"]
+__all__ = [
+    "APPROVE",
+    "PAUSE",
+    "approved_id",
+    "hash_of",
+    "is_paused",
+    "knobs_of",
+    "observed",
+    "rollout_of",
+    "verification_of",
+]
 
 PAUSE: Final = "vllm-autotuner.dev/pause"
 """Annotation: anything but "false" pauses, also what nobody can read."""
@@ -73,8 +84,26 @@ def observed(
     return observe(snapshot, mine, expected=len(expected), pods=starts)
 
 
-def rollout_of(deployment: DeploymentView | None, pods: Sequence[PodView], *, starts: PodsView) -> Rollout:
-    """What the cluster says about the Deployment; `starts` says why its newest pods crash, where they do."""
+def knobs_of(deployment: DeploymentView | None) -> EngineKnobs | None:
+    """What a Deployment really asks the engine for; None when its arguments cannot be read."""
+    try:
+        flags = parse_flags(deployment.args) if deployment is not None else None
+    except FlagError:
+        return None
+    return None if flags is None else knobs_in(flags)
+
+
+def rollout_of(
+    deployment: DeploymentView | None,
+    pods: Sequence[PodView],
+    *,
+    starts: PodsView,
+    interference: Interference | None = None,
+) -> Rollout:
+    """What the cluster says about the Deployment; `starts` says why its newest pods crash, where they do.
+
+    One whose template somebody else has written since is none of our configurations, whatever its annotation says.
+    """
     if deployment is None:
         return Rollout(config_hash=None, rolled_out=False, settled=False, ready=0, replicas=0)
     current = deployment.observed_generation >= deployment.generation
@@ -83,8 +112,9 @@ def rollout_of(deployment: DeploymentView | None, pods: Sequence[PodView], *, st
     latest = [pod for pod in pods if pod.config_hash == deployment.config_hash and not pod.deleting]
     crashed = {pod.name for pod in latest if has_crashed(pod)}
     causes = (start.failure for start in starts.failing if start.name in crashed)
+    ours = interference is None or interference.fields == ("replicas",)
     return Rollout(
-        config_hash=deployment.config_hash,
+        config_hash=deployment.config_hash if ours else None,
         rolled_out=rolled_out,
         settled=rolled_out and complete and len(latest) >= deployment.replicas,
         ready=deployment.ready_replicas,

@@ -35,12 +35,14 @@ from vllm_autotuner.api.status import (
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.machine import Ending
 from vllm_autotuner.change.verdict import measure
-from vllm_autotuner.control.sight import Refusal, Sight
+from vllm_autotuner.control.owning import ownership
+from vllm_autotuner.control.sight import Sight
 from vllm_autotuner.diagnosis.case import kv_mean
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.guardrails.chain import Allow, Deny, Hold, circuit_is_open, strictest
+from vllm_autotuner.guardrails.contest import is_lost
 from vllm_autotuner.planning.proposal import Proposal
 
 __all__ = ["described", "recommended", "still_says", "value_said"]
@@ -188,6 +190,7 @@ def _conditions(
 
     for kind, state, reason, message in (
         *_serving(status, sight),
+        ownership(status, sight),
         _metrics(diagnosis, sight),
         _recommending(status, sight),
     ):
@@ -212,8 +215,6 @@ def _conditions(
         conditions = remove_condition(conditions, ConditionType.ADOPTED)
     else:
         put(ConditionType.ADOPTED, True, Reason.TARGET_OBSERVED, adoption.about)
-        found = adoption.conflict or Refusal(Reason.FLAGS_DECLARED_ELSEWHERE, "")
-        put(ConditionType.OWNERSHIP_CONFLICT, adoption.conflict is not None, found.reason, found.message)
     circuit = status.circuit
     is_open = circuit_is_open(circuit, now=now)
     why = circuit.reason if circuit is not None else ""
@@ -229,6 +230,8 @@ def _serving(
     floor = spec.scaling.min_replicas if spec.scaling is not None else (spec.replicas or 0)
     if sight.adoption is not None:
         floor = min(floor, sight.adoption.floor)
+    if sight.scaled_by:
+        floor = rollout.replicas
     failed = (
         change is not None
         and change.state is ChangeState.ROLLING_BACK
@@ -253,7 +256,8 @@ def _serving(
         )
     enough = rollout.ready >= floor
     # Tuning is not reconciling: a rollout that a change causes leaves a service that serves its spec Ready.
-    follows_spec = change is None and (
+    # Nor is what somebody else has made of the workload: nothing follows as long as it is left to him.
+    follows_spec = (change is None and not is_lost(status.contest)) and (
         rollout.config_hash is None
         or (status.effective is not None and rollout.config_hash != status.effective.config_hash)
         or not rollout.rolled_out

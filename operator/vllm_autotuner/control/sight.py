@@ -13,6 +13,7 @@ from vllm_autotuner.change.machine import Rollout
 from vllm_autotuner.change.verification import Verification
 from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.engine.catalogue import Catalogue
+from vllm_autotuner.guardrails.contest import Interference
 from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import Observation
 
@@ -72,6 +73,12 @@ class Sight:
     """Why it is not this service's turn to begin a change; empty when it is."""
     adoption: Adoption | None = None
     """None: the workload is rendered by the operator."""
+    interference: Interference | None = None
+    """What somebody else has done to the Deployment since we wrote it."""
+    runs: EngineKnobs | None = None
+    """What the Deployment really asks the engine for, where that is not ours any more."""
+    scaled_by: str = ""
+    """The autoscaler that sets the Deployment's replicas; then they are not ours to write."""
     refusal: Refusal | None = None
     """Of the last attempt; it is repeated every tick, so that a repaired cause is noticed."""
 
@@ -81,8 +88,10 @@ class Sight:
         return self.limits.of(self.service.spec.tuning.mode)
 
 
-def wanted_replicas(service: VLLMService, status: VLLMServiceStatus) -> int | None:
-    """The replicas to ask for: the user's number, or the scaled one within its bounds."""
+def wanted_replicas(service: VLLMService, status: VLLMServiceStatus, *, scaled_by: str = "") -> int | None:
+    """The replicas to ask for: the user's number, or the scaled one within its bounds. None: an autoscaler's (G35)."""
+    if scaled_by:
+        return None
     scaling = service.spec.scaling
     if scaling is None:
         return service.spec.replicas

@@ -30,6 +30,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
 from vllm_autotuner.diagnosis.objectives import Targets, targets_of
 from vllm_autotuner.guardrails.chain import Context, Deny, Hold, objections
+from vllm_autotuner.guardrails.contest import after_interference, is_lost
 from vllm_autotuner.guardrails.reasons import PASSING, HoldReason
 from vllm_autotuner.guardrails.turns import Asking
 from vllm_autotuner.planning.bounds import opted_in, outside, value_of
@@ -60,10 +61,12 @@ def decide(sight: Sight) -> Decision:
     """Take one tick's decisions."""
     service, status = sight.service, sight.service.status
     targets = targets_of(service.spec.objectives)
-    diagnosis, history = diagnose(
-        sight.observation, targets=targets, knobs=serving_knobs(service.spec, status), history=sight.history
-    )
+    # Where somebody else has written the arguments, the metrics are those of his values.
+    knobs = sight.runs or serving_knobs(service.spec, status)
+    diagnosis, history = diagnose(sight.observation, targets=targets, knobs=knobs, history=sight.history)
     status, ended = _following_the_spec(status, sight)
+    if ended is None:
+        status, ended = _contested(status, sight)
     if ended is None:
         status, ended = _change(status, sight, diagnosis=diagnosis, targets=targets)
     status = _effective(status, sight)
@@ -96,6 +99,17 @@ def _following_the_spec(
         return status.model_copy(update={"active_change": kept}), None
     ending = Ending(outcome=Outcome.SUPERSEDED, reason="the spec changed underneath")
     return remembered(status, change, ending, spec=spec, now=sight.now), (change, ending)
+
+
+def _contested(status: VLLMServiceStatus, sight: Sight) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
+    """Count what somebody else does to the workload; a change that he does not let happen is over, without blame."""
+    generation = sight.service.metadata.generation
+    contest = after_interference(status.contest, sight.interference, generation=generation, now=sight.now)
+    status, change = status.model_copy(update={"contest": contest}), status.active_change
+    if contest is None or change is None or not is_lost(contest):
+        return status, None
+    ending = Ending(outcome=Outcome.SUPERSEDED, reason=f"{contest.manager} writes {contest.fields} back")
+    return remembered(status, change, ending, spec=sight.service.spec, now=sight.now), (change, ending)
 
 
 def _change(
@@ -168,7 +182,7 @@ def _effective(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
     knobs = settled_knobs(spec, status)
     effective = Effective(
         **knobs.model_dump(),
-        replicas=wanted_replicas(sight.service, status),
+        replicas=wanted_replicas(sight.service, status, scaled_by=sight.scaled_by),
         config_hash=sight.hash_of(knobs),
         hash_version=sight.hash_version,
         since=sight.now,
@@ -206,10 +220,11 @@ def _ideas(
     Third: that only the limits of the fleet are in the way of a change.
     """
     service, spec = sight.service, sight.service.spec
-    replicas = wanted_replicas(service, status)
+    replicas = wanted_replicas(service, status, scaled_by=sight.scaled_by)
+    scaling = spec.scaling if not sight.scaled_by else None
     if sight.mode is Mode.OFF:
         return status.model_copy(update={"recommendation": None, "queued_since": None}), None, None
-    desired = None if spec.scaling is None else replicas
+    desired = None if scaling is None else replicas
     if status.active_change is not None or _just_over(status, sight):
         # What the metrics show now is the trial, not the service.
         return status.model_copy(update={"recommendation": None, "queued_since": None}), desired, None
@@ -220,10 +235,10 @@ def _ideas(
         observation=sight.observation,
         diagnosis=diagnosis,
         targets=targets,
-        knobs=settled_knobs(spec, status),
+        knobs=sight.runs or settled_knobs(spec, status),
         tuning=spec.tuning,
-        replicas=replicas if replicas is not None else 1,
-        scaling=spec.scaling,
+        replicas=replicas if replicas is not None else max(1, sight.rollout.replicas),
+        scaling=scaling,
         failed_seats=failed_seats(spec, status, now=sight.now),
         failed=failed_values(spec, status, now=sight.now),
         platform=platform_of(spec, catalogue=sight.catalogue),
@@ -249,7 +264,7 @@ def _ideas(
         measured=is_baseline(measure(sight.observation, targets=targets)),
         queue=sight.queue,
     )
-    scales = spec.scaling is not None and sight.mode is Mode.AUTOMATIC and not sight.paused
+    scales = scaling is not None and sight.mode is Mode.AUTOMATIC and not sight.paused
     spread = proposal is not None and proposal.knob is Knob.REPLICAS
     if scales and spread:
         # Replicas come and go by themselves here: that is announced when it happens, and asks nobody.
@@ -264,7 +279,7 @@ def _ideas(
         "queued_since": asks.since if asks is not None else _place_kept(held, sight=sight),
     }
     status = status.model_copy(update=update)
-    if spec.scaling is None or replicas is None:
+    if scaling is None or replicas is None:
         return status, desired, asks
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
         return _with_replicas(status, proposal.count), proposal.count, asks
@@ -274,7 +289,7 @@ def _ideas(
         current=replicas,
         ready=sight.rollout.ready,
         newest_since=sight.rollout.newest_since,
-        scaling=spec.scaling,
+        scaling=scaling,
         diagnosis=diagnosis,
         observation=sight.observation,
         targets=targets,

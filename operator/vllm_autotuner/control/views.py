@@ -6,11 +6,12 @@ Must not: judge. Whether a replica count is enough is not known here.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from vllm_autotuner.api.service import InvalidService, VLLMService, parse_service
+from vllm_autotuner.cluster.field_managers import last_writer, scaled_by, taken_by, template_list
 from vllm_autotuner.workload.labels import CONFIG_HASH, SERVICE
 
 ENGINE_CONTAINER: Final = "vllm"
@@ -76,6 +77,20 @@ class DeploymentView:
     progressing: Progressing | None
     deleting: bool
 
+    args: tuple[str, ...] = ()
+    image: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Of the engine's container; variables without a plain value are left out."""
+
+    taken: Mapping[str, str] = field(default_factory=dict)
+    """Fields of ours that somebody else has written since: the field and who."""
+
+    last_writer: str = ""
+    """The manager other than us that wrote last."""
+
+    scaled_by: str = ""
+    """The autoscaler that owns the replicas."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Termination:
@@ -139,6 +154,8 @@ def service_entry(body: Body) -> ServiceEntry:
 def deployment_view(body: Body) -> DeploymentView:
     """Read a Deployment."""
     metadata, spec, status = body["metadata"], _part(body, "spec"), _part(body, "status")
+    engine = _named(_parts(_part(_part(spec, "template"), "spec"), "containers"), ENGINE_CONTAINER)
+    env = {each.get("name", ""): str(each["value"]) for each in _parts(engine, "env") if "value" in each}
     return DeploymentView(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -160,7 +177,26 @@ def deployment_view(body: Body) -> DeploymentView:
         config_hash=_part(metadata, "annotations").get(CONFIG_HASH),
         progressing=_progressing(status),
         deleting="deletionTimestamp" in metadata,
+        args=tuple(engine.get("args") or ()),
+        image=engine.get("image", ""),
+        env=env,
+        taken=_taken(body, env),
+        last_writer=last_writer(body),
+        scaled_by=", ".join(scaled_by(body)),
     )
+
+
+def _taken(body: Body, env: Iterable[str]) -> Mapping[str, str]:
+    variables = template_list(ENGINE_CONTAINER, "env")
+    paths = {
+        "args": template_list(ENGINE_CONTAINER, "args"),
+        "image": template_list(ENGINE_CONTAINER, "image"),
+        "config-hash": ("f:metadata", "f:annotations", f"f:{CONFIG_HASH}"),
+        "replicas": ("f:spec", "f:replicas"),
+        **{f"env {name}": (*variables, f'k:{{"name":"{name}"}}', "f:value") for name in env},
+    }
+    found = {name: taken_by(body, path=path) for name, path in paths.items()}
+    return {name: manager for name, manager in found.items() if manager}
 
 
 def pod_view(body: Body, *, container: str = ENGINE_CONTAINER) -> PodView:

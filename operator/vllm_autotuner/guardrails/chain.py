@@ -235,6 +235,15 @@ def watched_long_enough(proposal: Proposal, context: Context) -> Answer:
     return Hold(reason=HoldReason.STARTING, message="the operator has just started: watching one whole window first")
 
 
+def uncontested(proposal: Proposal, context: Context) -> Answer:
+    """What somebody else writes back is no change; nothing new starts before there is peace (G33)."""
+    contest = context.status.contest
+    if contest is None:
+        return Allow()
+    message = f"{contest.manager} writes {contest.fields or 'fields'} of the workload as well"
+    return Hold(reason=HoldReason.CONTESTED, message=message)
+
+
 def its_turn(proposal: Proposal, context: Context) -> Answer:
     """Few services of the fleet change at once; replicas follow the load and ask nobody (G12, G43, G51)."""
     if not context.queue or proposal.knob is Knob.REPLICAS:
@@ -268,6 +277,7 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     cooled_down,
     within_budget,
     circuit_closed,
+    uncontested,  # somebody else writes it
     its_turn,  # and the rest of the fleet stands still enough
 )
 

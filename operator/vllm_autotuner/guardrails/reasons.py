@@ -41,6 +41,8 @@ class HoldReason(StrEnum):
     """The Deployment still rolls out, or a replica is not ready. A change now could not be judged."""
     OUT_OF_BOUNDS = "OutOfBounds"
     """The value lies outside the user's bounds: a defect of the planner, stopped here."""
+    CONTESTED = "OwnershipConflict"
+    """Somebody else writes the workload. Remedy: condition OwnershipConflict names who."""
     QUEUED = "WaitingForItsTurn"
     """As many changes run in the cluster as may at once. Remedy: wait, or `--max-concurrent-changes`."""
     STARTING = "OperatorStarting"
