@@ -22,7 +22,7 @@ def example(name: str) -> VLLMService:
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [("recommend.yaml", Mode.RECOMMEND), ("automatic.yaml", Mode.AUTOMATIC), ("autoscale.yaml", Mode.APPROVE)],
+    [("recommend.yaml", Mode.RECOMMEND), ("automatic.yaml", Mode.AUTOMATIC), ("autoscale.yaml", Mode.APPROVE), ("adopt.yaml", Mode.RECOMMEND)],
 )
 def test_is_valid(name: str, mode: Mode) -> None:
     assert example(name).spec.tuning.mode is mode
@@ -36,3 +36,4 @@ def test_none_is_left_out() -> None:
 def test_the_automatic_one_may_change_something_and_the_autoscaled_one_scales() -> None:
     assert example("automatic.yaml").spec.tuning.max_num_seqs is not None
     assert example("autoscale.yaml").spec.scaling is not None
+    assert example("adopt.yaml").spec.target_ref is not None

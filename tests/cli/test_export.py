@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.control.adopting_bed import theirs
 from tests.workload.services import service
 from typer.testing import CliRunner
 
@@ -60,6 +61,48 @@ def test_helm_values_under_the_keys_of_the_users_chart() -> None:
     found = yaml.safe_load(export_text(given(), form=PatchFormat.HELM, values_key="services.chat"))
     assert found == {"services": {"chat": {"engine": {"maxNumSeqs": 128}}}}
     assert yaml.safe_load(export_text(given(), form=PatchFormat.HELM)) == {"engine": {"maxNumSeqs": 128}}
+
+
+def adopted(**container: Any) -> dict[str, Any]:
+    found = theirs()
+    found["spec"]["template"]["spec"]["containers"][0].update(container)
+    return found
+
+
+def test_an_adopted_deployment_gets_the_whole_list_of_its_flags() -> None:
+    text = export_text(given(), form=PatchFormat.STRATEGIC, deployment=adopted())
+    found = yaml.safe_load(text)
+    assert (found["apiVersion"], found["kind"], found["metadata"]["name"]) == ("apps/v1", "Deployment", "theirs")
+    [container] = found["spec"]["template"]["spec"]["containers"]
+    wanted = ["Qwen/Qwen3-0.6B", "--seed", "1", "--max-num-seqs", "128", "--enable-prefix-caching"]
+    assert container == {"name": "server", "args": wanted}
+    assert "# kubectl patch deployment theirs -n prod --patch-file FILE" in text
+
+
+def test_an_adopted_deployment_in_a_kustomization_and_in_helm_values() -> None:
+    [patch] = yaml.safe_load(export_text(given(), form=PatchFormat.KUSTOMIZE, deployment=adopted()))["patches"]
+    assert (patch["target"]["group"], patch["target"]["kind"]) == ("apps", "Deployment")
+    command = {"command": ["vllm", "serve", "m"], "args": []}
+    text = export_text(given(), form=PatchFormat.HELM, values_key="engine", deployment=adopted(**command))
+    assert yaml.safe_load(text) == {"engine": {"command": ["vllm", "serve", "m", "--max-num-seqs=128"]}}
+    assert "where your chart keeps the container's command" in text
+
+
+def test_the_replicas_of_an_adopted_deployment() -> None:
+    found = export_text(given(None, knob="replicas", recommended="3"), form=PatchFormat.STRATEGIC, deployment=adopted())
+    assert yaml.safe_load(found)["spec"] == {"replicas": 3}
+
+
+@pytest.mark.parametrize(
+    ("container", "says"),
+    [
+        ({"image": "nginx", "args": []}, "no container of Deployment theirs runs vLLM"),
+        ({"command": ["sh", "-c", "a; vllm serve m"], "args": []}, "does more than start the engine"),
+    ],
+)
+def test_a_deployment_that_cannot_be_patched_is_no_patch(container: dict[str, Any], says: str) -> None:
+    with pytest.raises(CommandError, match=says):
+        export_text(given(), form=PatchFormat.STRATEGIC, deployment=adopted(**container))
 
 
 @pytest.mark.parametrize(

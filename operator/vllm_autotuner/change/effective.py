@@ -30,7 +30,10 @@ def is_tuned(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> bool:
 def settled_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKnobs:
     """The values without any change under way: the tuned ones while they are in force, else the user's."""
     effective = status.effective
-    return effective.knobs if effective is not None and is_tuned(spec, status) else spec_knobs(spec)
+    if effective is not None and (spec.engine is None or is_tuned(spec, status)):
+        # Without an engine in the spec (targetRef, as a command reads it) nobody but the status tells what runs.
+        return effective.knobs
+    return spec_knobs(spec)
 
 
 def effective_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKnobs:

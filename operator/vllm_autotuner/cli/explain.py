@@ -171,7 +171,7 @@ def _subject(body: Mapping[str, Any], *, catalogue: Catalogue) -> Subject:
         knobs=serving_knobs(spec, status),
         tuning=spec.tuning,
         scaling=spec.scaling,
-        replicas=wanted_replicas(service, status),
+        replicas=wanted_replicas(service, status) or (status.effective.replicas if status.effective else None),
         failed=failed_values(spec, status, now=datetime.now(tz=UTC)),
         platform_of=lambda seen: platform_of(spec, catalogue=catalogue),
     )

@@ -9,7 +9,7 @@ import typer
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.exporting import PatchFormat, export_text
-from vllm_autotuner.cli.service_object import read_service
+from vllm_autotuner.cli.service_object import read_deployment, read_service
 
 __all__ = ["EXAMPLES", "export"]
 
@@ -50,7 +50,8 @@ def export(
 ) -> None:
     """Write the recommendation of a service as a patch that is ready to commit.
 
-    Changes nothing: apply it, or let Argo CD or Flux do so.
+    Changes nothing: apply it, or let Argo CD or Flux do so. The patch is for the VLLMService, or for the Deployment
+    that it names (spec.targetRef), whose other flags it repeats: the list can only be replaced as a whole.
     """
     try:
         if values_key and form is not PatchFormat.HELM:
@@ -58,7 +59,11 @@ def export(
         service = parse_service(asyncio.run(read_service(namespace, name, kubeconfig=kubeconfig)))
         if not isinstance(service, VLLMService):
             raise CommandError(f"{namespace}/{name} cannot be read: {service.message}")
-        text = export_text(service, form=form, values_key=values_key)
+        reference = service.spec.target_ref
+        deployment = (
+            asyncio.run(read_deployment(namespace, reference.name, kubeconfig=kubeconfig)) if reference else None
+        )
+        text = export_text(service, form=form, values_key=values_key, deployment=deployment)
         if output is None:
             typer.echo(text, nl=False)
         else:

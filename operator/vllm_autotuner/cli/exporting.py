@@ -1,18 +1,21 @@
-"""A recommendation as a patch that can be committed: what a person would otherwise type into the VLLMService by hand.
+"""A recommendation as a patch that can be committed: what a person would otherwise type into the VLLMService, or into
+the Deployment that it names.
 
-Pure: a status in, a text out. Must not: invent a value; it writes what stands in `status.recommendation`.
+Pure: status and Deployment in, a text out. Must not: invent a value; it writes what stands in `status.recommendation`.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 import yaml
 
-from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService
 from vllm_autotuner.api.status import Recommendation
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.workload.adoption import Unadoptable, Unwritable, read_target
 
 __all__ = ["PatchFormat", "export_text"]
 
@@ -28,32 +31,59 @@ class PatchFormat(StrEnum):
     HELM = "helm"
 
 
-def export_text(service: VLLMService, *, form: PatchFormat, values_key: str = "") -> str:
-    """Return the patch of the recommendation that stands. Raises CommandError when there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Object:
+    """What the patch is for."""
+
+    group: str
+    version: str
+    kind: str
+    name: str
+    namespace: str
+    spec: dict[str, Any]
+    """Of the patch."""
+    values: Mapping[str, Any]
+    """The same as values of a chart."""
+    command: str
+    """The beginning of the command that applies it."""
+    hint: str = ""
+    """Where the values go in a chart."""
+
+
+def export_text(
+    service: VLLMService, *, form: PatchFormat, values_key: str = "", deployment: Mapping[str, Any] | None = None
+) -> str:
+    """Return the patch of the recommendation that stands. Raises CommandError when there is none.
+
+    `deployment`: the one that spec.targetRef names, as it is stored.
+    """
     found = service.status.recommendation
     if found is None:
         raise CommandError(f"{service.key} has no recommendation: see `vllm-autotuner explain {service.metadata.name}`")
-    spec = _spec(service, found)
-    name, namespace = service.metadata.name, service.metadata.namespace
+    knob, value = _recommended(found)
+    about = _of_service(service, knob, value) if deployment is None else _of_deployment(deployment, knob, value)
     patch: dict[str, Any] = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": spec,
+        "apiVersion": f"{about.group}/{about.version}",
+        "kind": about.kind,
+        "metadata": {"name": about.name, "namespace": about.namespace},
+        "spec": about.spec,
     }
     body: Mapping[str, Any]
     match form:
         case PatchFormat.STRATEGIC:
-            body, how = patch, f"kubectl patch vllm {name} -n {namespace} --type merge --patch-file FILE"
+            body, how = patch, f"{about.command} --patch-file FILE"
         case PatchFormat.KUSTOMIZE:
-            target = {"group": _GROUP, "version": _VERSION, "kind": KIND, "name": name, "namespace": namespace}
+            target = {key: getattr(about, key) for key in ("group", "version", "kind", "name", "namespace")}
             body, how = {"patches": [{"target": target, "patch": _dump(patch)}]}, "merge into kustomization.yaml"
         case PatchFormat.HELM:
-            body, how = _nested(values_key, spec), "helm upgrade RELEASE CHART --reuse-values -f FILE"
+            body, how = (
+                _nested(values_key, about.values),
+                f"helm upgrade RELEASE CHART --reuse-values -f FILE{about.hint}",
+            )
     return f"{_comment(found)}# {how}\n{_dump(body)}"
 
 
-def _spec(service: VLLMService, found: Recommendation) -> dict[str, Any]:
+def _recommended(found: Recommendation) -> tuple[Knob, int | str]:
     try:
         knob = Knob(found.knob)
     except ValueError:
@@ -62,11 +92,56 @@ def _spec(service: VLLMService, found: Recommendation) -> dict[str, Any]:
     value: int | str = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
     if isinstance(value, str) and knob is not Knob.KV_CACHE_DTYPE:
         raise CommandError(f"the recommended {knob.value} {text!r} is not a number: status was edited")
-    if service.spec.target_ref is not None:
-        raise CommandError(f"{service.key} names a Deployment of its own (targetRef): change that one by hand")
+    return knob, value
+
+
+def _of_service(service: VLLMService, knob: Knob, value: int | str) -> _Object:
+    name, namespace = service.metadata.name, service.metadata.namespace
     if knob in _OF_ENGINE:
-        return {"engine": {knob.value: value}}
-    return {"replicas": value} if service.spec.scaling is None else {"scaling": {"minReplicas": value}}
+        spec: dict[str, Any] = {"engine": {knob.value: value}}
+    else:
+        spec = {"replicas": value} if service.spec.scaling is None else {"scaling": {"minReplicas": value}}
+    return _Object(
+        group=_GROUP,
+        version=_VERSION,
+        kind=KIND,
+        name=name,
+        namespace=namespace,
+        spec=spec,
+        values=spec,
+        command=f"kubectl patch vllm {name} -n {namespace} --type merge",
+    )
+
+
+def _of_deployment(deployment: Mapping[str, Any], knob: Knob, value: int | str) -> _Object:
+    """What a person would edit in the Deployment: one list of flags as a whole, for lists do not merge."""
+    name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
+    hint = ""
+    if knob is Knob.REPLICAS:
+        spec: dict[str, Any] = {"replicas": value}
+        values: Mapping[str, Any] = spec
+    else:
+        target = read_target(deployment)
+        if isinstance(target, Unadoptable):
+            raise CommandError(target.message)
+        try:
+            words = target.words(EngineKnobs.model_validate({knob.value: value}))
+        except Unwritable as error:
+            raise CommandError(f"Deployment {name}: {error}") from None
+        values = {target.line.field.value: list(words)}
+        spec = {"template": {"spec": {"containers": [{"name": target.container_name, **values}]}}}
+        hint = f"; --values-key names where your chart keeps the container's {target.line.field.value}"
+    return _Object(
+        group="apps",
+        version="v1",
+        kind="Deployment",
+        name=name,
+        namespace=namespace,
+        spec=spec,
+        values=values,
+        command=f"kubectl patch deployment {name} -n {namespace}",
+        hint=hint,
+    )
 
 
 def _comment(found: Recommendation) -> str:

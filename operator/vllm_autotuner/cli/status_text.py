@@ -5,13 +5,15 @@ Must not: judge. Everything comes from the object: the same facts that decisions
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
 __all__ = ["print_status"]
+
+_SOURCES: Final = {"Tuned": "tuned", "Observed": "as its Deployment says"}
 
 
 def print_status(console: Console, body: Mapping[str, Any], status: Mapping[str, Any]) -> None:
@@ -25,7 +27,7 @@ def print_status(console: Console, body: Mapping[str, Any], status: Mapping[str,
     console.print(
         f"[bold]{metadata['namespace']}/{metadata['name']}[/bold]  mode {mode}, "
         f"{status.get('readyReplicas', 0)} of {effective.get('replicas', '?')} replica(s) ready, runs "
-        f"{_knobs(effective)} ({'tuned' if effective.get('source') == 'Tuned' else 'as in the spec'})"
+        f"{_knobs(effective)} ({_SOURCES.get(effective.get('source', ''), 'as in the spec')})"
     )
     if diagnosis := status.get("diagnosis"):
         console.print(_diagnosis(diagnosis))
