@@ -22,7 +22,12 @@ def example(name: str) -> VLLMService:
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [("recommend.yaml", Mode.RECOMMEND), ("automatic.yaml", Mode.AUTOMATIC), ("autoscale.yaml", Mode.APPROVE), ("adopt.yaml", Mode.RECOMMEND)],
+    [
+        ("recommend.yaml", Mode.RECOMMEND),
+        ("automatic.yaml", Mode.AUTOMATIC),
+        ("autoscale.yaml", Mode.APPROVE),
+        ("adopt.yaml", Mode.RECOMMEND),
+    ],
 )
 def test_is_valid(name: str, mode: Mode) -> None:
     assert example(name).spec.tuning.mode is mode
