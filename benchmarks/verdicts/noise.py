@@ -1,0 +1,120 @@
+"""Arms by the thousand: windows drawn from noise that was fitted to simulated arms without any difference.
+
+Apart from `arms`, because this takes a millisecond where that takes minutes. Drawn for one case at a time:
+  the ratio of the arms: the case's own standing difference between two pods, in either direction, and a deviation that
+  remembers a part of the one before it (first-order, the part is estimated over all cases, its bias for short series
+  corrected), with steps taken from the case's own deviations, TTFT and TPOT of one window together;
+  the level of the reference: that of the same window.
+Assumes that an effect multiplies a latency. Must not: judge, or know an objective.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeAlias
+
+import numpy as np
+
+from benchmarks.verdicts.arms import Played
+from vllm_autotuner.api.status import Measurement
+from vllm_autotuner.change.comparison import Pair
+from vllm_autotuner.change.windows import is_complete
+
+__all__ = ["Effects", "Noise", "drawn", "fitted"]
+
+FloatArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """What the candidate truly does: times the reference."""
+
+    ttft: float = 1.0
+    tpot: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """How two arms of the same configuration differ in one case. Logarithms; columns: TTFT, TPOT."""
+
+    seed: int
+    standing: FloatArray
+    """Mean difference, shape (2,)."""
+    deviations: FloatArray
+    """Of each window from it, shape (windows, 2)."""
+    levels: FloatArray
+    """Of the reference in the same windows, shape (windows, 2)."""
+    memory: FloatArray
+    """Part of a deviation that the next window keeps, shape (2,)."""
+    shape: Pair
+    """A window of it, for everything else that is measured."""
+    length: timedelta
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        """The usual TTFT and TPOT of the reference, in seconds."""
+        ttft, tpot = np.exp(np.median(self.levels, axis=0)).tolist()
+        return ttft, tpot
+
+
+def fitted(played: Sequence[Played]) -> list[Noise]:
+    """Fit cases that were played without a difference. Those with fewer than 8 windows with data are left out."""
+    series = [(one, [pair for pair in one.pairs if is_complete(pair.candidate) and is_complete(pair.reference)])
+              for one in played]  # fmt: skip
+    series = [(one, pairs) for one, pairs in series if len(pairs) >= 8]
+    ratios = [_logs([p.candidate for p in pairs]) - _logs([p.reference for p in pairs]) for _, pairs in series]
+    memory = _memory([ratio - ratio.mean(axis=0) for ratio in ratios])
+    return [
+        Noise(
+            seed=one.case.seed,
+            standing=ratio.mean(axis=0),
+            deviations=ratio - ratio.mean(axis=0),
+            levels=_logs([p.reference for p in pairs]),
+            memory=memory,
+            shape=pairs[-1],
+            length=pairs[-1].candidate.at - pairs[-2].candidate.at,
+        )
+        for (one, pairs), ratio in zip(series, ratios, strict=True)
+    ]
+
+
+def _logs(windows: Sequence[Measurement]) -> FloatArray:
+    found: FloatArray = np.log([[window.ttft_seconds or np.nan, window.tpot_seconds or np.nan] for window in windows])
+    return found
+
+
+def _memory(deviations: Sequence[FloatArray]) -> FloatArray:
+    """Mean lag-1 correlation over the cases; a series of n shows (1 + 4 r) / n too little (Kendall)."""
+    shown = [(d[1:] * d[:-1]).sum(axis=0) / np.maximum((d**2).sum(axis=0), 1e-12) for d in deviations]
+    lengths = np.mean([len(d) for d in deviations])
+    found: FloatArray = np.clip((np.mean(shown, axis=0) + 1 / lengths) / (1 - 4 / lengths), 0.0, 0.9)
+    return found
+
+
+def drawn(noise: Noise, *, effects: Effects, windows: int, source: np.random.Generator) -> list[Pair]:
+    """Return pairs of a candidate with these effects."""
+    rows = source.integers(len(noise.deviations), size=windows)
+    steps = noise.deviations[rows]
+    keep = np.sqrt(1 - noise.memory**2)
+    deviation = np.empty_like(steps)
+    deviation[0] = steps[0]
+    for index in range(1, windows):
+        deviation[index] = noise.memory * deviation[index - 1] + keep * steps[index]
+    side = 1 if source.integers(2) else -1
+    ratio = side * (noise.standing + deviation) + np.log([effects.ttft, effects.tpot])
+    theirs = noise.levels[rows]
+    return [
+        Pair(
+            candidate=_window(
+                noise.shape.candidate, noise=noise, index=index, levels=np.exp(theirs[index] + ratio[index])
+            ),
+            reference=_window(noise.shape.reference, noise=noise, index=index, levels=np.exp(theirs[index])),
+        )
+        for index in range(windows)
+    ]
+
+
+def _window(shape: Measurement, *, noise: Noise, index: int, levels: FloatArray) -> Measurement:
+    ttft, tpot = levels.tolist()
+    update = {"at": shape.at + index * noise.length, "ttft_seconds": ttft, "tpot_seconds": tpot}
+    return shape.model_copy(update=update)
