@@ -188,6 +188,78 @@ def scenes(result: Result) -> list[str]:
     return [*plain(result), "", about, "", *_table(("recording", "part", "right", "named"), rows)]
 
 
+VERDICT_FIGURES: Final[tuple[tuple[str, str, float | None], ...]] = (
+    ("equals rejected (Revert)", "wrong_rejections_of_equals", 0.05),
+    ("the same: upper end of its 95 % interval", "wrong_rejections_of_equals_95_pct_below", None),
+    ("the same on arms as played, without fitted noise", "wrong_rejections_of_equals_played", 0.05),
+    ("TPOT 20 % longer and over its objective, kept", "harmful_promotions", 0.01),
+    ("the same: upper end of its 95 % interval", "harmful_promotions_95_pct_below", None),
+    ("the same on arms as played", "harmful_promotions_played", 0.01),
+    (
+        "TPOT 20 % longer but inside its objective, kept for a TTFT that halves",
+        "promotions_of_20_pct_slower_inside_the_objective",
+        None,
+    ),
+    ("TPOT 20 % longer, kept by a change for TPOT", "promotions_for_tpot_of_20_pct_slower", 0.01),
+    ("TPOT 20 % longer and over its objective, rejected for it", "regressions_found_for_what_they_are_drawn", None),
+    ("the same on arms as played", "regressions_found_for_what_they_are", None),
+    (
+        "noise of a window's ratio, TTFT: median over cases (standard deviation of the logarithm)",
+        "noise_of_a_window_ttft_median",
+        None,
+    ),
+    ("the same for TPOT", "noise_of_a_window_tpot_median", None),
+)
+"""What to call a figure, where it stands in the summary, and what it may be at most."""
+
+
+def verdict(result: Result) -> list[str]:
+    """Tell the error rates, then the operating curve of each kind of change."""
+    summary, (first, last) = result["summary"], result["seeds"]
+    about = (
+        f"{summary['cases']} services (seeds {first} to {last}; the method was chosen on others), each with two arms under "
+        "one load, once equal and once with a TPOT that is truly 20 % longer. Pods start cold, differ by 1.5 % in speed "
+        "and may queue; ten windows after a minute of warm-up. Rates are of verdicts drawn from noise that was fitted to "
+        "the equal arms, unless it says `as played`. Ranges: `benchmarks/verdicts/drawing.py`; the method: "
+        "`operator/vllm_autotuner/change/comparison.py`. Inconclusive is undone as well, without blame."
+    )
+    lines = [
+        about,
+        "",
+        *_table(
+            ("figure", "measured", "at most", ""),
+            [_held(title, summary[name], most) for title, name, most in VERDICT_FIGURES],
+        ),
+    ]
+    for name, curve in result["curves"].items():
+        rows = [
+            (
+                f"{100 * one['effect']:+.0f}",
+                *(f"{100 * one[judgement]:.1f}" for judgement in ("keep", "revert", "inconclusive")),
+                f"{one['windows']:.1f}",
+                f"{100 * one['breaking']['keep']:.2f}" if one["breaking"]["trials"] else "-",
+                str(one["trials"]),
+            )
+            for one in curve
+        ]
+        header = (
+            "true effect, %",
+            "Keep, %",
+            "Revert, %",
+            "Inconclusive, %",
+            "windows",
+            "kept of those that break an objective, %",
+            "verdicts",
+        )
+        lines += [
+            "",
+            f"{result['questions'][name][0].upper()}{result['questions'][name][1:]}:",
+            "",
+            *_table(header, rows),
+        ]
+    return lines
+
+
 SECTIONS: Final[tuple[Section, ...]] = (
     Section(
         name="curves",
@@ -237,6 +309,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="How often does the diagnosis name the limit that a simulated engine really has?",
         command="python benchmarks/confusion.py --save",
         body=plain,
+    ),
+    Section(
+        name="verdict",
+        title="Verdicts",
+        question="How often does the verdict on a change err, by the true effect of the change?",
+        command="python benchmarks/verdict.py --save",
+        body=verdict,
     ),
     Section(
         name="closed_loop",

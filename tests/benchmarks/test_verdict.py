@@ -1,0 +1,122 @@
+"""The benchmark of the verdict: that it runs, what it counts, and its error rates on noise that is fixed here."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from tests.change.test_comparison import arms
+from typer.testing import CliRunner
+
+from benchmarks.report import verdict
+from benchmarks.verdicts.arms import Played
+from benchmarks.verdicts.command import main
+from benchmarks.verdicts.drawing import draw_case
+from benchmarks.verdicts.noise import Effects, Noise, drawn, fitted
+from benchmarks.verdicts.questions import QUESTIONS, answer
+from benchmarks.verdicts.rates import Rates, Verdict
+from benchmarks.verdicts.simulated import effect_on_tpot
+from vllm_autotuner.change.verdict import Judgement
+
+APP = typer.Typer()
+APP.command()(main)
+
+
+def noise(*, ttft: float, tpot: float, memory: float = 0.2, standing: float = 0.0) -> Noise:
+    """Normal deviations of these widths, each window keeping `memory` of the one before."""
+    draws = np.random.default_rng(11)
+    return Noise(
+        seed=1,
+        standing=np.array([standing, standing / 10]),
+        deviations=draws.normal(size=(200, 2)) * [ttft, tpot],
+        levels=np.log([0.8, 0.03]) + draws.normal(size=(200, 2)) * [0.2, 0.03],
+        memory=np.array([memory, memory]),
+        shape=arms((0.8, 0.03), (0.8, 0.03), windows=1)[0],
+        length=timedelta(seconds=60),
+    )
+
+
+NOISES = (noise(ttft=0.15, tpot=0.02), noise(ttft=0.3, tpot=0.05, standing=0.05), noise(ttft=0.6, tpot=0.2, memory=0.0))
+BY_NAME = {question.name: question for question in QUESTIONS}
+
+
+@pytest.mark.parametrize("name", ["tpot", "ttft"])
+def test_equals_are_seldom_rejected(name: str) -> None:
+    found = answer(BY_NAME[name], effect=0.0, noises=NOISES, trials=400, source=np.random.default_rng(1))
+    assert found.rates.rate(Judgement.REVERT) <= 0.05
+
+
+def test_a_longer_tpot_that_breaks_its_objective_is_not_promoted() -> None:
+    paid = BY_NAME["ttft_paid_with_tpot"]
+    found = answer(paid, effect=0.2, noises=NOISES, trials=400, source=np.random.default_rng(2))
+    assert found.breaking.total > 200
+    assert found.breaking.rate(Judgement.KEEP) <= 0.01
+
+
+def test_the_verdict_has_power_at_all() -> None:
+    """One that always says Inconclusive would pass the two tests above."""
+    calm = NOISES[:1]
+    better = answer(BY_NAME["tpot"], effect=-0.3, noises=calm, trials=50, source=np.random.default_rng(3))
+    worse = answer(BY_NAME["tpot"], effect=0.5, noises=calm, trials=50, source=np.random.default_rng(4))
+    assert better.rates.rate(Judgement.KEEP) >= 0.8
+    assert worse.rates.rate(Judgement.REVERT) >= 0.9
+
+
+def test_drawn_arms_have_the_effect_and_the_noise_they_are_given() -> None:
+    one = noise(ttft=0.3, tpot=0.05, memory=0.5)
+    pairs = drawn(one, effects=Effects(ttft=0.5, tpot=1.2), windows=2000, source=np.random.default_rng(5))
+    ratios = np.log(
+        [[(p.candidate.ttft_seconds or 0) / (p.reference.ttft_seconds or 1),
+          (p.candidate.tpot_seconds or 0) / (p.reference.tpot_seconds or 1)] for p in pairs]
+    )  # fmt: skip
+    assert np.exp(ratios.mean(axis=0)) == pytest.approx([0.5, 1.2], rel=0.05)
+    assert ratios.std(axis=0) == pytest.approx([0.3, 0.05], rel=0.15)
+    assert np.corrcoef(ratios[1:, 0], ratios[:-1, 0])[0, 1] == pytest.approx(0.5, abs=0.08)
+
+
+def test_what_is_fitted_is_what_was_played() -> None:
+    pairs = tuple(arms((0.6, 0.033), (0.5, 0.03)))
+    played = Played(case=draw_case(1), steps=1.0, pairs=pairs)
+    (found,) = fitted([played, replace(played, pairs=pairs[:7])])
+    assert np.exp(found.standing) == pytest.approx([1.2, 1.1], rel=0.01)
+    assert np.array(found.centre) == pytest.approx([0.5, 0.03], rel=0.02)
+    assert found.length == timedelta(seconds=30)
+    assert effect_on_tpot(played) == pytest.approx(1.1, rel=0.01)
+
+
+def test_rates_know_how_sure_they_are() -> None:
+    rates = Rates()
+    assert rates.at_most(Judgement.KEEP) == 1.0
+    for _ in range(100):
+        rates.add(Verdict(judgement=Judgement.INCONCLUSIVE, windows=10))
+    assert rates.rate(Judgement.KEEP) == 0.0
+    assert rates.at_most(Judgement.KEEP) == pytest.approx(0.037, abs=0.001)  # Wilson: z^2 / (n + z^2)
+    assert rates.figures()["windows"] == 10
+
+
+def test_a_case_is_the_same_for_the_same_seed_and_another_for_another() -> None:
+    assert draw_case(3) == draw_case(3)
+    assert draw_case(3) != draw_case(4)
+    assert draw_case(3).step_factor(1.2) < 1.2
+
+
+def test_a_quick_run(tmp_path: Path) -> None:
+    found = CliRunner().invoke(APP, ["--quick", "--seed", "7000", "--output", str(tmp_path)])
+    assert found.exit_code == 0, found.output
+    figures = json.loads((tmp_path / "verdict.json").read_text())
+    assert figures["summary"]["cases"] == 2
+    assert 1.05 < figures["summary"]["tpot_of_the_played_regression_median"] < 1.5
+    assert set(figures["curves"]) == set(BY_NAME)
+    assert (tmp_path / "verdict.png").stat().st_size > 10_000
+    text = "\n".join(verdict(figures))
+    assert "A change for TPOT; TTFT stays:" in text
+    assert "| equals rejected (Revert) |" in text
+
+
+def test_the_cases_that_chose_the_method_cannot_judge_it() -> None:
+    found = CliRunner().invoke(APP, ["--quick", "--seed", "1000", "--save"])
+    assert found.exit_code == 2
+    assert "cannot judge it" in " ".join(found.output.replace("│", " ").split())
