@@ -218,9 +218,9 @@ def verdict(result: Result) -> list[str]:
     summary, (first, last) = result["summary"], result["seeds"]
     about = (
         f"{summary['cases']} services (seeds {first} to {last}; the method was chosen on others), each with two arms "
-        "under one load, once equal and once with a TPOT that is truly 20 % longer. Pods start cold, differ by 1.5 % in "
-        "speed and may queue; ten windows after a minute of warm-up. Rates are of verdicts drawn from noise fitted to "
-        "the equal arms, unless it says `as played`. Ranges: `benchmarks/verdicts/drawing.py`; the method: "
+        "under one load, once equal and once with a TPOT that is truly 20 % longer. Pods start cold, differ by 1.5 % "
+        "in speed and may queue; ten windows after a minute of warm-up. Rates are of verdicts drawn from noise fitted "
+        "to the equal arms, unless it says `as played`. Ranges: `benchmarks/verdicts/drawing.py`; the method: "
         "`operator/vllm_autotuner/change/comparison.py`. Inconclusive is undone as well, without blame."
     )
     lines = [
