@@ -108,7 +108,7 @@ async def test_a_change_that_helps_is_kept(play: Play) -> None:
     await play.rolled_out("helped", seats=8)
     assert (await play.stage.deployment("helped"))["metadata"]["generation"] == 2
     assert len(await play.events("helped", "ChangeStarted")) == 1
-    assert play.monitor.states("helped") == ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
+    assert play.monitor.states("helped") == ["Provisioning", "Verifying", "WarmingUp", "Analyzing", "Baking"]
     play.served_all_along("helped")
 
 

@@ -15,6 +15,8 @@ from vllm_autotuner.workload.rendering import render_deployment
 __all__ = ["Owner"]
 
 COOLDOWN: Final = "5m"
+STRATEGY: Final = {"type": "InPlace", "bake": "2m"}
+"""The benchmark's fleet has no Deployments beside the service's own; a bake of 30m would leave no time for more."""
 CHANGES_PER_DAY: Final = 12
 """What a user grants who wants to see a service tuned within hours; the defaults (6h, 2 a day) are made for weeks."""
 
@@ -88,6 +90,7 @@ def _spec(scenario: Scenario) -> dict[str, Any]:
             "kvCacheDtype": {"allowed": list(scenario.kv_cache_dtypes)},
             "budget": {"changesPerDay": CHANGES_PER_DAY},
             "cooldown": COOLDOWN,
+            "strategy": STRATEGY,
         },
     }
 

@@ -8,7 +8,7 @@ from vllm_autotuner.simulation.load import Traffic
 
 NAMESPACE: Final = "demo"
 
-QUICK: Final = {"warmUp": "3s", "analysis": "25s", "provisioningDeadline": "2m"}
+QUICK: Final = {"warmUp": "3s", "analysis": "25s", "bake": "5s", "provisioningDeadline": "2m"}
 """Phases of seconds instead of minutes, so that the story is told in minutes."""
 
 

@@ -10,6 +10,7 @@ from tests.workload.services import service
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.model import to_wire
+from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import (
     ActiveChange,
     ChangeState,
@@ -19,6 +20,7 @@ from vllm_autotuner.api.status import (
     HistoryEntry,
     Outcome,
     Source,
+    TrialRef,
     VLLMServiceStatus,
 )
 from vllm_autotuner.change.begin import begin, with_value
@@ -34,13 +36,22 @@ PROPOSAL = Proposal(
 )
 
 
-def begun(proposal: Proposal = PROPOSAL, *, status: VLLMServiceStatus | None = None, **metadata: Any) -> ActiveChange:
+def begun(
+    proposal: Proposal = PROPOSAL,
+    *,
+    status: VLLMServiceStatus | None = None,
+    replicas: int = 1,
+    strategy: str | None = None,
+    **metadata: Any,
+) -> ActiveChange:
+    written = {"provisioningDeadline": "7m"} | ({"type": strategy} if strategy else {})
     return begin(
         proposal,
-        service=service({"tuning.strategy": {"provisioningDeadline": "7m"}}, metadata=metadata),
+        service=service({"tuning.strategy": written}, metadata=metadata),
         status=status or VLLMServiceStatus(),
         hash_of=lambda knobs: f"hash-of-{knobs.max_num_seqs}",
         baseline=BEFORE,
+        replicas=replicas,
         epoch=3,
         now=NOW,
     )
@@ -59,6 +70,28 @@ def test_it_begins_with_a_deadline() -> None:
     change = begun()
     assert (change.state, change.state_since, change.started_at) == (ChangeState.PROVISIONING, NOW, NOW)
     assert change.deadline == NOW + timedelta(minutes=7)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "strategy", "canary", "baseline"),
+    [
+        pytest.param(0, None, False, False, id="no replica: in place"),
+        pytest.param(1, None, False, False, id="a single replica: in place"),
+        pytest.param(2, None, True, False, id="two: a canary beside them"),
+        pytest.param(3, None, True, True, id="three: and a fresh pod to compare it with"),
+        pytest.param(3, "InPlace", False, False, id="in place where the user says so"),
+        pytest.param(1, "Canary", True, False, id="a canary beside a single one where the user says so"),
+    ],
+)
+def test_the_strategy(replicas: int, strategy: str | None, canary: bool, baseline: bool) -> None:
+    change = begun(replicas=replicas, strategy=strategy)
+    assert change.strategy is (StrategyType.CANARY if canary else StrategyType.IN_PLACE)
+    name = service().metadata.name
+    assert change.canary_ref == (TrialRef(name=f"{name}-t-{change.id}", config_hash="hash-of-192") if canary else None)
+    assert change.baseline_ref == (
+        TrialRef(name=f"{name}-b-{change.id}", config_hash="hash-of-128") if baseline else None
+    )
+    assert not change.promoted
 
 
 def test_it_starts_from_the_tuned_values() -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.change.worlds import change, knobs
+from tests.change.worlds import canary_change, change, knobs
 from tests.workload.services import service
 
 from vllm_autotuner.api.knobs import EngineKnobs
@@ -86,33 +86,38 @@ def test_without_a_change(case: Case) -> None:
     assert is_tuned(given, case.status) is (settled_knobs(given, case.status) != spec_knobs(given))
 
 
-@pytest.mark.parametrize(
-    ("state", "runs"),
-    [
-        (ChangeState.PROPOSED, 64),
-        (ChangeState.PROVISIONING, 96),
-        (ChangeState.VERIFYING, 96),
-        (ChangeState.WARMING_UP, 96),
-        (ChangeState.ANALYZING, 96),
-        (ChangeState.HELD, 96),
-        (ChangeState.ROLLING_BACK, 64),
-    ],
-)
-def test_with_a_change(state: ChangeState, runs: int) -> None:
+STABLE_RUNS = [
+    (ChangeState.PROPOSED, 64, 64),
+    (ChangeState.PROVISIONING, 96, 64),
+    (ChangeState.VERIFYING, 96, 64),
+    (ChangeState.WARMING_UP, 96, 64),
+    (ChangeState.ANALYZING, 96, 64),
+    (ChangeState.HELD, 96, 64),
+    (ChangeState.PROMOTING, 96, 96),
+    (ChangeState.BAKING, 96, 96),
+    (ChangeState.ROLLING_BACK, 64, 64),
+]
+
+
+@pytest.mark.parametrize(("state", "in_place", "beside_a_canary"), STABLE_RUNS)
+def test_with_a_change(state: ChangeState, in_place: int, beside_a_canary: int) -> None:
     status = VLLMServiceStatus(active_change=change(state))
-    assert effective_knobs(spec(), status) == knobs(runs)
+    assert effective_knobs(spec(), status) == knobs(in_place)
+    assert settled_knobs(spec(), status) == knobs(64)
+    status = VLLMServiceStatus(active_change=canary_change(state))
+    assert effective_knobs(spec(), status) == knobs(beside_a_canary)
     assert settled_knobs(spec(), status) == knobs(64)
 
 
 @pytest.mark.parametrize("state", list(ChangeState))
 def test_metrics_are_read_by_the_old_value_until_new_pods_serve(state: ChangeState) -> None:
     status = VLLMServiceStatus(active_change=change(state))
-    starting = state is ChangeState.PROVISIONING
+    starting = state in (ChangeState.PROVISIONING, ChangeState.PROMOTING)
     assert serving_knobs(spec(), status) == (knobs(64) if starting else effective_knobs(spec(), status))
 
 
 def test_every_state_is_in_the_table() -> None:
-    assert {state for state, _ in test_with_a_change.pytestmark[0].args[1]} == set(ChangeState)  # type: ignore[attr-defined]
+    assert {state for state, _, _ in STABLE_RUNS} == set(ChangeState)
 
 
 def test_a_service_that_adopts_a_deployment_has_no_values() -> None:

@@ -16,8 +16,8 @@ from vllm_autotuner.observation.observation import Observation
 
 PROVISIONING, VERIFYING = ChangeState.PROVISIONING, ChangeState.VERIFYING
 WARMING_UP, ANALYZING, HELD = ChangeState.WARMING_UP, ChangeState.ANALYZING, ChangeState.HELD
-ROLLING_BACK = ChangeState.ROLLING_BACK
-UNDER_TEST = (PROVISIONING, VERIFYING, WARMING_UP, ANALYZING, HELD)
+PROMOTING, BAKING, ROLLING_BACK = ChangeState.PROMOTING, ChangeState.BAKING, ChangeState.ROLLING_BACK
+UNDER_TEST = (PROVISIONING, VERIFYING, WARMING_UP, ANALYZING, HELD, PROMOTING, BAKING)
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,10 @@ CASES = (
         change={"analysis": analysis(good=7, since=NOW - timedelta(minutes=4))},
     ),
     Case(
-        id="good windows and the time is over: kept",
+        id="good windows and the time is over: kept, and watched",
         state=ANALYZING,
         change={"analysis": analysis(good=8, since=AFTER)},
-        ending=Outcome.SUCCEEDED,
+        to=BAKING,
         why="TTFT 5.0 s -> 396 ms",
     ),
     Case(
@@ -305,10 +305,20 @@ CASES = (
         why="as it was",
     ),
     Case(
-        id="a rollback that is late goes on",
+        id="a rollback that is late has failed",
         state=ROLLING_BACK,
         change=LATE,
         world={"rollout": rollout(OLD, settled=False)},
+        ending=Outcome.ROLLBACK_FAILED,
+        why="does not serve any more (its pods do not become ready); what is left of both goes on",
+    ),
+    Case(
+        id="the new pods that still serve are left alone, and the old ones given up",
+        state=ROLLING_BACK,
+        change=LATE,
+        world={"rollout": rollout(OLD, settled=False, ready=1, older_ready=1, unschedulable="0/3 nodes")},
+        ending=Outcome.ROLLBACK_FAILED,
+        why="the old configuration does not serve any more (0/3 nodes); maxNumSeqs=96 goes on. It was to be undone",
     ),
     Case(
         id="a rollback needs no metrics, no leave and no person",
@@ -401,7 +411,7 @@ def test_a_crash_is_harm_in_every_state_also_when_paused_or_blind(state: ChangeS
         assert "exit code 137" in step.change.state_reason
 
 
-@pytest.mark.parametrize("state", [*UNDER_TEST[1:], ROLLING_BACK])
+@pytest.mark.parametrize("state", [VERIFYING, WARMING_UP, ANALYZING, HELD, BAKING, ROLLING_BACK])
 def test_every_state_is_entered_with_a_deadline(state: ChangeState) -> None:
     """I4: whatever is entered ends."""
     entered = [
@@ -442,7 +452,7 @@ def test_time_in_which_nobody_looked_is_no_part_of_the_analysis() -> None:
     back = NOW + timedelta(hours=1)
     worlds = (world(back + timedelta(seconds=15 * tick)) for tick in range(60))
     states, after, ending = run(given, worlds)
-    assert (states, ending.outcome if ending else None) == ([ANALYZING], Outcome.SUCCEEDED)
+    assert (states, ending) == ([ANALYZING, BAKING], None)
     assert after.analysis is not None
     assert after.analysis.windows_good >= 3
     seen_all_along = advance(given, world(NOW + timedelta(seconds=30))).change
@@ -478,8 +488,8 @@ def test_windows_do_not_overlap() -> None:
 
 
 def test_a_change_that_helps_ends_well() -> None:
-    states, after, ending = run(change(PROVISIONING), ticks(40, observation=lambda now: seen(at=now)))
-    assert states == [PROVISIONING, VERIFYING, WARMING_UP, ANALYZING]
+    states, after, ending = run(change(PROVISIONING), ticks(160, observation=lambda now: seen(at=now)))
+    assert states == [PROVISIONING, VERIFYING, WARMING_UP, ANALYZING, BAKING]
     assert ending is not None
     assert ending.outcome is Outcome.SUCCEEDED
     assert after.analysis is not None

@@ -8,11 +8,19 @@ from tests.builders import NOW as AT
 from tests.builders import engine, latency, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
-from vllm_autotuner.api.spec import Strategy
-from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, ChangeTarget, ConfigRef, Measurement
-from vllm_autotuner.change.machine import Rollout, World
+from vllm_autotuner.api.spec import Strategy, StrategyType
+from vllm_autotuner.api.status import (
+    ActiveChange,
+    Analysis,
+    ChangeState,
+    ChangeTarget,
+    ConfigRef,
+    Measurement,
+    TrialRef,
+)
 from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.verification import Confirmed
+from vllm_autotuner.change.world import Rollout, World
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import Absence, NoData
 
@@ -52,6 +60,18 @@ def change(state: ChangeState, **changed: Any) -> ActiveChange:
         deadline=NOW + timedelta(minutes=10),
         started_at=NOW - timedelta(minutes=5),
         baseline=BEFORE,
+    )
+    return given.model_copy(update=changed)
+
+
+def canary_change(state: ChangeState, *, baseline: bool = True, **changed: Any) -> ActiveChange:
+    """The same change beside three replicas."""
+    given = change(
+        state,
+        strategy=StrategyType.CANARY,
+        canary_ref=TrialRef(name="chat-t-c1", config_hash=NEW) if state is not ChangeState.BAKING else None,
+        baseline_ref=TrialRef(name="chat-b-c1", config_hash=OLD) if baseline else None,
+        promoted=state in (ChangeState.PROMOTING, ChangeState.BAKING),
     )
     return given.model_copy(update=changed)
 

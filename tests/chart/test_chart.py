@@ -26,7 +26,7 @@ RIGHTS = {
     ("vllm-autotuner.dev", "vllmservices"): {"get", "list", "watch"},
     ("vllm-autotuner.dev", "vllmservices/status"): {"update"},
     ("vllm-autotuner.dev", "vllmservices/finalizers"): {"update"},
-    ("apps", "deployments"): {"get", "list", "watch", "create", "patch"},
+    ("apps", "deployments"): {"get", "list", "watch", "create", "patch", "delete"},
     ("apps", "deployments/scale"): {"patch"},
     ("autoscaling", "horizontalpodautoscalers"): {"list"},
     ("", "services"): {"get", "create", "patch"},

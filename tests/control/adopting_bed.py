@@ -120,7 +120,7 @@ class AdoptingServer(ApiServer):
         new = [pod for pod in self.pods if pod.config_hash == current]
         old = [pod for pod in self.pods if pod.config_hash != current]
         while len(new) < wanted and len(new) + len(old) < wanted + 1:
-            new.append(Pod(f"{name}-{self.version}-{len(new)}", name, current, args, created=self.now))
+            new.append(Pod(f"{name}-{self.version}-{len(new)}", name, {}, current, args, created=self.now))
             self.version += 1
         serving = [pod for pod in new if pod.ready_since is not None]
         stay = old[: max(0, wanted - len(serving))]
@@ -208,7 +208,7 @@ def _pod_body(pod: Pod) -> Body:
             "namespace": "prod",
             "name": pod.name,
             "labels": {"app": "chat", "pod-template-hash": "5d4"},
-            "ownerReferences": [{"kind": "ReplicaSet", "name": f"{pod.service}-5d4", "controller": True}],
+            "ownerReferences": [{"kind": "ReplicaSet", "name": f"{pod.deployment}-5d4", "controller": True}],
         },
         "spec": {"containers": [{"name": "server", "image": "vllm/vllm-openai:v0.32.0", "args": list(pod.args)}]},
         "status": {"phase": "Running", "conditions": [ready], "containerStatuses": [state]},

@@ -24,7 +24,7 @@ from vllm_autotuner.engine.metric_names import Meaning
 from vllm_autotuner.observation.reading import NoData
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot
-from vllm_autotuner.workload.labels import CONFIG_HASH, OPERATOR, SERVICE
+from vllm_autotuner.workload.labels import CONFIG_HASH, OPERATOR, TRACK
 
 Body = dict[str, Any]
 STARTUP: Final = timedelta(seconds=20)
@@ -50,12 +50,14 @@ class Load:
 @dataclass
 class Pod:
     name: str
-    service: str
+    deployment: str
+    labels: dict[str, str]
     config_hash: str
     args: tuple[str, ...]
     created: datetime
     ready_since: datetime | None = None
     crashed: bool = False
+    scheduled: bool = True
 
 
 @dataclass
@@ -68,6 +70,10 @@ class ApiServer:
     events: dict[str, Event] = field(default_factory=dict)
     applies: Counter[str] = field(default_factory=Counter)
     """Of Deployments, by the hash of their template and their replicas."""
+    deletes: Counter[str] = field(default_factory=Counter)
+    """Of Deployments, by name."""
+    devices: int = 1000
+    """One a pod; who finds none is Pending."""
     requests: Counter[str] = field(default_factory=Counter)
     version: int = 100
     point: int = 0
@@ -162,10 +168,23 @@ class ApiServer:
         made["metadata"]["managedFields"] = self.owners[kind, name].managed_fields()
         made["status"] = live.get("status", {}) if live else {}
         if kind == "Deployment":
-            self.applies[f"{made['metadata']['annotations'][CONFIG_HASH]} x {made['spec'].get('replicas')}"] += 1
+            track = made["metadata"]["labels"].get(TRACK, "")
+            what = f"{made['metadata']['annotations'][CONFIG_HASH]} x {made['spec'].get('replicas')}"
+            self.applies[f"{track} {what}".strip()] += 1
         applied = self._store(kind, name, made)
         self._leave()
         return applied
+
+    async def delete(
+        self, kind: Kind, *, namespace: str, name: str, service_name: str, service_uid: str, epoch: int
+    ) -> None:
+        self._enter(f"delete {kind.kind}", name)
+        live = self.objects.pop((kind.kind, name), None)
+        if live is not None:
+            assert live["metadata"]["ownerReferences"][0]["uid"] == service_uid
+            self.deletes[name] += 1
+            self.pods = [pod for pod in self.pods if pod.deployment != name]
+        self._leave()
 
     async def post_event(self, about: Body, event: Event, *, now: datetime) -> None:
         self._enter("event", about["metadata"]["name"])
@@ -202,7 +221,10 @@ class ApiServer:
         """Move the clock, and let the controllers do their work."""
         self.now += passed
         for pod in self.pods:
-            if pod.ready_since is None and self.now - pod.created >= STARTUP:
+            free = self.devices - sum(each.scheduled for each in self.pods)
+            if not pod.scheduled and free > 0:
+                pod.scheduled, pod.created = True, self.now
+            if pod.scheduled and pod.ready_since is None and self.now - pod.created >= STARTUP:
                 pod.crashed = self.crashes(seats_of(pod.args))
                 pod.ready_since = None if pod.crashed else self.now
         for (kind, name), body in list(self.objects.items()):
@@ -212,18 +234,21 @@ class ApiServer:
     def _roll(self, name: str, body: Body) -> None:
         template, wanted = body["spec"]["template"], body["spec"].get("replicas", 1)
         current = template["metadata"]["annotations"][CONFIG_HASH]
-        mine = [pod for pod in self.pods if pod.service == name]
+        mine = [pod for pod in self.pods if pod.deployment == name]
         new = [pod for pod in mine if pod.config_hash == current]
         old = [pod for pod in mine if pod.config_hash != current]
         serving = [pod for pod in new if pod.ready_since is not None]
         # One pod more than wanted at most, and never fewer ready ones: the strategy that is rendered.
         while len(new) < wanted and len(new) + len(old) < wanted + 1:
             args = tuple(template["spec"]["containers"][0]["args"])
-            created = Pod(f"{name}-{self.version}-{len(new)}", name, current, args, created=self.now)
+            labels = dict(template["metadata"]["labels"])
+            created = Pod(f"{name}-{self.version}-{len(new)}", name, labels, current, args, created=self.now)
+            created.scheduled = sum(pod.scheduled for pod in self.pods) < self.devices
+            self.pods.append(created)
             new.append(created)
             self.version += 1
         stay = old[: max(0, wanted - len(serving))]
-        self.pods = [pod for pod in self.pods if pod.service != name] + new[:wanted] + stay
+        self.pods = [pod for pod in self.pods if pod.deployment != name] + new[:wanted] + stay
         ready = [pod for pod in (*new[:wanted], *stay) if pod.ready_since is not None]
         status = {
             "observedGeneration": body["metadata"]["generation"],
@@ -242,6 +267,9 @@ class ApiServer:
                 registry.services.see(self.shows(body))
             elif kind == "Deployment":
                 registry.deployments.see(body)
+        for key, view in registry.deployments.views().items():
+            if ("Deployment", key.name) not in self.objects:
+                registry.deployments.evict(key, uid=view.uid)
         known = set(registry.pods.views())
         for pod in self.pods:
             self.version += 1
@@ -278,6 +306,9 @@ def seats_of(args: Iterable[str]) -> int:
 
 def _pod_body(pod: Pod, *, version: int) -> Body:
     ready: Body = {"type": "Ready", "status": "True" if pod.ready_since else "False"}
+    place: Body = {"type": "PodScheduled", "status": str(pod.scheduled)}
+    if not pod.scheduled:
+        place |= {"reason": "Unschedulable", "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."}
     if pod.ready_since is not None:
         ready["lastTransitionTime"] = pod.ready_since.isoformat()
     container: Body = {"name": "vllm", "restartCount": int(pod.crashed), "state": {"running": {}}}
@@ -290,11 +321,11 @@ def _pod_body(pod: Pod, *, version: int) -> Body:
             "name": pod.name,
             "uid": pod.name,
             "resourceVersion": str(version),
-            "labels": {SERVICE: pod.service},
+            "labels": pod.labels,
             "annotations": {CONFIG_HASH: pod.config_hash},
         },
         "spec": {"containers": [{"name": "vllm", "args": list(pod.args)}]},
-        "status": {"phase": "Running", "conditions": [ready], "containerStatuses": [container]},
+        "status": {"phase": "Running", "conditions": [ready, place], "containerStatuses": [container]},
     }
 
 

@@ -18,8 +18,9 @@ from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService, parse_service
 from vllm_autotuner.api.status import VLLMServiceStatus, parse_status
 from vllm_autotuner.change.effective import effective_knobs
-from vllm_autotuner.change.machine import Rollout
+from vllm_autotuner.change.trial import Track, Trial, trials
 from vllm_autotuner.change.verification import Confirmed, Verification
+from vllm_autotuner.change.world import Arm, Arms, Rollout
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.announcing import announcements
 from vllm_autotuner.control.looking import approved_id, hash_of, is_paused
@@ -41,7 +42,7 @@ SPEC: Mapping[str, Any] = {
     "tuning": {
         "mode": "Automatic",
         "maxNumSeqs": {"min": 16, "max": 256},
-        "strategy": {"warmUp": "15s", "analysis": "90s"},
+        "strategy": {"warmUp": "15s", "analysis": "90s", "bake": "30s"},
     },
 }
 SCALED: Mapping[str, Any] = {"replicas": ..., "scaling": {"minReplicas": 1, "maxReplicas": 8}}
@@ -133,6 +134,19 @@ class Desk:
         )
         return replace(follows, **changes)
 
+    def arms(self, seen: Observation) -> Arms:
+        """The trials that the status asks for, ready at once; their pods show what the service's show."""
+        service = self.service
+
+        def arm(trial: Trial) -> Arm:
+            found = Rollout(
+                config_hash=hash_of(service, trial.knobs), rolled_out=True, settled=True, ready=1, replicas=1
+            )
+            return Arm(rollout=found, observation=replace(seen, at=self.now.timestamp()))
+
+        made = {trial.track: arm(trial) for trial in trials(service.status)}
+        return Arms(canary=made.get(Track.CANARY), baseline=made.get(Track.BASELINE))
+
     def sight(
         self, seen: Observation, *, rollout: Rollout | None = None, verification: Verification | None = None
     ) -> Sight:
@@ -140,6 +154,7 @@ class Desk:
         where = rollout if rollout is not None else self.rollout()
         return Sight(
             service=service,
+            arms=self.arms(seen),
             observation=replace(seen, at=self.now.timestamp()),
             rollout=where,
             verification=verification or Confirmed("1 pod(s) report it"),

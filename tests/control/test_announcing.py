@@ -43,10 +43,10 @@ def story(kind: str) -> Desk:
 
 
 STORIES = {
-    "helps": ["Started", "Verifying", "WarmingUp", "Analyzing", "Succeeded"],
+    "helps": ["Started", "Verifying", "WarmingUp", "Analyzing", "Baking", "Succeeded"],
     "harms": ["Started", "Verifying", "WarmingUp", "Analyzing", "RollingBack", "RolledBack"],
     "crashes": ["Started", "RollingBack", "RolledBack"],
-    "held": ["Started", "Verifying", "WarmingUp", "Analyzing", "Held", "Analyzing", "Succeeded"],
+    "held": ["Started", "Verifying", "WarmingUp", "Analyzing", "Held", "Analyzing", "Baking", "Succeeded"],
     "superseded": ["Started", "Superseded"],
     "aborted": ["Started", "RollingBack", "RolledBack"],
 }

@@ -15,7 +15,7 @@ from tests.control.loop_bed import Bed, bed, queueing, slow_beyond_64
 
 from vllm_autotuner.api.status import Outcome
 
-ENOUGH = 32
+ENOUGH = 44
 """Ticks after which every one of these stories is over, also when a restart cost it a window."""
 TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
@@ -28,6 +28,9 @@ class Story:
     seats: int
     rollouts: int
     """Times that a Deployment was applied."""
+    replicas: int = 1
+    deletes: int = 0
+    """Times that one was deleted."""
 
 
 STORIES = (
@@ -39,6 +42,24 @@ STORIES = (
         outcome=Outcome.ROLLED_BACK,
         seats=64,
         rollouts=3,
+    ),
+    Story(
+        id="a canary that helps",
+        world={"load": queueing},
+        outcome=Outcome.SUCCEEDED,
+        seats=128,
+        replicas=3,
+        rollouts=4,
+        deletes=2,
+    ),
+    Story(
+        id="a canary that harms",
+        world={"load": slow_beyond_64},
+        outcome=Outcome.ROLLED_BACK,
+        seats=64,
+        replicas=3,
+        rollouts=3,
+        deletes=2,
     ),
 )
 
@@ -52,13 +73,14 @@ def figures(found: Bed) -> dict[str, Any]:
         "status": json.loads(TIMES.sub("T", json.dumps(status))),
         "deployment": template,
         "rollouts": dict(found.api.applies),
+        "deletes": dict(found.api.deletes),
         # A recommendation that comes and goes within one tick may be told or not.
         "events": [event for event in events if event[0] != "Recommended"],
     }
 
 
 async def end_of(story: Story, *, disturb: Callable[[Bed, int], None] = lambda found, tick: None) -> Bed:
-    found = bed(**story.world)
+    found = bed(spec={"replicas": story.replicas}, **story.world)
     disturb(found, -1)
     for tick in range(ENOUGH):
         disturb(found, tick)
@@ -86,7 +108,8 @@ async def test_undisturbed(story: Story) -> None:
     assert (found.change(), found.seats()) == (None, story.seats)
     assert found.api.applies.total() == story.rollouts
     assert found.told.count("ChangeStarted") == found.told.count(f"Change{story.outcome}") == 1
-    assert len(found.api.pods) == 1
+    assert found.api.deletes.total() == story.deletes
+    assert len(found.api.pods) == story.replicas
 
 
 @pytest.mark.fault("T01", "T02")

@@ -83,7 +83,8 @@ async def test_a_whole_change_from_metrics_to_deployment() -> None:
     found = bed(load=queueing)
     await found.ticks(30)
     assert (found.seats(), len(found.api.pods)) == (128, 1)
-    assert found.told == [f"Change{name}" for name in ("Started", "Verifying", "WarmingUp", "Analyzing", "Succeeded")]
+    states = ("Started", "Verifying", "WarmingUp", "Analyzing", "Baking", "Succeeded")
+    assert found.told == [f"Change{name}" for name in states]
     page = found.metrics.page().decode()
     assert 'vllm_autotuner_changes_total{knob="maxNumSeqs",outcome="Succeeded"} 1.0' in page
     assert 'vllm_autotuner_services{diagnosis="Healthy"} 1.0' in page

@@ -236,15 +236,6 @@ CASES = (
         changed={"locked": {Knob.MAX_NUM_SEQS: "argocd-controller declares them"}},
         reason=HoldReason.OWNED_ELSEWHERE,
     ),
-    Case(id="the strategy is left to us", link=chain.strategy_supported),
-    Case(id="in place was asked for", link=chain.strategy_supported, spec={"tuning.strategy": {"type": "InPlace"}}),
-    Case(
-        id="a canary that is not there is not replaced by something riskier",
-        link=chain.strategy_supported,
-        spec={"tuning.strategy": {"type": "Canary"}},
-        reason=HoldReason.UNSUPPORTED,
-        says="Canary is not available",
-    ),
     Case(
         id="outside the window",
         link=chain.in_window,
@@ -408,7 +399,6 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
     everything = context(
         {
             "tuning.mode": "Recommend",
-            "tuning.strategy": {"type": "Canary"},
             "tuning.windows": [{"schedule": "0 2 * * *", "duration": "2h"}],
         },
         {
@@ -436,7 +426,6 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         HoldReason.RECOMMEND_ONLY,
         HoldReason.OUT_OF_BOUNDS,
         HoldReason.OWNED_ELSEWHERE,
-        HoldReason.UNSUPPORTED,
         HoldReason.OUTSIDE_WINDOW,
         HoldReason.METRICS_MISSING,
         HoldReason.NOT_MEASURED,

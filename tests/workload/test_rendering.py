@@ -164,7 +164,7 @@ def test_the_deployment_selects_its_own_pods_and_the_service_all_of_them() -> No
     pods = rendered["spec"]["template"]["metadata"]["labels"]
     for selector in (rendered["spec"]["selector"]["matchLabels"], front["spec"]["selector"]):
         assert selector.items() <= pods.items()
-    assert pod_selector("chat") == "vllm-autotuner.dev/service=chat"
+    assert pod_selector("chat") == "vllm-autotuner.dev/service=chat,vllm-autotuner.dev/track=stable"
     assert front["spec"]["selector"] == {"vllm-autotuner.dev/service": "chat"}
 
 

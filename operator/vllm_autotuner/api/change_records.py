@@ -12,6 +12,7 @@ from pydantic import Field
 from vllm_autotuner.api.fields import Message, Note, Number, Timestamp, newest
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
+from vllm_autotuner.api.tuning import StrategyType
 
 MEASUREMENTS_LENGTH: Final = 10
 RESTORES_LENGTH: Final = 10
@@ -46,6 +47,12 @@ class ChangeState(StrEnum):
     HELD = "Held"
     """Data is missing or a person paused; the interrupted state keeps its remaining time."""
 
+    PROMOTING = "Promoting"
+    """The canary did better: the service's own pods follow, one after the other, while the old ones still serve."""
+
+    BAKING = "Baking"
+    """All pods run it, and it is watched before it counts as good."""
+
     ROLLING_BACK = "RollingBack"
     """The last known good configuration is being restored."""
 
@@ -57,6 +64,7 @@ class Outcome(StrEnum):
     ROLLED_BACK = "RolledBack"
     SUPERSEDED = "Superseded"
     REJECTED = "Rejected"
+    ROLLBACK_FAILED = "RollbackFailed"
 
 
 class CircuitState(StrEnum):
@@ -122,6 +130,19 @@ class Analysis(ApiModel):
     last: Annotated[tuple[Measurement, ...], *newest(MEASUREMENTS_LENGTH)] = ()
     """The newest measurements, newest last."""
 
+    reference: Annotated[tuple[Measurement, ...], *newest(MEASUREMENTS_LENGTH)] = ()
+    """The same windows of the pods with the old configuration; both are per pod then. Empty without such pods."""
+
+
+class TrialRef(ApiModel):
+    """A Deployment that exists for one change, written down before it is created."""
+
+    name: str
+    """Its name, in the namespace of the service."""
+
+    config_hash: str | None = None
+    """Hash of its pod template."""
+
 
 class ActiveChange(ApiModel):
     """The one change under way, with all that is needed to go on or to go back after a restart."""
@@ -156,6 +177,18 @@ class ActiveChange(ApiModel):
     target: ChangeTarget | None = None
     """What it is meant to improve."""
 
+    strategy: StrategyType = StrategyType.IN_PLACE
+    """How it reaches the service."""
+
+    canary_ref: TrialRef | None = None
+    """The pod with the new configuration beside the others; absent in place, and once its device was needed."""
+
+    baseline_ref: TrialRef | None = None
+    """A pod with the old configuration as fresh as the canary; from three replicas on, where there is room."""
+
+    promoted: bool = False
+    """Whether the service's own pods were told to follow the canary."""
+
     state: ChangeState
     """Where it stands."""
 
@@ -186,6 +219,12 @@ class ActiveChange(ApiModel):
     analysis: Analysis | None = None
     """Measured since."""
 
+    bake: Analysis | None = None
+    """Measured while it bakes."""
+
+    clock_stopped_at: Timestamp | None = None
+    """Since when the bake waits for metrics or for a person; absent while it does not."""
+
 
 class LastKnownGood(EngineKnobs):
     """The last configuration that served well for long enough."""
@@ -198,6 +237,22 @@ class LastKnownGood(EngineKnobs):
 
     verified_at: Timestamp | None = None
     """When it was last seen serving well."""
+
+
+class RollbackFailure(ApiModel):
+    """A rollback that did not bring the old configuration back: a person is needed."""
+
+    change_id: str
+    """The change that was to be undone."""
+
+    generation: int
+    """Of the spec then: an edit of the spec is a person's answer."""
+
+    message: Message = ""
+    """What serves instead, and why the old one does not."""
+
+    at: Timestamp | None = None
+    """When it was given up."""
 
 
 class FailedCandidate(ApiModel):

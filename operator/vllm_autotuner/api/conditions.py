@@ -142,6 +142,9 @@ class Reason(StrEnum):
     SUPERSEDED = "Superseded"
     """LastChangeSucceeded: the spec changed underneath."""
 
+    ROLLBACK_FAILED = "RollbackFailed"
+    """LastChangeSucceeded: it was to be undone, and the old configuration does not serve any more."""
+
     PAUSED_BY_SPEC = "PausedBySpec"
     """Paused: spec.paused is true."""
 

@@ -28,6 +28,8 @@ from vllm_autotuner.api.change_records import (
     LastKnownGood,
     Measurement,
     Outcome,
+    RollbackFailure,
+    TrialRef,
 )
 from vllm_autotuner.api.conditions import Condition
 from vllm_autotuner.api.errors import first_errors
@@ -62,9 +64,11 @@ __all__ = [
     "Outcome",
     "Prediction",
     "Recommendation",
+    "RollbackFailure",
     "Source",
     "StatusUnreadable",
     "Summary",
+    "TrialRef",
     "VLLMServiceStatus",
     "parse_status",
 ]
@@ -261,6 +265,9 @@ class VLLMServiceStatus(ApiModel):
 
     last_known_good: LastKnownGood | None = None
     """Where a rollback leads."""
+
+    rollback_failed: RollbackFailure | None = None
+    """Set while a failed rollback waits for a person."""
 
     failure_memory: Annotated[tuple[FailedCandidate, ...], *newest(FAILURE_MEMORY_LENGTH)] = ()
     """What did not help, newest last."""

@@ -34,7 +34,7 @@ class StrategyType(StrEnum):
     """How a change reaches the service."""
 
     CANARY = "Canary"
-    """One pod first, beside the others."""
+    """One pod more, with the new value, beside the others; they follow when it did better."""
 
     IN_PLACE = "InPlace"
     """The Deployment itself; judged before against after."""
@@ -76,7 +76,7 @@ class Strategy(ApiModel):
     """How a change is made and how long each phase may take."""
 
     type: StrategyType | None = None
-    """Canary or InPlace. Default: Canary where there are two replicas and a free device, else none."""
+    """Canary or InPlace. Default: Canary from two replicas on, else InPlace."""
 
     warm_up: Duration = timedelta(seconds=60)
     """Serving without judgement, for caches and compilation. Default: 60s."""
@@ -84,8 +84,11 @@ class Strategy(ApiModel):
     analysis: Duration = timedelta(minutes=5)
     """How long a verdict is sought before it is Inconclusive. Default: 5m."""
 
+    bake: Duration = timedelta(minutes=30)
+    """How long a change that was kept is watched before it counts as good; harm in it is undone. Default: 30m."""
+
     provisioning_deadline: Duration = timedelta(minutes=20)
-    """By when changed pods must be ready. Default: 20m."""
+    """By when a changed pod must be ready; several that follow one another get as many times that. Default: 20m."""
 
     data_budget: Duration = timedelta(minutes=15)
     """How long metrics may be missing during a change before it is rolled back without blame. Default: 15m."""

@@ -6,8 +6,10 @@ from datetime import datetime
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Measurement, VLLMServiceStatus
+from vllm_autotuner.api.spec import StrategyType
+from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Measurement, TrialRef, VLLMServiceStatus
 from vllm_autotuner.change.effective import settled_knobs
+from vllm_autotuner.change.trial import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY, baseline_name, canary_name
 from vllm_autotuner.planning.proposal import Proposal
 
 __all__ = ["begin", "with_value"]
@@ -20,28 +22,41 @@ def begin(
     status: VLLMServiceStatus,
     hash_of: Callable[[EngineKnobs], str],
     baseline: Measurement,
+    replicas: int,
     epoch: int,
     now: datetime,
 ) -> ActiveChange:
-    """Write down the intent: what runs now, what shall run, what was measured before. Touches nothing."""
+    """Write down the intent: what runs now, what shall run and where, what was measured before. Touches nothing.
+
+    `replicas`: of the service now; they decide between canary and in place where the spec does not.
+    """
     before = settled_knobs(service.spec, status)
     after = with_value(before, proposal)
     attempt = status.history[-1].id if status.history else ""
     generation = service.metadata.generation
     text = f"{service.metadata.uid}/{generation}/{attempt}/{proposal.knob.value}={proposal.value}"
+    change_id = hashlib.sha256(text.encode()).hexdigest()[:10]
+    from_ = ConfigRef(**before.model_dump(), config_hash=hash_of(before))
+    to = ConfigRef(**after.model_dump(), config_hash=hash_of(after))
+    wanted = service.spec.tuning.strategy.type
+    canary = replicas >= FEWEST_FOR_CANARY if wanted is None else wanted is StrategyType.CANARY
+    name, fresh = service.metadata.name, canary and replicas >= FEWEST_FOR_BASELINE
     return ActiveChange(
-        id=hashlib.sha256(text.encode()).hexdigest()[:10],
+        id=change_id,
         epoch=epoch,
         generation=generation,
         knob=proposal.knob.value,
         from_value=None if proposal.current is None else str(proposal.current),
         to_value=str(proposal.value),
-        from_=ConfigRef(**before.model_dump(), config_hash=hash_of(before)),
-        to=ConfigRef(**after.model_dump(), config_hash=hash_of(after)),
+        from_=from_,
+        to=to,
         reason=proposal.reason,
         target=proposal.target,
+        strategy=StrategyType.CANARY if canary else StrategyType.IN_PLACE,
+        canary_ref=TrialRef(name=canary_name(name, change_id), config_hash=to.config_hash) if canary else None,
+        baseline_ref=TrialRef(name=baseline_name(name, change_id), config_hash=from_.config_hash) if fresh else None,
         state=ChangeState.PROVISIONING,
-        state_reason="starting pods with the new value beside the old ones",
+        state_reason="starting a canary" if canary else "starting pods with the new value beside the old ones",
         state_since=now,
         deadline=now + service.spec.tuning.strategy.provisioning_deadline,
         started_at=now,

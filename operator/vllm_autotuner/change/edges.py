@@ -1,7 +1,7 @@
 """The states of a change and the moves between them. A move that is not in the table is a bug and raises.
 
-Assumes one strategy, in place with surge: nothing is ever Proposed, a change begins with Provisioning. A canary adds
-rows here; nothing else moves a change.
+Both strategies walk the same table: in place there is nothing to promote, so Baking follows Analyzing; a canary is
+promoted first. A person's approval names a recommendation, so nothing waits here: a change begins with Provisioning.
 """
 
 from collections.abc import Mapping
@@ -10,14 +10,18 @@ from typing import Final
 
 from vllm_autotuner.api.status import ActiveChange, ChangeState
 
-__all__ = ["EDGES", "IllegalMove", "moved"]
+__all__ = ["EDGES", "IllegalMove", "late", "moved"]
 
 EDGES: Final[Mapping[ChangeState, frozenset[ChangeState]]] = {
     ChangeState.PROVISIONING: frozenset({ChangeState.VERIFYING, ChangeState.ROLLING_BACK}),
     ChangeState.VERIFYING: frozenset({ChangeState.WARMING_UP, ChangeState.ROLLING_BACK}),
     ChangeState.WARMING_UP: frozenset({ChangeState.ANALYZING, ChangeState.HELD, ChangeState.ROLLING_BACK}),
-    ChangeState.ANALYZING: frozenset({ChangeState.HELD, ChangeState.ROLLING_BACK}),
+    ChangeState.ANALYZING: frozenset(
+        {ChangeState.HELD, ChangeState.PROMOTING, ChangeState.BAKING, ChangeState.ROLLING_BACK}
+    ),
     ChangeState.HELD: frozenset({ChangeState.WARMING_UP, ChangeState.ANALYZING, ChangeState.ROLLING_BACK}),
+    ChangeState.PROMOTING: frozenset({ChangeState.BAKING, ChangeState.ROLLING_BACK}),
+    ChangeState.BAKING: frozenset({ChangeState.ROLLING_BACK}),
     ChangeState.ROLLING_BACK: frozenset(),
 }
 
@@ -35,3 +39,9 @@ def moved(change: ActiveChange, to: ChangeState, *, why: str, now: datetime, lim
         raise IllegalMove(change.state, to)
     entered = {"state": to, "state_reason": why, "state_since": now, "deadline": now + limit}
     return change.model_copy(update=entered)
+
+
+def late(change: ActiveChange, *, now: datetime) -> bool:
+    """Whether the deadline of its state has passed."""
+    # Every state is entered with a deadline: one that lost it (an edited status) must not wait for ever.
+    return change.deadline is None or now >= change.deadline

@@ -8,6 +8,7 @@ bounds that no longer hold them.
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import ChangeState, Source, VLLMServiceStatus
+from vllm_autotuner.change.world import reaches_the_service
 from vllm_autotuner.planning.bounds import void
 
 __all__ = ["effective_knobs", "is_tuned", "serving_knobs", "settled_knobs", "spec_knobs"]
@@ -37,12 +38,15 @@ def settled_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKno
 
 
 def effective_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKnobs:
-    """The values that the workload should run now: those under test, or those being restored."""
+    """The values that the service's own Deployment should run now: those under test, or those being restored.
+
+    A canary has a Deployment of its own (`trial`), and this one stays as it is until the canary is promoted.
+    """
     change = status.active_change
     if change is None:
         return settled_knobs(spec, status)
     untried = change.state in (ChangeState.PROPOSED, ChangeState.ROLLING_BACK)
-    return change.from_.knobs if untried else change.to.knobs
+    return change.from_.knobs if untried or not reaches_the_service(change) else change.to.knobs
 
 
 def serving_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKnobs:
@@ -52,6 +56,6 @@ def serving_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKno
     whose start takes minutes: ConcurrencyCapped turned into Overloaded).
     """
     change = status.active_change
-    if change is not None and change.state is ChangeState.PROVISIONING:
+    if change is not None and change.state in (ChangeState.PROVISIONING, ChangeState.PROMOTING):
         return change.from_.knobs
     return effective_knobs(spec, status)

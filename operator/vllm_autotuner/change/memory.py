@@ -18,9 +18,11 @@ from vllm_autotuner.api.status import (
     CircuitState,
     FailedCandidate,
     HistoryEntry,
+    Outcome,
+    RollbackFailure,
     VLLMServiceStatus,
 )
-from vllm_autotuner.change.machine import Ending
+from vllm_autotuner.change.world import Ending
 from vllm_autotuner.guardrails.chain import BUDGET_WINDOW
 
 __all__ = ["environment_of", "failed_seats", "failed_values", "remembered", "spent"]
@@ -32,6 +34,8 @@ LONGEST_RETRY: Final = timedelta(days=7)
 UNCLEAR_RETRY: Final = timedelta(hours=6)
 """A candidate that could not be placed or had no clear effect is no harm, only not worth repeating at once. Doubles
 like the first. Our choice."""
+MOST_DOUBLINGS: Final = 4
+"""Of the cooldown, while no device is free: 16 times 6 h is four days. Our choice."""
 ROLLBACKS_TO_OPEN: Final = 2
 CIRCUIT_WINDOW: Final = timedelta(days=7)
 CIRCUIT_OPEN_FOR: Final = timedelta(days=14)
@@ -77,7 +81,8 @@ def remembered(
     status: VLLMServiceStatus, change: ActiveChange, ending: Ending, *, spec: VLLMServiceSpec, now: datetime
 ) -> VLLMServiceStatus:
     """Return the status after a change ended: no active change, one history entry, cooldown, memory, circuit."""
-    after = change.analysis.last[-1] if change.analysis and change.analysis.last else None
+    analysis = change.analysis
+    after = analysis.last[-1] if analysis and analysis.last else None
     entry = HistoryEntry(
         id=change.id,
         knob=change.knob,
@@ -87,21 +92,37 @@ def remembered(
         reason=ending.reason,
         started_at=change.started_at,
         finished_at=now,
-        before=change.baseline,
+        # Of a canary both are of one pod, and of the same window.
+        before=analysis.reference[-1] if analysis and analysis.reference else change.baseline,
         after=after,
     )
     update: dict[str, object] = {
         "active_change": None,
         "history": (*status.history, entry)[-HISTORY_LENGTH:],
-        "cooldown_until": now + spec.tuning.cooldown,
+        "cooldown_until": now + spec.tuning.cooldown * _rejections(status, ending),
     }
     # What was never judged (aborted, blind for too long) is no failure, and may be tried again after the cooldown.
     if change.harmful is not None:
         memory = _with_failure(status, change, ending, environment=environment_of(spec), now=now)
         update["failure_memory"] = memory[-FAILURE_MEMORY_LENGTH:]
-    if change.harmful:
+    if ending.outcome is Outcome.ROLLBACK_FAILED:
+        # Without an end: it waits for a person.
+        update["circuit"] = Circuit(state=CircuitState.OPEN, opened_at=now, reason=ending.reason)
+        update["rollback_failed"] = RollbackFailure(
+            change_id=change.id, generation=change.generation, message=ending.reason, at=now
+        )
+    elif change.harmful:
         update["circuit"] = _circuit(status.circuit, now=now)
     return status.model_copy(update=update)
+
+
+def _rejections(status: VLLMServiceStatus, ending: Ending) -> int:
+    """How many cooldowns to wait: doubled with each change in a row that found no device, without blaming any (T19)."""
+    if ending.outcome is not Outcome.REJECTED:
+        return 1
+    earlier = [entry.outcome is Outcome.REJECTED for entry in reversed(status.history)]
+    in_a_row = next((count for count, rejected in enumerate(earlier) if not rejected), len(earlier))
+    return 1 << min(in_a_row, MOST_DOUBLINGS)
 
 
 def _with_failure(

@@ -6,7 +6,7 @@ Must not: decide, remember anything about an object, or retry.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -171,6 +171,30 @@ class Cluster:
                 body=body,
                 content_type=MERGE_PATCH,
             )
+
+    async def delete(
+        self, kind: Kind, *, namespace: str, name: str, service_name: str, service_uid: str, epoch: int
+    ) -> None:
+        """Delete a child of this very VLLMService; one that is gone or going already is what was wanted.
+
+        Raises Refused when the live object belongs to somebody else, Conflict when a later leader wrote it, or anyone
+        replaced it between our look and our write.
+        """
+        async with self._admitted("delete", kind):
+            live = await self._live(kind, namespace=namespace, name=name)
+            if live is None or live["metadata"].get("deletionTimestamp"):
+                return
+            found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
+            if found is not None:
+                raise found
+            body = {
+                "apiVersion": "v1",
+                "kind": "DeleteOptions",
+                "propagationPolicy": "Background",
+                "preconditions": {"uid": live["metadata"]["uid"]},
+            }
+            with suppress(NotFound):
+                await self._connection.request("DELETE", kind.path(namespace, name), body=body)
 
     async def annotate_service(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> Object:
         """Set annotations of a VLLMService, None removes one: how people's commands reach the operator."""

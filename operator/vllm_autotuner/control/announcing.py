@@ -11,7 +11,7 @@ from typing import Final
 
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.status import ActiveChange, ChangeState, Contest, HistoryEntry, Outcome, VLLMServiceStatus
-from vllm_autotuner.change.machine import Ending
+from vllm_autotuner.change.world import Ending
 from vllm_autotuner.cluster.events import Event
 
 __all__ = ["announcements", "standing"]
@@ -49,7 +49,7 @@ def standing(status: VLLMServiceStatus, *, now: datetime) -> Iterable[Event]:
     """Yield what a status tells about its change and the last one, while it is news: the same Events once more."""
     change, last = status.active_change, status.history[-1] if status.history else None
     if last is not None and _is_recent(last.finished_at, now=now):
-        yield _ended(last, harmful=last.outcome is Outcome.ROLLED_BACK)
+        yield _ended(last, harmful=last.outcome in (Outcome.ROLLED_BACK, Outcome.ROLLBACK_FAILED))
     if change is not None and _is_recent(change.started_at, now=now):
         yield _started(change)
     if change is not None and change.state is not ChangeState.PROVISIONING and _is_recent(change.state_since, now=now):

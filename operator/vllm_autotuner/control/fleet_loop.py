@@ -11,18 +11,18 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import VLLMServiceStatus
-from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound, Refused
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.adopted import Adopted, adopt, claims
 from vllm_autotuner.control.announcing import announcements, standing
 from vllm_autotuner.control.context import ControlContext
+from vllm_autotuner.control.following import Following, asked_for
 from vllm_autotuner.control.interference import interference_of
 from vllm_autotuner.control.invalid import invalid, not_adopted, unreadable
 from vllm_autotuner.control.limits import current_limits
@@ -38,19 +38,18 @@ from vllm_autotuner.control.looking import (
 from vllm_autotuner.control.posting import FAILED, post
 from vllm_autotuner.control.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.remembering import Memories
-from vllm_autotuner.control.sight import Refusal, Sight, wanted_replicas
+from vllm_autotuner.control.sight import Refusal, Sight
 from vllm_autotuner.control.sources import Sources
 from vllm_autotuner.control.starting import pods_view
 from vllm_autotuner.control.tick import Decision, decide
+from vllm_autotuner.control.trials import arms_of, own_pods
 from vllm_autotuner.control.turns import Fleet, fleet_of
-from vllm_autotuner.control.views import Body, DeploymentView, ServiceEntry
-from vllm_autotuner.guardrails.contest import is_lost
+from vllm_autotuner.control.views import Body, ServiceEntry
 from vllm_autotuner.guardrails.limits import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 from vllm_autotuner.workload.adoption import Unadoptable
 from vllm_autotuner.workload.hashing import RENDERING_VERSION
-from vllm_autotuner.workload.labels import CONFIG_HASH
-from vllm_autotuner.workload.rendering import pod_selector, render_deployment, render_service
+from vllm_autotuner.workload.rendering import pod_selector
 
 __all__ = ["FleetLoop", "run_fleet_loop"]
 
@@ -98,6 +97,7 @@ class FleetLoop:
         self._context = context
         self._sources = sources
         self._memories = Memories()
+        self._following = Following(context)
         self._epoch: int | None = None
         self._watching_since: datetime | None = None
         self._exported: set[Key] = set()
@@ -233,10 +233,17 @@ class FleetLoop:
             service, entry = await self._settle(fresh, fresh.service, decision)
         self._memories.put(entry.uid, decision.history)
         self._export(key, decision.desired)
+
+        async def unchanged() -> bool:
+            # A leader whose watch lags must not undo what was done since: the next tick decides on what there is (T04).
+            return _same(entry.body, (await self._read(key)).body)
+
         try:
             if adopted is None:
-                await self._follow(entry, service, decision.status, fleet=fleet)
-            elif adopted.differs(decision.status) and _same(entry.body, (await self._read(key)).body):
+                await self._following.follow(
+                    service, decision.status, fleet=fleet, memories=self._memories, unchanged=unchanged
+                )
+            elif adopted.differs(decision.status) and await unchanged():
                 await adopted.follow(decision.status, cluster=self._context.cluster, epoch=self._context.election.epoch)
         except Refused as error:
             reason = Reason.FORBIDDEN if error.status == FORBIDDEN else Reason.INVALID_SPEC
@@ -274,21 +281,40 @@ class FleetLoop:
         adopted: Adopted | None,
     ) -> Sight:
         context = self._context
-        pods, deployment = fleet.pods_of(key), fleet.deployments.get(key)
+        everything, deployment = fleet.pods_of(key), fleet.deployments.get(key)
+        pods = own_pods(everything)
         if adopted is not None:
             service, pods, deployment = adopted.service, adopted.pods, adopted.deployment
         interference = None
         if adopted is None:
-            interference = interference_of(deployment, _asked_for(service, service.status, deployment))
+            interference = interference_of(deployment, asked_for(service, service.status, deployment))
+        else:
+            everything = pods
         now = context.wall()
         warm_up = service.spec.tuning.strategy.warm_up
         starts = await pods_view(pods, warm_up=warm_up, cluster=context.cluster, now=now)
-        observation = observed(self._sources.of(service, snapshots), pods, now=now, starts=starts)
+        snapshot = self._sources.of(service, snapshots)
+        observation = observed(snapshot, pods, now=now, starts=starts)
+        arms = await arms_of(
+            service.status.active_change,
+            deployments=fleet.deployments_of(key),
+            pods=everything,
+            snapshot=snapshot,
+            warm_up=warm_up,
+            cluster=context.cluster,
+            now=now,
+        )
         return Sight(
             service=service,
             observation=observation,
             rollout=rollout_of(deployment, pods, starts=starts, interference=interference),
-            verification=await verification_of(service, pods, cluster=context.cluster, observation=observation),
+            arms=arms,
+            verification=await verification_of(
+                service,
+                everything,
+                cluster=context.cluster,
+                observation=arms.canary.observation if arms.canary is not None else observation,
+            ),
             history=self._memories.of(service),
             hash_of=(lambda knobs: hash_of(service, knobs)) if adopted is None else adopted.hash_of,
             hash_version=RENDERING_VERSION,
@@ -346,35 +372,6 @@ class FleetLoop:
             raise NotFound(f"{'/'.join(key)} is gone", reason="Deleted")
         return found
 
-    async def _follow(
-        self, entry: ServiceEntry, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot
-    ) -> None:
-        """Make the workload what the written status says; nothing to do in a steady state."""
-        context, key = self._context, Key(entry.namespace, entry.name)
-        if is_lost(status.contest):
-            return
-        live = fleet.deployments.get(key)
-        body = _asked_for(service, status, live)
-        replicas = body["spec"].get("replicas")
-        if live is None or self._memories.is_new(service.metadata.uid):
-            await context.cluster.apply(render_service(service), epoch=context.election.epoch)
-            self._memories.seen(service.metadata.uid)
-        same = (
-            live is not None
-            and live.config_hash == body["metadata"]["annotations"][CONFIG_HASH]
-            and (replicas is None or live.replicas == replicas)
-            and interference_of(live, body) is None
-        )
-        if same:
-            return
-        if not _same(entry.body, (await self._read(key)).body):
-            # A leader whose watch lags must not undo what was done since: the next tick decides on what there is (T04).
-            return
-        knobs = to_wire(effective_knobs(service.spec, status))
-        logger.info("applying", extra={"service": service.key, "knobs": knobs, "replicas": replicas})
-        applied = await context.cluster.apply(body, epoch=context.election.epoch)
-        context.registry.deployments.see(applied)
-
     async def _report_invalid(self, entry: ServiceEntry, service: InvalidService) -> None:
         """Say on the object what cannot be read, and forget nothing that its status remembers."""
         now = self._context.wall()
@@ -392,13 +389,6 @@ class FleetLoop:
 
     async def _announce(self, entry: ServiceEntry, events: Iterable[Event]) -> bool:
         return await post(events, about=entry, cluster=self._context.cluster, now=self._context.wall())
-
-
-def _asked_for(service: VLLMService, status: VLLMServiceStatus, live: DeploymentView | None) -> dict[str, Any]:
-    """The Deployment as this status wants it; replicas left out where an autoscaler sets them."""
-    scaled_by = live.scaled_by if live is not None else ""
-    replicas = wanted_replicas(service, status, scaled_by=scaled_by)
-    return render_deployment(service, effective_knobs(service.spec, status), replicas)
 
 
 def _same(one: Body, other: Body) -> bool:

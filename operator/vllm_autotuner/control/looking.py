@@ -14,8 +14,8 @@ from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import ChangeState
-from vllm_autotuner.change.machine import Rollout
 from vllm_autotuner.change.verification import Undecided, Verification, Witness, knobs_in, verify
+from vllm_autotuner.change.world import Rollout
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import ClusterError
 from vllm_autotuner.control.starting import has_crashed
@@ -109,7 +109,8 @@ def rollout_of(
     current = deployment.observed_generation >= deployment.generation
     rolled_out = current and deployment.updated_replicas == deployment.current_replicas
     complete = deployment.current_replicas == deployment.replicas == deployment.ready_replicas
-    latest = [pod for pod in pods if pod.config_hash == deployment.config_hash and not pod.deleting]
+    staying = [pod for pod in pods if not pod.deleting]
+    latest = [pod for pod in staying if pod.config_hash == deployment.config_hash]
     crashed = {pod.name for pod in latest if has_crashed(pod)}
     causes = (start.failure for start in starts.failing if start.name in crashed)
     ours = interference is None or interference.fields == ("replicas",)
@@ -122,6 +123,7 @@ def rollout_of(
         crashed=next((f"{cause.reason.value}: {cause.message}" for cause in causes if cause is not None), ""),
         unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), ""),
         newest_since=max((pod.ready_since for pod in latest if pod.ready_since is not None), default=None),
+        older_ready=sum(pod.ready for pod in staying if pod.config_hash != deployment.config_hash),
     )
 
 

@@ -66,6 +66,11 @@ class OperatorMetrics:
             "How late the last timer of the event loop came.",
             registry=registry,
         )
+        self.orphans_removed = Counter(
+            "vllm_autotuner_orphans_removed",
+            "Deployments of a trial that were deleted because no change knows them.",
+            registry=registry,
+        )
         self.swept = Counter(
             "vllm_autotuner_swept_objects", "Deleted objects that no watch had reported.", registry=registry
         )

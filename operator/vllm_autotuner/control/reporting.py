@@ -22,7 +22,6 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import (
     ActiveChange,
-    ChangeState,
     Contribution,
     DiagnosisStatus,
     Evidence,
@@ -33,8 +32,8 @@ from vllm_autotuner.api.status import (
     VLLMServiceStatus,
 )
 from vllm_autotuner.change.effective import effective_knobs
-from vllm_autotuner.change.machine import Ending
 from vllm_autotuner.change.verdict import measure
+from vllm_autotuner.change.world import Ending
 from vllm_autotuner.control.owning import ownership
 from vllm_autotuner.control.sight import Sight
 from vllm_autotuner.diagnosis.case import kv_mean
@@ -232,14 +231,8 @@ def _serving(
         floor = min(floor, sight.adoption.floor)
     if sight.scaled_by:
         floor = rollout.replicas
-    failed = (
-        change is not None
-        and change.state is ChangeState.ROLLING_BACK
-        and change.deadline is not None
-        and sight.now >= change.deadline
-    )
-    if failed:
-        message = "the last known good configuration does not become ready: look at its pods"
+    if status.rollback_failed is not None:
+        message = status.rollback_failed.message
         return (
             (ConditionType.RECONCILING, False, Reason.PROGRESSING, ""),
             (ConditionType.READY, False, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),

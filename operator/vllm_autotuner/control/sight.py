@@ -9,8 +9,8 @@ from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import VLLMServiceStatus
-from vllm_autotuner.change.machine import Rollout
 from vllm_autotuner.change.verification import Verification
+from vllm_autotuner.change.world import NO_ARMS, Arms, Rollout
 from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.guardrails.contest import Interference
@@ -62,6 +62,8 @@ class Sight:
     now: datetime
     watching_since: datetime
     epoch: int
+    arms: Arms = NO_ARMS
+    """The Deployments of a trial. `observation` and `rollout` are about the service's own pods only."""
     limits: Limits = NO_LIMITS
     """Of the whole cluster."""
     catalogue: Catalogue = field(default_factory=Catalogue)

@@ -13,6 +13,8 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import (
     ActiveChange,
+    ChangeState,
+    ConfigRef,
     Effective,
     LastKnownGood,
     Outcome,
@@ -20,10 +22,11 @@ from vllm_autotuner.api.status import (
     VLLMServiceStatus,
 )
 from vllm_autotuner.change.begin import begin, with_value
-from vllm_autotuner.change.effective import is_tuned, serving_knobs, settled_knobs, spec_knobs
-from vllm_autotuner.change.machine import Ending, World, advance
+from vllm_autotuner.change.effective import effective_knobs, is_tuned, serving_knobs, settled_knobs, spec_knobs
+from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.memory import failed_seats, failed_values, remembered, spent
 from vllm_autotuner.change.verdict import is_baseline, measure
+from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.reporting import described, recommended, still_says, value_said
 from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -87,7 +90,10 @@ def _following_the_spec(
     status: VLLMServiceStatus, sight: Sight
 ) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
     """A user who edits the workload under a change gets what he wrote; the change is over."""
-    change, spec = status.active_change, sight.service.spec
+    change, spec, failed = status.active_change, sight.service.spec, status.rollback_failed
+    if failed is not None and failed.generation != sight.service.metadata.generation:
+        # A person looked at it and wrote something else.
+        status = status.model_copy(update={"rollback_failed": None})
     if change is not None and sight.adoption is not None and sight.adoption.edited:
         ending = Ending(outcome=Outcome.SUPERSEDED, reason="somebody edited the Deployment underneath")
         return remembered(status, change, ending, spec=spec, now=sight.now), (change, ending)
@@ -127,6 +133,7 @@ def _change(
         targets=targets,
         strategy=spec.tuning.strategy,
         verification=sight.verification,
+        arms=sight.arms,
         paused=sight.paused,
         abort=_abort(change, sight),
     )
@@ -135,27 +142,31 @@ def _change(
     if step.ending is None:
         return status, None
     if step.ending.outcome is Outcome.SUCCEEDED:
-        kept = change.to.knobs
-        status = status.model_copy(
-            update={
-                "effective": Effective(
-                    **kept.model_dump(),
-                    replicas=status.effective.replicas if status.effective else None,
-                    config_hash=change.to.config_hash,
-                    hash_version=sight.hash_version,
-                    since=sight.now,
-                    source=Source.TUNED,
-                    basis=spec_knobs(spec),
-                ),
-                "last_known_good": LastKnownGood(
-                    **kept.model_dump(),
-                    config_hash=change.to.config_hash,
-                    hash_version=sight.hash_version,
-                    verified_at=sight.now,
-                ),
-            }
+        good = LastKnownGood(
+            **change.to.knobs.model_dump(),
+            config_hash=change.to.config_hash,
+            hash_version=sight.hash_version,
+            verified_at=sight.now,
         )
+        status = _running(status.model_copy(update={"last_known_good": good}), change.to, sight=sight)
+    elif step.ending.serving == change.to:
+        # The old configuration is no choice any more: what serves goes on, and a person decides.
+        status = _running(status, change.to, sight=sight)
     return remembered(status, step.change, step.ending, spec=spec, now=sight.now), (step.change, step.ending)
+
+
+def _running(status: VLLMServiceStatus, kept: ConfigRef, *, sight: Sight) -> VLLMServiceStatus:
+    """The status with this tested configuration in force."""
+    effective = Effective(
+        **kept.knobs.model_dump(),
+        replicas=status.effective.replicas if status.effective else None,
+        config_hash=kept.config_hash,
+        hash_version=sight.hash_version,
+        since=sight.now,
+        source=Source.TUNED,
+        basis=spec_knobs(sight.service.spec),
+    )
+    return status.model_copy(update={"effective": effective})
 
 
 def _abort(change: ActiveChange, sight: Sight) -> str:
@@ -193,7 +204,11 @@ def _effective(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
         same = before.model_copy(update={"since": None}) == effective.model_copy(update={"since": None})
         effective = before if same else effective
     status = status.model_copy(update={"effective": effective})
-    good = status.last_known_good
+    good, failed = status.last_known_good, status.rollback_failed
+    if failed is not None:
+        # Only what was restored after all ends it; what serves instead of it is not good for serving.
+        restored = _serves(effective, sight) and good is not None and good.config_hash == effective.config_hash
+        return status.model_copy(update={"rollback_failed": None if restored else failed})
     if _serves(effective, sight) and (good is None or good.config_hash != effective.config_hash):
         good = LastKnownGood(
             **knobs.model_dump(),
@@ -225,9 +240,18 @@ def _ideas(
     if sight.mode is Mode.OFF:
         return status.model_copy(update={"recommendation": None, "queued_since": None}), None, None
     desired = None if scaling is None else replicas
-    if status.active_change is not None or _just_over(status, sight):
+    change = status.active_change
+    if change is not None or _just_over(status, sight):
         # What the metrics show now is the trial, not the service.
-        return status.model_copy(update={"recommendation": None, "queued_since": None}), desired, None
+        status = status.model_copy(update={"recommendation": None, "queued_since": None})
+        baking = change is not None and change.state is ChangeState.BAKING
+        if not baking or not sure or replicas is None:
+            return status, desired, None
+        # Half an hour is too long to let requests wait; fewer replicas can.
+        more = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas)
+        if more is None or more <= replicas:
+            return status, desired, None
+        return _with_replicas(status, more), more, None
     if not sure:
         # Neither silence nor one odd moment confirms or refutes what stands.
         return status, desired, None
@@ -264,7 +288,7 @@ def _ideas(
         measured=is_baseline(measure(sight.observation, targets=targets)),
         queue=sight.queue,
     )
-    scales = scaling is not None and sight.mode is Mode.AUTOMATIC and not sight.paused
+    scales = _scales(sight)
     spread = proposal is not None and proposal.knob is Knob.REPLICAS
     if scales and spread:
         # Replicas come and go by themselves here: that is announced when it happens, and asks nobody.
@@ -285,19 +309,41 @@ def _ideas(
         return _with_replicas(status, proposal.count), proposal.count, asks
     if not scales or (proposal is not None and _comes_soon(proposal, held)):
         return status, desired, asks
-    scale = desired_replicas(
+    wanted = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=spread)
+    return (status, desired, asks) if wanted is None else (_with_replicas(status, wanted), wanted, asks)
+
+
+def _scales(sight: Sight) -> bool:
+    """Whether replicas come and go by themselves."""
+    ours = sight.service.spec.scaling is not None and not sight.scaled_by
+    return ours and sight.mode is Mode.AUTOMATIC and not sight.paused
+
+
+def _scaled(
+    status: VLLMServiceStatus,
+    sight: Sight,
+    *,
+    diagnosis: Diagnosis,
+    targets: Targets,
+    replicas: int,
+    planned: bool = False,
+) -> int | None:
+    """The replicas that demand asks for; None where they are not ours to set."""
+    spec = sight.service.spec
+    if spec.scaling is None or not _scales(sight):
+        return None
+    return desired_replicas(
         current=replicas,
         ready=sight.rollout.ready,
         newest_since=sight.rollout.newest_since,
-        scaling=scaling,
+        scaling=spec.scaling,
         diagnosis=diagnosis,
         observation=sight.observation,
         targets=targets,
-        knobs=settled_knobs(spec, status),
-        planned=spread,
+        knobs=effective_knobs(spec, status),
+        planned=planned,
         now=sight.now,
-    )
-    return _with_replicas(status, scale.replicas), scale.replicas, asks
+    ).replicas
 
 
 def _asking(proposal: Proposal, held: Sequence[Hold | Deny], *, sight: Sight) -> Asking | None:
@@ -344,6 +390,7 @@ def _begun(status: VLLMServiceStatus, proposal: Proposal, *, sight: Sight, targe
         status=status,
         hash_of=sight.hash_of,
         baseline=measure(sight.observation, targets=targets),
+        replicas=sight.rollout.replicas,
         epoch=sight.epoch,
         now=sight.now,
     )

@@ -47,13 +47,21 @@ def fleet_of(services: Iterable[VLLMService | InvalidService], *, now: datetime)
         if status is None:
             continue
         if status.active_change is not None and _takes_a_turn(status.active_change, now=now):
-            running.append(Running(gpus=status.active_change.to.tensor_parallel_size or 1))
+            running.append(Running(gpus=_extra_gpus(status.active_change)))
         if isinstance(service, VLLMService):
             gpus += (status.replicas or 0) * (settled_knobs(service.spec, status).tensor_parallel_size or 1)
     return Fleet(running=tuple(running), services=count, gpus=gpus)
 
 
 def _takes_a_turn(change: ActiveChange, *, now: datetime) -> bool:
-    """Whether others wait for it. A rollback that does not come to its end waits for a person, and may for weeks."""
+    """Whether others wait for it: not for half an hour in which it is only watched, nor for a rollback without end."""
+    if change.state is ChangeState.BAKING:
+        return False
     late = change.deadline is not None and now >= change.deadline
     return not (change.state is ChangeState.ROLLING_BACK and late)
+
+
+def _extra_gpus(change: ActiveChange) -> int:
+    """Devices beyond those that serve: of one pod with the new configuration, and of the one to compare it with."""
+    fresh = change.from_.tensor_parallel_size or 1
+    return (change.to.tensor_parallel_size or 1) + (fresh if change.baseline_ref is not None else 0)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from vllm_autotuner.api.service import InvalidService, VLLMService, parse_service
 from vllm_autotuner.cluster.field_managers import last_writer, scaled_by, taken_by, template_list
-from vllm_autotuner.workload.labels import CONFIG_HASH, SERVICE
+from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, SERVICE, STABLE, TRACK
 
 ENGINE_CONTAINER: Final = "vllm"
 """The container that is tuned; sidecars are not looked at."""
@@ -76,6 +76,11 @@ class DeploymentView:
     config_hash: str | None
     progressing: Progressing | None
     deleting: bool
+    track: str = STABLE
+    """`STABLE`, or what it is to a trial (`change.trial.Track`)."""
+
+    change: str = ""
+    """Of a trial: the id of its change."""
 
     args: tuple[str, ...] = ()
     image: str = ""
@@ -133,6 +138,8 @@ class PodView:
     container_started_at: datetime | None
     container: str = ENGINE_CONTAINER
     """The name of the engine's container."""
+    track: str = STABLE
+    change: str = ""
 
 
 def service_entry(body: Body) -> ServiceEntry:
@@ -183,6 +190,8 @@ def deployment_view(body: Body) -> DeploymentView:
         taken=_taken(body, env),
         last_writer=last_writer(body),
         scaled_by=", ".join(scaled_by(body)),
+        track=_part(metadata, "labels").get(TRACK, STABLE),
+        change=_part(metadata, "labels").get(CHANGE, ""),
     )
 
 
@@ -225,6 +234,8 @@ def pod_view(body: Body, *, container: str = ENGINE_CONTAINER) -> PodView:
         last_termination=_termination(engine),
         container_started_at=_moment(_part(_part(engine, "state"), "running").get("startedAt")),
         container=container,
+        track=labels.get(TRACK, STABLE),
+        change=labels.get(CHANGE, ""),
     )
 
 

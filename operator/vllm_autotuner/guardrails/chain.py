@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from vllm_autotuner.api.knobs import Knob
-from vllm_autotuner.api.spec import Mode, StrategyType, VLLMServiceSpec
+from vllm_autotuner.api.spec import Mode, VLLMServiceSpec
 from vllm_autotuner.api.status import Circuit, CircuitState, Confidence, VLLMServiceStatus
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
@@ -131,15 +131,6 @@ def free_to_write(proposal: Proposal, context: Context) -> Answer:
     """What somebody else declares would be put back; what cannot be written without harm is not written (G33)."""
     why = context.locked.get(proposal.knob, "")
     return Hold(reason=HoldReason.OWNED_ELSEWHERE, message=f"recommended only: {why}") if why else Allow()
-
-
-def strategy_supported(proposal: Proposal, context: Context) -> Answer:
-    """What the spec asks for and this version cannot do is not replaced by something riskier."""
-    tuning = context.spec.tuning
-    if tuning.strategy.type is StrategyType.CANARY:
-        message = "strategy Canary is not available in this version: set strategy.type InPlace, or leave it out"
-        return Hold(reason=HoldReason.UNSUPPORTED, message=message)
-    return Allow()
 
 
 def in_window(proposal: Proposal, context: Context) -> Answer:
@@ -266,7 +257,6 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     may_be_applied,  # the knob has bounds
     inside_bounds,  # and the value is within them
     free_to_write,  # and nobody else declares it
-    strategy_supported,  # in the way the user asked for
     in_window,  # and at an hour the user allows
     metrics_fresh,  # no evidence, no change
     measured_before,  # no before, no verdict

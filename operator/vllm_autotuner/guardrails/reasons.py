@@ -19,8 +19,6 @@ class HoldReason(StrEnum):
     """The knob has no bounds, or this service's replicas are not ours. Remedy: set the bounds named in the message."""
     OWNED_ELSEWHERE = "OwnedElsewhere"
     """The flags of an adopted Deployment are declared by somebody else, or cannot be written. Remedy: the message."""
-    UNSUPPORTED = "NotSupportedYet"
-    """The spec asks for a way of changing that this version lacks. Nothing is changed in another way instead."""
     OUTSIDE_WINDOW = "OutsideWindow"
     """No window of spec.tuning.windows is open, or none can be read. The message says when the next one opens."""
     METRICS_MISSING = "MetricsMissing"

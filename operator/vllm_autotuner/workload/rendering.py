@@ -10,6 +10,7 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.pod_template import ENGINE_CONTAINER
 from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService
 from vllm_autotuner.api.spec import DeletionPolicy
+from vllm_autotuner.change.trial import Trial
 from vllm_autotuner.workload.engine_container import (
     DRAIN_SECONDS,
     HTTP_PORT,
@@ -20,6 +21,7 @@ from vllm_autotuner.workload.engine_container import (
 )
 from vllm_autotuner.workload.hashing import RENDERING_VERSION, template_hash
 from vllm_autotuner.workload.labels import (
+    CHANGE,
     CONFIG_HASH,
     HASH_VERSION,
     MANAGED_BY,
@@ -61,6 +63,23 @@ def render_deployment(service: VLLMService, config: EngineKnobs, replicas: int |
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _metadata(service, hashed), "spec": spec}
 
 
+def render_trial(service: VLLMService, trial: Trial) -> dict[str, Any]:
+    """Return the Deployment of one pod that exists for a change. Raises NothingToRender for a targetRef.
+
+    Its pod is what the service's own Deployment would start with the same knobs, under the same hash, but for two
+    labels. The Service selects it like any other. It is always owned: whatever happens to the VLLMService, a trial
+    goes with it.
+    """
+    deployment = render_deployment(service, trial.knobs, 1)
+    labels = {TRACK: trial.track.value, CHANGE: trial.change_id}
+    template = deployment["spec"]["template"]
+    template["metadata"]["labels"] |= labels
+    deployment["spec"]["selector"] = {"matchLabels": {SERVICE: service.metadata.name, **labels}}
+    metadata = deployment["metadata"] | {"name": trial.name, "ownerReferences": [_owner(service)]}
+    metadata["labels"] = metadata["labels"] | labels
+    return deployment | {"metadata": metadata}
+
+
 def render_service(service: VLLMService) -> dict[str, Any]:
     """Return the Service in front of every pod of this VLLMService. Raises NothingToRender for a targetRef."""
     if service.spec.engine is None:
@@ -78,8 +97,8 @@ def render_service(service: VLLMService) -> dict[str, Any]:
 
 
 def pod_selector(service_name: str) -> str:
-    """Return the selector of every pod of a VLLMService, for `status.selector`."""
-    return f"{SERVICE}={service_name}"
+    """Return the selector of the pods that `spec.replicas` counts, for `status.selector`: those of a trial are not."""
+    return f"{SERVICE}={service_name},{TRACK}={STABLE}"
 
 
 def _pod_template(service: VLLMService, config: EngineKnobs) -> dict[str, Any]:

@@ -1,0 +1,308 @@
+"""Canaries from the first look to the last deletion: the real fleet loop over the model of its world."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.control.cluster_model import ApiServer, Body, Load, seats_of
+from tests.control.desk import START
+from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond_64
+
+from vllm_autotuner.api.conditions import ConditionType, find_condition
+from vllm_autotuner.api.status import ChangeState, Outcome, Source
+from vllm_autotuner.control.registry import Key
+from vllm_autotuner.workload.labels import CHANGE, SERVICE, TRACK
+
+ENOUGH = 60
+"""Ticks after which each of these stories is over."""
+
+
+def beside(replicas: int, *, spec: Mapping[str, Any] | None = None, **world: Any) -> Bed:
+    """A service of so many replicas; `world`: fields of ApiServer."""
+    return bed(spec={"replicas": replicas, **(spec or {})}, **{"load": queueing, **world})
+
+
+async def until(found: Bed, *states: ChangeState | None, at_most: int = ENOUGH) -> None:
+    for _ in range(at_most):
+        await found.tick()
+        change = found.change()
+        if (change.state if change is not None else None) in states and found.status().observed_generation:
+            return
+    raise AssertionError(f"never {states}: {found.change()}, {found.status().history}")
+
+
+async def reach(state: ChangeState, replicas: int = 3, **world: Any) -> Bed:
+    found = beside(replicas, **world)
+    await until(found, ChangeState.PROVISIONING)
+    if state is not ChangeState.PROVISIONING:
+        await until(found, state)
+    return found
+
+
+def extras(found: Bed) -> dict[str, int]:
+    """The Deployments beside the service's own: by track, with the seats of their pod."""
+    return {
+        body["metadata"]["labels"][TRACK]: seats_of(body["spec"]["template"]["spec"]["containers"][0]["args"])
+        for (kind, name), body in found.api.objects.items()
+        if kind == "Deployment" and name != "chat"
+    }
+
+
+def serving(found: Bed, deployment: str = "chat") -> int:
+    return sum(pod.ready_since is not None for pod in found.api.pods if pod.deployment == deployment)
+
+
+def outcomes(found: Bed) -> list[Outcome]:
+    return [entry.outcome for entry in found.status().history]
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+async def test_a_canary_that_helps_is_followed_by_the_others(replicas: int) -> None:
+    found = beside(replicas)
+    fewest, trials = replicas, set()
+    for tick in range(ENOUGH):
+        await found.tick()
+        trials |= set(extras(found))
+        fewest = min(fewest, serving(found)) if tick > 4 else fewest
+    assert fewest == replicas, "the service had fewer pods than it was given"
+    assert trials == ({"canary"} if replicas == 2 else {"canary", "baseline"})
+    assert (outcomes(found), found.seats(), extras(found)) == ([Outcome.SUCCEEDED], 128, {})
+    assert set(found.api.deletes.values()) == {1}
+    assert found.api.applies.total() == 2 + len(trials), "the service was rolled out once, each trial created once"
+    assert found.told == [
+        f"Change{name}"
+        for name in ("Started", "Verifying", "WarmingUp", "Analyzing", "Promoting", "Baking", "Succeeded")
+    ]
+    status = found.status()
+    assert status.effective is not None
+    assert (status.effective.max_num_seqs, status.effective.source) == (128, Source.TUNED)
+    assert "vllm_autotuner_orphans_removed_total 0.0" in found.metrics.page().decode()
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+async def test_a_canary_that_harms_goes_and_the_service_was_never_touched(replicas: int) -> None:
+    found = await reach(ChangeState.ANALYZING, replicas, load=slow_beyond_64)
+    before = found.deployment()["metadata"]["generation"]
+    await until(found, None)
+    await found.tick()
+    assert (outcomes(found), found.seats(), extras(found)) == ([Outcome.ROLLED_BACK], 64, {})
+    assert found.deployment()["metadata"]["generation"] == before == 1
+    assert [one.candidate for one in found.status().failure_memory] == ["maxNumSeqs=128"]
+
+
+async def test_a_canary_that_does_not_start_goes_at_once() -> None:
+    found = await reach(ChangeState.PROVISIONING, crashes=lambda seats: seats > 64)
+    change = found.change()
+    await until(found, None)
+    assert change is not None
+    assert change.deadline is not None
+    assert found.api.now < change.deadline
+    assert outcomes(found) == [Outcome.ROLLED_BACK]
+    assert "CUDA out of memory" in found.status().history[0].reason
+    assert found.deployment()["metadata"]["generation"] == 1
+
+
+async def test_without_a_free_device_the_change_is_rejected_without_blame() -> None:
+    """T19."""
+    found = await reach(ChangeState.PROVISIONING, replicas=2, devices=2)
+    await until(found, None)
+    await found.ticks(2)
+    (entry,) = found.status().history
+    assert entry.outcome is Outcome.REJECTED
+    assert entry.reason.startswith("Unschedulable: no node takes one more pod")
+    assert "Insufficient nvidia.com/gpu" in entry.reason
+    assert (extras(found), found.deployment()["metadata"]["generation"]) == ({}, 1)
+    assert (found.status().failure_memory, found.status().circuit) == ((), None)
+    assert find_condition(found.status().conditions, ConditionType.READY) is not None
+    assert found.status().cooldown_until is not None
+
+
+async def test_one_free_device_is_the_canarys_and_then_the_promotions() -> None:
+    """Three replicas and a single free device: no baseline pod, and the canary makes room for the pods that follow."""
+    found = beside(3, devices=4)
+    await until(found, ChangeState.PROMOTING, at_most=80)
+    assert extras(found) == {"canary": 128}
+    await until(found, ChangeState.BAKING)
+    assert serving(found) == 3
+    await until(found, None)
+    assert (outcomes(found), found.seats()) == ([Outcome.SUCCEEDED], 128)
+
+
+async def test_the_diagnosis_is_of_the_service_and_not_of_its_canary() -> None:
+    found = await reach(ChangeState.ANALYZING)
+    for _ in range(3):
+        await found.tick()
+        diagnosis = found.status().diagnosis
+        assert diagnosis is not None
+        assert diagnosis.class_ == "ConcurrencyCapped"
+        assert found.status().replicas == found.status().ready_replicas == 3
+
+
+async def test_both_sides_are_written_down_window_by_window() -> None:
+    found = await reach(ChangeState.ANALYZING)
+    await found.ticks(4)
+    change = found.change()
+    assert change is not None
+    assert change.analysis is not None
+    last, reference = change.analysis.last, change.analysis.reference
+    assert len(last) == len(reference) > 0
+    assert [one.at for one in last] == [one.at for one in reference]
+    assert all(new.ttft_seconds < old.ttft_seconds for new, old in zip(last, reference, strict=True))  # type: ignore[operator]
+
+
+async def test_the_trial_is_labelled_owned_and_under_the_services_label() -> None:
+    found = await reach(ChangeState.ANALYZING)
+    change = found.change()
+    assert change is not None
+    for ref, track in ((change.canary_ref, "canary"), (change.baseline_ref, "baseline")):
+        assert ref is not None
+        body = found.deployment(ref.name)
+        labels = body["spec"]["template"]["metadata"]["labels"]
+        assert (labels[SERVICE], labels[TRACK], labels[CHANGE]) == ("chat", track, change.id)
+        assert body["metadata"]["ownerReferences"][0]["uid"] == "uid-chat"
+        assert body["spec"]["replicas"] == 1
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        ChangeState.PROVISIONING,
+        ChangeState.VERIFYING,
+        ChangeState.WARMING_UP,
+        ChangeState.ANALYZING,
+        ChangeState.PROMOTING,
+        ChangeState.BAKING,
+    ],
+)
+@pytest.mark.parametrize(
+    ("edit", "seats", "outcome"),
+    [
+        pytest.param({"tuning": {"mode": "Off"}}, 64, Outcome.ROLLED_BACK, id="switched off"),
+        pytest.param({"engine": {"maxNumSeqs": 80}}, 80, Outcome.SUPERSEDED, id="another value"),
+    ],
+)
+async def test_an_edit_ends_it_in_every_state(
+    state: ChangeState, edit: dict[str, Any], seats: int, outcome: Outcome
+) -> None:
+    """T25: what is left is what the user wrote, and nothing beside it."""
+    found = await reach(state)
+
+    def change(body: Body) -> None:
+        for part, values in edit.items():
+            body["spec"][part] = {**body["spec"][part], **values}
+
+    found.api.edit("chat", change)
+    await until(found, None)
+    assert outcomes(found) == [outcome]
+    found.api.edit("chat", lambda body: body["spec"]["tuning"].update(mode="Off"))
+    await found.ticks(16)
+    assert (found.seats(), extras(found), serving(found), len(found.api.pods)) == (seats, {}, 3, 3)
+    assert found.status().failure_memory == ()
+
+
+async def test_a_trial_that_no_change_knows_is_deleted_and_counted() -> None:
+    """G39, I12."""
+    found = await reach(ChangeState.ANALYZING)
+    stray = found.api.objects["Deployment", next(name for kind, name in found.api.objects if "-t-" in name)]
+    found.api.edit("chat", lambda body: body["spec"]["tuning"].update(mode="Off"))
+    await until(found, None)
+    await found.ticks(2)
+    labels = {**stray["metadata"]["labels"], CHANGE: "0123456789"}
+    metadata = {**stray["metadata"], "name": "chat-t-0123456789", "labels": labels}
+    found.api._store("Deployment", "chat-t-0123456789", {**stray, "metadata": metadata})
+    await found.ticks(2)
+    assert extras(found) == {}
+    assert "vllm_autotuner_orphans_removed_total 1.0" in found.metrics.page().decode()
+
+
+async def test_what_only_looks_like_a_trial_is_left_alone() -> None:
+    found = await reach(ChangeState.ANALYZING)
+    stray = found.api.objects["Deployment", next(name for kind, name in found.api.objects if "-t-" in name)]
+    owner = [{**stray["metadata"]["ownerReferences"][0], "uid": "somebody-else"}]
+    metadata = {**stray["metadata"], "name": "chat-t-x", "ownerReferences": owner}
+    found.api._store("Deployment", "chat-t-x", {**stray, "metadata": metadata})
+    await until(found, None)
+    await found.ticks(3)
+    assert ("Deployment", "chat-t-x") in found.api.objects
+
+
+async def test_a_pause_holds_it_and_the_canary_stays() -> None:
+    found = await reach(ChangeState.ANALYZING)
+    found.api.edit("chat", lambda body: body["spec"].update(paused=True))
+    await until(found, ChangeState.HELD)
+    await found.ticks(10)
+    assert (set(extras(found)), found.seats()) == ({"canary", "baseline"}, 64)
+    found.api.edit("chat", lambda body: body["spec"].update(paused=False))
+    await until(found, None)
+    assert outcomes(found) == [Outcome.SUCCEEDED]
+
+
+def leaking(found: Bed) -> None:
+    """From now on every engine with more than 64 seats is slow."""
+    found.api.load = slow_beyond_64
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+async def test_harm_that_shows_only_in_the_bake_is_undone(replicas: int) -> None:
+    """T20."""
+    found = await reach(ChangeState.BAKING, replicas, spec={"tuning.strategy.bake": "30m"})
+    await found.ticks(2)
+    leaking(found)
+    await until(found, ChangeState.ROLLING_BACK)
+    fewest = replicas
+    while found.change() is not None:
+        await found.tick()
+        fewest = min(fewest, serving(found))
+    await found.tick()
+    assert fewest == replicas
+    assert (outcomes(found), found.seats(), extras(found)) == ([Outcome.ROLLED_BACK], 64, {})
+    assert "it did harm after all" in found.status().history[0].reason
+
+
+async def test_when_the_old_configuration_no_longer_starts_the_new_one_goes_on() -> None:
+    """T24."""
+    found = await reach(ChangeState.BAKING, 2, spec={"tuning.strategy.bake": "30m"})
+    leaking(found)
+    found.api.crashes = lambda seats: seats == 64
+    await until(found, ChangeState.ROLLING_BACK)
+    fewest = 2
+    for _ in range(200):
+        await found.tick()
+        fewest = min(fewest, serving(found))
+    assert fewest == 2, "what served was deleted"
+    assert (outcomes(found), found.seats()) == ([Outcome.ROLLBACK_FAILED], 128)
+    status = found.status()
+    failed = find_condition(status.conditions, ConditionType.ROLLBACK_FAILED)
+    assert failed is not None
+    assert find_condition(status.conditions, ConditionType.STALLED) is not None
+    assert "OutOfMemory" in failed.message
+    assert status.circuit is not None
+    assert (status.circuit.state.value, status.circuit.until) == ("Open", None)
+    assert status.last_known_good is not None
+    assert status.last_known_good.max_num_seqs == 64
+    applied = found.api.applies.total()
+    found.restart()
+    await found.ticks(40)
+    assert (found.api.applies.total(), found.seats()) == (applied, 128)
+
+    found.api.edit("chat", lambda body: body["spec"]["engine"].update(maxNumSeqs=96))
+    await found.ticks(20)
+    assert find_condition(found.status().conditions, ConditionType.STALLED) is None
+    assert find_condition(found.status().conditions, ConditionType.ROLLBACK_FAILED) is None
+    assert (found.seats(), serving(found)) == (96, 2)
+
+
+async def test_a_service_that_goes_away_takes_no_look_at_its_trial() -> None:
+    found = await reach(ChangeState.ANALYZING)
+    found.api.edit("chat", lambda body: body["metadata"].update(deletionTimestamp="2026-11-21T00:00:00Z"))
+    writes = found.api.point
+    await found.ticks(3)
+    assert found.api.point == writes
+    assert found.registry.services.get(Key("prod", "chat")) is not None
+
+
+def test_the_model_has_a_canary_to_play_with() -> None:
+    assert queueing(128).ttft < queueing(64).ttft
+    assert isinstance(ApiServer(now=START), ApiServer)
+    assert Load().tpot < slow_beyond_64(128).tpot
+    assert service_body()["spec"]["replicas"] == 1
