@@ -298,11 +298,19 @@ def idling(
             id="unseen: TPOT 21 ms may become 42 of 50",
         ),
         pytest.param(
-            idling(
-                running=1.0, latencies=FAST | {"tpot": latency(0.03), "itl": latency(0.01, count=5_600), "steps": ()}
-            ),
+            idling(latencies=FAST | {"tpot": latency(0.03), "itl": latency(0.01, count=5_600), "steps": ()}),
             DiagnosisClass.UNDERUTILIZED,
-            id="unseen, one sequence each: TPOT 30 ms becomes 37",
+            id="unseen, one sequence each by the time between tokens, four in the scrapes: TPOT 30 ms becomes 37",
+        ),
+        pytest.param(
+            idling(latencies=FAST | {"tpot": latency(0.03), "steps": ()}),
+            DiagnosisClass.HEALTHY,
+            id="unseen, four sequences each: TPOT 30 ms may become 60",
+        ),
+        pytest.param(
+            idling(scrapes=1, latencies=FAST | {"tpot": latency(0.03), "steps": ()}),
+            DiagnosisClass.HEALTHY,
+            id="a single scrape has no length: its four sequences count",
         ),
         pytest.param(
             idling(latencies=FAST | {"ttft": latency(0.85)}), DiagnosisClass.HEALTHY, id="TTFT 0.85 s becomes 1.7 of 2"

@@ -94,4 +94,4 @@ class Underutilized:
 def _decoding(case: Case) -> float:
     """Sequences that decode at once in one engine: the seconds between their tokens, in each second (Little's law)."""
     between, seconds = case.observation.itl.total, sum(engine.sampled for engine in case.engines)
-    return mean_batch(case) if between is None or seconds <= 0 else between / seconds
+    return between / seconds if between is not None and seconds else mean_batch(case)
