@@ -193,7 +193,6 @@ FAULTS: Final = (
         number="T31",
         happens="a metric swings around its threshold with the operator's own reaction time",
         holds="at most the changes of a day; never A to B to A within the cooldown",
-        untested="no test yet",
     ),
     Fault(
         number="T32",
