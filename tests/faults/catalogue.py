@@ -142,7 +142,7 @@ FAULTS: Final = (
         number="T22",
         happens="stable pods die during the trial, as when a node is lost",
         holds="the trial ends or waits, and the replicas come back first",
-        untested="no test yet",
+        missing=NO_CANARY,
     ),
     Fault(
         number="T23",
