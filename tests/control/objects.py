@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vllm_autotuner.workload.labels import CONFIG_HASH, MANAGED_BY, OPERATOR, SERVICE
+from vllm_autotuner.workload.labels import CONFIG_HASH, HASH_VERSION, MANAGED_BY, OPERATOR, SERVICE
 
 
 def metadata(name: str, *, uid: str, version: str, namespace: str = "prod", **rest: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def child_metadata(name: str, *, uid: str, version: str, service: str) -> dict[s
         uid=uid,
         version=version,
         labels={MANAGED_BY: OPERATOR, SERVICE: service, "pod-template-hash": "77b"},
-        annotations={CONFIG_HASH: "abc"},
+        annotations={CONFIG_HASH: "abc", HASH_VERSION: "1"},
         ownerReferences=[{"kind": "VLLMService", "name": service, "uid": "u1", "controller": True}],
         creationTimestamp="2026-11-20T12:00:00Z",
     )

@@ -34,6 +34,7 @@ def test_a_complete_deployment() -> None:
         available=2,
         unavailable=0,
         config_hash="abc",
+        hash_version=1,
         progressing=Progressing(status="True", reason="NewReplicaSetAvailable", message="m"),
         deleting=False,
     )

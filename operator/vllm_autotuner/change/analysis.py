@@ -37,7 +37,7 @@ class Finding:
 
 def analyze(change: ActiveChange, world: World) -> Finding:
     """Look at one more window, if one has passed since the last, and judge when there are enough."""
-    analysis = change.analysis or Analysis(started_at=change.state_since)
+    analysis = _begun(change.analysis, change, now=world.now)
     since, window = _last_look(analysis, now=world.now), timedelta(seconds=world.observation.window)
     if world.now - since < window:
         return Finding(change)
@@ -63,7 +63,7 @@ def analyze(change: ActiveChange, world: World) -> Finding:
 
 def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, bool]:
     """Look at one more window of the bake. Only lasting harm ends it: that it is better was found before."""
-    bake = change.bake or Analysis(started_at=change.state_since)
+    bake = _begun(change.bake, change, now=world.now)
     if world.now - _last_look(bake, now=world.now) < timedelta(seconds=world.observation.window):
         return change, False
     bake = _with_window(bake, change, world, tested=change.analysis)
@@ -85,6 +85,12 @@ def figures(change: ActiveChange) -> str:
         )
     ]
     return ", ".join(parts)
+
+
+def _begun(analysis: Analysis | None, change: ActiveChange, *, now: datetime) -> Analysis:
+    """Keep when it began, also where an edited status lost it: one that began "now" at every look would never end."""
+    known = analysis or Analysis()
+    return known.model_copy(update={"started_at": known.started_at or change.state_since or now})
 
 
 def _last_look(analysis: Analysis, *, now: datetime) -> datetime:

@@ -28,7 +28,6 @@ from vllm_autotuner.control.invalid import invalid, not_adopted, unreadable
 from vllm_autotuner.control.limits import current_limits
 from vllm_autotuner.control.looking import (
     approved_id,
-    hash_of,
     is_paused,
     knobs_of,
     observed,
@@ -44,6 +43,7 @@ from vllm_autotuner.control.starting import pods_view
 from vllm_autotuner.control.tick import Decision, decide
 from vllm_autotuner.control.trials import arms_of, own_pods
 from vllm_autotuner.control.turns import Fleet, fleet_of
+from vllm_autotuner.control.upgrading import hashes_of
 from vllm_autotuner.control.views import Body, ServiceEntry
 from vllm_autotuner.guardrails.limits import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
@@ -316,7 +316,7 @@ class FleetLoop:
                 observation=arms.canary.observation if arms.canary is not None else observation,
             ),
             history=self._memories.of(service),
-            hash_of=(lambda knobs: hash_of(service, knobs)) if adopted is None else adopted.hash_of,
+            hash_of=hashes_of(service, deployment) if adopted is None else adopted.hash_of,
             hash_version=RENDERING_VERSION,
             paused=is_paused(service),
             approved=approved_id(service, limits=self._limits),

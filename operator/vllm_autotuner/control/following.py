@@ -22,6 +22,7 @@ from vllm_autotuner.control.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.remembering import Memories
 from vllm_autotuner.control.sight import wanted_replicas
 from vllm_autotuner.control.trials import is_orphan, surplus
+from vllm_autotuner.control.upgrading import is_of_another_version
 from vllm_autotuner.control.views import DeploymentView
 from vllm_autotuner.guardrails.contest import is_lost
 from vllm_autotuner.workload.labels import CONFIG_HASH
@@ -61,7 +62,7 @@ class Following:
         missing = [trial for trial in trials(status) if not lost and not _runs(trial, service, fleet=fleet)]
         body = asked_for(service, status, own)
         # What somebody else keeps putting back is left to him (G33); what is ours alone can still go.
-        apply = not lost and not _is_as_wanted(own, body)
+        apply = not lost and not _is_as_wanted(own, body, service=service, status=status)
         if not (too_many or missing or apply) or not await unchanged():
             return
         for found in too_many:
@@ -98,14 +99,16 @@ def asked_for(service: VLLMService, status: VLLMServiceStatus, live: DeploymentV
     return render_deployment(service, effective_knobs(service.spec, status), replicas)
 
 
-def _is_as_wanted(own: DeploymentView | None, body: Mapping[str, Any]) -> bool:
+def _is_as_wanted(
+    own: DeploymentView | None, body: Mapping[str, Any], *, service: VLLMService, status: VLLMServiceStatus
+) -> bool:
     replicas = body["spec"].get("replicas")
-    return (
-        own is not None
-        and own.config_hash == body["metadata"]["annotations"][CONFIG_HASH]
-        and (replicas is None or own.replicas == replicas)
-        and interference_of(own, body) is None
-    )
+    if own is None or (replicas is not None and own.replicas != replicas):
+        return False
+    if is_of_another_version(service, own, knobs=effective_knobs(service.spec, status)):
+        return True
+    recorded = own.config_hash == body["metadata"]["annotations"][CONFIG_HASH]
+    return recorded and interference_of(own, body) is None
 
 
 def _runs(trial: Trial, service: VLLMService, *, fleet: RegistrySnapshot) -> bool:

@@ -29,6 +29,7 @@ from vllm_autotuner.change.verdict import is_baseline, measure
 from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.reporting import described, recommended, still_says, value_said
 from vllm_autotuner.control.sight import Sight, wanted_replicas
+from vllm_autotuner.control.upgrading import hashed_now
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
 from vllm_autotuner.diagnosis.objectives import Targets, targets_of
@@ -97,8 +98,11 @@ def _following_the_spec(
     if change is not None and sight.adoption is not None and sight.adoption.edited:
         ending = Ending(outcome=Outcome.SUPERSEDED, reason="somebody edited the Deployment underneath")
         return remembered(status, change, ending, spec=spec, now=sight.now), (change, ending)
-    if change is None or change.generation == sight.service.metadata.generation:
+    if change is None:
         return status, None
+    if change.generation == sight.service.metadata.generation:
+        change = change if sight.adoption is not None else hashed_now(change, sight.hash_of)
+        return status.model_copy(update={"active_change": change}), None
     untouched = sight.hash_of(change.from_.knobs) == change.from_.config_hash
     if untouched and settled_knobs(spec, status) == change.from_.knobs:
         kept = change.model_copy(update={"generation": sight.service.metadata.generation})

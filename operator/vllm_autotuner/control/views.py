@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from vllm_autotuner.api.service import InvalidService, VLLMService, parse_service
 from vllm_autotuner.cluster.field_managers import last_writer, scaled_by, taken_by, template_list
-from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, SERVICE, STABLE, TRACK
+from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, HASH_VERSION, SERVICE, STABLE, TRACK
 
 ENGINE_CONTAINER: Final = "vllm"
 """The container that is tuned; sidecars are not looked at."""
@@ -74,6 +74,8 @@ class DeploymentView:
     available: int
     unavailable: int
     config_hash: str | None
+    hash_version: int | None
+    """Of the rendering that the hash is of; None where nobody wrote a number."""
     progressing: Progressing | None
     deleting: bool
     track: str = STABLE
@@ -182,6 +184,7 @@ def deployment_view(body: Body) -> DeploymentView:
         available=_count(status, "availableReplicas"),
         unavailable=_count(status, "unavailableReplicas"),
         config_hash=_part(metadata, "annotations").get(CONFIG_HASH),
+        hash_version=_number(_part(metadata, "annotations").get(HASH_VERSION)),
         progressing=_progressing(status),
         deleting="deletionTimestamp" in metadata,
         args=tuple(engine.get("args") or ()),
@@ -294,6 +297,10 @@ def _parts(body: Body, key: str) -> list[Body]:
 def _count(body: Body, key: str, *, missing: int = 0) -> int:
     value = body.get(key)
     return missing if value is None else int(value)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def _moment(text: str | None) -> datetime | None:
