@@ -103,12 +103,10 @@ def _is_as_wanted(
     own: DeploymentView | None, body: Mapping[str, Any], *, service: VLLMService, status: VLLMServiceStatus
 ) -> bool:
     replicas = body["spec"].get("replicas")
-    if own is None or (replicas is not None and own.replicas != replicas):
+    if own is None or interference_of(own, body) is not None or (replicas is not None and own.replicas != replicas):
         return False
-    if is_of_another_version(service, own, knobs=effective_knobs(service.spec, status)):
-        return True
     recorded = own.config_hash == body["metadata"]["annotations"][CONFIG_HASH]
-    return recorded and interference_of(own, body) is None
+    return recorded or is_of_another_version(service, own, knobs=effective_knobs(service.spec, status))
 
 
 def _runs(trial: Trial, service: VLLMService, *, fleet: RegistrySnapshot) -> bool:

@@ -10,18 +10,14 @@ from typing import Any
 from vllm_autotuner.api.pod_template import ENGINE_CONTAINER
 from vllm_autotuner.control.views import DeploymentView
 from vllm_autotuner.guardrails.contest import Interference
-from vllm_autotuner.workload.hashing import RENDERING_VERSION
 from vllm_autotuner.workload.labels import CONFIG_HASH
 
 __all__ = ["interference_of"]
 
 
 def interference_of(live: DeploymentView | None, asked: Mapping[str, Any]) -> Interference | None:
-    """Compare with the rendered Deployment; None when nothing was taken from us.
-
-    What another version of the operator rendered differs by itself: it is not compared.
-    """
-    if live is None or live.hash_version != RENDERING_VERSION:
+    """Compare with the rendered Deployment; None when nothing was taken from us."""
+    if live is None:
         return None
     found = dict(_taken(live, asked))
     return Interference(manager=next(iter(found.values())), fields=tuple(found)) if found else None
