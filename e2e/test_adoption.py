@@ -3,11 +3,14 @@ letter restored."""
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
 
+from e2e.bed import import_path
 from e2e.side_by_side import CROWD, QUICK, Play, degrading, seats_of, side_by_side
 from e2e.stage import ENGINE_IMAGE, MODEL, condition, engine_env, until
 from vllm_autotuner.workload.labels import CONSENT, CONSENT_GIVEN, OPERATOR
@@ -105,6 +108,35 @@ async def test_what_argo_cd_declares_is_recommended_and_never_written(play: Play
     assert OPERATOR not in writers(body)
     assert not play.monitor.states("declared")
     play.served_all_along("declared")
+    patch = await exported(play, "declared")
+    namespace = play.stage.namespace
+    await asyncio.to_thread(
+        play.stage.bed.kubectl,
+        "-n",
+        namespace,
+        "patch",
+        "deployment",
+        "declared",
+        "--patch-file",
+        "/dev/stdin",
+        input=patch,
+    )
+    assert await args_of(play, "declared") == TUNED_ARGS
+    await play.until("declared", "the owner's new value", lambda found: found["effective"].get("maxNumSeqs") == 8)
+
+
+async def exported(play: Play, name: str) -> str:
+    """What `vllm-autotuner export` writes."""
+    command = [sys.executable, "-m", "vllm_autotuner", "export", name, "-n", play.stage.namespace]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        *("--kubeconfig", str(play.stage.kubeconfig)),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": import_path()},
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode()
 
 
 @side_by_side(stage="adoption")

@@ -115,6 +115,8 @@ class AdoptingServer(ApiServer):
     @override
     def _roll(self, name: str, body: Body) -> None:
         """Surge by one, as Kubernetes' defaults do for a few replicas."""
+        if name != NAME:
+            return
         args, wanted = tuple(args_of(body)), body["spec"]["replicas"]
         current = digest_of(args)
         new = [pod for pod in self.pods if pod.config_hash == current]

@@ -2,9 +2,10 @@
 
 from tests.control.adopting_bed import ARGS, AdoptingBed, adopting, args_of, managed, seats, theirs
 from tests.control.cluster_model import Load
-from tests.control.loop_bed import slow_beyond_64
+from tests.control.loop_bed import service_body, slow_beyond_64
 
 from vllm_autotuner.api.status import Outcome, Source
+from vllm_autotuner.cluster.errors import Unavailable
 from vllm_autotuner.workload.labels import CONSENT, CONSENT_GIVEN
 
 STEADY = 8
@@ -255,6 +256,25 @@ async def test_a_strategy_that_stops_all_pods_is_recommended_only() -> None:
     assert found.api.written == []
     assert recommendation is not None
     assert "Recreate" in recommendation.reason
+
+
+async def test_a_deployment_that_cannot_be_read_is_nobody_elses_trouble() -> None:
+    found = adopting()
+    found.api.create(service_body("other"))
+    await found.ticks(STEADY)
+    before = found.status()
+    found.api.refuses = lambda verb, name: (
+        Unavailable("the API server is busy", reason="TooManyRequests") if (verb, name) == ("read", "theirs") else None
+    )
+    found.api.edit("other", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
+    await found.ticks(2)
+    assert found.status() == before
+    effective = found.status("other").effective
+    assert effective is not None
+    assert effective.max_num_seqs == 32
+    found.api.refuses = lambda verb, name: None
+    await to_the_end(found)
+    assert found.args == TUNED
 
 
 async def test_a_steady_state_writes_nothing() -> None:

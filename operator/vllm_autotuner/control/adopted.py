@@ -1,38 +1,33 @@
 """A service whose Deployment is somebody else's (spec.targetRef): what it is seen as, and what is written to it.
 
-The Deployment and its pods carry no label of ours and are in no watch: they are read in each tick, two requests a
-service. What the owner wrote into the Deployment takes the place of `spec.engine`, so that everything that decides sees
-a service like any other, whose user edits it in another place.
+What the owner wrote into the Deployment takes the place of `spec.engine`, so that everything that decides sees a
+service like any other, whose user edits it in another place. Apart from `adopting`, which asks the API.
 Must not: decide, or write anything but the engine's flags and, where `spec.scaling` asks for it, the replicas.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
-from vllm_autotuner.api.service import KIND, VLLMService
+from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import Accelerator, Engine, Mode, Model, StrategyType, VLLMServiceSpec
 from vllm_autotuner.api.status import ActiveChange, ChangeState, Effective, Source, VLLMServiceStatus
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.cluster.errors import NotFound
-from vllm_autotuner.cluster.field_managers import autoscaler_of, declarers, is_ours, template_list
-from vllm_autotuner.cluster.kinds import AUTOSCALER, DEPLOYMENT, POD
-from vllm_autotuner.cluster.ownership import controller_of
+from vllm_autotuner.cluster.field_managers import declarers, is_ours, template_list
 from vllm_autotuner.control.handing_over import flags_elsewhere, replicas_elsewhere
-from vllm_autotuner.control.registry import Key
 from vllm_autotuner.control.sight import Adoption, Refusal, wanted_replicas
-from vllm_autotuner.control.views import Body, DeploymentView, PodView, ServiceEntry, deployment_view, pod_view
+from vllm_autotuner.control.views import Body, DeploymentView, PodView, deployment_view, pod_view
 from vllm_autotuner.engine.command_line import Field, command_line
 from vllm_autotuner.engine.flags import FlagError
-from vllm_autotuner.workload.adoption import Marker, Target, Unadoptable, Unwritable, digest_of, marker_of, read_target
-from vllm_autotuner.workload.labels import CONSENT, CONSENT_GIVEN, MANAGED_BY, OPERATOR, SERVICE
+from vllm_autotuner.workload.adoption import Marker, Target, Unwritable, digest_of, marker_of
+from vllm_autotuner.workload.labels import CONSENT, CONSENT_GIVEN
 from vllm_autotuner.workload.rollout import ready_floor, rollout_obstacle
 
-__all__ = ["Adopted", "adopt", "claims"]
+__all__ = ["Adopted", "adopted_from"]
 
 logger = logging.getLogger(__name__)
 
@@ -81,60 +76,10 @@ class Adopted:
         return None if wanted == self.deployment.replicas else wanted
 
 
-def claims(services: Iterable[ServiceEntry]) -> Mapping[Key, Key]:
-    """Return which VLLMService looks after each named Deployment: the oldest of those that name it (G34)."""
-    found: dict[Key, tuple[tuple[str, str], Key]] = {}
-    for entry in services:
-        service = entry.service
-        if not isinstance(service, VLLMService) or service.spec.target_ref is None or service.metadata.deleting:
-            continue
-        deployment = Key(entry.namespace, service.spec.target_ref.name)
-        age = (str(entry.body["metadata"].get("creationTimestamp", "")), entry.uid)
-        if deployment not in found or age < found[deployment][0]:
-            found[deployment] = (age, Key(entry.namespace, entry.name))
-    return {deployment: owner for deployment, (_, owner) in found.items()}
-
-
-async def adopt(
-    service: VLLMService, *, owners: Mapping[Key, Key], services: Mapping[Key, ServiceEntry], cluster: Cluster
-) -> Adopted | Unadoptable:
-    """Read the Deployment that a service names, and its pods. Raises ClusterError when the API cannot be asked."""
-    reference, metadata = service.spec.target_ref, service.metadata
-    if reference is None:
-        raise ValueError(f"{service.key} names no Deployment")
-    key = Key(metadata.namespace, reference.name)
-    older = owners.get(key)
-    if older is not None and older.name != metadata.name:
-        message = f"VLLMService {older.name} is older and looks after Deployment {key.name}: delete one of the two"
-        return Unadoptable(Reason.CONFLICT, message)
-    try:
-        found = await cluster.read(DEPLOYMENT, namespace=key.namespace, name=key.name)
-    except NotFound:
-        found = {}
-    if not found or "deletionTimestamp" in found["metadata"]:
-        message = f"there is no Deployment {'/'.join(key)}: create it, or correct spec.targetRef.name"
-        return Unadoptable(Reason.TARGET_NOT_FOUND, message)
-    if (child_of := _rendered_by(found, services)) is not None:
-        message = f"Deployment {key.name} is rendered by VLLMService {child_of}: tune that one"
-        return Unadoptable(Reason.CONFLICT, message)
-    target = read_target(found)
-    if isinstance(target, Unadoptable):
-        return target
-    selector = _selector(found)
-    bodies = [
-        pod
-        async for page in cluster.pages(POD, namespace=key.namespace, selector=selector)
-        for pod in page.objects
-        if _runs_for(pod, key.name)
-    ]
-    scaled = service.spec.scaling is not None
-    autoscalers = (*autoscaler_of(found), *(await _autoscalers(key, cluster=cluster) if scaled else ()))
-    return _adopted(service, target=target, bodies=bodies, selector=selector, autoscalers=autoscalers)
-
-
-def _adopted(
+def adopted_from(
     service: VLLMService, *, target: Target, bodies: Sequence[Body], selector: str, autoscalers: Sequence[str]
 ) -> Adopted:
+    """See a service by its Deployment, the pods of it, and who scales it."""
     live = replace(deployment_view(target.deployment), config_hash=target.hash(target.live))
     target, mine = _as_written_by_its_owner(target, service)
     edited = _edited(target, service, mine=mine)
@@ -293,51 +238,6 @@ def _pod(body: Body, *, target: Target, live_hash: str | None) -> PodView:
         args = ()
     view = pod_view(body, container=target.container_name)
     return replace(view, args=args, config_hash=live_hash if current else None)
-
-
-def _runs_for(pod: Body, deployment: str) -> bool:
-    """Whether a pod comes from a ReplicaSet of this very Deployment: selectors of two Deployments may overlap."""
-    controller = controller_of(pod)
-    made_from = (pod["metadata"].get("labels") or {}).get("pod-template-hash", "")
-    return controller is not None and controller.get("name") == f"{deployment}-{made_from}"
-
-
-def _rendered_by(deployment: Body, services: Mapping[Key, ServiceEntry]) -> str | None:
-    controller, metadata = controller_of(deployment), deployment["metadata"]
-    if controller is not None and controller.get("kind") == KIND:
-        return str(controller.get("name"))
-    labels = metadata.get("labels") or {}
-    name = labels.get(SERVICE, "") if labels.get(MANAGED_BY) == OPERATOR else ""
-    # One that outlived its VLLMService (deletionPolicy Retain) may be adopted.
-    return name if Key(metadata["namespace"], name) in services else None
-
-
-def _selector(deployment: Body) -> str:
-    found = deployment["spec"].get("selector") or {}
-    parts = [f"{label}={value}" for label, value in (found.get("matchLabels") or {}).items()]
-    for each in found.get("matchExpressions") or []:
-        label, values = each["key"], ",".join(each.get("values") or ())
-        match each["operator"]:
-            case "In":
-                parts.append(f"{label} in ({values})")
-            case "NotIn":
-                parts.append(f"{label} notin ({values})")
-            case "Exists":
-                parts.append(str(label))
-            case _:
-                parts.append(f"!{label}")
-    return ",".join(parts)
-
-
-async def _autoscalers(deployment: Key, *, cluster: Cluster) -> Sequence[str]:
-    """Autoscalers that name this Deployment; KEDA's ScaledObjects work through such objects, too."""
-    found = []
-    async for page in cluster.pages(AUTOSCALER, namespace=deployment.namespace):
-        for each in page.objects:
-            scales = each["spec"]["scaleTargetRef"]
-            if (scales.get("kind"), scales.get("name")) == ("Deployment", deployment.name):
-                found.append(f"HorizontalPodAutoscaler {each['metadata']['name']}")
-    return found
 
 
 def _ours(target: Target) -> frozenset[Field]:

@@ -19,7 +19,8 @@ from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound, Refused
 from vllm_autotuner.cluster.events import Event
-from vllm_autotuner.control.adopted import Adopted, adopt, claims
+from vllm_autotuner.control.adopted import Adopted
+from vllm_autotuner.control.adopting import Adopting
 from vllm_autotuner.control.announcing import announcements, standing
 from vllm_autotuner.control.context import ControlContext
 from vllm_autotuner.control.following import Following, asked_for
@@ -102,7 +103,7 @@ class FleetLoop:
         self._watching_since: datetime | None = None
         self._exported: set[Key] = set()
         self._limits = NO_LIMITS
-        self._owners: Mapping[Key, Key] = {}
+        self._adopting = Adopting({}, cluster=context.cluster)
 
     async def tick(self) -> None:
         """Look once at everything. Followers look at nothing: they only keep their registry warm."""
@@ -123,9 +124,10 @@ class FleetLoop:
             if snapshot.error is not None:
                 context.metrics.prometheus_errors.labels(source=name or "default", kind="Failed").inc()
                 logger.warning("metrics not available", extra={"source": name, "error": snapshot.error.why})
+        self._adopting = Adopting(fleet.services, cluster=context.cluster)
+        await self._adopting.read_all()
         # Last before the decisions, so that a switch flipped during a slow look counts.
         await self._limit()
-        self._owners = claims(fleet.services.values())
         with context.metrics.tick_duration.time():
             await self._each(fleet, snapshots)
         classes: dict[str, int] = {}
@@ -201,7 +203,7 @@ class FleetLoop:
             return None
         if service.metadata.deleting:
             return None
-        adopted = await self._adopted(entry, service, fleet=fleet)
+        adopted = await self._adopted(entry, service)
         if isinstance(adopted, Unadoptable):
             return None
         uid = service.metadata.uid
@@ -224,7 +226,7 @@ class FleetLoop:
             fresh = await self._read(key)
             if not isinstance(fresh.service, VLLMService):
                 return
-            again = await self._adopted(fresh, fresh.service, fleet=fleet)
+            again = await self._adopted(fresh, fresh.service)
             if isinstance(again, Unadoptable):
                 return
             adopted = again
@@ -251,13 +253,9 @@ class FleetLoop:
             raise
         self._memories.accepted(uid)
 
-    async def _adopted(
-        self, entry: ServiceEntry, service: VLLMService, *, fleet: RegistrySnapshot
-    ) -> Adopted | Unadoptable | None:
+    async def _adopted(self, entry: ServiceEntry, service: VLLMService) -> Adopted | Unadoptable | None:
         """What is known of the Deployment that a service names; None where it has one of our own."""
-        if service.spec.target_ref is None:
-            return None
-        found = await adopt(service, owners=self._owners, services=fleet.services, cluster=self._context.cluster)
+        found = await self._adopting.of(service)
         if isinstance(found, Unadoptable):
             await self._write(entry, service.status, not_adopted(service, found, now=self._context.wall()))
         return found

@@ -56,7 +56,7 @@ def _remedy(manager: str, *, name: str, container: str, field: str, index: int) 
     if lower.startswith(_HELM):
         return (
             "Helm: an upgrade writes the chart's flags again, so put what was kept into the values (`vllm-autotuner "
-            "export --format helm`); with Flux put driftDetection: {mode: enabled, ignore: "
+            "export --format helm`); where Flux corrects drift, put driftDetection: {ignore: "
             f"[{{paths: [{pointer}], target: {{kind: Deployment, name: {name}}}}}]}} into the HelmRelease's spec."
         )
     if lower.startswith("kubectl"):
