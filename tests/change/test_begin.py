@@ -8,7 +8,7 @@ import pytest
 from tests.change.worlds import BEFORE, NOW
 from tests.workload.services import service
 
-from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import (
@@ -23,7 +23,7 @@ from vllm_autotuner.api.status import (
     TrialRef,
     VLLMServiceStatus,
 )
-from vllm_autotuner.change.begin import begin, with_value
+from vllm_autotuner.change.begin import begin
 from vllm_autotuner.planning.proposal import Proposal
 
 PROPOSAL = Proposal(
@@ -130,35 +130,3 @@ def test_the_same_decision_has_the_same_id() -> None:
 )
 def test_another_decision_has_another_id(other: Any) -> None:
     assert other().id != begun().id
-
-
-@pytest.mark.parametrize(
-    ("knob", "changed"),
-    [
-        (Knob.MAX_NUM_SEQS, EngineKnobs(max_num_seqs=4)),
-        (Knob.MAX_MODEL_LEN, EngineKnobs(max_model_len=4)),
-        (Knob.TENSOR_PARALLEL_SIZE, EngineKnobs(tensor_parallel_size=4)),
-    ],
-)
-def test_only_the_proposed_knob_moves(knob: Knob, changed: EngineKnobs) -> None:
-    assert with_value(EngineKnobs(), replace(PROPOSAL, knob=knob, value=4)) == changed
-
-
-def test_the_kv_type_is_a_word() -> None:
-    assert with_value(EngineKnobs(), replace(PROPOSAL, knob=Knob.KV_CACHE_DTYPE, value="fp8")) == EngineKnobs(
-        kv_cache_dtype="fp8"
-    )
-
-
-def test_replicas_are_no_setting_of_the_engine() -> None:
-    with pytest.raises(ValueError, match="replicas are not a setting"):
-        with_value(EngineKnobs(), replace(PROPOSAL, knob=Knob.REPLICAS))
-
-
-@pytest.mark.parametrize(
-    ("knob", "value"),
-    [(Knob.KV_CACHE_DTYPE, 4), (Knob.MAX_NUM_SEQS, "fp8"), (Knob.TENSOR_PARALLEL_SIZE, 0), (Knob.MAX_MODEL_LEN, 0)],
-)
-def test_a_value_of_another_kind_never_reaches_a_status(knob: Knob, value: int | str) -> None:
-    with pytest.raises(ValueError, match="validation error"):
-        with_value(EngineKnobs(), replace(PROPOSAL, knob=knob, value=value))

@@ -148,6 +148,8 @@ CHANGE = {
 def test_a_change_counts_with_the_gpus_of_the_pods_that_it_adds() -> None:
     fleet = fleet_of([service(activeChange=CHANGE, replicas=3), service(replicas=2), service()], now=START)
     assert (fleet.running, fleet.services, fleet.gpus) == ((Running(gpus=4),), 3, 5)
+    compared = CHANGE | {"strategy": "Canary", "canaryRef": {"name": "a"}, "baselineRef": {"name": "b"}}
+    assert fleet_of([service(activeChange=compared)], now=START).running == (Running(gpus=6),)
 
 
 def test_a_change_of_an_object_that_became_unreadable_counts() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.planning.situations import diagnosis
 from tests.workload.services import service
 
-from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import ChangeTarget, Confidence, parse_status
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -344,6 +344,34 @@ CASES = (
         reason=HoldReason.STARTING,
         says="just started",
     ),
+    Case(id="another value was rolled back", link=chain.rested, changed={"resting": (("maxNumSeqs", "256"),)}),
+    Case(
+        id="the value was rolled back",
+        link=chain.rested,
+        changed={"resting": (("maxNumSeqs", "192"),)},
+        reason=HoldReason.RESTING,
+        says="192 was rolled back before",
+    ),
+    Case(
+        id="more than was asked for never found too little",
+        link=chain.finds_room,
+        changed={"infeasible": (EngineKnobs(max_num_seqs=256),)},
+    ),
+    Case(
+        id="less than this found too little memory",
+        link=chain.finds_room,
+        changed={"infeasible": (EngineKnobs(max_num_seqs=160),)},
+        reason=HoldReason.INFEASIBLE,
+        says="not enough memory for maxNumSeqs=160",
+        kind=Deny,
+    ),
+    Case(
+        id="a replica more needs no memory of another",
+        link=chain.finds_room,
+        changed={"infeasible": (EngineKnobs(),)},
+        proposal={"knob": Knob.REPLICAS, "value": 3},
+        spec=SCALED,
+    ),
     Case(id="nobody else writes the workload", link=chain.uncontested),
     Case(
         id="somebody else writes the workload",
@@ -416,6 +444,8 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         watching_since=NOW,
         limits=Limits(ceiling=Mode.OFF, why="the ceiling"),
         queue="waiting for its turn",
+        resting=(("maxNumSeqs", "1"),),
+        infeasible=(EngineKnobs(max_num_seqs=1),),
     )
     found = objections(proposal(recommend_only="no", value=1, confidence=Confidence.LOW), everything)
     assert len(found) == len(GUARDRAILS)
@@ -436,6 +466,8 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         HoldReason.COOLDOWN,
         HoldReason.BUDGET,
         HoldReason.CIRCUIT_OPEN,
+        HoldReason.RESTING,
+        HoldReason.INFEASIBLE,
         HoldReason.CONTESTED,
         HoldReason.QUEUED,
     ]

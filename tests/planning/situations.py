@@ -57,6 +57,7 @@ def situation(
     knobs: EngineKnobs | None = None,
     platform: Platform | None = None,
     failed_values: Sequence[tuple[str, str]] = (),
+    infeasible: Sequence[EngineKnobs] = (),
     contributing: Sequence[DiagnosisClass] = (),
 ) -> Situation:
     """With the diagnosis that the observation gets, or the one that is named."""
@@ -74,6 +75,7 @@ def situation(
         scaling=scale,
         failed_seats=tuple(failed),
         failed=tuple(failed_values),
+        infeasible=tuple(infeasible),
         platform=platform if platform is not None else Platform(),
     )
 

@@ -4,7 +4,7 @@ import pytest
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Scaling, Tuning
-from vllm_autotuner.planning.bounds import opted_in, outside, value_of, void
+from vllm_autotuner.planning.bounds import opted_in, outside, value_of, void, with_value
 
 ALL = Tuning(
     max_num_seqs=IntBounds(min=16, max=256),
@@ -63,3 +63,33 @@ def test_a_setting_is_void_by_any_of_its_values(knobs: EngineKnobs, names: Knob 
 def test_the_value_of_each_knob() -> None:
     knobs = EngineKnobs(max_num_seqs=1, max_model_len=2, kv_cache_dtype="fp8", tensor_parallel_size=4)
     assert [value_of(knob, knobs) for knob in Knob] == [1, 2, "fp8", 4, None]
+
+
+@pytest.mark.parametrize(
+    ("knob", "changed"),
+    [
+        (Knob.MAX_NUM_SEQS, EngineKnobs(max_num_seqs=4)),
+        (Knob.MAX_MODEL_LEN, EngineKnobs(max_model_len=4)),
+        (Knob.TENSOR_PARALLEL_SIZE, EngineKnobs(tensor_parallel_size=4)),
+    ],
+)
+def test_only_the_proposed_knob_moves(knob: Knob, changed: EngineKnobs) -> None:
+    assert with_value(EngineKnobs(), knob, 4) == changed
+
+
+def test_the_kv_type_is_a_word() -> None:
+    assert with_value(EngineKnobs(), Knob.KV_CACHE_DTYPE, "fp8") == EngineKnobs(kv_cache_dtype="fp8")
+
+
+def test_replicas_are_no_setting_of_the_engine() -> None:
+    with pytest.raises(ValueError, match="replicas are not a setting"):
+        with_value(EngineKnobs(), Knob.REPLICAS, 2)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [(Knob.KV_CACHE_DTYPE, 4), (Knob.MAX_NUM_SEQS, "fp8"), (Knob.TENSOR_PARALLEL_SIZE, 0), (Knob.MAX_MODEL_LEN, 0)],
+)
+def test_a_value_of_another_kind_never_reaches_a_status(knob: Knob, value: int | str) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        with_value(EngineKnobs(), knob, value)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.engine.geometry import Geometry, UnknownGeometry, geometry_named
 from vllm_autotuner.engine.hardware import Gpu, gpu_named
 from vllm_autotuner.performance.kv_capacity import PoolEstimate, UnknownPool
@@ -10,6 +11,7 @@ from vllm_autotuner.planning.feasibility import (
     Feasible,
     Infeasible,
     Unsure,
+    finds_memory,
     fp8_supported,
     heads_divide,
     holds_lengths,
@@ -24,6 +26,37 @@ QWEN_05B = geometry_named("qwen2.5-0.5b")
 LLAMA = geometry_named("llama-3.1-8b")
 MLA = UnknownGeometry("latent attention (MLA)")
 AMD = Gpu(name="MI300X", words=("MI300X",), memory_gib=191, bandwidth=5.3e12, flops=1.3e15, compute_capability=None)
+
+
+SCARCE = EngineKnobs(max_num_seqs=128, max_model_len=8192, tensor_parallel_size=2)
+"""Found too little memory."""
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        pytest.param({}, Infeasible, id="the same"),
+        pytest.param({"max_num_seqs": 256}, Infeasible, id="more sequences"),
+        pytest.param({"max_num_seqs": 127}, Feasible, id="fewer"),
+        pytest.param({"max_model_len": 16_384}, Infeasible, id="longer ones"),
+        pytest.param({"max_model_len": 8191}, Feasible, id="shorter ones"),
+        pytest.param({"max_num_seqs": 256, "max_model_len": 4096}, Feasible, id="more, but shorter: nobody knows"),
+        pytest.param({"max_num_seqs": None}, Feasible, id="the engine's default may be anything"),
+        pytest.param({"kv_cache_dtype": "fp8_e5m2"}, Feasible, id="half the bytes"),
+        pytest.param({"kv_cache_dtype": "auto"}, Infeasible, id="auto is no narrower"),
+        pytest.param({"tensor_parallel_size": 4}, Feasible, id="more GPUs"),
+        pytest.param({"tensor_parallel_size": None}, Infeasible, id="one GPU"),
+    ],
+)
+def test_what_needs_as_much_as_what_was_not_there(changed: dict[str, int | str | None], kind: type[Answer]) -> None:
+    assert isinstance(finds_memory([SCARCE], SCARCE.model_copy(update=changed)), kind)
+
+
+def test_a_narrow_cache_that_found_too_little_speaks_for_a_wide_one_too() -> None:
+    narrow = EngineKnobs(max_num_seqs=128, kv_cache_dtype="fp8")
+    assert finds_memory([narrow], EngineKnobs(max_num_seqs=128)) == Infeasible(
+        "there was not enough memory for maxNumSeqs=128, kvCacheDtype=fp8"
+    )
 
 
 @pytest.mark.parametrize(

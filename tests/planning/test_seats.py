@@ -7,6 +7,7 @@ import pytest
 from tests.builders import SCRAPES, engine, latency, observation, targets
 from tests.planning.situations import CAPPED, SEATS, SLOW, bounds, line, situation, with_steps
 
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Tuning
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.observation.distribution import Distribution
@@ -165,6 +166,18 @@ RAISED = (
         given={"failed": [96]},
         value=80,
         limited_by="rolled back before at 96",
+    ),
+    Raised(
+        id="what found too little memory above is kept clear of as well",
+        given={"infeasible": [EngineKnobs(max_num_seqs=96)]},
+        value=80,
+        limited_by="rolled back before at 96",
+    ),
+    Raised(
+        id="too little memory with a longer context says nothing",
+        given={"infeasible": [EngineKnobs(max_num_seqs=96, max_model_len=8192)], "failed": [110]},
+        value=87,
+        limited_by="rolled back before at 110",
     ),
     Raised(
         id="the nearest of several counts",

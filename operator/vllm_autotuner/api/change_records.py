@@ -198,6 +198,9 @@ class ActiveChange(ApiModel):
     harmful: bool | None = None
     """True when it is rolled back because it did harm, False because it did not help; absent: it was never judged."""
 
+    lacked_memory: bool | None = None
+    """True when it did not start, or crashed, for lack of memory."""
+
     state_since: Timestamp | None = None
     """Since when."""
 
@@ -269,6 +272,9 @@ class FailedCandidate(ApiModel):
 
     environment: str = ""
     """Fingerprint of what it failed in (image, model, device): elsewhere it may be tried."""
+
+    infeasible: EngineKnobs | None = None
+    """For lack of memory: the whole configuration. What needs as much of everything is not tried either, at no time."""
 
     failures: int = 1
     """How often."""

@@ -4,15 +4,16 @@ import hashlib
 from collections.abc import Callable
 from datetime import datetime
 
-from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Measurement, TrialRef, VLLMServiceStatus
 from vllm_autotuner.change.effective import settled_knobs
 from vllm_autotuner.change.trial import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY, baseline_name, canary_name
+from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.proposal import Proposal
 
-__all__ = ["begin", "with_value"]
+__all__ = ["begin"]
 
 
 def begin(
@@ -31,7 +32,7 @@ def begin(
     `replicas`: of the service now; they decide between canary and in place where the spec does not.
     """
     before = settled_knobs(service.spec, status)
-    after = with_value(before, proposal)
+    after = with_value(before, proposal.knob, proposal.value)
     attempt = status.history[-1].id if status.history else ""
     generation = service.metadata.generation
     text = f"{service.metadata.uid}/{generation}/{attempt}/{proposal.knob.value}={proposal.value}"
@@ -62,12 +63,3 @@ def begin(
         started_at=now,
         baseline=baseline,
     )
-
-
-def with_value(knobs: EngineKnobs, proposal: Proposal) -> EngineKnobs:
-    """The knobs with the proposed value. Raises ValueError for replicas, and for a value that is none of the knob's."""
-    if proposal.knob is Knob.REPLICAS:
-        raise ValueError("replicas are not a setting of the engine")
-    # By the names of the API, which are the values of `Knob`. Validated, unlike `model_copy`: what is written to status
-    # must be readable again.
-    return EngineKnobs.model_validate({**knobs.model_dump(), proposal.knob.value: proposal.value})

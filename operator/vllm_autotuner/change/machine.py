@@ -38,10 +38,11 @@ def advance(change: ActiveChange, world: World) -> Step:
     if change.state is not ChangeState.ROLLING_BACK:
         if world.abort:
             return Step(back(change, world.abort, world=world))
-        if crashed := _crash(change, world):
+        if (crashed := _crash(change, world)) is not None:
             starting = change.state in (ChangeState.PROVISIONING, ChangeState.VERIFYING)
             what = "the engine does not start" if starting else "the engine crashed"
-            return Step(back(change, f"{what}: {crashed}", world=world, harmful=True))
+            undoing = back(change, f"{what}: {crashed.crashed}", world=world, harmful=True)
+            return Step(undoing.model_copy(update={"lacked_memory": crashed.lacked_memory}))
     match change.state:
         case ChangeState.PROVISIONING:
             return provision(change, world)
@@ -63,11 +64,12 @@ def advance(change: ActiveChange, world: World) -> Step:
             assert_never(unreachable)
 
 
-def _crash(change: ActiveChange, world: World) -> str:
-    """Why an engine with the new configuration died; pods of the old one are no evidence against it."""
+def _crash(change: ActiveChange, world: World) -> Rollout | None:
+    """Where an engine with the new configuration died; pods of the old one are no evidence against it."""
     canary = world.arms.canary
-    crashed = world.rollout.crashed if reaches_the_service(change) else ""
-    return crashed or (canary.rollout.crashed if canary is not None else "")
+    stable = (world.rollout,) if reaches_the_service(change) else ()
+    tried = (*stable, canary.rollout) if canary is not None else stable
+    return next((each for each in tried if each.crashed), None)
 
 
 def _verify(change: ActiveChange, world: World) -> ActiveChange:

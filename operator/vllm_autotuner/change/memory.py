@@ -7,7 +7,7 @@ import hashlib
 from datetime import datetime, timedelta
 from typing import Final
 
-from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import (
     FAILURE_MEMORY_LENGTH,
@@ -25,7 +25,7 @@ from vllm_autotuner.api.status import (
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.guardrails.chain import BUDGET_WINDOW
 
-__all__ = ["environment_of", "failed_seats", "failed_values", "remembered", "spent"]
+__all__ = ["environment_of", "failed_seats", "failed_values", "infeasible_knobs", "remembered", "spent"]
 
 FIRST_RETRY: Final = timedelta(days=1)
 """A harmful candidate is left alone for a day: it sees one daily peak on the old configuration. Our choice."""
@@ -68,6 +68,13 @@ def failed_seats(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: datet
     """Values of max-num-seqs among them."""
     failed = failed_values(spec, status, now=now)
     return tuple(int(value) for knob, value in failed if knob == Knob.MAX_NUM_SEQS and value.isdecimal())
+
+
+def infeasible_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> tuple[EngineKnobs, ...]:
+    """Configurations that did not find enough memory in this environment. That does not pass with time."""
+    environment = environment_of(spec)
+    found = (entry.infeasible for entry in status.failure_memory if entry.environment == environment)
+    return tuple(knobs for knobs in found if knobs is not None)
 
 
 def spent(budget: BudgetStatus | None, *, now: datetime) -> BudgetStatus:
@@ -135,6 +142,7 @@ def _with_failure(
     failures = (max(0, earlier.failures) if earlier else 0) + 1
     # 16 doublings are far past the longest wait; an edited status must not overflow.
     wait = (FIRST_RETRY if change.harmful else UNCLEAR_RETRY) * (1 << min(failures - 1, 16))
+    infeasible = change.to.knobs if change.lacked_memory else earlier.infeasible if earlier else None
     found = FailedCandidate(
         candidate=candidate,
         knob=change.knob,
@@ -142,8 +150,9 @@ def _with_failure(
         environment=environment,
         failures=failures,
         last_failure_time=now,
-        retry_after=now + min(wait, LONGEST_RETRY),
+        retry_after=None if infeasible is not None else now + min(wait, LONGEST_RETRY),
         reason=ending.reason,
+        infeasible=infeasible,
     )
     return (*(one for one in status.failure_memory if one is not earlier), found)
 

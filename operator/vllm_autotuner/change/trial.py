@@ -13,7 +13,16 @@ from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, ChangeState, TrialRef, VLLMServiceStatus
 from vllm_autotuner.change.world import reaches_the_service
 
-__all__ = ["FEWEST_FOR_BASELINE", "FEWEST_FOR_CANARY", "Track", "Trial", "baseline_name", "canary_name", "trials"]
+__all__ = [
+    "FEWEST_FOR_BASELINE",
+    "FEWEST_FOR_CANARY",
+    "Track",
+    "Trial",
+    "baseline_name",
+    "canary_name",
+    "gpus_added",
+    "trials",
+]
 
 FEWEST_FOR_CANARY: Final = 2
 """Replicas from which a canary is the default: beside a single one it would take half of the requests. Design."""
@@ -49,6 +58,12 @@ class Trial:
     track: Track
     change_id: str
     knobs: EngineKnobs
+
+
+def gpus_added(change: ActiveChange) -> int:
+    """GPUs of the pods that a change adds at its height: the canary and its baseline, or one of a rollout (G43)."""
+    new, old = change.to.tensor_parallel_size or 1, change.from_.tensor_parallel_size or 1
+    return new + (old if change.baseline_ref is not None else 0)
 
 
 def canary_name(service: str, change_id: str) -> str:

@@ -29,6 +29,8 @@ class Rollout:
     replicas: int
     crashed: str = ""
     """Why new pods do not start, by their own log; empty while none has failed."""
+    lacked_memory: bool = False
+    """They crashed for lack of memory: so will everything that needs as much."""
     unschedulable: str = ""
     """Why new pods find no node; empty when they do."""
     newest_since: datetime | None = None

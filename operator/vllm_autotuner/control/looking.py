@@ -21,6 +21,7 @@ from vllm_autotuner.cluster.errors import ClusterError
 from vllm_autotuner.control.starting import has_crashed
 from vllm_autotuner.control.views import DeploymentView, PodView
 from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
+from vllm_autotuner.engine.startup_failure import LACK_OF_MEMORY
 from vllm_autotuner.guardrails.contest import Interference
 from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import STALE_AFTER_INTERVALS, Observation, observe
@@ -112,7 +113,7 @@ def rollout_of(
     staying = [pod for pod in pods if not pod.deleting]
     latest = [pod for pod in staying if pod.config_hash == deployment.config_hash]
     crashed = {pod.name for pod in latest if has_crashed(pod)}
-    causes = (start.failure for start in starts.failing if start.name in crashed)
+    causes = [start.failure for start in starts.failing if start.name in crashed and start.failure is not None]
     ours = interference is None or interference.fields == ("replicas",)
     return Rollout(
         config_hash=deployment.config_hash if ours else None,
@@ -120,7 +121,8 @@ def rollout_of(
         settled=rolled_out and complete and len(latest) >= deployment.replicas,
         ready=deployment.ready_replicas,
         replicas=deployment.replicas,
-        crashed=next((f"{cause.reason.value}: {cause.message}" for cause in causes if cause is not None), ""),
+        crashed=next((f"{cause.reason.value}: {cause.message}" for cause in causes), ""),
+        lacked_memory=bool(causes) and causes[0].reason in LACK_OF_MEMORY,
         unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), ""),
         newest_since=max((pod.ready_since for pod in latest if pod.ready_since is not None), default=None),
         older_ready=sum(pod.ready for pod in staying if pod.config_hash != deployment.config_hash),

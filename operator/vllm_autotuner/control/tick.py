@@ -21,10 +21,11 @@ from vllm_autotuner.api.status import (
     Source,
     VLLMServiceStatus,
 )
-from vllm_autotuner.change.begin import begin, with_value
+from vllm_autotuner.change.begin import begin
 from vllm_autotuner.change.effective import effective_knobs, is_tuned, serving_knobs, settled_knobs, spec_knobs
 from vllm_autotuner.change.machine import advance
-from vllm_autotuner.change.memory import failed_seats, failed_values, remembered, spent
+from vllm_autotuner.change.memory import failed_seats, failed_values, infeasible_knobs, remembered, spent
+from vllm_autotuner.change.trial import gpus_added
 from vllm_autotuner.change.verdict import is_baseline, measure
 from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.reporting import described, recommended, still_says, value_said
@@ -269,6 +270,7 @@ def _ideas(
         scaling=scaling,
         failed_seats=failed_seats(spec, status, now=sight.now),
         failed=failed_values(spec, status, now=sight.now),
+        infeasible=infeasible_knobs(spec, status),
         platform=platform_of(spec, catalogue=sight.catalogue),
     )
     proposal = plan(situation).proposal
@@ -291,6 +293,9 @@ def _ideas(
         locked=sight.adoption.locked if sight.adoption is not None else {},
         measured=is_baseline(measure(sight.observation, targets=targets)),
         queue=sight.queue,
+        resting=situation.failed,
+        infeasible=situation.infeasible,
+        knobs=situation.knobs,
     )
     scales = _scales(sight)
     spread = proposal is not None and proposal.knob is Knob.REPLICAS
@@ -301,7 +306,9 @@ def _ideas(
     if proposal is not None and proposal.knob is not Knob.REPLICAS and not held:
         status = status.model_copy(update={"recommendation": None, "queued_since": None})
         return _begun(status, proposal, sight=sight, targets=targets), desired, None
-    asks = _asking(proposal, held, sight=sight) if proposal is not None else None
+    asks = None
+    if proposal is not None and [objection.reason for objection in held] == [HoldReason.QUEUED]:
+        asks = _asking(_change_of(proposal, status, sight=sight, targets=targets), sight=sight)
     update = {
         "recommendation": recommended(proposal, held, before=standing, sight=sight),
         "queued_since": asks.since if asks is not None else _place_kept(held, sight=sight),
@@ -350,14 +357,10 @@ def _scaled(
     ).replicas
 
 
-def _asking(proposal: Proposal, held: Sequence[Hold | Deny], *, sight: Sight) -> Asking | None:
-    """A change that nothing but the queue holds back."""
-    if [objection.reason for objection in held] != [HoldReason.QUEUED]:
-        return None
-    service = sight.service
-    knobs = with_value(settled_knobs(service.spec, service.status), proposal)
-    since = service.status.queued_since or sight.now
-    return Asking(key=service.metadata.uid, since=since, gpus=knobs.tensor_parallel_size or 1)
+def _asking(change: ActiveChange, *, sight: Sight) -> Asking:
+    """The place in the queue of a change that nothing but the queue holds back."""
+    since = sight.service.status.queued_since or sight.now
+    return Asking(key=sight.service.metadata.uid, since=since, gpus=gpus_added(change))
 
 
 def _place_kept(held: Sequence[Hold | Deny], *, sight: Sight) -> datetime | None:
@@ -388,7 +391,12 @@ def _just_over(status: VLLMServiceStatus, sight: Sight) -> bool:
 
 
 def _begun(status: VLLMServiceStatus, proposal: Proposal, *, sight: Sight, targets: Targets) -> VLLMServiceStatus:
-    change = begin(
+    change = _change_of(proposal, status, sight=sight, targets=targets)
+    return status.model_copy(update={"active_change": change, "budget": spent(status.budget, now=sight.now)})
+
+
+def _change_of(proposal: Proposal, status: VLLMServiceStatus, *, sight: Sight, targets: Targets) -> ActiveChange:
+    return begin(
         proposal,
         service=sight.service,
         status=status,
@@ -398,4 +406,3 @@ def _begun(status: VLLMServiceStatus, proposal: Proposal, *, sight: Sight, targe
         epoch=sight.epoch,
         now=sight.now,
     )
-    return status.model_copy(update={"active_change": change, "budget": spent(status.budget, now=sight.now)})

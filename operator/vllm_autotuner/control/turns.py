@@ -10,6 +10,7 @@ from datetime import datetime
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ActiveChange, ChangeState
 from vllm_autotuner.change.effective import settled_knobs
+from vllm_autotuner.change.trial import gpus_added
 from vllm_autotuner.control.settings import OperatorSettings
 from vllm_autotuner.guardrails.turns import Asking, Running, next_to_begin
 
@@ -47,7 +48,7 @@ def fleet_of(services: Iterable[VLLMService | InvalidService], *, now: datetime)
         if status is None:
             continue
         if status.active_change is not None and _takes_a_turn(status.active_change, now=now):
-            running.append(Running(gpus=_extra_gpus(status.active_change)))
+            running.append(Running(gpus=gpus_added(status.active_change)))
         if isinstance(service, VLLMService):
             gpus += (status.replicas or 0) * (settled_knobs(service.spec, status).tensor_parallel_size or 1)
     return Fleet(running=tuple(running), services=count, gpus=gpus)
@@ -59,9 +60,3 @@ def _takes_a_turn(change: ActiveChange, *, now: datetime) -> bool:
         return False
     late = change.deadline is not None and now >= change.deadline
     return not (change.state is ChangeState.ROLLING_BACK and late)
-
-
-def _extra_gpus(change: ActiveChange) -> int:
-    """Devices beyond those that serve: of one pod with the new configuration, and of the one to compare it with."""
-    fresh = change.from_.tensor_parallel_size or 1
-    return (change.to.tensor_parallel_size or 1) + (fresh if change.baseline_ref is not None else 0)

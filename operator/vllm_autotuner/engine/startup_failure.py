@@ -36,6 +36,10 @@ class StartupReason(StrEnum):
     """No known cause in the text. The message is the most telling line of the log. Remedy: read the log."""
 
 
+LACK_OF_MEMORY: Final = frozenset({StartupReason.INSUFFICIENT_KV_CACHE, StartupReason.OUT_OF_MEMORY})
+"""Reasons that hold for everything that needs as much memory or more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupFailure:
     """A failed start: the reason, the engine's own words, and the length it would have accepted, if it says so."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import Mode, VLLMServiceSpec
 from vllm_autotuner.api.status import Circuit, CircuitState, Confidence, VLLMServiceStatus
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -17,7 +17,8 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.guardrails.windows import why_closed
-from vllm_autotuner.planning.bounds import opted_in, outside
+from vllm_autotuner.planning.bounds import opted_in, outside, with_value
+from vllm_autotuner.planning.feasibility import Infeasible, finds_memory
 from vllm_autotuner.planning.proposal import Proposal
 
 __all__ = [
@@ -89,6 +90,12 @@ class Context:
     """Knobs of an adopted Deployment that are not ours to write, with the reason."""
     measured: bool = True
     """What a verdict compares is known of the last window."""
+    knobs: EngineKnobs = EngineKnobs()
+    """What runs, and what the proposal would change one value of."""
+    resting: tuple[tuple[str, str], ...] = ()
+    """Knobs and values that were rolled back here and are left alone for now."""
+    infeasible: tuple[EngineKnobs, ...] = ()
+    """Configurations that found too little memory here."""
     queue: str = ""
     """Why it is not this service's turn; empty when it is."""
 
@@ -226,6 +233,23 @@ def watched_long_enough(proposal: Proposal, context: Context) -> Answer:
     return Hold(reason=HoldReason.STARTING, message="the operator has just started: watching one whole window first")
 
 
+def rested(proposal: Proposal, context: Context) -> Answer:
+    """A value that was rolled back is left alone for a while, longer each time (G30)."""
+    if (proposal.knob.value, str(proposal.value)) not in context.resting:
+        return Allow()
+    return Hold(reason=HoldReason.RESTING, message=f"{proposal.value} was rolled back before (status.failureMemory)")
+
+
+def finds_room(proposal: Proposal, context: Context) -> Answer:
+    """Nothing that needs as much memory as what found too little of it, at no time (G06)."""
+    if proposal.knob is Knob.REPLICAS:
+        return Allow()
+    answer = finds_memory(context.infeasible, with_value(context.knobs, proposal.knob, proposal.value))
+    if isinstance(answer, Infeasible):
+        return Deny(reason=HoldReason.INFEASIBLE, message=answer.why)
+    return Allow()
+
+
 def uncontested(proposal: Proposal, context: Context) -> Answer:
     """What somebody else writes back is no change; nothing new starts before there is peace (G33)."""
     contest = context.status.contest
@@ -267,6 +291,8 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     cooled_down,
     within_budget,
     circuit_closed,
+    rested,  # what was rolled back is left alone
+    finds_room,  # what found too little memory even longer
     uncontested,  # somebody else writes it
     its_turn,  # and the rest of the fleet stands still enough
 )

@@ -6,7 +6,7 @@ Must not: know whether a value is wise, or can start.
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Scaling, Tuning
 
-__all__ = ["opted_in", "outside", "value_of", "void"]
+__all__ = ["opted_in", "outside", "value_of", "void", "with_value"]
 
 
 def opted_in(knob: Knob, *, tuning: Tuning, scaling: Scaling | None) -> bool:
@@ -48,6 +48,15 @@ def value_of(knob: Knob, knobs: EngineKnobs) -> int | str | None:
             return knobs.tensor_parallel_size
         case Knob.REPLICAS:
             return None
+
+
+def with_value(knobs: EngineKnobs, knob: Knob, value: int | str) -> EngineKnobs:
+    """Return the knobs with this value. Raises ValueError for replicas, and for a value that is none of the knob's."""
+    if knob is Knob.REPLICAS:
+        raise ValueError("replicas are not a setting of the engine")
+    # By the names of the API, which are the values of `Knob`. Validated, unlike `model_copy`: what is written to status
+    # must be readable again.
+    return EngineKnobs.model_validate({**knobs.model_dump(), knob.value: value})
 
 
 def _field(knob: Knob) -> str:

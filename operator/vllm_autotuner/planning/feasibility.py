@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.engine.geometry import ModelShape, UnknownGeometry
 from vllm_autotuner.engine.hardware import Gpu
 from vllm_autotuner.performance.kv_capacity import PoolForecast, UnknownPool
@@ -19,6 +20,7 @@ __all__ = [
     "Feasible",
     "Infeasible",
     "Unsure",
+    "finds_memory",
     "fp8_supported",
     "heads_divide",
     "holds_lengths",
@@ -126,6 +128,31 @@ def placeable(room: Room | None, *, devices: int) -> Answer:
     if room.pods(devices) < 1:
         return Infeasible(f"no node has {devices} free GPUs: at most {max(room.free, default=0)} are free on one")
     return Feasible()
+
+
+def finds_memory(infeasible: Iterable[EngineKnobs], wanted: EngineKnobs) -> Answer:
+    """What needs as much of everything as a configuration that found too little memory finds too little as well."""
+    known = next((each for each in infeasible if _needs_as_much(wanted, each)), None)
+    if known is None:
+        return Feasible()
+    values = ", ".join(f"{name}={value}" for name, value in known.model_dump(by_alias=True, exclude_none=True).items())
+    return Infeasible(f"there was not enough memory for {values or 'the defaults of the engine'}")
+
+
+def _needs_as_much(wanted: EngineKnobs, than: EngineKnobs) -> bool:
+    """In each of the four. A default is some number that nobody knows: it is only as much as itself."""
+    for one, other in (
+        (wanted.max_num_seqs, than.max_num_seqs),
+        (wanted.max_model_len, than.max_model_len),
+    ):
+        if one != other and (one is None or other is None or one < other):
+            return False
+    narrower = _is_fp8(wanted) and not _is_fp8(than)
+    return not narrower and (wanted.tensor_parallel_size or 1) <= (than.tensor_parallel_size or 1)
+
+
+def _is_fp8(knobs: EngineKnobs) -> bool:
+    return (knobs.kv_cache_dtype or "").startswith("fp8")
 
 
 def not_failed(failed: Iterable[tuple[str, str]], *, knob: str, value: int | str) -> Answer:

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.context_length import shorter_context, shorter_to_start
 from vllm_autotuner.planning.demand import demand_of
+from vllm_autotuner.planning.feasibility import Infeasible, finds_memory
 from vllm_autotuner.planning.forecast import Outlook, current_setting, outlook, predicted, setting_with
 from vllm_autotuner.planning.kv_type import smaller_kv_values
 from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
@@ -89,7 +92,9 @@ def plan(situation: Situation) -> Plan:
         return Plan()
     answers = [candidate(situation) for candidate in ladder]
     passed_over = [answer.why for answer in answers if isinstance(answer, NothingToGain)]
-    proposals = [answer for answer in answers if isinstance(answer, Proposal)]
+    asked = {answer: _known_infeasible(answer, situation) for answer in answers if isinstance(answer, Proposal)}
+    passed_over += filter(None, asked.values())
+    proposals = [answer for answer, why in asked.items() if not why]
     if not proposals or not serves:
         found = tuple(Considered(proposal=each) for each in proposals)
         return Plan(proposal=proposals[0] if proposals else None, passed_over=tuple(passed_over), considered=found)
@@ -104,6 +109,14 @@ def plan(situation: Situation) -> Plan:
         considered=ranked,
         before=before,
     )
+
+
+def _known_infeasible(proposal: Proposal, situation: Situation) -> str:
+    """Say why it would find too little memory, as something like it has; empty where nothing like it has."""
+    if proposal.knob is Knob.REPLICAS:
+        return ""
+    answer = finds_memory(situation.infeasible, with_value(situation.knobs, proposal.knob, proposal.value))
+    return f"{proposal.knob.value} {proposal.value}: {answer.why}" if isinstance(answer, Infeasible) else ""
 
 
 def _judged(proposals: Iterable[Proposal], situation: Situation) -> tuple[Outlook, list[Considered]]:

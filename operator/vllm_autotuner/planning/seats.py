@@ -17,6 +17,8 @@ from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.knee import largest_batch_within
 from vllm_autotuner.performance.step_time import NoFit, StepTime, StepTimeFit, fit_step_time
+from vllm_autotuner.planning.bounds import with_value
+from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.limits import LARGEST_STEP, Limit, Limited, limited
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.ranking import NOISE
@@ -225,7 +227,13 @@ def _knee(model: StepTimeFit, *, situation: Situation, tail: float) -> int | Non
 
 def _failed_above(situation: Situation, *, seats: int) -> tuple[Limit, ...]:
     """Stay clearly below what was rolled back before: half way, so that neither it nor its neighbour is tried again."""
-    above = [value for value in situation.failed_seats if value > seats]
+    scarce = (
+        each.max_num_seqs
+        for each in situation.infeasible
+        if each.max_num_seqs is not None
+        and finds_memory((each,), with_value(situation.knobs, Knob.MAX_NUM_SEQS, each.max_num_seqs)) != Feasible()
+    )
+    above = [value for value in (*situation.failed_seats, *scarce) if value > seats]
     return (Limit(name=f"rolled back before at {min(above)}", high=(seats + min(above)) // 2),) if above else ()
 
 

@@ -30,5 +30,7 @@ class Situation:
     """Values of max-num-seqs that were rolled back in this environment and are not to be tried again yet."""
     failed: tuple[tuple[str, str], ...] = ()
     """Knobs and values of which the same is true, those of max-num-seqs included."""
+    infeasible: tuple[EngineKnobs, ...] = ()
+    """Configurations that found too little memory."""
     platform: Platform = field(default_factory=Platform)
     """What it runs on. What is not known there makes the knobs that need it recommend-only."""
