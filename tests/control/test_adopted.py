@@ -4,8 +4,9 @@ from tests.control.adopting_bed import ARGS, AdoptingBed, adopting, args_of, man
 from tests.control.cluster_model import Load
 from tests.control.loop_bed import service_body, slow_beyond_64
 
+from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import Outcome, Source
-from vllm_autotuner.cluster.errors import Unavailable
+from vllm_autotuner.cluster.errors import Refused, Unavailable
 from vllm_autotuner.workload.labels import CONSENT, CONSENT_GIVEN
 
 STEADY = 8
@@ -99,6 +100,7 @@ async def test_flags_that_a_tool_declares_are_never_written() -> None:
     status, reason, message = found.condition("OwnershipConflict")
     assert (status, reason) == ("True", "FlagsDeclaredElsewhere")
     assert "ignoreDifferences" in message
+    assert found.told.count("OwnershipConflict") == 1
     assert f"{CONSENT}={CONSENT_GIVEN}" in message
     assert found.condition("Ready")[0] == "True"
 
@@ -275,6 +277,32 @@ async def test_a_deployment_that_cannot_be_read_is_nobody_elses_trouble() -> Non
     found.api.refuses = lambda verb, name: None
     await to_the_end(found)
     assert found.args == TUNED
+
+
+async def test_a_missing_right_is_told_on_the_service() -> None:
+    found = adopting()
+    found.api.refuses = lambda verb, name: (
+        Refused("deployments is forbidden", reason="Forbidden", status=403)
+        if (verb, name) == ("read", "theirs")
+        else None
+    )
+    await found.ticks(2)
+    assert found.condition("Stalled") == ("True", "Forbidden", "deployments is forbidden")
+    found.api.refuses = lambda verb, name: None
+    await found.ticks(STEADY)
+    assert found.condition("Ready")[0] == "True"
+
+
+async def test_many_replicas_are_changed_in_place_too() -> None:
+    """A canary would be a Deployment of ours beside theirs."""
+    found = adopting(theirs(replicas=3))
+    await in_state(found, "Provisioning")
+    change = found.change()
+    assert change is not None
+    assert (change.strategy, change.canary_ref, change.baseline_ref) == (StrategyType.IN_PLACE, None, None)
+    await to_the_end(found)
+    assert (found.args, len(found.api.pods)) == (TUNED, 3)
+    assert {kind for kind, _ in found.api.objects} == {"VLLMService", "Deployment"}
 
 
 async def test_a_steady_state_writes_nothing() -> None:

@@ -1,5 +1,7 @@
 """A container's command line: found wherever it stands, and changed in one flag only."""
 
+import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,6 +168,35 @@ def test_changes_one_flag(found: dict[str, Any], knob: str, value: int | str, wo
 def test_a_script_that_does_more_is_left_alone(script: str) -> None:
     assert isinstance(changed(command_line(container(command=["sh", "-c", script])), knob="max-num-seqs", value=8),
                       Unreadable)  # fmt: skip
+
+
+@given(
+    words=st.lists(
+        st.one_of(
+            st.sampled_from(
+                ["--seed=1", "--enable-prefix-caching", "--max-num-seqs=4", "--max-num-seqs", "4", "-tp=2"]
+            ),
+            st.text(alphabet="ab \\'\"{}:,=-", min_size=1, max_size=6).map(lambda text: f"--chat-template={text}"),
+        ),
+        max_size=6,
+    ),
+    value=st.integers(min_value=1, max_value=4096),
+)
+def test_a_script_reads_and_changes_like_the_words_in_it(words: list[str], value: int) -> None:
+    plain = command_line(container(command=["vllm", "serve", "m", *words]))
+    script = command_line(container(command=["sh", "-c", "exec vllm serve m " + shlex.join(words)]))
+    try:
+        flags = plain.flags
+    except FlagError:
+        with pytest.raises(FlagError):
+            _ = script.flags
+        return
+    assert script.flags == flags
+    after = changed(script, knob="max-num-seqs", value=value)
+    if isinstance(after, CommandLine):
+        assert after.flags == replace(flags, max_num_seqs=value)
+    else:
+        assert words.count("--max-num-seqs=4") + words.count("--max-num-seqs") > 1 or "#" in str(words)
 
 
 @given(

@@ -35,6 +35,9 @@ UNREADABLE: Final = "Unreadable"
 NOT_CONFIGURED: Final = "NotConfigured"
 """There is no usable kubeconfig and no service account to connect with."""
 
+FORBIDDEN: Final = 403
+"""The HTTP status of a missing permission, which only an administrator can give."""
+
 
 class ClusterError(Exception):
     """A request to the Kubernetes API that had no effect we know of.

@@ -12,7 +12,7 @@ from typing import Final
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.service import KIND, VLLMService
 from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.cluster.errors import NotFound
+from vllm_autotuner.cluster.errors import FORBIDDEN, NotFound, Refused
 from vllm_autotuner.cluster.field_managers import autoscaler_of
 from vllm_autotuner.cluster.kinds import AUTOSCALER, DEPLOYMENT, POD
 from vllm_autotuner.cluster.ownership import controller_of
@@ -68,7 +68,12 @@ class Adopting:
             self._read[_key(service)] = error
 
     async def _adopt(self, service: VLLMService) -> Adopted | Unadoptable:
-        return await adopt(service, owners=self._owners, services=self._services, cluster=self._cluster)
+        try:
+            return await adopt(service, owners=self._owners, services=self._services, cluster=self._cluster)
+        except Refused as error:
+            if error.status != FORBIDDEN:
+                raise
+            return Unadoptable(Reason.FORBIDDEN, str(error))
 
 
 def _key(service: VLLMService) -> Key:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
+from vllm_autotuner.api.conditions import ConditionType, find_condition
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.status import ActiveChange, ChangeState, Contest, HistoryEntry, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.world import Ending
@@ -43,6 +44,7 @@ def announcements(
         )
     yield from _scaled(before, after)
     yield from _contested(before.contest, after.contest)
+    yield from _declared(before, after)
 
 
 def standing(status: VLLMServiceStatus, *, now: datetime) -> Iterable[Event]:
@@ -101,6 +103,20 @@ def _contested(before: Contest | None, after: Contest | None) -> Iterable[Event]
         note = f"{after.manager} writes {after.fields} of the workload again and again: it is left as it is"
         transition = f"contest/{after.given_up_at}"
         yield Event(reason="OwnershipConflict", note=note, action="Restore", transition=transition, warning=True)
+
+
+def _declared(before: VLLMServiceStatus, after: VLLMServiceStatus) -> Iterable[Event]:
+    """What somebody else declares of an adopted Deployment; a contest tells of itself."""
+    found = find_condition(after.conditions, ConditionType.OWNERSHIP_CONFLICT)
+    new = find_condition(before.conditions, ConditionType.OWNERSHIP_CONFLICT) is None
+    if found is not None and new and after.contest is None:
+        yield Event(
+            reason="OwnershipConflict",
+            note=found.message,
+            action="Adopt",
+            transition=f"{found.reason}/{found.last_transition_time}",
+            warning=True,
+        )
 
 
 def _scaled(before: VLLMServiceStatus, after: VLLMServiceStatus) -> Iterable[Event]:

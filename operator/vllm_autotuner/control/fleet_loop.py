@@ -11,13 +11,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
 
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import VLLMServiceStatus
-from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound, Refused
+from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Conflict, NotFound, Refused
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.adopted import Adopted
 from vllm_autotuner.control.adopting import Adopting
@@ -53,8 +52,6 @@ from vllm_autotuner.workload.hashing import RENDERING_VERSION
 from vllm_autotuner.workload.rendering import pod_selector
 
 __all__ = ["FleetLoop", "run_fleet_loop"]
-
-FORBIDDEN: Final = 403
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,111 @@
+"""What is read of somebody else's Deployment, and whose it is."""
+
+from typing import Any, cast
+
+import pytest
+from tests.control.adopting_bed import NAME, AdoptingServer, adopting, theirs
+from tests.control.desk import START
+from tests.control.loop_bed import service_body
+from typing_extensions import override
+
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.control.adopted import Adopted
+from vllm_autotuner.control.adopting import Adopting, claims
+from vllm_autotuner.control.registry import Key
+from vllm_autotuner.control.views import ServiceEntry, service_entry
+from vllm_autotuner.workload.adoption import Unadoptable
+
+THEIRS = Key("prod", NAME)
+
+
+def naming(
+    name: str, *, created: str = "2026-11-20T12:00:00Z", uid: str = "u", target: str = NAME, **meta: Any
+) -> ServiceEntry:
+    metadata = {"namespace": "prod", "name": name, "uid": uid, "creationTimestamp": created, "generation": 1, **meta}
+    return service_entry({"metadata": metadata, "spec": {"targetRef": {"name": target}}})
+
+
+@pytest.mark.parametrize(
+    ("entries", "owners"),
+    [
+        pytest.param([naming("a")], {THEIRS: "a"}, id="the only one"),
+        pytest.param(
+            [naming("a", created="2026-11-20T12:00:01Z"), naming("b")], {THEIRS: "b"}, id="the older one, not the first"
+        ),
+        pytest.param([naming("a", uid="2"), naming("b", uid="1")], {THEIRS: "b"}, id="of equal age one and the same"),
+        pytest.param(
+            [naming("a", deletionTimestamp="2026-11-20T12:00:00Z"), naming("b")], {THEIRS: "b"}, id="one that goes away"
+        ),
+        pytest.param([naming("a"), naming("b", target="o")], {THEIRS: "a", Key("prod", "o"): "b"}, id="two of two"),
+        pytest.param([service_entry(service_body("a"))], {}, id="one that has an engine of its own"),
+        pytest.param(
+            [service_entry({"metadata": {"namespace": "prod", "name": "a"}, "spec": {}})], {}, id="unreadable"
+        ),
+    ],
+)
+def test_the_oldest_service_has_a_deployment(entries: list[ServiceEntry], owners: dict[Key, str]) -> None:
+    assert claims(entries) == {deployment: Key("prod", name) for deployment, name in owners.items()}
+
+
+async def read(deployment: dict[str, Any], *entries: ServiceEntry) -> Adopted | Unadoptable | None:
+    api = AdoptingServer(now=START)
+    api._store("Deployment", NAME, deployment)
+    first, *_ = known = entries or (naming("chat"),)
+    reading = Adopting({Key(each.namespace, each.name): each for each in known}, cluster=cast(Cluster, api))
+    await reading.read_all()
+    assert not isinstance(first.service, str)
+    return await reading.of(first.service)  # type: ignore[arg-type]  # readable, by `naming`
+
+
+async def test_a_service_without_a_target_has_none() -> None:
+    assert await read(theirs(), service_entry(service_body("chat"))) is None
+
+
+async def test_what_the_operator_rendered_is_not_adopted() -> None:
+    owner = {"kind": "VLLMService", "name": "other", "controller": True}
+    labels = {"app.kubernetes.io/managed-by": "vllm-autotuner", "vllm-autotuner.dev/service": "other"}
+    by_owner = await read(theirs(metadata__ownerReferences=[owner]))
+    by_label = await read(theirs(metadata__labels=labels), naming("chat"), service_entry(service_body("other")))
+    for found in (by_owner, by_label):
+        assert isinstance(found, Unadoptable)
+        assert "rendered by VLLMService other" in found.message
+    assert isinstance(await read(theirs(metadata__labels=labels)), Adopted), "its VLLMService is gone (Retain)"
+
+
+async def test_a_deployment_on_its_way_out_is_not_there() -> None:
+    found = await read(theirs(metadata__deletionTimestamp="2026-11-20T12:00:00Z"))
+    assert isinstance(found, Unadoptable)
+    assert found.reason == "TargetNotFound"
+
+
+async def test_only_pods_of_this_very_deployment_count() -> None:
+    bed = adopting(tuning__mode="Recommend")
+    await bed.ticks(4)
+    assert bed.status().ready_replicas == 1
+    bed.api.pods[0].deployment = "theirs-canary"
+    await bed.tick()
+    condition = bed.condition("MetricsAvailable")
+    assert condition[0] == "False"
+
+
+async def test_a_selector_with_expressions() -> None:
+    expressions = [
+        {"key": "tier", "operator": "In", "values": ["a", "b"]},
+        {"key": "old", "operator": "DoesNotExist"},
+        {"key": "app", "operator": "Exists"},
+        {"key": "zone", "operator": "NotIn", "values": ["x"]},
+    ]
+    deployment = theirs(spec__selector={"matchLabels": {"app": "chat"}, "matchExpressions": expressions})
+    asked: list[str] = []
+
+    class Listening(AdoptingServer):
+        @override
+        def pages(self, *args: Any, selector: str = "", **rest: Any) -> Any:
+            asked.append(selector)
+            return super().pages(*args, selector="app=chat", **rest)
+
+    api = Listening(now=START)
+    api._store("Deployment", NAME, deployment)
+    entry = naming("chat")
+    await Adopting({Key("prod", "chat"): entry}, cluster=cast(Cluster, api)).read_all()
+    assert asked == ["app=chat,tier in (a,b),!old,app,zone notin (x)"]
