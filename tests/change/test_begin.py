@@ -50,7 +50,7 @@ def begun(
         service=service({"tuning.strategy": written}, metadata=metadata),
         status=status or VLLMServiceStatus(),
         hash_of=lambda knobs: f"hash-of-{knobs.max_num_seqs}",
-        baseline=BEFORE,
+        measured=(BEFORE,),
         replicas=replicas,
         epoch=3,
         now=NOW,

@@ -219,6 +219,9 @@ class ActiveChange(ApiModel):
     baseline: Measurement | None = None
     """Measured before the change."""
 
+    before: Annotated[tuple[Measurement, ...], *newest(MEASUREMENTS_LENGTH)] = ()
+    """The windows up to then, newest last: in place they are what is compared with. The newest is the baseline."""
+
     analysis: Analysis | None = None
     """Measured since."""
 

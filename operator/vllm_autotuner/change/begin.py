@@ -1,7 +1,7 @@
 """A proposal that every guardrail allowed becomes a change. The only room that makes an ActiveChange."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from vllm_autotuner.api.knobs import EngineKnobs
@@ -22,14 +22,15 @@ def begin(
     service: VLLMService,
     status: VLLMServiceStatus,
     hash_of: Callable[[EngineKnobs], str],
-    baseline: Measurement,
+    measured: Sequence[Measurement],
     replicas: int,
     epoch: int,
     now: datetime,
 ) -> ActiveChange:
     """Write down the intent: what runs now, what shall run and where, what was measured before. Touches nothing.
 
-    `replicas`: of the service now; they decide between canary and in place where the spec does not.
+    `replicas`: of the service now; they decide between canary and in place where the spec does not. `measured`:
+    the last windows, newest last, one at least.
     """
     before = settled_knobs(service.spec, status)
     after = with_value(before, proposal.knob, proposal.value)
@@ -61,5 +62,6 @@ def begin(
         state_since=now,
         deadline=now + service.spec.tuning.strategy.provisioning_deadline,
         started_at=now,
-        baseline=baseline,
+        baseline=measured[-1],
+        before=tuple(measured),
     )

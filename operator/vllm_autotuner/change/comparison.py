@@ -31,7 +31,7 @@ from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.change.windows import LATENCIES, is_complete, level_of, requests_in, window_length
 from vllm_autotuner.diagnosis.objectives import Targets
 
-__all__ = ["FEWEST_REQUESTS", "LOOKS", "Comparison", "Pair", "compare", "comparison"]
+__all__ = ["FEWEST_REQUESTS", "LOOKS", "Comparison", "Pair", "compare", "comparison", "when_due"]
 
 LOOKS: Final = (5, 7, 10)
 """Windows with data in both arms after which a verdict is sought; the last of them is final. Looking after every one
@@ -139,8 +139,13 @@ def _judged(
     if not last and len(usable) not in LOOKS:
         return None, "more windows are needed"
     judgement, why = concluded(effects, question=question)
-    early = judgement is Judgement.INCONCLUSIVE or (judgement is Judgement.KEEP and len(usable) < KEEP_FROM)
-    return None if early and not last else judgement, why
+    return when_due(judgement, windows=len(usable), last=last), why
+
+
+def when_due(judgement: Judgement, *, windows: int, last: bool) -> Judgement | None:
+    """The judgement of a look, or None while it is too early for it."""
+    early = judgement is Judgement.INCONCLUSIVE or (judgement is Judgement.KEEP and windows < KEEP_FROM)
+    return None if early and not last else judgement
 
 
 def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEffect, ...]:

@@ -9,12 +9,23 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Final
 
-from vllm_autotuner.api.status import ChangeTarget, Measurement
+from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ChangeTarget, Measurement
 
-__all__ = ["LATENCIES", "is_complete", "level_of", "requests_in", "window_length"]
+__all__ = ["LATENCIES", "collected", "is_complete", "level_of", "requests_in", "window_length"]
 
+KEPT_FOR: Final = timedelta(minutes=15)
+"""How long a window says what the service is like: load moves within the hour. Our choice, unmeasured."""
 LATENCIES: Final = (ChangeTarget.TTFT, ChangeTarget.TPOT)
 """The hard objectives."""
+
+
+def collected(
+    windows: Sequence[Measurement], found: Measurement, *, length: timedelta, keep: timedelta = KEPT_FOR
+) -> tuple[Measurement, ...]:
+    """`windows` and the one `found` now, if it is complete and overlaps with none; without those that are too old."""
+    recent = tuple(window for window in windows if found.at - window.at < keep)
+    overlaps = any(found.at - window.at < length for window in recent)
+    return recent if overlaps or not is_complete(found) else (*recent, found)[-MEASUREMENTS_LENGTH:]
 
 
 def level_of(window: Measurement, objective: ChangeTarget) -> float | None:

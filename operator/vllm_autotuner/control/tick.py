@@ -28,6 +28,7 @@ from vllm_autotuner.change.memory import failed_seats, failed_values, infeasible
 from vllm_autotuner.change.trial import gpus_added
 from vllm_autotuner.change.verdict import is_baseline, measure
 from vllm_autotuner.change.world import Ending, World
+from vllm_autotuner.control.recent import lately, until_now
 from vllm_autotuner.control.reporting import described, recommended, still_says, value_said
 from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.control.upgrading import hashed_now
@@ -69,6 +70,7 @@ def decide(sight: Sight) -> Decision:
     # Where somebody else has written the arguments, the metrics are those of his values.
     knobs = sight.runs or serving_knobs(service.spec, status)
     diagnosis, history = diagnose(sight.observation, targets=targets, knobs=knobs, history=sight.history)
+    history = replace(history, measured=() if _just_over(status, sight) else lately(sight, targets=targets))
     status, ended = _following_the_spec(status, sight)
     if ended is None:
         status, ended = _contested(status, sight)
@@ -305,10 +307,11 @@ def _ideas(
     held = objections(proposal, context) if proposal is not None else ()
     if proposal is not None and proposal.knob is not Knob.REPLICAS and not held:
         status = status.model_copy(update={"recommendation": None, "queued_since": None})
-        return _begun(status, proposal, sight=sight, targets=targets), desired, None
+        change = _change_of(proposal, status, sight=sight, diagnosis=diagnosis, targets=targets)
+        return _begun(status, change, sight=sight), desired, None
     asks = None
     if proposal is not None and [objection.reason for objection in held] == [HoldReason.QUEUED]:
-        asks = _asking(_change_of(proposal, status, sight=sight, targets=targets), sight=sight)
+        asks = _asking(_change_of(proposal, status, sight=sight, diagnosis=diagnosis, targets=targets), sight=sight)
     update = {
         "recommendation": recommended(proposal, held, before=standing, sight=sight),
         "queued_since": asks.since if asks is not None else _place_kept(held, sight=sight),
@@ -390,18 +393,19 @@ def _just_over(status: VLLMServiceStatus, sight: Sight) -> bool:
     return ended is not None and timedelta() <= sight.now - ended < timedelta(seconds=sight.observation.window)
 
 
-def _begun(status: VLLMServiceStatus, proposal: Proposal, *, sight: Sight, targets: Targets) -> VLLMServiceStatus:
-    change = _change_of(proposal, status, sight=sight, targets=targets)
+def _begun(status: VLLMServiceStatus, change: ActiveChange, *, sight: Sight) -> VLLMServiceStatus:
     return status.model_copy(update={"active_change": change, "budget": spent(status.budget, now=sight.now)})
 
 
-def _change_of(proposal: Proposal, status: VLLMServiceStatus, *, sight: Sight, targets: Targets) -> ActiveChange:
+def _change_of(
+    proposal: Proposal, status: VLLMServiceStatus, *, sight: Sight, diagnosis: Diagnosis, targets: Targets
+) -> ActiveChange:
     return begin(
         proposal,
         service=sight.service,
         status=status,
         hash_of=sight.hash_of,
-        baseline=measure(sight.observation, targets=targets),
+        measured=until_now(sight, targets=targets, since=diagnosis.since),
         replicas=sight.rollout.replicas,
         epoch=sight.epoch,
         now=sight.now,

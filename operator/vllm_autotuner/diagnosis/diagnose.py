@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
-from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.api.status import Confidence, Measurement
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence
@@ -64,6 +64,9 @@ class History:
     """Evaluations in a row that saw anything but the named class."""
     learned: Mapping[int, StepTime] = field(default_factory=dict)
     """Tensor-parallel degree -> the step-time model last fitted at it. Lost at a restart; then it is learned again."""
+    measured: tuple[Measurement, ...] = ()
+    """The last windows of the service as it runs, newest last: not for the diagnosis, but for whoever changes it.
+    `diagnose` returns none. Lost at a restart; then a change is compared with fewer."""
 
 
 @dataclass(frozen=True, slots=True)

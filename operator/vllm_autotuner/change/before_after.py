@@ -1,0 +1,250 @@
+"""Before against after, for a change in place: the same verdict as `comparison`, with the load taken out.
+
+Apart from `comparison`, because no window has a partner here: the load may have moved in between. So a window after
+the change only counts where its load makes it the harder case for what it is to show:
+  better or safe: windows that served at least what was served before, less `SAME_LOAD`: a lighter load proves nothing;
+  worse:          windows that served at most that, plus `SAME_LOAD`: a heavier load is an excuse.
+Load is the requests per second that came: finished, plus what running and waiting grew since the window before. Running
+itself is no measure of it, as it is what most changes move. Where requests queued before and still do, a longer TTFT
+says that the queue is longer; it counts only in windows with clearly fewer tokens per second than before.
+Too few windows with such a load: Inconclusive. Bounds by `rank_sum`, rules by `objective_effect`.
+Must not: read a clock, or fill in a number that is missing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+from vllm_autotuner.api.status import ChangeTarget, Measurement
+from vllm_autotuner.change.comparison import (
+    FEWEST_REQUESTS,
+    FIRST_LEVEL,
+    GROSS,
+    GROSS_WINDOWS,
+    LEVEL,
+    LOOKS,
+    Comparison,
+    comparison,
+    when_due,
+)
+from vllm_autotuner.change.objective_effect import (
+    ObjectiveEffect,
+    Question,
+    concluded,
+    latency_effect,
+    target_of,
+    throughput_effect,
+)
+from vllm_autotuner.change.rank_sum import difference
+from vllm_autotuner.change.signed_rank import interval
+from vllm_autotuner.change.verdict import Judgement
+from vllm_autotuner.change.windows import LATENCIES, is_complete, level_of, requests_in, window_length
+from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.planning.ranking import NOISE
+
+__all__ = ["compare_periods"]
+
+SAME_LOAD: Final = NOISE
+"""Loads that differ by less are the same. As every other difference: below 10 % is noise."""
+FEWEST_BEFORE: Final = 3
+"""Windows before the change for an early look. One alone says little, so then only the last look counts. Our choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Period:
+    """The windows with data of one configuration, with the load that came in each."""
+
+    windows: tuple[Measurement, ...]
+    loads: tuple[float | None, ...]
+
+    def typical(self, objective: ChangeTarget) -> float | None:
+        """The median level."""
+        known = [level for window in self.windows if (level := level_of(window, objective)) is not None]
+        return median(known) if known else None
+
+    @property
+    def load(self) -> float | None:
+        """The median load."""
+        known = [load for load in self.loads if load is not None]
+        return median(known) if known else None
+
+    @property
+    def queued(self) -> bool:
+        """Whether requests usually waited."""
+        waiting = [window.waiting for window in self.windows if window.waiting is not None]
+        return bool(waiting) and median(waiting) >= 1
+
+
+def compare_periods(
+    before: Sequence[Measurement],
+    after: Sequence[Measurement],
+    *,
+    targets: Targets,
+    target: ChangeTarget | None,
+    final: bool,
+    gpus: tuple[int, int] = (1, 1),
+) -> Comparison:
+    """Judge what was measured `after` by what was measured `before`, both oldest first. Otherwise as `compare`."""
+    question = Question(targets=targets, target=target or ChangeTarget.THROUGHPUT, final=final, gpus=gpus)
+    old, new = _period(before), _period(after)
+    length = window_length((*old.windows, *new.windows))
+    requests = requests_in(new.windows, length=length), requests_in(old.windows, length=length)
+    effects = _effects(old, new, question=question) if old.windows and new.windows else ()
+    judgement, why = _judged(old, new, effects, requests, question=question)
+    return comparison(judgement, why, effects=effects, windows=len(new.windows), requests=requests)
+
+
+def _period(measured: Sequence[Measurement]) -> _Period:
+    windows = tuple(window for window in measured if is_complete(window))
+    earlier = (None, *windows)[: len(windows)]
+    return _Period(
+        windows=windows, loads=tuple(_load(one, window) for one, window in zip(earlier, windows, strict=True))
+    )
+
+
+def _load(earlier: Measurement | None, window: Measurement) -> float | None:
+    """Requests per second that came: finished, and what did not finish; finished alone where nobody knows more."""
+    finished = window.requests_per_second
+    if finished is None or not 0 < finished < math.inf:
+        return None
+    if earlier is None or earlier.at >= window.at or None in (one := (*_held(earlier), *_held(window))):
+        return finished
+    was_running, was_waiting, running, waiting = (level or 0.0 for level in one)
+    grown = running + waiting - was_running - was_waiting
+    return max(0.0, finished + grown / (window.at - earlier.at).total_seconds())
+
+
+def _held(window: Measurement) -> tuple[float | None, float | None]:
+    return window.running, window.waiting
+
+
+def _judged(
+    old: _Period,
+    new: _Period,
+    effects: Sequence[ObjectiveEffect],
+    requests: tuple[float | None, float | None],
+    *,
+    question: Question,
+) -> tuple[Judgement | None, str]:
+    if gross := _gross(old, new, targets=question.targets):
+        return Judgement.REVERT, f"{gross.value} over its objective and {GROSS[gross]:g} times that of before"
+    waiting = Judgement.INCONCLUSIVE if question.final else None
+    count = len(new.windows)
+    if not old.windows or count < LOOKS[0]:
+        return waiting, f"{count} of {LOOKS[0]} windows with data, {len(old.windows)} before"
+    if any(number is None or number < FEWEST_REQUESTS for number in requests):
+        return waiting, f"fewer than {FEWEST_REQUESTS:.0f} requests are known before and after"
+    last = question.final or count >= LOOKS[-1]
+    if not last and (count not in LOOKS or len(old.windows) < FEWEST_BEFORE):
+        return None, "more windows are needed"
+    if not effects:
+        return when_due(Judgement.INCONCLUSIVE, windows=count, last=last), "the load was another one"
+    judgement, why = concluded(effects, question=question)
+    return when_due(judgement, windows=count, last=last), why
+
+
+def _effects(old: _Period, new: _Period, *, question: Question) -> tuple[ObjectiveEffect, ...]:
+    """Of the objectives for which there are enough windows with a load that proves something."""
+    level = FIRST_LEVEL if len(new.windows) < LOOKS[1] else LEVEL
+    harder = _under(new, at_least=_scaled(old.load, 1 - SAME_LOAD))
+    effects = []
+    for objective in LATENCIES:
+        good = _latency(objective, old, harder, level=level, question=question)
+        bad = _latency(objective, old, _blamed(objective, old, new), level=level, question=question)
+        if (shown := good or bad) is not None:
+            hurt = bad is not None and bad.hurt
+            effects.append(
+                replace(
+                    shown,
+                    hurt=hurt,
+                    safe=False if good is None else good.safe and not hurt,
+                    helped=good is not None and good.helped,
+                )
+            )
+    if (tokens := _throughput(old, harder, level=level, question=question)) is not None:
+        effects.append(tokens)
+    return tuple(effects)
+
+
+def _scaled(load: float | None, factor: float) -> float | None:
+    return None if load is None else load * factor
+
+
+def _under(period: _Period, *, at_least: float | None = None, at_most: float | None = None) -> list[Measurement]:
+    """The windows with such a load; none where nobody knows what load is to be met."""
+    if at_least is None and at_most is None:
+        return []
+    low, high = at_least or 0.0, math.inf if at_most is None else at_most
+    pairs = zip(period.windows, period.loads, strict=True)
+    return [window for window, load in pairs if load is not None and low <= load <= high]
+
+
+def _blamed(objective: ChangeTarget, old: _Period, new: _Period) -> list[Measurement]:
+    """The windows in which a worse latency is the configuration's doing and not the load's."""
+    lighter = _under(new, at_most=_scaled(old.load, 1 + SAME_LOAD))
+    if objective is not ChangeTarget.TTFT or not old.queued:
+        return lighter
+    tokens = old.typical(ChangeTarget.THROUGHPUT)
+    return [window for window in lighter if not (window.waiting or 0) >= 1 or _fewer_tokens(window, tokens)]
+
+
+def _fewer_tokens(window: Measurement, before: float | None) -> bool:
+    now = level_of(window, ChangeTarget.THROUGHPUT)
+    return now is not None and before is not None and now < before * (1 - NOISE)
+
+
+def _latency(
+    objective: ChangeTarget, old: _Period, windows: Sequence[Measurement], *, level: float, question: Question
+) -> ObjectiveEffect | None:
+    if len(windows) < LOOKS[0]:
+        return None
+    limit = target_of(objective, question.targets).seconds
+    ours, theirs = _logs(windows, objective, unit=limit), _logs(old.windows, objective, unit=limit)
+    return latency_effect(
+        objective,
+        ratio=difference(ours, theirs, level=level),
+        ours=interval(ours, level=level),
+        theirs=interval(theirs, level=level),
+        question=question,
+    )
+
+
+def _throughput(
+    old: _Period, windows: Sequence[Measurement], *, level: float, question: Question
+) -> ObjectiveEffect | None:
+    ours = _logs(windows, ChangeTarget.THROUGHPUT, unit=1.0)
+    theirs = _logs(old.windows, ChangeTarget.THROUGHPUT, unit=1.0)
+    if len(ours) < LOOKS[0] or len(ours) < len(windows) or not theirs:
+        return None
+    return throughput_effect(
+        ratio=difference(ours, theirs, level=level),
+        ours=math.exp(median(ours)),
+        theirs=math.exp(median(theirs)),
+        question=question,
+    )
+
+
+def _logs(windows: Sequence[Measurement], objective: ChangeTarget, *, unit: float) -> list[float]:
+    levels = (level_of(window, objective) for window in windows)
+    return [math.log(level / unit) for level in levels if level is not None]
+
+
+def _gross(old: _Period, new: _Period, *, targets: Targets) -> ChangeTarget | None:
+    """The latency that was grossly violated in all of the newest windows; None when none was."""
+    newest = new.windows[-GROSS_WINDOWS:]
+    if len(newest) < GROSS_WINDOWS:
+        return None
+    for objective in LATENCIES:
+        usual, limit = old.typical(objective), target_of(objective, targets).seconds
+        blamed = _blamed(objective, old, new)
+        levels = [level_of(window, objective) for window in newest if window in blamed]
+        bad = [
+            level
+            for level in levels
+            if level is not None and usual is not None and level > max(GROSS[objective] * usual, limit)
+        ]
+        if len(bad) == GROSS_WINDOWS:
+            return objective
+    return None

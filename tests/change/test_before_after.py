@@ -1,0 +1,218 @@
+"""Before against after: what counts as the change's doing, and what as the load's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.builders import targets
+from tests.change.worlds import NOW
+
+from vllm_autotuner.api.status import ChangeTarget, Measurement
+from vllm_autotuner.change.before_after import compare_periods
+from vllm_autotuner.change.verdict import Judgement
+
+KEEP, REVERT, INCONCLUSIVE = Judgement.KEEP, Judgement.REVERT, Judgement.INCONCLUSIVE
+TTFT, TPOT, THROUGHPUT = ChangeTarget.TTFT, ChangeTarget.TPOT, ChangeTarget.THROUGHPUT
+TARGETS = targets(ttft=2.0, tpot=0.05)
+WIGGLE = (1.0, 1.03, 0.97, 1.02, 0.98, 1.01, 0.99, 1.04, 0.96, 1.0)
+
+
+def period(
+    *,
+    ttft: float | None = 0.5,
+    tpot: float | None = 0.02,
+    tokens: float | None = 1000.0,
+    rate: float | None = 4.0,
+    running: float | None = 20.0,
+    waiting: float | None = 0.0,
+    filling: float = 0.0,
+    windows: int = 10,
+    later: int = 0,
+) -> tuple[Measurement, ...]:
+    """Windows that wiggle. `filling`: requests that the queue grows by in each; `later`: windows since second 0."""
+    return tuple(
+        Measurement(
+            at=NOW + timedelta(seconds=30 * (later + index)),
+            ttft_seconds=None if ttft is None else ttft * WIGGLE[(index + later) % 10],
+            tpot_seconds=None if tpot is None else tpot * WIGGLE[(index + later) % 10],
+            tokens_per_second=tokens,
+            requests_per_second=rate,
+            running=running,
+            waiting=None if waiting is None else waiting + filling * index,
+        )
+        for index in range(windows)
+    )
+
+
+def judged(
+    before: Sequence[Measurement], after: Sequence[Measurement], *, target: ChangeTarget = TTFT, final: bool = True
+) -> Judgement | None:
+    return compare_periods(before, after, targets=TARGETS, target=target, final=final).judgement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    id: str
+    before: tuple[Measurement, ...]
+    after: tuple[Measurement, ...]
+    judgement: Judgement
+    target: ChangeTarget = TTFT
+
+
+QUEUED = period(ttft=5.0, waiting=10)
+CALM = period()
+BUSY = period(ttft=1.5)
+
+CASES = (
+    Case(id="the queue is gone at the same load", before=QUEUED, after=period(later=20), judgement=KEEP),
+    Case(
+        id="the queue is gone, but so is half of the load",
+        before=QUEUED,
+        after=period(later=20, rate=2.0),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="the queue is gone although more requests are served",
+        before=QUEUED,
+        after=period(later=20, rate=6.0, tokens=1500),
+        judgement=KEEP,
+    ),
+    Case(
+        id="what was queued is served, and no more than half of it comes",
+        before=period(ttft=5.0, waiting=100, rate=4.0, filling=0),
+        after=period(later=20, rate=4.0, waiting=700, filling=-60),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(id="slower at the same load", before=CALM, after=period(later=20, ttft=4.0), judgement=REVERT),
+    Case(id="slower at half the load", before=CALM, after=period(later=20, ttft=4.0, rate=2.0), judgement=REVERT),
+    Case(
+        id="slower, but twice as many come",
+        before=CALM,
+        after=period(later=20, ttft=4.0, rate=8.0, tokens=2000),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="slower, and twice as many come as are served",
+        before=CALM,
+        after=period(later=20, ttft=4.0, waiting=0, filling=120),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="a longer queue behind as many tokens is more load",
+        before=QUEUED,
+        after=period(later=20, ttft=9.0, waiting=30),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="a longer queue behind fewer tokens is the change",
+        before=QUEUED,
+        after=period(later=20, ttft=9.0, waiting=30, tokens=700, rate=2.8),
+        judgement=REVERT,
+    ),
+    Case(
+        id="slower tokens at the same load, queue or not",
+        before=QUEUED,
+        after=period(later=20, tpot=0.08, waiting=5),
+        judgement=REVERT,
+    ),
+    Case(
+        id="faster tokens at the same load",
+        before=period(tpot=0.08),
+        after=period(later=20, tpot=0.04),
+        judgement=KEEP,
+        target=TPOT,
+    ),
+    Case(
+        id="faster tokens at a lighter load",
+        before=period(tpot=0.08),
+        after=period(later=20, tpot=0.04, rate=3.0),
+        judgement=INCONCLUSIVE,
+        target=TPOT,
+    ),
+    Case(
+        id="more tokens, as the queue was served",
+        before=QUEUED,
+        after=period(later=20, tokens=1500, rate=6.0),
+        judgement=KEEP,
+        target=THROUGHPUT,
+    ),
+    Case(id="nothing changed", before=CALM, after=period(later=20), judgement=INCONCLUSIVE),
+    Case(id="nobody knows the load", before=QUEUED, after=period(later=20, rate=None), judgement=INCONCLUSIVE),
+    Case(id="nobody knew the load", before=period(ttft=5.0, rate=None), after=period(later=20), judgement=INCONCLUSIVE),
+    Case(id="nothing was measured before", before=(), after=period(later=20), judgement=INCONCLUSIVE),
+    Case(id="nothing is measured after", before=CALM, after=period(later=20, ttft=None), judgement=INCONCLUSIVE),
+    Case(
+        id="one window before, all windows after on one side",
+        before=period(ttft=5.0, rate=4.0, windows=1),
+        after=period(later=20),
+        judgement=KEEP,
+    ),
+    Case(
+        id="too few requests before",
+        before=period(ttft=5.0, rate=1.0, windows=1),
+        after=period(later=20, rate=1.0),
+        judgement=INCONCLUSIVE,
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id}: {case.judgement}")
+def test_ten_windows_after(case: Case) -> None:
+    assert judged(case.before, case.after, target=case.target) is case.judgement
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "early"),
+    [
+        pytest.param(QUEUED, period(later=20, windows=4), None, id="four windows are too few"),
+        pytest.param(QUEUED, period(later=20, windows=7), KEEP, id="seven good windows"),
+        pytest.param(BUSY, period(later=20, ttft=3.0, windows=5), REVERT, id="five bad windows"),
+        pytest.param(BUSY, period(later=20, ttft=3.0, windows=6), None, id="nobody looks at six"),
+        pytest.param(BUSY[:1], period(later=20, ttft=3.0, windows=7), None, id="one window before: only the last look"),
+        pytest.param(CALM, period(later=20, ttft=9.0, windows=3), REVERT, id="gross, three times"),
+        pytest.param(CALM, period(later=20, ttft=9.0, rate=9.0, windows=3), None, id="gross, at twice the load"),
+        pytest.param(CALM, period(later=20, windows=10), INCONCLUSIVE, id="the last look is final"),
+    ],
+)
+def test_how_long_it_takes(
+    before: tuple[Measurement, ...], after: tuple[Measurement, ...], early: Judgement | None
+) -> None:
+    assert judged(before, after, final=False) is early
+
+
+LEVEL = st.none() | st.floats(0.001, 100)
+ANY = st.lists(
+    st.builds(
+        lambda ttft, tpot, rate, waiting: (ttft, tpot, rate, waiting),
+        LEVEL, LEVEL, st.none() | st.floats(0, 50), st.none() | st.floats(0, 100),
+    ),
+    max_size=11,
+)  # fmt: skip
+Drawn = Sequence[tuple[float | None, float | None, float | None, float | None]]
+
+
+def windows(drawn: Drawn, *, later: int = 0) -> tuple[Measurement, ...]:
+    return tuple(
+        period(ttft=ttft, tpot=tpot, rate=rate, waiting=waiting, windows=1, later=later + index)[0]
+        for index, (ttft, tpot, rate, waiting) in enumerate(drawn)
+    )
+
+
+@given(ANY, ANY, st.sampled_from([*ChangeTarget]), st.booleans())
+def test_whatever_was_measured_there_is_an_answer(
+    before: Drawn, after: Drawn, target: ChangeTarget, final: bool
+) -> None:
+    found = compare_periods(windows(before), windows(after, later=20), targets=TARGETS, target=target, final=final)
+    assert found.judgement is not None or not final
+    if found.judgement is KEEP:
+        assert found.windows >= 5
+    assert found.text
+
+
+@given(ANY, st.sampled_from([*ChangeTarget]))
+def test_the_same_windows_again_are_no_effect(drawn: Drawn, target: ChangeTarget) -> None:
+    again = [one.model_copy(update={"at": one.at + timedelta(hours=1)}) for one in windows(drawn)]
+    assert judged(windows(drawn), again, target=target) is not KEEP
