@@ -1,19 +1,19 @@
 """One window after the other until a verdict: both arms of a canary at the same time, or before against after in place.
 
 Apart from the machine, because what a window says is one question, and what follows from it another.
-Must not: undo anything, or look at pods. How windows are judged is `verdict`'s.
+Must not: undo anything, or look at pods. The judgement is `comparison`'s (both sides at once) or `verdict`'s.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from statistics import median
 from typing import Final, assert_never
 
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, Analysis, Measurement
+from vllm_autotuner.change.comparison import LOOKS, Pair, compare
 from vllm_autotuner.change.edges import late
 from vllm_autotuner.change.verdict import FEWEST_WINDOWS, Judgement, WindowVerdict, conclude, judge_window, measure
+from vllm_autotuner.change.windows import is_complete
 from vllm_autotuner.change.world import World
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
@@ -33,6 +33,8 @@ class Finding:
 
     change: ActiveChange
     judgement: Judgement | None = None
+    why: str = ""
+    """For people, with the judgement."""
 
 
 def analyze(change: ActiveChange, world: World) -> Finding:
@@ -44,30 +46,63 @@ def analyze(change: ActiveChange, world: World) -> Finding:
     change = _without_unseen(change, looked=max(since, change.state_since or since), window=window, now=world.now)
     analysis = _with_window(analysis, change, world)
     change = change.model_copy(update={"analysis": analysis})
+    over = world.now - (analysis.started_at or world.now) >= world.strategy.analysis
+    if change.strategy is StrategyType.CANARY:
+        return _judged_by_pairs(change, analysis, world, over=over)
     if analysis.consecutive_bad >= BAD_IN_A_ROW:
-        return Finding(change, Judgement.REVERT)
-    started = analysis.started_at or world.now
+        return Finding(change, Judgement.REVERT, figures(change))
     enough = analysis.windows_good + analysis.windows_bad >= FEWEST_WINDOWS
-    if world.now - started < world.strategy.analysis or not (enough or late(change, now=world.now)):
+    if not over or not (enough or late(change, now=world.now)):
         return Finding(change)
     judgement = conclude(
         analysis.last,
         good=analysis.windows_good,
         bad=analysis.windows_bad,
-        before=_typical(analysis.reference) or change.baseline,
+        before=change.baseline,
         targets=world.targets,
-        gpus=(change.from_.tensor_parallel_size or 1, change.to.tensor_parallel_size or 1),
+        gpus=_gpus(change),
     )
-    return Finding(change, judgement)
+    return Finding(change, judgement, figures(change))
 
 
-def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, bool]:
-    """Look at one more window of the bake. Only lasting harm ends it: that it is better was found before."""
+def _judged_by_pairs(change: ActiveChange, analysis: Analysis, world: World, *, over: bool) -> Finding:
+    """Both sides at the same time: the load is the same on both, so nothing has to be taken out of it."""
+    pairs = _pairs(analysis)
+    usable = sum(is_complete(pair.candidate) and is_complete(pair.reference) for pair in pairs)
+    final = late(change, now=world.now) or (over and usable >= LOOKS[0])
+    found = compare(pairs, targets=world.targets, target=change.target, final=final, gpus=_gpus(change))
+    return Finding(change, found.judgement, f"{figures(change)}: {found.text}")
+
+
+def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, str]:
+    """Look at one more window of the bake; say what harm there is, empty when there is none.
+
+    Only lasting harm ends a bake: that the change is better was found before.
+    """
     bake = _begun(change.bake, change, now=world.now)
     if world.now - _last_look(bake, now=world.now) < timedelta(seconds=world.observation.window):
-        return change, False
+        return change, ""
     bake = _with_window(bake, change, world, tested=change.analysis)
-    return change.model_copy(update={"bake": bake}), bake.consecutive_bad >= BAD_IN_A_ROW
+    harm = ""
+    if bake.reference:
+        found = compare(_pairs(bake), targets=world.targets, target=change.target, final=False, gpus=_gpus(change))
+        harm = found.text if found.judgement is Judgement.REVERT else ""
+        if len(bake.last) >= LOOKS[-1]:
+            # A look at every further window would find harm by chance: the next ones are a comparison of their own.
+            bake = Analysis(started_at=world.now)
+    elif bake.consecutive_bad >= BAD_IN_A_ROW:
+        harm = "latency was over its objective, and worse than before the change"
+    return change.model_copy(update={"bake": bake}), harm
+
+
+def _pairs(analysis: Analysis) -> list[Pair]:
+    # An edited status may hold sides of different length: the newest belong together.
+    sides = zip(reversed(analysis.last), reversed(analysis.reference), strict=False)
+    return [Pair(candidate=candidate, reference=reference) for candidate, reference in sides][::-1]
+
+
+def _gpus(change: ActiveChange) -> tuple[int, int]:
+    return change.from_.tensor_parallel_size or 1, change.to.tensor_parallel_size or 1
 
 
 def figures(change: ActiveChange) -> str:
@@ -153,23 +188,6 @@ def _more_load(found: Measurement, change: ActiveChange, tested: Analysis) -> bo
     known = [one.requests_per_second for one in (*compared, *tested.last) if one.requests_per_second is not None]
     now = found.requests_per_second
     return now is None or not known or now > max(known) * (1 + MORE_LOAD)
-
-
-def _typical(measurements: Sequence[Measurement]) -> Measurement | None:
-    """The median of each figure; None without measurements."""
-    if not measurements:
-        return None
-
-    def middle(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return median(known) if known else None
-
-    return Measurement(
-        at=measurements[-1].at,
-        ttft_seconds=middle([one.ttft_seconds for one in measurements]),
-        tpot_seconds=middle([one.tpot_seconds for one in measurements]),
-        tokens_per_second=middle([one.tokens_per_second for one in measurements]),
-    )
 
 
 def _counted(analysis: Analysis, verdict: WindowVerdict) -> Analysis:

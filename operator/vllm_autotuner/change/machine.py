@@ -11,6 +11,7 @@ from typing import Final, assert_never
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome
 from vllm_autotuner.change.analysis import BAD_IN_A_ROW, analyze, bake_harms, figures
+from vllm_autotuner.change.comparison import LOOKS
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.provisioning import promote, provision
 from vllm_autotuner.change.rollback import back, roll_back
@@ -28,6 +29,8 @@ SHORT: Final = "pods of the service itself are not ready"
 """Why a change is held; also the beginning of what is said when it takes too long."""
 LONGEST_ANALYSIS: Final = 2
 """How many times spec.tuning.strategy.analysis may be spent where windows say too little. Our choice."""
+FEWEST_TO_LOOK: Final = LOOKS[0] + 2
+"""Windows for which there is always time: those of the first verdict, one without data, and one that just began."""
 
 
 def advance(change: ActiveChange, world: World) -> Step:
@@ -97,9 +100,10 @@ def _warm_up(change: ActiveChange, world: World) -> ActiveChange:
         return _hold(change, PAUSED, world=world)
     if not late(change, now=world.now):
         return change
-    analyzing = moved(
-        change, ChangeState.ANALYZING, why="measuring", now=world.now, limit=LONGEST_ANALYSIS * world.strategy.analysis
-    )
+    # A verdict needs its windows, however short the analysis is meant to be.
+    windows = timedelta(seconds=FEWEST_TO_LOOK * world.observation.window)
+    limit = max(LONGEST_ANALYSIS * world.strategy.analysis, windows)
+    analyzing = moved(change, ChangeState.ANALYZING, why="measuring", now=world.now, limit=limit)
     return analyzing.model_copy(update={"analysis": Analysis(started_at=world.now)})
 
 
@@ -112,18 +116,17 @@ def _analyze(change: ActiveChange, world: World) -> ActiveChange:
         case None:
             return change
         case Judgement.KEEP:
-            return _kept(change, world)
+            return _kept(change, finding.why, world=world)
         case Judgement.REVERT:
-            return back(change, figures(change), world=world, harmful=True)
+            return back(change, finding.why, world=world, harmful=True)
         case Judgement.INCONCLUSIVE:
-            return back(change, f"no clear effect: {figures(change)}", world=world, harmful=False)
+            return back(change, f"no clear effect: {finding.why}", world=world, harmful=False)
         case unreachable:
             assert_never(unreachable)
 
 
-def _kept(change: ActiveChange, world: World) -> ActiveChange:
+def _kept(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
     """In place there is nothing left to do but to watch; a canary is followed by the service's own pods."""
-    why = figures(change)
     if reaches_the_service(change):
         return moved(change, ChangeState.BAKING, why=why, now=world.now, limit=world.strategy.bake)
     limit = max(1, world.rollout.replicas) * world.strategy.provisioning_deadline
@@ -148,9 +151,9 @@ def _bake(change: ActiveChange, world: World) -> Step:
         return _baked(change, f"{figures(change)}; confidence Low: {obstacle} in the bake")
     if change.baseline_ref is not None and (world.arms.baseline is None or world.arms.baseline.rollout.crashed):
         change = change.model_copy(update={"baseline_ref": None})
-    change, harms = bake_harms(change, world)
-    if harms:
-        return Step(back(change, f"it did harm after all: {figures(change)}", world=world, harmful=True))
+    change, harm = bake_harms(change, world)
+    if harm:
+        return Step(back(change, f"it did harm after all: {harm}", world=world, harmful=True))
     return _baked(change, figures(change)) if late(change, now=world.now) else Step(change)
 
 
