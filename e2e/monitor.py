@@ -20,7 +20,7 @@ from vllm_autotuner.api.conditions import kstatus_violations
 from vllm_autotuner.api.status import ChangeState, StatusUnreadable, parse_status
 from vllm_autotuner.change.edges import EDGES
 from vllm_autotuner.engine.flags import parse_flags
-from vllm_autotuner.workload.labels import OPERATOR
+from vllm_autotuner.workload.labels import OPERATOR, SERVICE, TRACK
 
 Object = Mapping[str, Any]
 
@@ -41,6 +41,11 @@ class Seen:
     """Moments without a Ready service or a serving pod, after the first good one."""
     allowed: list[Callable[[int | None], bool]] = field(default_factory=list)
     """Which max-num-seqs each spec that was ever written allows."""
+    fewest: int | None = None
+    """Available pods of its own Deployment at the worst moment after the first good one."""
+    created: list[str] = field(default_factory=list)
+    """The Deployments that came into being beside its own, by their track."""
+    deleted: list[str] = field(default_factory=list)
 
 
 class Monitor:
@@ -71,6 +76,14 @@ class Monitor:
     def lapses(self, name: str) -> list[str]:
         """Moments in which the service was not Ready or had no serving pod, after its first good one."""
         return self._seen[name].lapses
+
+    def fewest_available(self, name: str) -> int | None:
+        """Available pods of the service's own Deployment at the worst moment after its first good one."""
+        return self._seen[name].fewest
+
+    def trials(self, name: str) -> tuple[list[str], list[str]]:
+        """The Deployments beside the service's own: which were created, and which deleted, by track and sorted."""
+        return sorted(self._seen[name].created), sorted(self._seen[name].deleted)
 
     def statuses(self, name: str) -> list[Object]:
         """Every status that was written, oldest first."""
@@ -136,7 +149,11 @@ class Monitor:
         self._lapse(seen, condition(status, "Ready") == "True", f"Ready={condition(status, 'Ready')}: {_ready(status)}")
 
     def _deployment(self, kind: str, body: Object) -> None:
-        name = body["metadata"]["name"]
+        name, labels = body["metadata"]["name"], body["metadata"].get("labels") or {}
+        if (track := labels.get(TRACK)) is not None:
+            of = self._seen[labels[SERVICE]]
+            {"ADDED": of.created, "DELETED": of.deleted}.get(kind, []).append(track)
+            return
         seen = self._seen[name]
         if kind == "DELETED":
             seen.deployment = None
@@ -147,7 +164,10 @@ class Monitor:
             seats = parse_flags(template["spec"]["containers"][0]["args"]).max_num_seqs
             if seen.allowed and not any(allows(seats) for allows in seen.allowed):
                 self._broken[name].append(f"the Deployment asks for max-num-seqs {seats}, which no spec allows")
-        if seen.was_ready and not body.get("status", {}).get("availableReplicas"):
+        available = body.get("status", {}).get("availableReplicas") or 0
+        if seen.was_ready:
+            seen.fewest = available if seen.fewest is None else min(seen.fewest, available)
+        if seen.was_ready and not available:
             seen.lapses.append("no pod of the Deployment is available")
 
     @staticmethod

@@ -20,7 +20,7 @@ from vllm_autotuner.api.status import (
 )
 from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.verification import Confirmed
-from vllm_autotuner.change.world import Rollout, World
+from vllm_autotuner.change.world import Arm, Arms, Rollout, World
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import Absence, NoData
 
@@ -78,6 +78,24 @@ def canary_change(state: ChangeState, *, baseline: bool = True, **changed: Any) 
 
 def rollout(config_hash: str | None = NEW, *, settled: bool = True, **changed: Any) -> Rollout:
     given = Rollout(config_hash=config_hash, rolled_out=settled, settled=settled, ready=1 if settled else 0, replicas=1)
+    return replace(given, **changed)
+
+
+def arm(config_hash: str | None = NEW, *, observation: Observation | None = None, **changed: Any) -> Arm:
+    """A Deployment of one ready pod that does well, but for what is named (fields of Rollout)."""
+    return Arm(rollout=rollout(config_hash, **changed), observation=observation or seen())
+
+
+def canary_world(now: datetime = NOW, **changed: Any) -> World:
+    """Three replicas with the old configuration, a canary that does well, and a fresh pod with the old one."""
+    given = world(
+        now,
+        rollout=rollout(OLD, ready=3, replicas=3),
+        observation=seen(ttft=5.0, tpot=0.02, at=now),
+        arms=Arms(
+            canary=arm(observation=seen(at=now)), baseline=arm(OLD, observation=seen(ttft=5.0, tpot=0.02, at=now))
+        ),
+    )
     return replace(given, **changed)
 
 

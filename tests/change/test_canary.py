@@ -1,0 +1,457 @@
+"""One step of a canary at a time: from each state, what each kind of world makes of it."""
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.change.worlds import (
+    NEW,
+    NOW,
+    OLD,
+    STRATEGY,
+    arm,
+    canary_change,
+    canary_world,
+    rollout,
+    seen,
+    silent,
+)
+
+from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome, VLLMServiceStatus
+from vllm_autotuner.change.edges import EDGES
+from vllm_autotuner.change.machine import advance
+from vllm_autotuner.change.provisioning import ROOM_WITHIN, UNSCHEDULABLE_FOR
+from vllm_autotuner.change.trial import Track, trials
+from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided
+from vllm_autotuner.change.world import Arms, World
+
+PROVISIONING, VERIFYING = ChangeState.PROVISIONING, ChangeState.VERIFYING
+WARMING_UP, ANALYZING, HELD = ChangeState.WARMING_UP, ChangeState.ANALYZING, ChangeState.HELD
+PROMOTING, BAKING, ROLLING_BACK = ChangeState.PROMOTING, ChangeState.BAKING, ChangeState.ROLLING_BACK
+BEFORE_PROMOTION = (PROVISIONING, VERIFYING, WARMING_UP, ANALYZING, HELD)
+
+NO_NODE = "0/3 nodes: Insufficient nvidia.com/gpu"
+STARTING: dict[str, Any] = {"settled": False}
+PENDING: dict[str, Any] = {"settled": False, "unschedulable": NO_NODE}
+CRASHED: dict[str, Any] = {"settled": False, "crashed": "OutOfMemory: CUDA out of memory"}
+LATE: dict[str, Any] = {"deadline": NOW}
+SETTLED_LATER = {"state_since": NOW - UNSCHEDULABLE_FOR}
+FOLLOWED = rollout(NEW, ready=3, replicas=3)
+FOLLOWING = rollout(NEW, settled=False, ready=3, replicas=3, older_ready=2)
+UNTOUCHED = rollout(OLD, ready=3, replicas=3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    id: str
+    state: ChangeState
+    to: ChangeState | None = None
+    """None: it stays where it is."""
+    why: str = ""
+    harmful: bool | None = None
+    ending: Outcome | None = None
+    refs: tuple[bool, bool] | None = None
+    """Whether canary and baseline are still wanted afterwards; None: as before."""
+    change: dict[str, Any] = field(default_factory=dict)
+    world: dict[str, Any] = field(default_factory=dict)
+
+
+def beside(canary: dict[str, Any] | None = None, baseline: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A world in which the trials differ from ready ones in what is named."""
+    arms = Arms(
+        canary=arm(NEW, observation=seen(), **(canary or {})),
+        baseline=arm(OLD, observation=seen(ttft=5.0, tpot=0.02), **(baseline or {})),
+    )
+    return {"arms": arms}
+
+
+ALONE = {"baseline_ref": None}
+
+CASES = (
+    # Provisioning
+    Case(id="both are ready", state=PROVISIONING, to=VERIFYING, why="the canary is ready with maxNumSeqs=96"),
+    Case(id="the canary is starting", state=PROVISIONING, world=beside(STARTING)),
+    Case(id="the baseline is starting", state=PROVISIONING, world=beside(None, STARTING)),
+    Case(id="nothing is there yet", state=PROVISIONING, world={"arms": Arms()}),
+    Case(
+        id="without a baseline the canary is enough",
+        state=PROVISIONING,
+        change=ALONE,
+        world={"arms": Arms(canary=arm())},
+        to=VERIFYING,
+        why="ready",
+    ),
+    Case(id="an old Deployment of that name is not it", state=PROVISIONING, world={"arms": Arms(canary=arm("other"))}),
+    Case(id="a canary without a node is waited for", state=PROVISIONING, change=ALONE, world=beside(PENDING)),
+    Case(
+        id="but not for ever: rejected, and nobody is to blame",
+        state=PROVISIONING,
+        change={**ALONE, **SETTLED_LATER},
+        world=beside(PENDING),
+        ending=Outcome.REJECTED,
+        why=f"Unschedulable: no node takes one more pod of this service ({NO_NODE}); the service was not touched",
+    ),
+    Case(
+        id="and not beyond the deadline",
+        state=PROVISIONING,
+        change={**ALONE, **LATE},
+        world=beside(PENDING),
+        ending=Outcome.REJECTED,
+        why="Unschedulable",
+    ),
+    Case(
+        id="the baseline's device is given to the canary first",
+        state=PROVISIONING,
+        change=SETTLED_LATER,
+        world=beside(PENDING),
+        refs=(True, False),
+    ),
+    Case(
+        id="a baseline without a node is done without",
+        state=PROVISIONING,
+        change=SETTLED_LATER,
+        world=beside(None, PENDING),
+        refs=(True, False),
+    ),
+    Case(
+        id="a baseline that is late is done without",
+        state=PROVISIONING,
+        change=LATE,
+        world=beside(None, STARTING),
+        refs=(True, False),
+    ),
+    Case(
+        id="a baseline that crashes is no evidence against the candidate",
+        state=PROVISIONING,
+        world=beside(STARTING, CRASHED),
+        refs=(True, False),
+    ),
+    Case(
+        id="a canary that crashes is",
+        state=PROVISIONING,
+        world=beside(CRASHED),
+        to=ROLLING_BACK,
+        why="the engine does not start: OutOfMemory",
+        harmful=True,
+    ),
+    Case(
+        id="pods of the service that crash are not",
+        state=PROVISIONING,
+        world={"rollout": rollout(OLD, **CRASHED)},
+        to=VERIFYING,
+    ),
+    Case(
+        id="a canary that does not become ready in time",
+        state=PROVISIONING,
+        change={**ALONE, **LATE},
+        world=beside(STARTING),
+        to=ROLLING_BACK,
+        why="the canary did not become ready in time",
+        harmful=False,
+    ),
+    # Verifying, warming up
+    Case(id="the engine confirms", state=VERIFYING, to=WARMING_UP, why="1 pod(s) report"),
+    Case(id="the log is not readable yet", state=VERIFYING, world={"verification": Undecided("no log")}),
+    Case(
+        id="it runs something else",
+        state=VERIFYING,
+        world={"verification": NotEffective("chat-t-c1-0 reports maxNumSeqs=64")},
+        to=ROLLING_BACK,
+        why="not effective",
+        harmful=True,
+    ),
+    Case(id="warm-up is over", state=WARMING_UP, change=LATE, to=ANALYZING, why="measuring"),
+    Case(id="a pause in warm-up", state=WARMING_UP, world={"paused": True}, to=HELD, why="paused"),
+    # Analyzing
+    Case(
+        id="the canary's metrics are missing",
+        state=ANALYZING,
+        world={"arms": Arms(canary=arm(observation=silent()), baseline=arm(OLD))},
+        to=HELD,
+        why="metrics are missing",
+    ),
+    Case(
+        id="the baseline's metrics are missing",
+        state=ANALYZING,
+        world={"arms": Arms(canary=arm(), baseline=arm(OLD, observation=silent()))},
+        to=HELD,
+        why="metrics are missing",
+    ),
+    Case(id="somebody deleted the canary", state=ANALYZING, world={"arms": Arms()}, to=HELD, why="metrics are missing"),
+    Case(id="a person pauses", state=ANALYZING, world={"paused": True}, to=HELD, why="paused"),
+    Case(
+        id="a pod of the service is lost: neither side is what it was (T22)",
+        state=ANALYZING,
+        world={"rollout": rollout(OLD, settled=False, ready=2, replicas=3)},
+        to=HELD,
+        why="pods of the service itself are not ready",
+    ),
+    Case(
+        id="the canary crashes while it serves",
+        state=ANALYZING,
+        world=beside(CRASHED),
+        to=ROLLING_BACK,
+        why="the engine crashed",
+        harmful=True,
+    ),
+    # Held
+    Case(id="all is there again", state=HELD, change={"resume_state": ANALYZING}, to=ANALYZING, why="resumed"),
+    Case(
+        id="the canary is still silent",
+        state=HELD,
+        change={"resume_state": ANALYZING, "state_reason": "metrics are missing"},
+        world={"arms": Arms(canary=arm(observation=silent()), baseline=arm(OLD))},
+    ),
+    Case(
+        id="too few pods for too long: undone without blame",
+        state=HELD,
+        change={"resume_state": ANALYZING, "state_reason": "pods of the service itself are not ready", **LATE},
+        world={"rollout": rollout(OLD, settled=False, ready=2, replicas=3)},
+        to=ROLLING_BACK,
+        why="pods of the service itself are not ready for too long",
+    ),
+    # Promoting
+    Case(id="they are following", state=PROMOTING, world={"rollout": FOLLOWING}),
+    Case(id="the Deployment has not been told yet", state=PROMOTING, world={"rollout": UNTOUCHED}),
+    Case(
+        id="all have followed: the canary may go",
+        state=PROMOTING,
+        world={"rollout": FOLLOWED},
+        to=BAKING,
+        why="3 pod(s) run maxNumSeqs=96",
+        refs=(False, True),
+    ),
+    Case(id="no pause and no silence stops half way", state=PROMOTING, world={"rollout": FOLLOWING, "paused": True}),
+    Case(
+        id="the pods that follow find no node: the canary's is given to them",
+        state=PROMOTING,
+        change={"state_since": NOW - ROOM_WITHIN},
+        world={"rollout": replace(FOLLOWING, unschedulable=NO_NODE)},
+        refs=(False, True),
+    ),
+    Case(
+        id="and then the baseline's",
+        state=PROMOTING,
+        change={"state_since": NOW - 2 * ROOM_WITHIN, "canary_ref": None},
+        world={"rollout": replace(FOLLOWING, unschedulable=NO_NODE)},
+        refs=(False, False),
+    ),
+    Case(
+        id="a pod that follows crashes",
+        state=PROMOTING,
+        world={"rollout": replace(FOLLOWING, crashed="exit code 137")},
+        to=ROLLING_BACK,
+        why="the engine crashed: exit code 137",
+        harmful=True,
+    ),
+    Case(
+        id="they do not get ready in time",
+        state=PROMOTING,
+        change=LATE,
+        world={"rollout": FOLLOWING},
+        to=ROLLING_BACK,
+        why="promotion deadline",
+        harmful=False,
+    ),
+    Case(
+        id="they find no node in time: nobody is to blame",
+        state=PROMOTING,
+        change=LATE,
+        world={"rollout": replace(FOLLOWING, unschedulable=NO_NODE)},
+        to=ROLLING_BACK,
+        why=NO_NODE,
+    ),
+    # Baking
+    Case(id="it is watched", state=BAKING, world={"rollout": FOLLOWED}),
+    Case(id="the time is over", state=BAKING, change=LATE, world={"rollout": FOLLOWED}, ending=Outcome.SUCCEEDED),
+    Case(
+        id="a crash ends it",
+        state=BAKING,
+        world={"rollout": replace(FOLLOWED, **CRASHED)},
+        to=ROLLING_BACK,
+        why="the engine crashed",
+        harmful=True,
+    ),
+    Case(id="in silence the clock stops", state=BAKING, change=LATE, world={"rollout": FOLLOWED, "blind": True}),
+    Case(
+        id="silent for too long, but every pod is ready: it stays, with low confidence",
+        state=BAKING,
+        change={"clock_stopped_at": NOW - STRATEGY.data_budget},
+        world={"rollout": FOLLOWED, "blind": True},
+        ending=Outcome.SUCCEEDED,
+        why="confidence Low: metrics are missing in the bake",
+    ),
+    Case(
+        id="silent for too long, and a pod is not ready: undone, nobody is to blame",
+        state=BAKING,
+        change={"clock_stopped_at": NOW - STRATEGY.data_budget},
+        world={"rollout": FOLLOWING, "blind": True},
+        to=ROLLING_BACK,
+        why="metrics are missing for too long, and not every pod is ready",
+    ),
+    Case(
+        id="a baseline that crashes is done without",
+        state=BAKING,
+        world={"rollout": FOLLOWED, "arms": Arms(baseline=arm(OLD, **CRASHED))},
+        refs=(False, False),
+    ),
+    # Rolling back
+    Case(id="the canary is still there", state=ROLLING_BACK),
+    Case(
+        id="the canary is gone, and nothing else was touched",
+        state=ROLLING_BACK,
+        world={"arms": Arms(), "rollout": rollout(OLD, settled=False, ready=2, replicas=3)},
+        ending=Outcome.ROLLED_BACK,
+        why="as it was",
+    ),
+    Case(
+        id="what cannot be deleted now is deleted later",
+        state=ROLLING_BACK,
+        change=LATE,
+        ending=Outcome.ROLLED_BACK,
+        why="as it was",
+    ),
+    Case(
+        id="the service's pods have to come back first",
+        state=ROLLING_BACK,
+        change={"promoted": True},
+        world={"rollout": rollout(OLD, settled=False, ready=3, replicas=3, older_ready=2)},
+    ),
+    Case(
+        id="they are back",
+        state=ROLLING_BACK,
+        change={"promoted": True},
+        world={"rollout": UNTOUCHED},
+        ending=Outcome.ROLLED_BACK,
+        why="as it was",
+    ),
+    Case(
+        id="the old ones do not come: the new ones go on (T24)",
+        state=ROLLING_BACK,
+        change={"promoted": True, **LATE},
+        world={"rollout": rollout(OLD, settled=False, ready=3, replicas=3, older_ready=3, crashed="image is gone")},
+        ending=Outcome.ROLLBACK_FAILED,
+        why="the old configuration does not serve any more (image is gone); maxNumSeqs=96 goes on",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.state}: {case.id}")
+def test_one_step(case: Case) -> None:
+    given = canary_change(case.state, **case.change)
+    step = advance(given, canary_world(**case.world))
+    after, refs = step.change, case.refs or (given.canary_ref is not None, given.baseline_ref is not None)
+    assert after.state is (case.to or case.state)
+    assert after.harmful is case.harmful
+    assert (after.canary_ref is not None, after.baseline_ref is not None) == refs
+    assert (step.ending.outcome if step.ending is not None else None) is case.ending
+    assert case.why in (step.ending.reason if step.ending is not None else after.state_reason)
+    assert (after.id, after.from_, after.to, after.strategy) == (given.id, given.from_, given.to, given.strategy)
+    assert after.state is given.state or after.state in EDGES[given.state]
+    assert after.state is given.state or (after.deadline is not None and after.deadline >= NOW)
+
+
+@pytest.mark.parametrize("state", [*BEFORE_PROMOTION, PROMOTING, BAKING])
+@pytest.mark.parametrize("extra", [{}, {"blind": True}, {"paused": True}, beside(CRASHED)], ids=str)
+def test_whatever_a_person_wants_undone_is_undone_at_once(state: ChangeState, extra: dict[str, Any]) -> None:
+    """T28."""
+    step = advance(canary_change(state), canary_world(abort="spec.tuning.mode became Off", **extra))
+    assert (step.change.state, step.change.harmful) == (ROLLING_BACK, None)
+    assert step.change.state_reason == "spec.tuning.mode became Off"
+
+
+WORLDS: dict[str, dict[str, Any]] = {
+    "all is well": {},
+    "followed": {"rollout": FOLLOWED},
+    "following": {"rollout": FOLLOWING},
+    "no trial": {"arms": Arms()},
+    "pending": beside(PENDING, PENDING),
+    "crashed": beside(CRASHED, CRASHED),
+    "blind": {"blind": True, "observation": silent()},
+    "paused": {"paused": True},
+    "not effective": {"verification": NotEffective("no")},
+    "undecided": {"verification": Undecided("no")},
+    "confirmed": {"verification": Confirmed("yes")},
+    "no Deployment": {"rollout": rollout(None, settled=False, ready=0)},
+    "crashing": {"rollout": replace(FOLLOWING, crashed="exit code 1")},
+    "abort": {"abort": "a person"},
+}
+
+
+@pytest.mark.parametrize("changed", [{}, LATE, {"deadline": None}, ALONE, {"canary_ref": None}, {"analysis": None}])
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("state", [state for state in ChangeState if state is not ChangeState.PROPOSED])
+def test_every_state_in_every_world(state: ChangeState, name: str, changed: dict[str, Any]) -> None:
+    """No edited status and no world makes a step that the table does not have, or brings the wrong Deployment."""
+    given = canary_change(state, **changed)
+    step = advance(given, canary_world(**WORLDS[name]))
+    after = step.change
+    assert after.state is given.state or after.state in EDGES[given.state]
+    wanted = {trial.track for trial in trials(VLLMServiceStatus(active_change=after))}
+    if after.state in (BAKING, ROLLING_BACK):
+        assert Track.CANARY not in wanted
+    if after.state is ROLLING_BACK and not after.promoted:
+        assert wanted == set()
+    assert (after.promoted is given.promoted) or (given.state, after.state) == (ANALYZING, PROMOTING)
+    if step.ending is not None and step.ending.outcome is Outcome.SUCCEEDED:
+        assert given.state is BAKING
+
+
+def run(change: ActiveChange, worlds: list[World]) -> tuple[list[ChangeState], ActiveChange]:
+    states = [change.state]
+    for now in worlds:
+        change = advance(change, now).change
+        if change.state is not states[-1]:
+            states.append(change.state)
+    return states, change
+
+
+def minutes(count: int, *, canary: dict[str, float], baseline: dict[str, float]) -> list[World]:
+    """Ticks of 15 s."""
+    found = []
+    for tick in range(4 * count):
+        now = NOW + timedelta(seconds=15 * (tick + 1))
+        arms = Arms(
+            canary=arm(NEW, observation=seen(at=now, **canary)), baseline=arm(OLD, observation=seen(at=now, **baseline))
+        )
+        found.append(canary_world(now, arms=arms))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("canary", "to", "harmful"),
+    [
+        pytest.param({"ttft": 0.4, "tpot": 0.02}, PROMOTING, None, id="better: promoted"),
+        pytest.param({"ttft": 5.0, "tpot": 0.02}, ROLLING_BACK, False, id="the same: no clear effect"),
+        pytest.param({"ttft": 0.4, "tpot": 0.09}, ROLLING_BACK, True, id="better on one, over the other: harm (T21)"),
+    ],
+)
+def test_the_verdict_is_on_both_sides_at_the_same_time(
+    canary: dict[str, float], to: ChangeState, harmful: bool | None
+) -> None:
+    given = canary_change(ANALYZING, analysis=Analysis(started_at=NOW))
+    states, after = run(given, minutes(9, canary=canary, baseline={"ttft": 5.0, "tpot": 0.02}))
+    assert states[1] is to
+    assert after.harmful is harmful
+    assert after.analysis is not None
+    assert len(after.analysis.last) == len(after.analysis.reference)
+
+
+def test_the_bakes_clock_stands_still_while_nobody_sees() -> None:
+    given = canary_change(BAKING, deadline=NOW + timedelta(minutes=10))
+    stopped = advance(given, canary_world(rollout=FOLLOWED, blind=True)).change
+    assert (stopped.clock_stopped_at, stopped.deadline) == (NOW, given.deadline)
+    later = NOW + timedelta(minutes=7)
+    going = advance(stopped, canary_world(later, rollout=FOLLOWED)).change
+    assert going.clock_stopped_at is None
+    assert going.deadline == NOW + timedelta(minutes=17)
+
+
+def test_a_pause_in_the_bake_has_a_persons_patience() -> None:
+    given = canary_change(BAKING, clock_stopped_at=NOW - timedelta(hours=23), **LATE)
+    assert advance(given, canary_world(rollout=FOLLOWED, paused=True)).ending is None
+    given = canary_change(BAKING, clock_stopped_at=NOW - timedelta(hours=24), **LATE)
+    ending = advance(given, canary_world(rollout=FOLLOWED, paused=True)).ending
+    assert ending is not None
+    assert ending.outcome is Outcome.SUCCEEDED
