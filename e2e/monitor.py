@@ -79,7 +79,9 @@ class Monitor:
 
     def fewest_available(self, name: str) -> int | None:
         """Available pods of the service's own Deployment at the worst moment after its first good one."""
-        return self._seen[name].fewest
+        seen = self._seen[name]
+        now = (seen.deployment or {}).get("status", {}).get("availableReplicas")
+        return now if seen.fewest is None else seen.fewest
 
     def trials(self, name: str) -> tuple[list[str], list[str]]:
         """The Deployments beside the service's own: which were created, and which deleted, by track and sorted."""

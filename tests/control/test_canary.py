@@ -52,6 +52,12 @@ def serving(found: Bed, deployment: str = "chat") -> int:
     return sum(pod.ready_since is not None for pod in found.api.pods if pod.deployment == deployment)
 
 
+def ask(found: Bed, kind: str, nonce: str) -> None:
+    """As a person does, by annotation."""
+    annotations = {f"vllm-autotuner.dev/{kind}": nonce}
+    found.api.edit("chat", lambda body: body["metadata"].setdefault("annotations", {}).update(annotations))
+
+
 def outcomes(found: Bed) -> list[Outcome]:
     return [entry.outcome for entry in found.status().history]
 
@@ -290,6 +296,51 @@ async def test_when_the_old_configuration_no_longer_starts_the_new_one_goes_on()
     assert find_condition(found.status().conditions, ConditionType.STALLED) is None
     assert find_condition(found.status().conditions, ConditionType.ROLLBACK_FAILED) is None
     assert (found.seats(), serving(found)) == (96, 2)
+
+
+async def test_a_person_who_asks_for_a_rollback_has_it_in_the_next_tick_once() -> None:
+    """T28."""
+    for state in (ChangeState.PROVISIONING, ChangeState.ANALYZING, ChangeState.PROMOTING, ChangeState.BAKING):
+        found = await reach(state, 2)
+        ask(found, "rollback", "1")
+        await found.tick()
+        change = found.change()
+        assert change is not None
+        assert (change.state, change.state_reason) == (ChangeState.ROLLING_BACK, "a person asked for a rollback")
+        await until(found, None)
+        await found.tick()
+        assert (outcomes(found), found.seats(), extras(found)) == ([Outcome.ROLLED_BACK], 64, {})
+        assert found.status().failure_memory == ()
+        assert [(each.kind, each.nonce) for each in found.status().handled_requests] == [("rollback", "1")]
+
+
+async def test_a_retry_ends_the_cooldown_and_a_used_one_does_nothing() -> None:
+    found = await reach(ChangeState.ANALYZING, 2)
+    ask(found, "rollback", "1")
+    await until(found, None)
+    await found.ticks(8)
+    assert (found.change(), len(found.status().history)) == (None, 1)
+    ask(found, "retry", "1")
+    await until(found, ChangeState.PROVISIONING)
+    await until(found, None, at_most=80)
+    assert outcomes(found) == [Outcome.ROLLED_BACK, Outcome.SUCCEEDED]
+    assert found.status().cooldown_until is not None
+    await found.ticks(5)
+    assert found.status().cooldown_until is not None, "a request that was acted upon acts no second time"
+
+
+async def test_after_a_failed_rollback_a_person_may_try_the_old_configuration_again() -> None:
+    found = await reach(ChangeState.BAKING, 2, spec={"tuning.strategy.bake": "30m"})
+    leaking(found)
+    found.api.crashes = lambda seats: seats == 64
+    await until(found, None, at_most=250)
+    assert (outcomes(found), found.seats()) == ([Outcome.ROLLBACK_FAILED], 128)
+    found.api.crashes = lambda seats: False
+    ask(found, "rollback", "again")
+    await found.ticks(12)
+    assert (found.seats(), serving(found), len(found.api.pods)) == (64, 2, 2)
+    assert found.status().rollback_failed is None
+    assert find_condition(found.status().conditions, ConditionType.STALLED) is None
 
 
 async def test_a_service_that_goes_away_takes_no_look_at_its_trial() -> None:

@@ -344,10 +344,10 @@ class Contest(ApiModel):
 
 
 class HandledRequest(ApiModel):
-    """The last request of a person that was acted upon; each nonce acts once."""
+    """A request of a person that was acted upon; each nonce acts once."""
 
     kind: str
-    """approve, reject, rollback or retry."""
+    """rollback or retry."""
 
     nonce: str
     """The value of the annotation."""

@@ -81,6 +81,9 @@ FAILURE_MEMORY_LENGTH: Final = 20
 
 EVIDENCE_LENGTH: Final = 16
 
+REQUESTS_LENGTH: Final = 4
+"""More than there are kinds of requests."""
+
 
 class StatusUnreadable(ValueError):
     """The status holds something that this operator cannot read; the message names the fields."""
@@ -287,8 +290,8 @@ class VLLMServiceStatus(ApiModel):
     contest: Contest | None = None
     """Somebody else writes the workload."""
 
-    last_handled_request: HandledRequest | None = None
-    """The last request of a person that was acted upon."""
+    handled_requests: Annotated[tuple[HandledRequest, ...], *newest(REQUESTS_LENGTH)] = ()
+    """The last request of each kind that a person made and that was acted upon."""
 
     history: Annotated[tuple[HistoryEntry, ...], *newest(HISTORY_LENGTH)] = ()
     """Finished changes, newest last."""

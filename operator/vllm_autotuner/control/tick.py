@@ -8,6 +8,7 @@ Order within a tick: the spec, then health and the change under way, then new id
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode
@@ -30,6 +31,7 @@ from vllm_autotuner.change.verdict import is_baseline, measure
 from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.recent import lately, until_now
 from vllm_autotuner.control.reporting import described, recommended, still_says, value_said
+from vllm_autotuner.control.requests import RequestKind, answered, asked
 from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.control.upgrading import hashed_now
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -47,6 +49,9 @@ from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.replicas import desired_replicas
 
 __all__ = ["Decision", "decide"]
+
+TAKEN_BACK: Final = "a person asked for a rollback"
+"""Why a change is undone; nobody is to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +76,15 @@ def decide(sight: Sight) -> Decision:
     knobs = sight.runs or serving_knobs(service.spec, status)
     diagnosis, history = diagnose(sight.observation, targets=targets, knobs=knobs, history=sight.history)
     history = replace(history, measured=() if _just_over(status, sight) else lately(sight, targets=targets))
+    requests = asked(service, now=sight.now)
+    for request in requests:
+        status = answered(status, request, spec=service.spec, now=sight.now)
     status, ended = _following_the_spec(status, sight)
     if ended is None:
         status, ended = _contested(status, sight)
     if ended is None:
-        status, ended = _change(status, sight, diagnosis=diagnosis, targets=targets)
+        taken_back = any(request.kind == RequestKind.ROLLBACK for request in requests)
+        status, ended = _change(status, sight, diagnosis=diagnosis, targets=targets, taken_back=taken_back)
     status = _effective(status, sight)
     # Why a start fails comes from the pods, not from metrics: there the silence is known.
     seen = not _blind(sight, diagnosis) or diagnosis.primary is DiagnosisClass.STARTUP_FAILURE
@@ -126,7 +135,7 @@ def _contested(status: VLLMServiceStatus, sight: Sight) -> tuple[VLLMServiceStat
 
 
 def _change(
-    status: VLLMServiceStatus, sight: Sight, *, diagnosis: Diagnosis, targets: Targets
+    status: VLLMServiceStatus, sight: Sight, *, diagnosis: Diagnosis, targets: Targets, taken_back: bool
 ) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
     change = status.active_change
     if change is None:
@@ -142,7 +151,7 @@ def _change(
         verification=sight.verification,
         arms=sight.arms,
         paused=sight.paused,
-        abort=_abort(change, sight),
+        abort=TAKEN_BACK if taken_back else _abort(change, sight),
     )
     step = advance(change, world)
     status = status.model_copy(update={"active_change": step.change})

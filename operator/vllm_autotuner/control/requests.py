@@ -1,0 +1,63 @@
+"""What a person asks for by annotation, once for each value: to take a change back, or to be let go on after a stop.
+
+`vllm-autotuner.dev/rollback` ends the change under way; after a failed rollback it tries the last known good
+configuration once more. `vllm-autotuner.dev/retry` closes the circuit, ends the cooldown, and accepts what serves after
+a failed rollback. The value only has to be another one than the last time, such as the time of day.
+Looked at first in every tick and in every state (T28). Must not: begin anything; every guardrail is asked as always.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.spec import VLLMServiceSpec
+from vllm_autotuner.api.status import Effective, HandledRequest, Source, VLLMServiceStatus
+from vllm_autotuner.change.effective import spec_knobs
+
+__all__ = ["RequestKind", "answered", "asked"]
+
+PREFIX: Final = "vllm-autotuner.dev/"
+
+
+class RequestKind(StrEnum):
+    """What may be asked for; also the annotation, behind the prefix."""
+
+    ROLLBACK = "rollback"
+    RETRY = "retry"
+
+
+def asked(service: VLLMService, *, now: datetime) -> tuple[HandledRequest, ...]:
+    """The requests that stand on the object and were not acted upon."""
+    handled = {(each.kind, each.nonce) for each in service.status.handled_requests}
+    standing = ((kind.value, service.metadata.annotations.get(PREFIX + kind, "").strip()) for kind in RequestKind)
+    return tuple(
+        HandledRequest(kind=kind, nonce=nonce, at=now)
+        for kind, nonce in standing
+        if nonce and (kind, nonce) not in handled
+    )
+
+
+def answered(
+    status: VLLMServiceStatus, request: HandledRequest, *, spec: VLLMServiceSpec, now: datetime
+) -> VLLMServiceStatus:
+    """The status after a request; a change under way is ended by the machine, not here."""
+    others = tuple(each for each in status.handled_requests if each.kind != request.kind)
+    update: dict[str, object] = {"handled_requests": (*others, request)}
+    if request.kind == RequestKind.RETRY:
+        update |= {"rollback_failed": None, "circuit": None, "cooldown_until": None}
+    elif status.rollback_failed is not None and status.last_known_good is not None:
+        good, before = status.last_known_good, status.effective
+        update |= {
+            "rollback_failed": None,
+            "effective": Effective(
+                **good.knobs.model_dump(),
+                replicas=before.replicas if before is not None else None,
+                config_hash=good.config_hash,
+                hash_version=good.hash_version,
+                since=now,
+                source=Source.TUNED,
+                basis=spec_knobs(spec),
+            ),
+        }
+    return status.model_copy(update=update)
