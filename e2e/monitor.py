@@ -163,7 +163,8 @@ class Monitor:
         before, seen.deployment = seen.deployment, body
         template = body["spec"]["template"]
         if before is None or before["spec"]["template"] != template:
-            seats = parse_flags(template["spec"]["containers"][0]["args"]).max_num_seqs
+            engine = template["spec"]["containers"][0]
+            seats = parse_flags([*(engine.get("command") or []), *(engine.get("args") or [])]).max_num_seqs
             if seen.allowed and not any(allows(seats) for allows in seen.allowed):
                 self._broken[name].append(f"the Deployment asks for max-num-seqs {seats}, which no spec allows")
         available = body.get("status", {}).get("availableReplicas") or 0

@@ -5,7 +5,10 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -80,8 +83,8 @@ async def adopted(
 
 
 async def args_of(play: Play, name: str) -> list[str]:
-    found: list[str] = (await play.stage.deployment(name))["spec"]["template"]["spec"]["containers"][0]["args"]
-    return found
+    [engine] = (await play.stage.deployment(name))["spec"]["template"]["spec"]["containers"]
+    return engine.get("args") or []
 
 
 def writers(body: Mapping[str, Any]) -> set[str]:
@@ -195,6 +198,55 @@ async def test_flags_that_were_handed_over_are_tuned_and_never_fought_for(play: 
     assert await args_of(play, "handed") == OWN_ARGS
     assert (await play.stage.deployment("handed"))["metadata"]["generation"] == generation
     assert len((await play.status("handed"))["history"]) == 1
+
+
+@contextmanager
+def vllm_program() -> Iterator[str]:
+    """The path of a program called vllm, as in a container that names its command: it runs the simulated engine."""
+    with TemporaryDirectory() as folder:
+        program = Path(folder) / "vllm"
+        run = f'PYTHONPATH="{import_path()}" exec "{sys.executable}" -m vllm_autotuner.simulation.server "$@"'
+        program.write_text(f"#!/bin/sh\n{run}\n")
+        program.chmod(0o755)
+        yield str(program)
+
+
+def commanded(name: str, program: str, **simulated: float) -> dict[str, Any]:
+    """A Deployment whose flags all stand in its command."""
+    body = deployment(name, **simulated)
+    [engine] = body["spec"]["template"]["spec"]["containers"]
+    engine["command"] = [program, "serve", *engine.pop("args"), "--host", "$(POD_IP)"]
+    return body
+
+
+@side_by_side(stage="adoption")
+async def test_beside_flags_that_argo_cd_declares_in_the_command_ours_stand_in_args_in_peace(play: Play) -> None:
+    with vllm_program() as program:
+        body = commanded("shared", program)
+        await adopted(play, "shared", *ARGO_CD, body=body)
+        entry = await play.finished("shared")
+        assert (entry["outcome"], entry["fromValue"], entry["toValue"]) == ("Succeeded", "4", "8"), entry
+        assert await args_of(play, "shared") == ["--max-num-seqs=8"]
+        generation = (await play.stage.deployment("shared"))["metadata"]["generation"]
+        await write(play, body, *ARGO_CD)
+        await play.ticks(8)
+        after = await play.stage.deployment("shared")
+        assert (after["metadata"]["generation"], await args_of(play, "shared")) == (generation, ["--max-num-seqs=8"])
+        assert after["spec"]["template"]["spec"]["containers"][0]["command"][1:7] == ["serve", *OWN_ARGS[:5]]
+        status = await play.status("shared")
+        assert (status["effective"]["source"], condition(status, "OwnershipConflict")) == ("Tuned", "")
+        play.served_all_along("shared")
+
+
+@side_by_side(stage="adoption")
+async def test_what_hurts_beside_flags_in_the_command_leaves_no_args(play: Play) -> None:
+    with vllm_program() as program:
+        await adopted(play, "emptied", *ARGO_CD, body=commanded("emptied", program, **degrading()))
+        before = (await play.stage.deployment("emptied"))["spec"]["template"]
+        entry = await play.finished("emptied")
+        assert entry["outcome"] == "RolledBack", entry
+        assert (await play.stage.deployment("emptied"))["spec"]["template"] == before
+        play.served_all_along("emptied")
 
 
 @side_by_side(stage="adoption")

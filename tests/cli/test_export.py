@@ -84,8 +84,8 @@ def test_an_adopted_deployment_in_a_kustomization_and_in_helm_values() -> None:
     assert (patch["target"]["group"], patch["target"]["kind"]) == ("apps", "Deployment")
     command = {"command": ["vllm", "serve", "m"], "args": []}
     text = export_text(given(), form=PatchFormat.HELM, values_key="engine", deployment=adopted(**command))
-    assert yaml.safe_load(text) == {"engine": {"command": ["vllm", "serve", "m", "--max-num-seqs=128"]}}
-    assert "where your chart keeps the container's command" in text
+    assert yaml.safe_load(text) == {"engine": {"args": ["--max-num-seqs=128"]}}
+    assert "where your chart keeps the container's args" in text
 
 
 def test_the_replicas_of_an_adopted_deployment() -> None:

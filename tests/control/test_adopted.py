@@ -1,5 +1,6 @@
 """A Deployment of somebody else's: looked at always, written where nobody puts it back, restored to the letter."""
 
+import pytest
 from tests.control.adopting_bed import ARGS, AdoptingBed, adopting, args_of, managed, seats, theirs
 from tests.control.cluster_model import Load
 from tests.control.loop_bed import service_body, slow_beyond_64
@@ -312,3 +313,23 @@ async def test_a_steady_state_writes_nothing() -> None:
     await found.ticks(30)
     after = sum(count for verb, count in found.api.requests.items() if not verb.startswith(("read", "list", "log")))
     assert after == before
+
+
+@pytest.mark.fault("T29")
+async def test_a_tool_that_heals_what_was_handed_over_is_not_fought() -> None:
+    """T29 for a Deployment that is not ours: one write, and then peace until the cooldown is over."""
+    own = theirs(
+        manager=managed("argocd-controller", operation="Apply"), metadata__annotations={CONSENT: CONSENT_GIVEN}
+    )
+    found = adopting(own)
+    for _ in range(80):
+        await found.tick()
+        if found.args != ARGS:
+            found.api.edit_deployment(
+                lambda body: args_of(body).__setitem__(slice(None), ARGS), manager="argocd-controller"
+            )
+    assert (found.args, len(found.api.written)) == (ARGS, 1)
+    assert [entry.outcome for entry in found.status().history] == [Outcome.SUPERSEDED]
+    recommendation = found.status().recommendation
+    assert recommendation is not None
+    assert "cooling down" in recommendation.reason

@@ -24,7 +24,7 @@ def container(**fields: Any) -> dict[str, Any]:
         pytest.param(container(args=["m", "--max-num-seqs", "4"]), Field.ARGS, 4, id="the image's entry point"),
         pytest.param(container(), Field.ARGS, None, id="nothing is given"),
         pytest.param(
-            container(command=["vllm", "serve", "m", "--max-num-seqs=4"]), Field.COMMAND, 4, id="all in the command"
+            container(command=["vllm", "serve", "m", "--max-num-seqs=4"]), Field.ARGS, 4, id="all in the command"
         ),
         pytest.param(
             container(command=["vllm", "serve"], args=["m", "--max-num-seqs=4"]), Field.ARGS, 4, id="command and args"
@@ -125,6 +125,13 @@ def test_what_cannot_be_read_is_said(found: dict[str, Any]) -> None:
             8,
             ("--seed=1", "--max-num-seqs=8"),
             id="given in the command, won over in args",
+        ),
+        pytest.param(
+            container(command=["vllm", "serve", "m", "--max-num-seqs", "4"]),
+            "max-num-seqs",
+            8,
+            ("--max-num-seqs=8",),
+            id="given in the command, without any args",
         ),
         pytest.param(
             container(command=["sh", "-c", SCRIPT]),

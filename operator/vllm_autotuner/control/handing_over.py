@@ -23,10 +23,13 @@ def flags_elsewhere(target: Target, owners: Iterable[str]) -> str:
     name, field = target.deployment["metadata"]["name"], target.line.field.value
     who = ", ".join(named)
     remedy = _remedy(named[0], name=name, container=target.container_name, field=field, index=_index(target))
+    simple = (
+        "Simplest: declare all flags in command and no args, which are then tuned. Else: " if field == "args" else ""
+    )
     return (
         f"{who} declares {field} of Deployment {name} and would put back what is tuned, so nothing is written; "
-        f"recommendations go on (`vllm-autotuner export`). To have it tuned: 1. {remedy} 2. Hand the flags over: "
-        f"annotate the Deployment, where it is declared, with {CONSENT}={CONSENT_GIVEN}"
+        f"recommendations go on (`vllm-autotuner export`). {simple}1. {remedy} 2. Hand the flags over: annotate the "
+        f"Deployment, where it is declared, with {CONSENT}={CONSENT_GIVEN}"
     )
 
 

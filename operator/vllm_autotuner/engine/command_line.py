@@ -107,8 +107,8 @@ def command_line(container: Mapping[str, Any]) -> CommandLine:
             script=script if inside else script - len(command),
             variables=variables,
         )
-    if not args and _start(command) is not None:
-        return CommandLine(field=Field.COMMAND, words=command, variables=variables)
+    # Also where every flag stands in the command: args follow it, the last value wins, and what somebody else declares
+    # in the command stays his.
     return CommandLine(field=Field.ARGS, words=args, before=command, variables=variables)
 
 
