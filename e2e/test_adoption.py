@@ -26,7 +26,7 @@ CREATE: Final = ("create",)
 ARGO_CD: Final = ("apply", "--server-side", "--force-conflicts", "--field-manager=argocd-controller")
 
 
-def deployment(name: str, *, replicas: int | None = 1, **simulated: float) -> dict[str, Any]:
+def deployment(name: str, **simulated: float) -> dict[str, Any]:
     """A user's own Deployment: labels, container name and flags as he likes."""
     pod = engine_env(step_base_ms=40, step_per_seq_ms=0.5, startup_seconds=1, **simulated)
     [engine] = pod["spec"]["containers"]
@@ -41,9 +41,7 @@ def deployment(name: str, *, replicas: int | None = 1, **simulated: float) -> di
     labels = {"app": name}
     annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": "8000"}
     template = {"metadata": {"labels": labels, "annotations": annotations}, **pod}
-    spec: dict[str, Any] = {"selector": {"matchLabels": labels}, "template": template}
-    if replicas is not None:
-        spec["replicas"] = replicas
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
 
 

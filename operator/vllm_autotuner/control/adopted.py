@@ -229,9 +229,9 @@ def _accelerator(target: Target) -> Accelerator | None:
 def _pod(body: Body, *, target: Target, live_hash: str | None) -> PodView:
     containers = body.get("spec", {}).get("containers") or []
     container: Mapping[str, Any] = next((one for one in containers if one["name"] == target.container_name), {})
-    current = tuple(container.get(target.line.field.value) or ()) == target.live and container.get(
-        "image"
-    ) == target.container.get("image")
+    # Not the image: a webhook may have put a mirror's in its place. How many pods are of the latest template the
+    # Deployment itself tells.
+    current = all((container.get(field) or []) == (target.container.get(field) or []) for field in Field)
     try:
         args = command_line(container).arguments
     except FlagError:
