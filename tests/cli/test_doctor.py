@@ -1,7 +1,11 @@
 """`doctor`: one finding for everything that would mislead a diagnosis, with a remedy; none where all is well."""
 
 import json
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -10,6 +14,7 @@ import pytest
 from tests.cli.servers import Page, serving
 from tests.cli.tls import Authority, serving_tls
 from typer.testing import CliRunner, Result
+from typing_extensions import override
 
 from vllm_autotuner.cli.app import app
 from vllm_autotuner.cli.diagnosis_request import subject_of
@@ -17,7 +22,7 @@ from vllm_autotuner.cli.doctor_checks import Finding, Status, examined
 from vllm_autotuner.cli.doctor_facts import EngineFacts, Facts, facts_of_prometheus
 from vllm_autotuner.engine.metric_names import NAMES, Meaning
 from vllm_autotuner.observation.access import PrometheusAddress
-from vllm_autotuner.observation.errors import Denied, Rejected, Unreachable, Unusable
+from vllm_autotuner.observation.errors import Denied, Overloaded, Rejected, Unreachable, Unusable
 from vllm_autotuner.observation.snapshot import EngineKey
 
 REAL_PAGE = (Path(__file__).parents[1] / "data" / "vllm-0.32" / "metrics.txt").read_text()
@@ -226,15 +231,47 @@ def test_a_warning_of_the_server_is_kept() -> None:
         (401, "no", Denied, "401"),
         (403, '{"error": "forbidden: may not read"}', Denied, "forbidden: may not read"),
         (400, '{"status":"error","error":"parse error"}', Rejected, "parse error"),
-        (404, "no", Rejected, "404"),
+        (404, "no", Rejected, "404: no$"),
+        (500, "oops", Overloaded, "500: oops$"),
         (200, "<html>", Unusable, "not as a Prometheus"),
         (200, '{"status":"success"}', Unusable, "as a Prometheus"),
         (200, '{"data":{"result":[{"metric":{}}]}}', Unusable, "as a Prometheus"),
+        (200, "null", Unusable, "as a Prometheus"),
     ],
 )
 def test_every_bad_answer_has_a_kind(status: int, text: str, kind: type[Exception], says: str) -> None:
     with pytest.raises(kind, match=says):
         facts(lambda path, body: (status, text))
+
+
+def test_a_server_that_never_ends_its_answer_is_left_alone() -> None:
+    """Each byte comes in time, and the answer never."""
+    left = threading.Event()
+
+    class Dripping(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while not left.wait(0.01):
+                    self.wfile.write(b" ")
+
+        @override
+        def log_message(self, *args: object) -> None:
+            """Stay silent."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Dripping)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    address = PrometheusAddress(url=f"http://127.0.0.1:{server.server_address[1]}", timeout=timedelta(seconds=0.2))
+    try:
+        with pytest.raises(Unreachable, match="did not answer within"):
+            facts_of_prometheus(address, place="p", now=lambda: 0.0)
+    finally:
+        left.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_nobody_there_is_unreachable() -> None:

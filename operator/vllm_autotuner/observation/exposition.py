@@ -19,7 +19,9 @@ MOST_KNOWN: Final = 50_000
 """Label sets that are read once and remembered: more than any engine has; beyond, reading is slower, not bigger."""
 LONGEST_KNOWN: Final = 1024
 """Characters of a label set that is remembered: a usual one has 100."""
-_LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+_BRACES: Final = re.compile(r'\{(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+\}')
+"""A label value may hold braces: quotes decide. Possessive, so that a line without an end is refused at once."""
+_LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]++|\\.)*+)"\s*(?:,|$)')
 _ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
@@ -54,9 +56,10 @@ def _sample(text: str, known: dict[str, tuple[tuple[str, str], ...]]) -> Sample 
         name, _, rest = text.partition(" ")
         labels: tuple[tuple[str, str], ...] | None = ()
     else:
-        closed = _closing_brace(text, opened)
-        if closed < 0:
+        braces = _BRACES.match(text, opened)
+        if braces is None:
             return None
+        closed = braces.end() - 1
         name, inside, rest = text[:opened], text[opened + 1 : closed], text[closed + 1 :]
         labels = known.get(inside)
         if labels is None:
@@ -74,21 +77,6 @@ def _sample(text: str, known: dict[str, tuple[tuple[str, str], ...]]) -> Sample 
     except ValueError:
         return None
     return Sample(name=name, labels=labels or (), value=value, time=time)
-
-
-def _closing_brace(text: str, opened: int) -> int:
-    # A label value may hold braces; quotes decide.
-    quoted, index = False, opened + 1
-    while index < len(text):
-        character = text[index]
-        if character == "\\" and quoted:
-            index += 1
-        elif character == '"':
-            quoted = not quoted
-        elif character == "}" and not quoted:
-            return index
-        index += 1
-    return -1
 
 
 def _labels(inside: str) -> tuple[tuple[str, str], ...] | None:

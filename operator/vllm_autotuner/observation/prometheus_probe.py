@@ -6,6 +6,7 @@ and nobody waits for another service meanwhile. Must not: judge an answer, or sh
 
 import json
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any, Final
 
 import requests
@@ -50,7 +51,7 @@ class PrometheusProbe:
         library: Any = PrometheusConnect
         self._connect = library(url=url, session=session, timeout=address.timeout.total_seconds(), method="POST")
         # After the library's own, so that this one serves: it does not retry and reads no more than it may.
-        session.mount(url, _Bounded(place=self._shown))
+        session.mount(url, _Bounded(place=self._shown, patience=address.timeout.total_seconds()))
 
     def close(self) -> None:
         """Give the connections back."""
@@ -72,8 +73,7 @@ class PrometheusProbe:
         except OSError as error:
             raise Rejected(f"cannot use the certificates for {self._shown}: {_short(error)}") from error
         except (ValueError, KeyError, TypeError) as error:
-            text = f"{self._shown} does not answer as a Prometheus: {_short(error)}"
-            raise Unusable(scrubbed(text, headers=headers)) from error
+            raise Unusable(f"{self._shown} answers JSON, but not as a Prometheus") from error
 
     def _kind(self) -> type[SourceError]:
         if self.status in (401, 403):
@@ -103,9 +103,9 @@ class _Headers(AuthBase):
 
 
 class _Bounded(HTTPAdapter):
-    def __init__(self, *, place: str) -> None:
+    def __init__(self, *, place: str, patience: float) -> None:
         super().__init__(max_retries=0)
-        self._place = place
+        self._place, self._patience = place, patience
 
     @override
     def send(
@@ -118,12 +118,16 @@ class _Bounded(HTTPAdapter):
         proxies: Any = None,
     ) -> Any:
         response = super().send(request, stream=True, timeout=timeout, verify=verify, cert=cert, proxies=proxies)
-        body = bytearray()
-        for chunk in response.iter_content(CHUNK):
+        body, asked = bytearray(), monotonic()
+        # What is there, not a whole chunk: a server that sends a byte now and then would never let go.
+        while chunk := response.raw.read1(CHUNK, decode_content=True):
             body += chunk
             if len(body) > LARGEST_ANSWER:
                 response.close()
                 raise Unusable(f"{self._place} sends more than {LARGEST_ANSWER // 2**20} MiB: that is no answer")
+            if monotonic() - asked > self._patience:
+                response.close()
+                raise Unreachable(f"{self._place} did not answer within {self._patience:.0f} s")
         response._content = bytes(body)
         return response
 
@@ -140,13 +144,13 @@ def _series_of(result: Any) -> Sequence[Series]:
 
 
 def _why(error: Exception) -> str:
-    # The library puts the raw body into its message: b'{"error": ...}'.
+    # The library puts the raw body into its message: HTTP Status Code 400 (b'{"error": ...}').
     text = str(error)
     start, end = text.find("{"), text.rfind("}")
     try:
         return str(json.loads(text[start : end + 1].encode().decode("unicode_escape"))["error"])[:200]
     except (ValueError, KeyError, TypeError):
-        return text[:200]
+        return text.partition("(b")[2][1:-2][:200] or text[:200]
 
 
 def _short(error: Exception) -> str:

@@ -26,6 +26,8 @@ LOOKBACK: Final = 300.0
 """Seconds after which Prometheus takes a series without samples for ended (its default, --query.lookback-delta)."""
 MOST_SERIES: Final = 300_000
 """Above this a file is refused: a fleet of 400 engines. Each series costs about 1 KB. Our choice."""
+LATEST: Final = 1e11
+"""Unix seconds, in the year 5138: a later time was written in milliseconds, as a page of Prometheus text has it."""
 MOST_LABEL_TEXT: Final = 256 * 2**20
 """Characters of labels above which a file is refused. 300,000 usual series have 30 million."""
 
@@ -178,6 +180,9 @@ def load_recording(path: Path) -> Recording:
                     f"{path} has samples without a time; a recording needs them "
                     "(to look at one page of an engine, use --metrics URL instead)"
                 )
+            if not 0 <= sample.time < LATEST:
+                hint = ", and these look like milliseconds" if sample.time >= LATEST else ""
+                raise Unreadable(f"{path} has a sample at {sample.time:g}; times are Unix seconds{hint}")
             if count > MOST_SAMPLES:
                 raise Unreadable(f"{path} has more than {MOST_SAMPLES:,} samples; cut it into shorter recordings")
             recording.add(sample, time=sample.time)
