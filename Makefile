@@ -62,9 +62,10 @@ crd: setup  ## Generate the CRD from the models
 	@$(VENV)/bin/vllm-autotuner crd > crds/vllmservices.yaml
 	@cp crds/vllmservices.yaml charts/vllm-autotuner/crds/vllmservices.yaml
 
-docs: setup  ## Generate the pages of diagnosis classes and of fault tests
+docs: setup  ## Generate the pages of diagnosis classes, invariants and fault tests
 	@$(RUN) docs/diagnosis_classes.py
 	@$(RUN) docs/fault_tests.py
+	@$(RUN) docs/invariants.py
 
 vllm: setup  ## Install the real vLLM for CPUs (about 6 GB, once) for `make demo ENGINE=vllm` and `make e2e-vllm`
 	@$(RUN) -m e2e.real_engine install

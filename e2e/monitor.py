@@ -1,46 +1,50 @@
-"""Sees every version of every VLLMService and Deployment of a namespace, and holds each against what must always be so.
+"""Sees every version of every VLLMService, Deployment and Event of a namespace, and holds each against I1 to I12.
 
 Apart from the tests, because an invariant is only worth something when it is checked in all of them, on every status
-that was ever written and not only on those that a test happened to read.
-Must not: judge what a test is about (an outcome, a duration); a rule here holds in every story.
+that was ever written and not only on those that a test happened to read. What must hold stands in `tests/invariants`.
+Must not: judge anything itself, or ask the operator anything: it sees what everybody can see.
 """
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import httpx
+from tests.invariants.moment import Object, Seen
+from tests.invariants.witness import Witness
 
 from e2e.stage import Stage, condition
-from vllm_autotuner.api.conditions import kstatus_violations
-from vllm_autotuner.api.status import ChangeState, StatusUnreadable, parse_status
-from vllm_autotuner.change.edges import EDGES
 from vllm_autotuner.engine.flags import parse_flags
-from vllm_autotuner.workload.labels import OPERATOR, SERVICE, TRACK
-
-Object = Mapping[str, Any]
+from vllm_autotuner.workload.labels import CHANGE, OPERATOR, SERVICE, TRACK
 
 SERVICES: Final = "/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices"
 DEPLOYMENTS: Final = "/apis/apps/v1/namespaces/{namespace}/deployments"
+EVENTS: Final = "/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+PUT_OFF: Final = 20.0
+"""Seconds for what an operator with ticks of a second puts off by two of them; ten times that."""
 
 
 @dataclass(slots=True)
-class Seen:
+class Watched:
     """What has been seen of one service."""
 
     versions: list[Object] = field(default_factory=list)
     """Of the VLLMService, each one whose status differs from the one before."""
     last: Object | None = None
-    deployment: Object | None = None
+    deployments: dict[str, Object] = field(default_factory=dict)
+    """Its own and those of its trials, by name."""
+    events: dict[str, Object] = field(default_factory=dict)
+    """About it, by name."""
+    witness: Witness = field(default_factory=Witness)
+    harmed: bool = False
+    """A scene takes its pods away."""
     was_ready: bool = False
     lapses: list[str] = field(default_factory=list)
     """Moments without a Ready service or a serving pod, after the first good one."""
-    allowed: list[Callable[[int | None], bool]] = field(default_factory=list)
-    """Which max-num-seqs each spec that was ever written allows."""
     fewest: int | None = None
     """Available pods of its own Deployment at the worst moment after the first good one."""
     created: list[str] = field(default_factory=list)
@@ -53,13 +57,13 @@ class Monitor:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._seen: defaultdict[str, Seen] = defaultdict(Seen)
-        self._broken: defaultdict[str, list[str]] = defaultdict(list)
+        self._seen: defaultdict[str, Watched] = defaultdict(Watched)
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        for path, see in ((SERVICES, self._service), (DEPLOYMENTS, self._deployment)):
+        watched = ((SERVICES, self._service), (DEPLOYMENTS, self._deployment), (EVENTS, self._event))
+        for path, see in watched:
             self._tasks.append(asyncio.create_task(self._watch(path.format(namespace=self._stage.namespace), see)))
         return self
 
@@ -71,7 +75,21 @@ class Monitor:
     def broken(self, name: str) -> list[str]:
         """Everything about this service that was not as it must always be."""
         blind = [f"the monitor itself failed: {task!r}" for task in self._tasks if task.done()]
-        return blind + self._broken[name]
+        return blind + self._seen[name].witness.found
+
+    async def at_rest(self, name: str) -> None:
+        """Wait until nothing is left that the operator puts off: an Event to tell, a trial to remove."""
+        seen = self._seen[name]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PUT_OFF):
+                while (sight := self._sight(name, settled=True)) and seen.witness.put_off(sight):
+                    self._news.clear()
+                    await self._news.wait()
+        self._look(name, settled=True)
+
+    def expect_harm(self, name: str) -> None:
+        """From now on pods of this service may go away without the operator's doing."""
+        self._seen[name].harmed = True
 
     def lapses(self, name: str) -> list[str]:
         """Moments in which the service was not Ready or had no serving pod, after its first good one."""
@@ -80,7 +98,7 @@ class Monitor:
     def fewest_available(self, name: str) -> int | None:
         """Available pods of the service's own Deployment at the worst moment after its first good one."""
         seen = self._seen[name]
-        now = (seen.deployment or {}).get("status", {}).get("availableReplicas")
+        now = seen.deployments.get(name, {}).get("status", {}).get("availableReplicas")
         return now if seen.fewest is None else seen.fewest
 
     def trials(self, name: str) -> tuple[list[str], list[str]]:
@@ -138,88 +156,118 @@ class Monitor:
                             self._news.set()
 
     def _service(self, kind: str, body: Object) -> None:
-        name = body["metadata"]["name"]
-        seen = self._seen[name]
-        if kind == "DELETED":
+        seen = self._seen[body["metadata"]["name"]]
+        if kind == "DELETED" or "deletionTimestamp" in body["metadata"]:
+            # What goes on after that is the garbage collector's doing.
+            seen.last = None
             return
         before, seen.last = seen.last, body
-        seen.allowed.append(_allowed(body["spec"]))
         status, old = body.get("status") or {}, (before or {}).get("status") or {}
         if status and status != old:
             seen.versions.append(body)
-            self._broken[name] += violations(body, before=old)
+        by_hand = before is not None and status != old and _by_hand(body) != _by_hand(before)
+        self._look(body["metadata"]["name"], edited=by_hand)
         self._lapse(seen, condition(status, "Ready") == "True", f"Ready={condition(status, 'Ready')}: {_ready(status)}")
 
     def _deployment(self, kind: str, body: Object) -> None:
-        name, labels = body["metadata"]["name"], body["metadata"].get("labels") or {}
-        if (track := labels.get(TRACK)) is not None:
-            of = self._seen[labels[SERVICE]]
-            {"ADDED": of.created, "DELETED": of.deleted}.get(kind, []).append(track)
-            return
+        metadata = body["metadata"]
+        name = metadata.get("labels", {}).get(SERVICE, metadata["name"])
         seen = self._seen[name]
+        if (track := metadata.get("labels", {}).get(TRACK)) is not None:
+            {"ADDED": seen.created, "DELETED": seen.deleted}.get(kind, []).append(track)
         if kind == "DELETED":
-            seen.deployment = None
+            seen.deployments.pop(metadata["name"], None)
+        else:
+            seen.deployments[metadata["name"]] = body
+        self._look(name)
+        if kind == "DELETED" or metadata["name"] != name or not seen.was_ready:
             return
-        before, seen.deployment = seen.deployment, body
-        template = body["spec"]["template"]
-        if before is None or before["spec"]["template"] != template:
-            engine = template["spec"]["containers"][0]
-            seats = parse_flags([*(engine.get("command") or []), *(engine.get("args") or [])]).max_num_seqs
-            if seen.allowed and not any(allows(seats) for allows in seen.allowed):
-                self._broken[name].append(f"the Deployment asks for max-num-seqs {seats}, which no spec allows")
         available = body.get("status", {}).get("availableReplicas") or 0
-        if seen.was_ready:
-            seen.fewest = available if seen.fewest is None else min(seen.fewest, available)
-        if seen.was_ready and not available:
+        seen.fewest = available if seen.fewest is None else min(seen.fewest, available)
+        if not available:
             seen.lapses.append("no pod of the Deployment is available")
 
+    def _event(self, kind: str, body: Object) -> None:
+        about = body.get("regarding", {})
+        if about.get("kind") == "VLLMService" and kind != "DELETED":
+            seen = self._seen[about["name"]]
+            seen.events[body["metadata"]["name"]] = body
+            self._look(about["name"])
+
+    def _look(self, name: str, *, edited: bool = False, settled: bool = False) -> None:
+        if (sight := self._sight(name, edited=edited, settled=settled)) is not None:
+            self._seen[name].witness.look(sight)
+
+    def _sight(self, name: str, *, edited: bool = False, settled: bool = False) -> Seen | None:
+        seen = self._seen[name]
+        if seen.last is None:
+            return None
+        own = seen.deployments.get(name)
+        return Seen(
+            service=seen.last,
+            ready=None if own is None else own.get("status", {}).get("availableReplicas", 0),
+            runs=None if own is None else knobs_of(own),
+            trials={
+                each: _trial(body)
+                for each, body in seen.deployments.items()
+                if each != name and seen.last["metadata"]["uid"] in _owners(body)
+            },
+            # The Events have a watch of their own: one may be seen before the status that it tells of.
+            told=_told(seen) if settled else None,
+            settled=settled,
+            harmed=seen.harmed,
+            edited=edited,
+            others=sum(other != name and bool(_change(found)) for other, found in self._seen.items()),
+        )
+
     @staticmethod
-    def _lapse(seen: Seen, ready: bool, text: str) -> None:
+    def _lapse(seen: Watched, ready: bool, text: str) -> None:
         if ready:
             seen.was_ready = True
         elif seen.was_ready:
             seen.lapses.append(text)
 
 
-def violations(body: Object, *, before: Object) -> list[str]:
-    """What is wrong with a status that was just written over `before`; empty when nothing is."""
-    raw, generation = body["status"], body["metadata"]["generation"]
-    try:
-        found = [f"kstatus: {text}" for text in kstatus_violations(parse_status(raw), generation)]
-    except StatusUnreadable as error:
-        found = [str(error)]
-    change, old = raw.get("activeChange"), before.get("activeChange")
-    ids = [entry["id"] for entry in raw.get("history", [])]
-    found += [f"change {each} stands in the history {ids.count(each)} times" for each in {*ids} if ids.count(each) > 1]
-    spent = raw.get("budget", {}).get("changesToday", 0) - before.get("budget", {}).get("changesToday", 0)
-    begun = change is not None and (old is None or old["id"] != change["id"])
-    if spent != int(begun):
-        found.append(f"{spent} counted in the budget while {int(begun)} began")
-    if old is not None and (change is None or change["id"] != old["id"]) and ids.count(old["id"]) != 1:
-        found.append(f"change {old['id']} is over and not in the history")
-    if begun and change is not None and change["id"] in ids:
-        found.append(f"change {change['id']} began a second time")
-    if change is not None and old is not None and change["id"] == old["id"] and change["state"] != old["state"]:
-        edge = ChangeState(old["state"]), ChangeState(change["state"])
-        if edge[1] not in EDGES[edge[0]]:
-            found.append(f"no such move: {edge[0]} -> {edge[1]}")
-    if change is not None and not (change.get("deadline") and change.get("from") and change.get("to")):
-        found.append("an active change without deadline, from and to")
-    effective = (raw.get("effective") or {}).get("maxNumSeqs")
-    if raw.get("observedGeneration") == generation and change is None and not _allowed(body["spec"])(effective):
-        found.append(f"effective maxNumSeqs {effective} is neither the spec's nor within its bounds")
-    for entry in body["metadata"].get("managedFields", []):
-        if entry["manager"] == OPERATOR and "f:spec" in entry.get("fieldsV1", {}):
-            found.append("the operator wrote the spec")
-    return found
+def knobs_of(deployment: Object) -> Object:
+    """What a Deployment asks its engines for, by the names of the API."""
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    flags = parse_flags([*(container.get("command") or ()), *(container.get("args") or ())])
+    found = {
+        "maxNumSeqs": flags.max_num_seqs,
+        "maxModelLen": flags.max_model_len,
+        "kvCacheDtype": flags.kv_cache_dtype,
+        "tensorParallelSize": flags.tensor_parallel_size,
+    }
+    return {knob: value for knob, value in found.items() if value is not None}
 
 
-def _allowed(spec: Object) -> Callable[[int | None], bool]:
-    written = spec.get("engine", {}).get("maxNumSeqs")
-    bounds = spec.get("tuning", {}).get("maxNumSeqs")
-    return lambda seats: (
-        seats == written or (seats is not None and bounds is not None and bounds["min"] <= seats <= bounds["max"])
-    )
+def _trial(deployment: Object) -> str:
+    """The id of the change that a Deployment exists for, by its own label."""
+    return str(deployment["metadata"].get("labels", {}).get(CHANGE, ""))
+
+
+def _owners(body: Object) -> list[str]:
+    return [str(each["uid"]) for each in body["metadata"].get("ownerReferences", ())]
+
+
+def _told(seen: Watched) -> Mapping[str, int]:
+    """How often each reason was told of this very object."""
+    uid = seen.last["metadata"]["uid"] if seen.last is not None else ""
+    told: Counter[str] = Counter()
+    for each in seen.events.values():
+        if each["regarding"].get("uid") == uid:
+            told[each["reason"]] += (each.get("series") or {}).get("count", 1)
+    return told
+
+
+def _change(seen: Watched) -> Object | None:
+    return ((seen.last or {}).get("status") or {}).get("activeChange")
+
+
+def _by_hand(body: Object) -> list[Object]:
+    """What others than the operator say they wrote into the status."""
+    entries: list[Object] = body["metadata"].get("managedFields", [])
+    return [each for each in entries if each.get("subresource") == "status" and each["manager"] != OPERATOR]
 
 
 def _ready(status: Object) -> str:

@@ -112,6 +112,7 @@ class Play:
 
     async def kill(self, name: str) -> None:
         """Have the engine of each pod die, as by a segmentation fault: exit code 137, and it is started again."""
+        self.monitor.expect_harm(name)
         node = NodeClient.of(await self.stage.get(f"/api/v1/nodes/{NODE}"))
         for pod in await self.stage.pods(name):
             await asyncio.to_thread(node.kill, self.stage.namespace, pod["metadata"]["name"])
@@ -154,8 +155,10 @@ class Play:
         found = [each for each in await self.stage.events(name) if each["reason"] == reason]
         return [each["note"] for each in found for _ in range((each.get("series") or {}).get("count", 1))]
 
-    def went_well(self) -> None:
+    async def went_well(self) -> None:
         """Check what must hold in every story, for all services of this scene."""
+        for name in self.names:
+            await self.monitor.at_rest(name)
         broken = {name: found for name in self.names if (found := self.monitor.broken(name))}
         assert not broken, broken
 
@@ -230,7 +233,7 @@ class Playing:
 async def _played(casting: Casting, play: Play, result: "asyncio.Future[None]") -> None:
     try:
         await casting.scene(play)
-        play.went_well()
+        await play.went_well()
     except Exception as error:
         # Told by its test; the other scenes of the stage go on.
         result.set_exception(error)

@@ -179,7 +179,7 @@ async def test_the_change_that_waited_so_often_is_finished(world: World) -> None
 
 
 async def test_everything_was_as_it_must_always_be(world: World) -> None:
-    world.play.went_well()
+    await world.play.went_well()
 
 
 def _reason(world: World, name: str) -> str:

@@ -24,7 +24,7 @@ from vllm_autotuner.engine.metric_names import Meaning
 from vllm_autotuner.observation.reading import NoData
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot
-from vllm_autotuner.workload.labels import CONFIG_HASH, OPERATOR, TRACK
+from vllm_autotuner.workload.labels import CONFIG_HASH, OPERATOR, SERVICE, TRACK
 
 Body = dict[str, Any]
 STARTUP: Final = timedelta(seconds=20)
@@ -68,6 +68,8 @@ class ApiServer:
     objects: dict[tuple[str, str], Body] = field(default_factory=dict)
     pods: list[Pod] = field(default_factory=list)
     events: dict[str, Event] = field(default_factory=dict)
+    told: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many of them there are, by the uid they are about and their reason."""
     applies: Counter[str] = field(default_factory=Counter)
     """Of Deployments, by the hash of their template and their replicas."""
     deletes: Counter[str] = field(default_factory=Counter)
@@ -93,6 +95,12 @@ class ApiServer:
     """What the watch of the VLLMServices brings of the object that there is."""
     versions: list[tuple[datetime, str, Body]] = field(default_factory=list)
     """Every version of every object: when it was stored, its kind, the object."""
+    reports: Callable[[int], int | None] = lambda seats: seats
+    """How many seats an engine that was asked for so many says it has; None: its log is gone."""
+    stored: Callable[[str, bool], object] = lambda name, by_hand: None
+    """Told the name of the service whenever an object of it is another one, and whether a person wrote its status."""
+    disturbances: int = 0
+    """Requests that were refused, or during which the operator died."""
 
     def create(self, body: Body) -> None:
         self._store("VLLMService", body["metadata"]["name"], body)
@@ -100,11 +108,11 @@ class ApiServer:
     def edit(self, name: str, change: Callable[[Body], None]) -> None:
         """A user's edit, which no watch has told of yet."""
         body = copy.deepcopy(self.objects["VLLMService", name])
-        before = copy.deepcopy(body["spec"])
+        before, status = copy.deepcopy(body["spec"]), copy.deepcopy(body.get("status"))
         change(body)
         if body["spec"] != before:
             body["metadata"]["generation"] += 1
-        self._store("VLLMService", name, body)
+        self._store("VLLMService", name, body, by_hand=body.get("status") != status)
 
     def overwrite(self, name: str, change: Callable[[Body], None], *, by: str, via: str = "") -> None:
         """Somebody else writes a Deployment: what he changes is his from then on."""
@@ -118,24 +126,28 @@ class ApiServer:
         body["metadata"]["generation"] += 1
         self._store("Deployment", name, body)
 
-    def _store(self, kind: str, name: str, body: Body) -> Body:
+    def _store(self, kind: str, name: str, body: Body, *, by_hand: bool = False) -> Body:
         self.version += 1
         # Never in place: what was handed out stays what it was.
         body = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.version)}}
         self.objects[kind, name] = body
         self.versions.append((self.now, kind, body))
+        self.stored(service_of(body), by_hand)
         return body
 
     def _enter(self, verb: str, name: str) -> None:
         self.requests[verb] += 1
         if (error := self.refuses(verb, name)) is not None:
+            self.disturbances += 1
             raise error
         if self.kill == (self.point, "before"):
+            self.disturbances += 1
             raise Killed
         self.point += 1
 
     def _leave(self) -> None:
         if self.kill == (self.point - 1, "after"):
+            self.disturbances += 1
             raise Killed
 
     # What the operator asks of a Cluster
@@ -184,11 +196,16 @@ class ApiServer:
             assert live["metadata"]["ownerReferences"][0]["uid"] == service_uid
             self.deletes[name] += 1
             self.pods = [pod for pod in self.pods if pod.deployment != name]
+            self.stored(service_of(live), False)
         self._leave()
 
     async def post_event(self, about: Body, event: Event, *, now: datetime) -> None:
         self._enter("event", about["metadata"]["name"])
-        self.events.setdefault(event_name(event, name=about["metadata"]["name"], uid=about["metadata"]["uid"]), event)
+        uid = about["metadata"]["uid"]
+        name = event_name(event, name=about["metadata"]["name"], uid=uid)
+        if name not in self.events:
+            self.events[name] = event
+            self.told[uid, event.reason] += 1
         self._leave()
 
     async def pod_log(self, namespace: str, name: str, container: str, **cut: Any) -> str:
@@ -198,7 +215,8 @@ class ApiServer:
             raise NotFound(f"{name} has no such log", reason="NotFound", status=404)
         if pod.crashed:
             return "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-        return f"INFO 11-21 [api_utils.py:286] non-default args: {{'max_num_seqs': {seats_of(pod.args)}}}\n"
+        seats = self.reports(seats_of(pod.args))
+        return "" if seats is None else f"INFO 11-21 [api_utils.py:286] non-default args: {{'max_num_seqs': {seats}}}\n"
 
     def _service(self, name: str) -> Body:
         found = self.objects.get(("VLLMService", name))
@@ -297,6 +315,12 @@ class ApiServer:
 
     def of(self, service: object, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
         return snapshots[""]
+
+
+def service_of(body: Body) -> str:
+    """The name of the service that an object is, or belongs to."""
+    metadata = body["metadata"]
+    return str(metadata.get("labels", {}).get(SERVICE, metadata["name"]))
 
 
 def seats_of(args: Iterable[str]) -> int:

@@ -1,8 +1,9 @@
 """One service over many ticks of `decide`, without API server, Prometheus or time: the workload follows at once.
 
-Every status is sent through its wire form, and checked against what must hold for any status ever written.
+Every status is sent through its wire form, and held against I1 to I12.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,10 @@ from typing import Any
 from tests.api.cases import changed
 from tests.builders import NOW as AT
 from tests.builders import WINDOW, engine, latency, no_answer, nobody, observation
+from tests.invariants.moment import Seen
+from tests.invariants.witness import Witness
 
-from vllm_autotuner.api.conditions import Condition, ConditionStatus, ConditionType, kstatus_violations
+from vllm_autotuner.api.conditions import Condition, ConditionStatus, ConditionType
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService, parse_service
 from vllm_autotuner.api.status import VLLMServiceStatus, parse_status
@@ -78,6 +81,7 @@ class Desk:
     last: Decision | None = None
     newest_since: datetime = START
     limits: Limits = NO_LIMITS
+    witness: Witness = field(default_factory=Witness)
 
     def edit(self, **changes: Any) -> None:
         """A user's edit; `__` stands for a dot."""
@@ -87,8 +91,9 @@ class Desk:
         self.generation += 1
 
     @property
-    def parsed(self) -> VLLMService | InvalidService:
-        raw = {
+    def body(self) -> dict[str, Any]:
+        """The object as the API server would hold it."""
+        return {
             "metadata": {
                 "name": "chat",
                 "namespace": "prod",
@@ -99,7 +104,10 @@ class Desk:
             "spec": self.spec,
             "status": self.status,
         }
-        return parse_service(raw)
+
+    @property
+    def parsed(self) -> VLLMService | InvalidService:
+        return parse_service(self.body)
 
     @property
     def service(self) -> VLLMService:
@@ -177,6 +185,7 @@ class Desk:
         """One tick, a quarter of a minute after the one before."""
         self.now += TICK
         service = self.service
+        self.look(rollout)
         decision = decide(self.sight(seen, rollout=rollout, verification=verification))
         self.history, self.last = decision.history, decision
         self.events += announcements(service, decision.status, ended=decision.ended)
@@ -184,12 +193,26 @@ class Desk:
         assert parse_status(written) == decision.status, (
             "the status does not survive the way to the API server and back"
         )
-        assert kstatus_violations(decision.status, self.generation) == []
         self.writes += written != self.status
         before, self.status = self.replicas, written
+        assert self.look(rollout) == []
         if self.replicas != before:
             self.newest_since = self.now
         return decision
+
+    def look(self, rollout: Rollout | None) -> list[str]:
+        """What does not hold of what is written now. A rollout that a test has made is not the operator's doing."""
+        endings = [one.reason for one in self.events]
+        return self.witness.look(
+            Seen(
+                service=self.body,
+                at=self.now,
+                ready=(rollout or self.rollout()).ready,
+                told=Counter(endings),
+                settled=True,
+                harmed=rollout is not None,
+            )
+        )
 
     def ticks(self, count: int, seen: Observation, **changed: Any) -> Decision:
         for _ in range(count):

@@ -1,14 +1,17 @@
 """The real fleet loop over the model of its world, tick by tick in virtual time; it can be killed and started anew."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import cache
+from typing import Any, Final, cast
 
 from tests.api.cases import changed
-from tests.control.cluster_model import ApiServer, Body, Load, seats_of
+from tests.control.cluster_model import ApiServer, Body, Load, seats_of, service_of
 from tests.control.desk import SPEC, START, TICK
+from tests.invariants.moment import Seen
+from tests.invariants.witness import Witness
 
-from vllm_autotuner.api.conditions import kstatus_violations
 from vllm_autotuner.api.status import ActiveChange, VLLMServiceStatus, parse_status
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.lease import Election
@@ -19,7 +22,9 @@ from vllm_autotuner.control.own_metrics import OperatorMetrics
 from vllm_autotuner.control.registry import Registry
 from vllm_autotuner.control.settings import OperatorSettings
 from vllm_autotuner.control.sources import Sources
+from vllm_autotuner.engine.flags import parse_flags
 from vllm_autotuner.observation.prometheus import PrometheusAddress
+from vllm_autotuner.workload.labels import CHANGE
 
 
 @dataclass
@@ -30,12 +35,25 @@ class Leader:
     epoch: int = 1
 
 
+SETTLED: Final = 3
+"""Ticks after which nothing is put off: one in which a new leader looks round, and two more."""
+
+
 class Bed:
     """One operator and its world."""
 
     def __init__(self, api: ApiServer) -> None:
         self.api = api
         self.leader = Leader()
+        self.witnesses: defaultdict[str, Witness] = defaultdict(Witness)
+        self.undisturbed = 0
+        """Ticks since the operator was last started, refused something or killed."""
+        self.harmed = False
+        """The story takes pods away."""
+        self.deaf = False
+        """The watches tell of nothing."""
+        self.limits_configmap = ""
+        api.stored = lambda name, by_hand: self.look(name, edited=by_hand)
         self.start()
 
     def start(self) -> None:
@@ -43,7 +61,11 @@ class Bed:
         self.registry = Registry()
         self.metrics = OperatorMetrics()
         self.context = ControlContext(
-            settings=OperatorSettings(prometheus=PrometheusAddress(url="http://127.0.0.1:9"), identity="test_1"),
+            settings=OperatorSettings(
+                prometheus=PrometheusAddress(url="http://127.0.0.1:9"),
+                identity="test_1",
+                limits_configmap=self.limits_configmap,
+            ),
             cluster=cast(Cluster, self.api),
             registry=self.registry,
             election=cast(Election, self.leader),
@@ -55,8 +77,44 @@ class Bed:
         self.loop = FleetLoop(self.context, sources=cast(Sources, self.api))
         self.api.tell(self.registry)
 
+    def look(self, name: str, *, settled: bool = False, edited: bool = False) -> None:
+        """Hold what is there now of one service against every invariant."""
+        objects = self.api.objects
+        service = objects.get(("VLLMService", name))
+        if service is None:
+            return
+        mine = [body for (kind, _), body in objects.items() if kind == "Deployment" and service_of(body) == name]
+        own = next((body for body in mine if body["metadata"]["name"] == name), None)
+        changes = {key[1]: body.get("status", {}).get("activeChange") for key, body in objects.items()}
+        uid = service["metadata"]["uid"]
+        # Kept, not raised: the operator would take it for a poisoned object and go on.
+        self.witnesses[name].look(
+            Seen(
+                service=service,
+                at=self.api.now,
+                ready=sum(pod.deployment == name and pod.ready_since is not None for pod in self.api.pods),
+                runs=None if own is None else knobs_of(tuple(_args(own))),
+                trials={
+                    body["metadata"]["name"]: trial_of(body)
+                    for body in mine
+                    if body is not own and body["metadata"]["ownerReferences"][0]["uid"] == uid
+                },
+                told={reason: count for (about, reason), count in self.api.told.items() if about == uid},
+                settled=settled,
+                harmed=self.harmed,
+                edited=edited,
+                others=sum(change is not None for other, change in changes.items() if other != name),
+            )
+        )
+
+    @property
+    def broken(self) -> list[str]:
+        """Whatever was not as it must be since the beginning."""
+        return [text for witness in self.witnesses.values() for text in witness.found]
+
     def restart(self) -> None:
         self.leader = Leader(epoch=self.leader.epoch + 1)
+        self.undisturbed = 0
         self.start()
 
     def seconds(self) -> float:
@@ -65,14 +123,14 @@ class Bed:
     async def tick(self) -> None:
         """A quarter of a minute passes, the watches tell of it, and the loop looks."""
         self.api.pass_time(TICK)
-        self.api.tell(self.registry)
+        if not self.deaf:
+            self.api.tell(self.registry)
+        before = self.api.disturbances
         await self.loop.tick()
-        for kind, name in self.api.objects:
-            if kind == "VLLMService":
-                body = self.api.objects[kind, name]
-                if "status" not in body:
-                    continue
-                assert kstatus_violations(self.status(name), body["metadata"]["generation"]) == []
+        self.undisturbed = self.undisturbed + 1 if self.api.disturbances == before and self.leader.is_leader else 0
+        for name in list(self.witnesses):
+            self.look(name, settled=self.undisturbed >= SETTLED)
+        assert not self.broken, self.broken
 
     async def ticks(self, count: int) -> None:
         for _ in range(count):
@@ -88,12 +146,34 @@ class Bed:
         return self.api.objects["Deployment", name]
 
     def seats(self, name: str = "chat") -> int:
-        return seats_of(self.deployment(name)["spec"]["template"]["spec"]["containers"][0]["args"])
+        return seats_of(_args(self.deployment(name)))
 
     @property
     def told(self) -> list[str]:
         """The reasons of the Events, in order."""
         return [event.reason for event in self.api.events.values()]
+
+
+@cache
+def knobs_of(args: tuple[str, ...]) -> Body:
+    """What an engine is asked for, by the names of the API."""
+    flags = parse_flags(args)
+    found = {
+        "maxNumSeqs": flags.max_num_seqs,
+        "maxModelLen": flags.max_model_len,
+        "kvCacheDtype": flags.kv_cache_dtype,
+        "tensorParallelSize": flags.tensor_parallel_size,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def trial_of(deployment: Body) -> str:
+    """The id of the change that a Deployment exists for, by its own label."""
+    return str(deployment["metadata"].get("labels", {}).get(CHANGE, ""))
+
+
+def _args(deployment: Body) -> list[str]:
+    return list(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
 
 
 def service_body(name: str = "chat", *, spec: Mapping[str, Any] | None = None) -> Body:

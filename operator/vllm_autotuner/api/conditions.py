@@ -1,19 +1,17 @@
-"""Conditions: their types and reasons, how they change, and the kstatus rules that every status must keep.
+"""Conditions: their types and reasons, and how they change.
 
-Argo CD, Flux and `kubectl wait` read nothing else. Tuning never makes a service un-Ready: a rolled-back change is a
-healthy service. Types and reasons are API (alerts match them): never renamed, never parsed from a message.
+Argo CD, Flux and `kubectl wait` read nothing else, by the rules of kstatus (I9 in docs/invariants.md). Tuning never
+makes a service un-Ready: a rolled-back change is a healthy service. Types and reasons are API (alerts match them):
+never renamed, never parsed from a message.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vllm_autotuner.api.fields import Message, Timestamp
 from vllm_autotuner.api.model import ApiModel
-
-if TYPE_CHECKING:
-    from vllm_autotuner.api.status import VLLMServiceStatus
 
 
 class ConditionType(StrEnum):
@@ -183,9 +181,6 @@ ABNORMAL_TRUE: Final = frozenset(
 )
 """Conditions that are there or not: absent rather than False, so that an idle service shows nothing to worry about."""
 
-BLOCKS_READY: Final = frozenset({ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.ROLLBACK_FAILED})
-"""The abnormal conditions that contradict Ready=True. The others tell of tuning, which leaves a service healthy."""
-
 
 class Condition(ApiModel):
     """One condition, as in every Kubernetes API."""
@@ -250,50 +245,3 @@ def set_condition(
     if before is None:
         return (*conditions, after)
     return tuple(after if condition.type == type else condition for condition in conditions)
-
-
-def kstatus_violations(status: "VLLMServiceStatus", generation: int) -> list[str]:
-    """Return what in this status would mislead kstatus (Argo CD, Flux, `kubectl wait`); empty when nothing would.
-
-    The rules are those of Flux' conformance check (FAIL0001 to FAIL0011) and that abnormal-true conditions are absent
-    rather than False. `generation` is `metadata.generation` of the object the status is written to.
-    """
-    found = {condition.type: condition for condition in status.conditions}
-    ready = found.get(ConditionType.READY)
-    true = {name for name, condition in found.items() if condition.status is ConditionStatus.TRUE}
-    is_ready = ConditionType.READY in true
-    observed = status.observed_generation
-    rules = [
-        (len(found) == len(status.conditions), "a condition type appears twice"),
-        (not (is_ready and true & BLOCKS_READY), "Ready=True beside an abnormal condition that is True"),
-        (ready is not None, "Ready is absent: kstatus would call the object Current"),
-        (not {ConditionType.RECONCILING, ConditionType.STALLED} <= true, "Reconciling and Stalled at once"),
-        (
-            ConditionType.STALLED not in true or (ready is not None and ready.status is ConditionStatus.FALSE),
-            "Stalled=True needs Ready=False",
-        ),
-        (
-            ready is None or ready.status is not ConditionStatus.UNKNOWN or ConditionType.RECONCILING in true,
-            "Ready=Unknown needs Reconciling=True",
-        ),
-        (observed is None or observed <= generation, "observedGeneration is ahead of the object"),
-        (not is_ready or observed == generation, "Ready=True for a generation that was not observed"),
-        (
-            not is_ready or ready is None or ready.observed_generation in (None, observed),
-            "Ready=True judged another generation than status.observedGeneration",
-        ),
-        (
-            all(found[name].status is ConditionStatus.TRUE for name in ABNORMAL_TRUE & found.keys()),
-            "an abnormal-true condition is False or Unknown instead of absent",
-        ),
-        (
-            ConditionType.ROLLBACK_FAILED not in true or ConditionType.STALLED in true,
-            "RollbackFailed=True needs Stalled=True",
-        ),
-        (all(condition.reason for condition in status.conditions), "a condition has no reason"),
-        (
-            all(condition.last_transition_time for condition in status.conditions),
-            "a condition has no lastTransitionTime",
-        ),
-    ]
-    return [text for holds, text in rules if not holds]

@@ -23,6 +23,7 @@ from vllm_autotuner.api.status import (
     VLLMServiceStatus,
 )
 from vllm_autotuner.change.begin import begin
+from vllm_autotuner.change.clock import followed_clock
 from vllm_autotuner.change.effective import effective_knobs, is_tuned, serving_knobs, settled_knobs, spec_knobs
 from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.memory import failed_seats, failed_values, infeasible_knobs, remembered, spent
@@ -137,9 +138,9 @@ def _contested(status: VLLMServiceStatus, sight: Sight) -> tuple[VLLMServiceStat
 def _change(
     status: VLLMServiceStatus, sight: Sight, *, diagnosis: Diagnosis, targets: Targets, taken_back: bool
 ) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
-    change = status.active_change
-    if change is None:
+    if status.active_change is None:
         return status, None
+    change = followed_clock(status.active_change, now=sight.now)
     spec = sight.service.spec
     world = World(
         now=sight.now,

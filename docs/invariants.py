@@ -1,0 +1,69 @@
+"""Writes `invariants.md` from the invariants themselves: `make docs`.
+
+Apart from the product, because only this repository's documentation needs it. A test holds the page to its source.
+Must not: say anything that the checks do not.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.invariants.catalogue import INVARIANTS, Invariant
+from tests.invariants.changes import LAST_STATES, MOVES
+from tests.invariants.kstatus import RULES
+
+PAGE = Path(__file__).with_name("invariants.md")
+
+HEAD = """# Invariants
+
+Generated from `tests/invariants` by `make docs`; do not edit. What holds at every moment of every story, whatever
+users, engines, clusters and clocks do. Each is a function of two moments, one after the other, of what anybody can see:
+the VLLMService, its Deployments and pods, and its Events. They are checked
+
+- on every status that the stories of `tests/control` write, random ones among them;
+- by an independent monitor that watches the API server during the end-to-end tests (`e2e/monitor.py`), and fails a
+  test with the id.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *(_section(each) for each in INVARIANTS), *_kstatus(), *_moves()])
+
+
+def _section(each: Invariant) -> str:
+    lines = (f"## {each.id}. {_sentence(each.sentence)}", "", f"Why: {each.reason}.", "", f"Checked: {each.check}", "")
+    return "\n".join(lines)
+
+
+def _kstatus() -> Iterator[str]:
+    yield "## The rules of I9"
+    yield ""
+    yield "| rule | what holds |"
+    yield "|---|---|"
+    yield from (f"| {rule.id} | {rule.text} |" for rule in RULES)
+    yield ""
+
+
+def _moves() -> Iterator[str]:
+    yield "## The moves of I7"
+    yield ""
+    yield "Besides, whatever was touched may be undone: from any state between Provisioning and Baking to RollingBack."
+    yield ""
+    yield "| from | to |"
+    yield "|---|---|"
+    yield from (f"| {before} | {', '.join(sorted(after)) or '-'} |" for before, after in MOVES.items())
+    yield ""
+    yield "A spec that is edited, or a service that is deleted, ends a change in any state. Otherwise:"
+    yield ""
+    yield "| ends as | from |"
+    yield "|---|---|"
+    yield from (f"| {outcome} | {', '.join(sorted(states))} |" for outcome, states in LAST_STATES.items())
+    yield ""
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,76 @@
+"""G01, G03, G11, G12 and G31: who must have allowed a change that begins. Each a function of one moment.
+
+By the object that was written over: the operator's write is refused when another version lies in between.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from tests.invariants.moment import NOTHING, Moment, Object
+
+PAUSE: Final = "vllm-autotuner.dev/pause"
+APPROVE: Final = "vllm-autotuner.dev/approve"
+CHANGES_PER_DAY: Final = 2
+"""Where the spec says nothing (G12)."""
+
+
+def approved(moment: Moment) -> Iterator[str]:
+    """By spec.tuning.mode Automatic; in mode Approve by the annotation with the id of the recommendation that stood."""
+    change, mode = moment.began, _tuning(moment).get("mode", "Recommend")
+    if change is None or mode == "Automatic":
+        return
+    said = _annotations(moment).get(APPROVE, "").strip()
+    standing = (moment.before.status.get("recommendation") if moment.before else None) or NOTHING
+    if mode != "Approve":
+        yield f"change {change['id']} began in mode {mode}"
+    elif not said or said != standing.get("id"):
+        yield f"change {change['id']} began; {said or 'nothing'} was approved, {standing.get('id')} was recommended"
+    elif change["toValue"] != standing["recommended"]:
+        yield f"{standing['recommended']} was approved, and {change['toValue']} is tried"
+
+
+def not_paused(moment: Moment) -> Iterator[str]:
+    """By spec.paused, or the annotation with anything but false."""
+    if moment.began is None:
+        return
+    if moment.after.spec.get("paused") or _annotations(moment).get(PAUSE, "false").strip().lower() != "false":
+        yield f"change {moment.began['id']} began"
+
+
+def rested(moment: Moment) -> Iterator[str]:
+    """By status.cooldownUntil as it was before."""
+    until = moment.before.status.get("cooldownUntil") if moment.before is not None else None
+    if moment.began is not None and until is not None and _time(moment.began["startedAt"]) < _time(until):
+        yield f"change {moment.began['id']} began at {moment.began['startedAt']}, before {until}"
+
+
+def within_budget(moment: Moment) -> Iterator[str]:
+    """By the budget in the status, which counts every change (I1), against spec.tuning.budget.changesPerDay."""
+    if moment.began is None:
+        return
+    allowed = (_tuning(moment).get("budget") or NOTHING).get("changesPerDay", CHANGES_PER_DAY)
+    counted = (moment.after.status.get("budget") or NOTHING).get("changesToday", 0)
+    if counted > allowed:
+        yield f"{counted} changes counted, {allowed} are allowed"
+
+
+def circuit_closed(moment: Moment) -> Iterator[str]:
+    """By status.circuit as it was before."""
+    circuit = (moment.before.status.get("circuit") if moment.before is not None else None) or NOTHING
+    if moment.began is None or circuit.get("state") != "Open":
+        return
+    if circuit.get("until") is None or _time(moment.began["startedAt"]) < _time(circuit["until"]):
+        yield f"change {moment.began['id']} began; open until {circuit.get('until', 'a person closes it')}"
+
+
+def _tuning(moment: Moment) -> Object:
+    return moment.after.spec.get("tuning") or NOTHING
+
+
+def _annotations(moment: Moment) -> dict[str, str]:
+    return dict(moment.after.service["metadata"].get("annotations") or {})
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
