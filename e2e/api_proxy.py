@@ -1,7 +1,8 @@
-"""Stands between one client and the API server, passes everything on, and can lose an answer after the write happened.
+"""Stands between one client and the API server, passes everything on, and can do what networks do to it.
 
+It can lose an answer after the write happened, take no request at all, and keep watch events back or bring them twice.
 Apart from the tests, because only whoever sees each write can end a process exactly between two of them (T01 to T03).
-Must not: change what passes. Plain HTTP towards the client, which listens on loopback only.
+Must not: change a word of what passes. Plain HTTP towards the client, which listens on loopback only.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import yaml
-from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
+from aiohttp import ClientSession, ClientTimeout, StreamReader, TCPConnector, web
 
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _HOP: Final = frozenset({"host", "connection", "content-length", "transfer-encoding", "content-encoding"})
@@ -33,10 +34,21 @@ class Write:
 class ApiProxy:
     """`async with ApiProxy(...) as proxy`: `lose` is asked after every write and says whether its answer gets lost."""
 
-    def __init__(self, *, api_url: str, ca_file: Path, lose: Callable[[Write], bool]) -> None:
+    def __init__(
+        self,
+        *,
+        api_url: str,
+        ca_file: Path,
+        lose: Callable[[Write], bool] = lambda write: False,
+        refuse: Callable[[], bool] = lambda: False,
+        copies: Callable[[str], int] = lambda path: 1,
+    ) -> None:
+        """`refuse` is asked before every request is passed on, `copies` how often a watch event of a path arrives."""
         self._api_url = api_url
         self._ca_file = ca_file
         self._lose = lose
+        self._refuse = refuse
+        self._copies = copies
         self.url = ""
 
     async def __aenter__(self) -> Self:
@@ -69,6 +81,8 @@ class ApiProxy:
         return copy
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
+        if self._refuse():
+            return _cut(request)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
         body = await request.read()
         url = f"{self._api_url}{request.raw_path}"
@@ -77,15 +91,32 @@ class ApiProxy:
             if request.method in WRITES:
                 content = await answer.read()
                 if answer.ok and self._lose(_write(request, body, content)):
-                    assert request.transport is not None
-                    request.transport.abort()
+                    return _cut(request)
                 return web.Response(status=answer.status, headers=kept, body=content)
             response = web.StreamResponse(status=answer.status, headers=kept)
             with suppress(ConnectionResetError):  # the client has gone, as killed ones do
                 await response.prepare(request)
+                if request.query.get("watch") in ("true", "1"):
+                    await self._events(answer.content, response, path=request.path)
+                    return response
                 async for chunk in answer.content.iter_any():
                     await response.write(chunk)
             return response
+
+    async def _events(self, lines: StreamReader, response: web.StreamResponse, *, path: str) -> None:
+        # Not by `readline`, which refuses an object that is longer than its buffer.
+        pending = b""
+        async for chunk in lines.iter_any():
+            *whole, pending = (pending + chunk).split(b"\n")
+            for line in whole:
+                await response.write((line + b"\n") * self._copies(path))
+
+
+def _cut(request: web.Request) -> web.Response:
+    """End the connection without a word."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
 
 
 def _write(request: web.Request, body: bytes, answer: bytes) -> Write:

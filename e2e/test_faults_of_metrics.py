@@ -76,16 +76,18 @@ async def world(bed: Bed, engines: None) -> AsyncIterator[World]:
                 scaling={"minReplicas": 1, "maxReplicas": 3, "scaleOut": {"waitingFor": "10s"}},
                 tuning={"maxNumSeqs": None},
             )
+            await play.apply("leaving", tuning={"strategy": LONG})
             await play.apply("nonsense", engine={"image": odd_engines.image("nonsense")})
             for name, clients in (
                 ("trying", CROWD),
                 ("impatient", CROWD),
                 ("advised", CROWD),
+                ("leaving", CROWD),
                 ("nonsense", CROWD),
                 ("wide", 2),
             ):
                 await play.load(name, clients)
-            for name in ("trying", "impatient"):
+            for name in ("trying", "impatient", "leaving"):
                 await play.change_is(name, "Analyzing")
             await play.until("advised", "a recommendation", lambda status: status.get("recommendation"))
             yield World(play, prometheus, config)
@@ -159,6 +161,23 @@ async def test_waiting_requests_add_no_replica_before_they_are_seen_and_never_mo
     await play.ticks(3)
     assert (await play.stage.deployment("wide"))["spec"]["replicas"] == 3
     assert {(status.get("effective") or {}).get("replicas", 1) for status in play.monitor.statuses("wide")} <= {1, 2, 3}
+
+
+@pytest.mark.fault("T26")
+async def test_a_service_can_be_deleted_in_the_middle_of_a_change_while_nothing_is_measured(world: World) -> None:
+    play = world.play
+    async with world.outage("stopped"):
+        await play.change_is("leaving", "Held")
+        await play.delete("leaving")
+
+        async def gone() -> bool:
+            return not await play.stage.service("leaving")
+
+        await until("the object is gone", gone, seconds=60)
+        generation = (await play.stage.deployment("leaving"))["metadata"]["generation"]
+        await play.ticks(3)
+        deployment = await play.stage.deployment("leaving")
+        assert (deployment["metadata"]["generation"], deployment["status"]["availableReplicas"]) == (generation, 1)
 
 
 @pytest.mark.fault("T12")

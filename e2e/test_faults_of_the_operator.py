@@ -19,7 +19,7 @@ PATIENCE: Final = 300.0
 """Seconds for a change during which the operator starts again a dozen times."""
 LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{{namespace}}/leases/{RELEASE}"
 KEPT: Final = (
-    *(("status", state) for state in ("Provisioning", "Verifying", "WarmingUp", "Analyzing", "over")),
+    *(("status", state) for state in ("Provisioning", "Verifying", "WarmingUp", "Analyzing", "Baking", "over")),
     ("event", "ChangeStarted"),
     ("event", "ChangeSucceeded"),
     ("deployment", "Provisioning"),
@@ -37,13 +37,16 @@ STEPS: Final = frozenset({*(("helped", *step) for step in KEPT), *(("hurt", *ste
 
 @dataclass(slots=True)
 class Crashes:
-    """Ends the operator once after each step of a change, before it learns that its write was carried out."""
+    """Ends the operator once after each step of a change: before it learns that its write was carried out, or after."""
 
     play: Play
+    answered: bool
+    """Whether it learns of it: then it ends before its next request, whatever that is."""
     steps: list[tuple[str, ...]] = field(default_factory=list)
     _states: dict[str, str] = field(default_factory=dict)
     _restarts: set["asyncio.Task[None]"] = field(default_factory=set)
     _arguments: tuple[str, ...] = ()
+    _doomed: bool = False
 
     def start_operator_behind(self, proxy: ApiProxy) -> None:
         """Start the operator so that its writes pass here."""
@@ -60,9 +63,23 @@ class Crashes:
         if step not in STEPS - set(self.steps):
             return False
         self.steps.append(step)
+        if self.answered:
+            self._doomed = True
+            return False
+        self._crash()
+        return True
+
+    def before_a_request(self) -> bool:
+        """Crash if the answer to a step has just been given."""
+        if not self._doomed:
+            return False
+        self._doomed = False
+        self._crash()
+        return True
+
+    def _crash(self) -> None:
         self.play.stage.kill_operator()
         self._restarts.add(asyncio.create_task(self._restart()))
-        return True
 
     def _step(self, write: Write) -> tuple[str, ...]:
         """Name the step of a change that a write makes; empty for every other write."""
@@ -90,11 +107,25 @@ class Crashes:
 @pytest.mark.fault("T01", "T02", "T03")
 @side_by_side(stage="crashes")
 async def test_killed_at_every_step_of_a_change_the_operator_ends_where_it_would_have_ended(play: Play) -> None:
+    await ends_as_undisturbed(play, answered=False)
+
+
+@pytest.mark.fault("T01", "T02")
+@side_by_side(stage="late-crashes")
+async def test_killed_after_every_answer_of_a_change_the_operator_ends_where_it_would_have_ended(play: Play) -> None:
+    await ends_as_undisturbed(play, answered=True)
+
+
+async def ends_as_undisturbed(play: Play, *, answered: bool) -> None:
+    """Play a change that helps and one that hurts, with a crash at each of their steps."""
     for name, simulated in (("helped", {}), ("hurt", degrading())):
         await play.serves(name, simulated=simulated)
     play.stage.stop_operator()
-    crashes = Crashes(play)
-    async with ApiProxy(api_url=play.stage.bed.api_url, ca_file=play.stage.bed.ca_file, lose=crashes.after) as proxy:
+    crashes = Crashes(play, answered)
+    bed = play.stage.bed
+    async with ApiProxy(
+        api_url=bed.api_url, ca_file=bed.ca_file, lose=crashes.after, refuse=crashes.before_a_request
+    ) as proxy:
         crashes.start_operator_behind(proxy)
         for name in ("helped", "hurt"):
             await play.load(name, CROWD)

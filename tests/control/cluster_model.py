@@ -14,7 +14,7 @@ from typing import Any, Final
 from tests.builders import latency
 from tests.control.field_owners import Owners
 
-from vllm_autotuner.cluster.errors import Conflict, NotFound
+from vllm_autotuner.cluster.errors import Conflict, NotFound, Unavailable
 from vllm_autotuner.cluster.events import Event, event_name
 from vllm_autotuner.cluster.kinds import Kind
 from vllm_autotuner.control.registry import Key, Registry
@@ -82,6 +82,8 @@ class ApiServer:
     """Changing requests so far."""
     kill: tuple[int, str] | None = None
     """At which of them the operator dies, and whether "before" or "after" it takes effect."""
+    loses: int | None = None
+    """The answer to which of them is lost, after it took effect."""
     refuses: Callable[[str, str], Exception | None] = lambda verb, name: None
     crashes: Callable[[int], bool] = lambda seats: False
     """Which numbers of seats an engine does not survive."""
@@ -149,6 +151,8 @@ class ApiServer:
         if self.kill == (self.point - 1, "after"):
             self.disturbances += 1
             raise Killed
+        if self.loses == self.point - 1:
+            raise Unavailable("the answer was lost", reason="NoAnswer")
 
     # What the operator asks of a Cluster
 

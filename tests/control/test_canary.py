@@ -96,6 +96,7 @@ async def test_a_canary_that_harms_goes_and_the_service_was_never_touched(replic
     assert [one.candidate for one in found.status().failure_memory] == ["maxNumSeqs=128"]
 
 
+@pytest.mark.fault("T17")
 async def test_a_canary_that_does_not_start_goes_at_once() -> None:
     found = await reach(ChangeState.PROVISIONING, crashes=lambda seats: seats > 64)
     change = found.change()
@@ -108,6 +109,7 @@ async def test_a_canary_that_does_not_start_goes_at_once() -> None:
     assert found.deployment()["metadata"]["generation"] == 1
 
 
+@pytest.mark.fault("T19")
 async def test_without_a_free_device_the_change_is_rejected_without_blame() -> None:
     """T19."""
     found = await reach(ChangeState.PROVISIONING, replicas=2, devices=2)
@@ -169,6 +171,7 @@ async def test_the_trial_is_labelled_owned_and_under_the_services_label() -> Non
         assert body["spec"]["replicas"] == 1
 
 
+@pytest.mark.fault("T25", "T28")
 @pytest.mark.parametrize(
     "state",
     [
@@ -232,6 +235,7 @@ async def test_what_only_looks_like_a_trial_is_left_alone() -> None:
     assert ("Deployment", "chat-t-x") in found.api.objects
 
 
+@pytest.mark.fault("T27")
 async def test_a_pause_holds_it_and_the_canary_stays() -> None:
     found = await reach(ChangeState.ANALYZING)
     found.api.edit("chat", lambda body: body["spec"].update(paused=True))
@@ -248,6 +252,7 @@ def leaking(found: Bed) -> None:
     found.api.load = slow_beyond_64
 
 
+@pytest.mark.fault("T20")
 @pytest.mark.parametrize("replicas", [2, 3])
 async def test_harm_that_shows_only_in_the_bake_is_undone(replicas: int) -> None:
     """T20."""
@@ -265,6 +270,7 @@ async def test_harm_that_shows_only_in_the_bake_is_undone(replicas: int) -> None
     assert "it did harm after all" in found.status().history[0].reason
 
 
+@pytest.mark.fault("T24")
 async def test_when_the_old_configuration_no_longer_starts_the_new_one_goes_on() -> None:
     """T24."""
     found = await reach(ChangeState.BAKING, 2, spec={"tuning.strategy.bake": "30m"})

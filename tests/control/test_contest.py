@@ -137,6 +137,7 @@ async def test_a_self_healing_tool_wins_after_two_tries_and_nothing_is_written_a
     )
 
 
+@pytest.mark.fault("T29")
 async def test_a_restart_does_not_begin_the_contest_anew() -> None:
     found = bed()
     await found.ticks(STEADY)
@@ -171,6 +172,7 @@ async def test_peace_for_a_while_ends_the_contest() -> None:
     assert (conflict(found), found.status().contest) == (None, None)
 
 
+@pytest.mark.fault("T29")
 async def test_a_change_that_is_not_let_happen_is_over_without_blame() -> None:
     found = bed(load=queueing)
     while found.change() is None:
@@ -186,6 +188,7 @@ async def test_a_change_that_is_not_let_happen_is_over_without_blame() -> None:
     assert found.seats() == 64
 
 
+@pytest.mark.fault("T30")
 async def test_an_autoscaler_of_the_deployment_owns_its_replicas_and_nothing_else() -> None:
     found = bed(spec=SCALED, load=lambda seats: queueing(128))
     await found.ticks(STEADY)

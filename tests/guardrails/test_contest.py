@@ -64,6 +64,7 @@ def test_an_edit_of_the_service_gives_two_new_tries() -> None:
     assert (len(contest.restored), is_lost(contest)) == (1, False)
 
 
+@pytest.mark.fault("T29")
 @given(st.lists(st.tuples(st.integers(0, 600), st.booleans()), max_size=60))
 def test_never_more_writes_in_ten_minutes_than_allowed(looks: list[tuple[int, bool]]) -> None:
     contest: Contest | None = None

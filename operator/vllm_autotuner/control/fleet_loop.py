@@ -16,7 +16,7 @@ from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import VLLMServiceStatus
-from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Conflict, NotFound, Refused
+from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.adopted import Adopted
 from vllm_autotuner.control.adopting import Adopting
@@ -333,7 +333,12 @@ class FleetLoop:
         self, entry: ServiceEntry, service: VLLMService, decision: Decision
     ) -> tuple[VLLMService, ServiceEntry]:
         """Persist the decision, then say what it means."""
-        written = await self._write(entry, service.status, decision.status)
+        try:
+            written = await self._write(entry, service.status, decision.status)
+        except Unavailable:
+            # Perhaps it was carried out and the answer was lost: then nobody has told yet what stands there (T03).
+            self._memories.told(entry.uid, everything=False)
+            raise
         if written is entry:
             return service, entry
         if not await self._announce(entry, announcements(service, decision.status, ended=decision.ended)):
