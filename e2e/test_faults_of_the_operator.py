@@ -15,7 +15,7 @@ from e2e.stage import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PATIENCE: Final = 300.0
+PATIENCE: Final = 600.0
 """Seconds for a change during which the operator starts again a dozen times."""
 LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{{namespace}}/leases/{RELEASE}"
 KEPT: Final = (

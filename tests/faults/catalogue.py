@@ -229,7 +229,6 @@ FAULTS: Final = (
         number="T38",
         happens="a permission is taken from the operator while it runs",
         holds="told on the object; the pods serve; it goes on without a restart when the permission is back",
-        untested="no test yet",
     ),
     Fault(
         number="T39",
@@ -240,7 +239,7 @@ FAULTS: Final = (
         number="T40",
         happens="somebody kills every candidate as soon as it is ready",
         holds="few candidates, then the circuit is open and nothing more is tried",
-        missing="in process, for a change in place",
+        missing="for a change in place",
     ),
     Fault(
         number="T41",
