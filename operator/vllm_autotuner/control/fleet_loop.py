@@ -37,6 +37,7 @@ from vllm_autotuner.control.looking import (
 from vllm_autotuner.control.posting import FAILED, post
 from vllm_autotuner.control.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.remembering import Memories
+from vllm_autotuner.control.self_health import SelfHealth
 from vllm_autotuner.control.sight import Refusal, Sight
 from vllm_autotuner.control.sources import Sources
 from vllm_autotuner.control.starting import pods_view
@@ -100,6 +101,7 @@ class FleetLoop:
         self._watching_since: datetime | None = None
         self._exported: set[Key] = set()
         self._limits = NO_LIMITS
+        self._health = SelfHealth(interval=context.settings.interval, window=context.settings.window)
         self._adopting = Adopting({}, cluster=context.cluster)
 
     async def tick(self) -> None:
@@ -112,7 +114,7 @@ class FleetLoop:
         if self._epoch != context.election.epoch:
             self._epoch, self._watching_since = context.election.epoch, context.wall()
             self._memories = Memories()
-        fleet = context.registry.snapshot()
+        started, fleet = context.wall(), context.registry.snapshot()
         self._memories.keep_only({entry.uid for entry in fleet.services.values()})
         for gone in self._exported - fleet.services.keys():
             self._export(gone, None)
@@ -121,6 +123,7 @@ class FleetLoop:
             if snapshot.error is not None:
                 context.metrics.prometheus_errors.labels(source=name or "default", kind="Failed").inc()
                 logger.warning("metrics not available", extra={"source": name, "error": snapshot.error.why})
+                self._health.source_failed(name, at=context.wall())
         self._adopting = Adopting(fleet.services, cluster=context.cluster)
         await self._adopting.read_all()
         # Last before the decisions, so that a switch flipped during a slow look counts.
@@ -132,6 +135,7 @@ class FleetLoop:
             classes[diagnosis] = classes.get(diagnosis, 0) + 1
         context.metrics.set_services(classes)
         context.metrics.ticks.labels(outcome="Done").inc()
+        self._health.looked(took=context.wall() - started, now=context.wall())
 
     async def _limit(self) -> None:
         limits = await current_limits(self._context.settings, self._context.cluster)
@@ -177,6 +181,8 @@ class FleetLoop:
             self._context.registry.services.evict(key, uid=entry.uid)
         except ClusterError as error:
             logger.warning("service not handled", extra={"service": "/".join(key), "error": str(error)})
+            if isinstance(error, Unavailable):
+                self._health.api_failed(entry.uid, at=self._context.wall())
         except Exception:
             # A poisoned object is reported on itself and never stops the others.
             self._context.metrics.ticks.labels(outcome="Failed").inc()
@@ -299,6 +305,7 @@ class FleetLoop:
             cluster=context.cluster,
             now=now,
         )
+        source = service.spec.prometheus.source if service.spec.prometheus is not None else ""
         return Sight(
             service=service,
             observation=observation,
@@ -316,6 +323,7 @@ class FleetLoop:
             paused=is_paused(service),
             approved=approved_id(service, limits=self._limits),
             limits=self._limits,
+            trouble=self._health.trouble(service.metadata.uid, source=source, services=len(fleet.services), now=now),
             now=now,
             watching_since=self._watching_since or now,
             epoch=context.election.epoch,

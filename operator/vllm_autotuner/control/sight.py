@@ -71,6 +71,8 @@ class Sight:
     pods: int = 0
     """Pods of the workload that exist, ready or not."""
     selector: str = ""
+    trouble: str = ""
+    """What is wrong with the operator itself; empty when all is well."""
     queue: str = ""
     """Why it is not this service's turn to begin a change; empty when it is."""
     adoption: Adoption | None = None

@@ -304,6 +304,7 @@ def _ideas(
         limits=sight.limits,
         locked=sight.adoption.locked if sight.adoption is not None else {},
         measured=is_baseline(measure(sight.observation, targets=targets)),
+        trouble=sight.trouble,
         queue=sight.queue,
         resting=situation.failed,
         infeasible=situation.infeasible,

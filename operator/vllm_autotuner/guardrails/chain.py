@@ -96,6 +96,8 @@ class Context:
     """Knobs and values that were rolled back here and are left alone for now."""
     infeasible: tuple[EngineKnobs, ...] = ()
     """Configurations that found too little memory here."""
+    trouble: str = ""
+    """What is wrong with the operator itself; empty when all is well."""
     queue: str = ""
     """Why it is not this service's turn; empty when it is."""
 
@@ -218,6 +220,13 @@ def circuit_is_open(circuit: Circuit | None, *, now: datetime) -> bool:
     return circuit.until is None or now < circuit.until
 
 
+def operator_well(proposal: Proposal, context: Context) -> Answer:
+    """Who cannot see or write reliably begins nothing that he may have to undo (G40)."""
+    if not context.trouble:
+        return Allow()
+    return Hold(reason=HoldReason.OPERATOR_UNWELL, message=f"the operator itself is not well: {context.trouble}")
+
+
 def settled(proposal: Proposal, context: Context) -> Answer:
     """An unhealthy or moving workload is no baseline (T23)."""
     if context.settled:
@@ -286,6 +295,7 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     measured_before,  # no before, no verdict
     confident,  # a guess is shown, not applied
     watched_long_enough,  # a fresh leader looks first
+    operator_well,  # and so does one that was in trouble
     settled,  # a moving workload is no baseline
     one_at_a_time,  # two changes make both unjudgeable
     cooled_down,

@@ -35,6 +35,8 @@ class HoldReason(StrEnum):
     """Today's changes are used up. Remedy: spec.tuning.budget.changesPerDay."""
     CIRCUIT_OPEN = "CircuitOpen"
     """Two rollbacks in a week: recommendations only, until a person asks to retry or two weeks have passed."""
+    OPERATOR_UNWELL = "OperatorUnwell"
+    """The operator's metrics source or API server failed lately, or it is late. Passes a window after the cause."""
     NOT_SETTLED = "WorkloadNotSettled"
     """The Deployment still rolls out, or a replica is not ready. A change now could not be judged."""
     OUT_OF_BOUNDS = "OutOfBounds"
@@ -51,5 +53,7 @@ class HoldReason(StrEnum):
     """The operator has not watched for a whole window yet."""
 
 
-PASSING: Final = frozenset({HoldReason.STARTING, HoldReason.NOT_SETTLED, HoldReason.NOT_MEASURED})
+PASSING: Final = frozenset(
+    {HoldReason.STARTING, HoldReason.NOT_SETTLED, HoldReason.NOT_MEASURED, HoldReason.OPERATOR_UNWELL}
+)
 """Reasons that pass by themselves, usually within a minute or two of a working service: waiting for them is cheap."""

@@ -1,0 +1,109 @@
+"""An operator that was in trouble begins nothing for a window; what runs goes on."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.control.loop_bed import bed, queueing
+
+from vllm_autotuner.api.status import Outcome
+from vllm_autotuner.cluster.errors import Unavailable
+from vllm_autotuner.control.self_health import LATEST, SelfHealth
+from vllm_autotuner.observation.reading import Absence, NoData
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+WINDOW, INTERVAL = timedelta(seconds=30), timedelta(seconds=15)
+DOWN = Unavailable("PUT: 503", reason="ServiceUnavailable", status=503)
+
+Refuses = Callable[[str, str], Exception | None]
+
+
+def nothing(verb: str, name: str) -> Exception | None:
+    return None
+
+
+def no_status(verb: str, name: str) -> Exception | None:
+    return DOWN if verb == "status" else None
+
+
+def health() -> SelfHealth:
+    return SelfHealth(interval=INTERVAL, window=WINDOW)
+
+
+def trouble(found: SelfHealth, *, uid: str = "u1", source: str = "", services: int = 4) -> str:
+    return found.trouble(uid, source=source, services=services, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("failing", "services", "well"), [(0, 4, True), (1, 4, True), (2, 4, False), (4, 50, True), (5, 50, False)]
+)
+def test_one_object_that_cannot_be_written_does_not_stop_the_others(failing: int, services: int, well: bool) -> None:
+    found = health()
+    for number in range(failing):
+        found.api_failed(f"other-{number}", at=NOW)
+    found.looked(took=INTERVAL, now=NOW)
+    assert (trouble(found, services=services) == "") is well
+
+
+def test_without_trouble_there_is_none() -> None:
+    found = health()
+    found.looked(took=LATEST, now=NOW)
+    assert trouble(found) == ""
+
+
+@pytest.mark.parametrize(
+    ("ago", "well"),
+    [(timedelta(), False), (WINDOW - timedelta(seconds=1), False), (WINDOW, True), (-timedelta(hours=2), False)],
+)
+def test_a_failure_counts_for_one_window(ago: timedelta, well: bool) -> None:
+    writes, metrics = health(), health()
+    writes.api_failed("u1", at=NOW - ago)
+    metrics.source_failed("a", at=NOW - ago)
+    assert (trouble(writes) == "") is well
+    assert (trouble(metrics, source="a") == "") is well
+
+
+def test_a_source_concerns_those_who_use_it() -> None:
+    found = health()
+    found.source_failed("eu", at=NOW)
+    assert trouble(found, source="us") == ""
+    assert trouble(found, source="eu") == "the metrics source eu failed to answer within the last window"
+
+
+def test_a_slow_look_counts_until_the_next_one() -> None:
+    found = health()
+    found.looked(took=LATEST + timedelta(seconds=1), now=NOW)
+    assert trouble(found) == "the last look at the fleet took more than 30 s"
+    found.looked(took=INTERVAL, now=NOW)
+    assert trouble(found) == ""
+
+
+async def begins_after(*, at: int = 0, refuses: Refuses = nothing, silent: NoData | None = None) -> int:
+    """How many ticks it takes until a change begins, with a fault of one tick."""
+    found = bed(load=queueing)
+    for tick in range(1, 30):
+        found.api.refuses, found.api.silent = (refuses, silent) if tick == at else (nothing, None)
+        await found.tick()
+        if found.change() is not None:
+            return tick
+    raise AssertionError(f"no change began: {found.status().recommendation}")
+
+
+async def test_after_trouble_a_change_waits_for_a_window() -> None:
+    undisturbed = await begins_after()
+    ticks = WINDOW // INTERVAL
+    assert await begins_after(at=undisturbed, refuses=no_status) == undisturbed + ticks
+    assert await begins_after(at=undisturbed, silent=NoData(Absence.PROVIDER_ERROR, "503")) >= undisturbed + ticks
+
+
+async def test_trouble_stops_no_change_that_runs() -> None:
+    found = bed(load=queueing)
+    while found.change() is None:
+        await found.tick()
+    tick = 0
+    while found.change() is not None:
+        tick += 1
+        found.api.refuses = no_status if tick % 3 == 0 else nothing
+        await found.tick()
+        assert tick < 300
+    assert [entry.outcome for entry in found.status().history] == [Outcome.SUCCEEDED]
