@@ -62,8 +62,9 @@ crd: setup  ## Generate the CRD from the models
 	@$(VENV)/bin/vllm-autotuner crd > crds/vllmservices.yaml
 	@cp crds/vllmservices.yaml charts/vllm-autotuner/crds/vllmservices.yaml
 
-docs: setup  ## Generate the pages of diagnosis classes, invariants and fault tests
+docs: setup  ## Generate the pages of diagnosis classes, guardrails, fault tests and invariants
 	@$(RUN) docs/diagnosis_classes.py
+	@$(RUN) docs/guardrails.py
 	@$(RUN) docs/fault_tests.py
 	@$(RUN) docs/invariants.py
 

@@ -123,7 +123,7 @@ def under_the_ceiling(proposal: Proposal, context: Context) -> Answer:
 
 
 def not_paused(proposal: Proposal, context: Context) -> Answer:
-    """A person said stop; unreadable counts as paused."""
+    """A person said stop; unreadable counts as paused (G03)."""
     return Hold(reason=HoldReason.PAUSED, message="tuning is paused") if context.paused else Allow()
 
 
@@ -154,7 +154,7 @@ def in_window(proposal: Proposal, context: Context) -> Answer:
 
 
 def metrics_fresh(proposal: Proposal, context: Context) -> Answer:
-    """No evidence, no change."""
+    """No evidence, no change (G17)."""
     if context.diagnosis.primary is DiagnosisClass.METRICS_BLIND:
         return Hold(reason=HoldReason.METRICS_MISSING, message=context.diagnosis.message)
     return Allow()
@@ -186,7 +186,7 @@ def one_at_a_time(proposal: Proposal, context: Context) -> Answer:
 
 
 def cooled_down(proposal: Proposal, context: Context) -> Answer:
-    """The last change needs time to show what it does (G10)."""
+    """The last change needs time to show what it does (G11)."""
     until = context.status.cooldown_until
     if until is not None and context.now < until:
         message = f"cooling down until {until:%Y-%m-%dT%H:%M:%SZ} (spec.tuning.cooldown)"
@@ -195,7 +195,7 @@ def cooled_down(proposal: Proposal, context: Context) -> Answer:
 
 
 def within_budget(proposal: Proposal, context: Context) -> Answer:
-    """So many changes in 24 hours and no more."""
+    """So many changes in 24 hours and no more (G12)."""
     budget, allowed = context.status.budget, context.spec.tuning.budget.changes_per_day
     if budget is None or budget.window_start is None:
         return Allow()
@@ -228,7 +228,7 @@ def operator_well(proposal: Proposal, context: Context) -> Answer:
 
 
 def settled(proposal: Proposal, context: Context) -> Answer:
-    """An unhealthy or moving workload is no baseline (T23)."""
+    """An unhealthy or moving workload is no baseline (G15, T23)."""
     if context.settled:
         return Allow()
     message = "the Deployment is still rolling out, or a replica is not ready"
@@ -276,7 +276,7 @@ def its_turn(proposal: Proposal, context: Context) -> Answer:
 
 
 def inside_bounds(proposal: Proposal, context: Context) -> Answer:
-    """Every value within the user's bounds, checked once more on the way out (G05)."""
+    """Every value within the user's bounds, checked once more on the way out (G04)."""
     spec = context.spec
     if message := outside(proposal.knob, proposal.value, tuning=spec.tuning, scaling=spec.scaling):
         return Deny(reason=HoldReason.OUT_OF_BOUNDS, message=message)
