@@ -19,7 +19,7 @@ from tests.invariants.witness import Witness
 from vllm_autotuner.api.conditions import Condition, ConditionStatus, ConditionType
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService, parse_service
-from vllm_autotuner.api.status import VLLMServiceStatus, parse_status
+from vllm_autotuner.api.status import Analysis, VLLMServiceStatus, parse_status
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.trial import Track, Trial, trials
 from vllm_autotuner.change.verification import Confirmed, Verification
@@ -79,7 +79,7 @@ class Desk:
     events: list[Event] = field(default_factory=list)
     writes: int = 0
     last: Decision | None = None
-    newest_since: datetime = START
+    newest_since: datetime = START - timedelta(minutes=10)
     limits: Limits = NO_LIMITS
     witness: Witness = field(default_factory=Witness)
 
@@ -123,6 +123,14 @@ class Desk:
     def seats(self) -> int | None:
         """What the workload is asked to run now."""
         return effective_knobs(self.service.spec, self.read).max_num_seqs
+
+    @property
+    def analysis(self) -> Analysis:
+        """What has been measured of the change under way."""
+        change = self.read.active_change
+        assert change is not None
+        assert change.analysis is not None
+        return change.analysis
 
     @property
     def replicas(self) -> int | None:

@@ -578,15 +578,53 @@ def test_what_replicas_do_not_help(seen: Observation) -> None:
     assert found.replicas == 1
 
 
-def test_replicas_are_not_changed_beside_a_change() -> None:
+def test_a_queue_that_the_change_has_nothing_to_do_with_brings_a_replica_at_once() -> None:
     found = scaled()
     found.until("Provisioning", CAPPED)
-    states = []
-    for _ in range(8):
-        found.tick(OVERLOADED)
-        states.append(found.read.active_change is not None)
-        assert found.replicas == 1
-    assert all(states)
+    found.ticks(2, OVERLOADED)
+    assert found.read.active_change is not None
+    assert found.replicas == 2
+    assert found.seats == 128, "the new one carries the value under test"
+
+
+def test_a_queue_that_the_change_is_meant_to_end_waits_until_it_is_measured() -> None:
+    found = scaled()
+    found.until("Provisioning", CAPPED)
+    found.ticks(8, CAPPED, rollout=found.rollout(settled=False))
+    assert found.replicas == 1
+    found.until("Analyzing", CAPPED)
+    found.tick(CAPPED)
+    assert found.replicas == 2
+
+
+def test_replicas_that_come_begin_the_analysis_anew() -> None:
+    found = scaled()
+    found.until("Provisioning", CAPPED)
+    found.until("Analyzing", HELPED)
+    found.ticks(4, HELPED)
+    assert found.analysis.windows_good > 0
+    came = found.now
+    found.tick(HELPED, rollout=found.rollout(newest_since=came))
+    assert (found.analysis.windows_good, found.analysis.started_at) == (0, came)
+
+
+def test_windows_from_while_a_replica_starts_are_not_held_against_the_change() -> None:
+    found = scaled()
+    found.until("Provisioning", CAPPED)
+    found.until("Analyzing", HELPED)
+    found.ticks(4, HARMED, rollout=found.rollout(settled=False, ready=0))
+    assert found.analysis.windows_bad == 0
+    assert found.read.active_change is not None
+
+
+def test_no_replica_goes_beside_a_change() -> None:
+    found = scaled(scaling__minReplicas=1)
+    found.ticks(5, HEALTHY)
+    found.ticks(2, OVERLOADED)
+    assert found.replicas == 2
+    found.until("Provisioning", CAPPED)
+    found.ticks(8, IDLE)
+    assert found.replicas == 2
 
 
 def test_no_change_begins_beside_a_scaling() -> None:

@@ -35,6 +35,7 @@ def replicas(found: Diagnosis, given: Observation, *, current: int = 1) -> int:
         current=current,
         ready=current,
         newest_since=None,
+        asked_since=None,
         scaling=Scaling(min_replicas=1, max_replicas=8, scale_out=ScaleOut(), scale_in=ScaleIn()),
         diagnosis=found,
         observation=given,

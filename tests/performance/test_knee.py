@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from vllm_autotuner.observation.observation import StepPoint
 from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
-from vllm_autotuner.performance.knee import largest_batch_within, largest_batch_worthwhile
+from vllm_autotuner.performance.knee import largest_batch_at_quantile, largest_batch_within, largest_batch_worthwhile
 from vllm_autotuner.performance.step_time import StepTime, fit_step_time
 
 
@@ -116,3 +116,24 @@ def test_without_a_limit_that_binds_the_answer_is_where_throughput_peaks() -> No
 def test_preemption_is_slower_than_the_line_of_the_other_rows(row: Row) -> None:
     assert row[2] > 1.05 * sweep(2).predict(row[0]) * 1000
     assert row[3] > 1.15 * sweep(3).predict(row[0]) * 1000
+
+
+QUEUE = StepTime(base=0.010, per_sequence=0.0001, low=1, high=200, points=10, error=0.01)
+
+
+@pytest.mark.parametrize(
+    ("tail", "expected"),
+    [
+        # The batch adds 30 ms to the quantile at 100 sequences, and may add 15.
+        pytest.param(2.0, 50, id="a tail is of what the batch adds"),
+        pytest.param(1.0, 150, id="no tail: the mean decides"),
+        # 90 ms: even a tail of 5 leaves a batch, as a single sequence has none.
+        pytest.param(5.0, 16, id="a long tail leaves a small batch"),
+    ],
+)
+def test_the_tail_of_a_batch_shrinks_with_the_batch(tail: float, expected: int) -> None:
+    assert largest_batch_at_quantile(QUEUE, target=0.025, tail=tail, seen_at=100) == expected
+
+
+def test_a_step_that_is_too_slow_alone_has_no_batch_at_any_tail() -> None:
+    assert largest_batch_at_quantile(QUEUE, target=0.009, tail=2.0, seen_at=100) is None

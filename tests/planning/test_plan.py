@@ -65,7 +65,7 @@ def test_a_full_pool_never_gets_more_seats() -> None:
 
 def test_past_the_knee_only_fewer_seats_are_asked_for() -> None:
     slow = with_steps(SLOW, line(16, 32, 64, 128, base=0.010, per_sequence=0.0008))
-    found = plan(situation(slow, scale=scaling()))
+    found = plan(situation(slow, scale=scaling(high=1)))
     assert found.proposal is not None
     assert (found.proposal.knob, found.proposal.count < 64) == (Knob.MAX_NUM_SEQS, True)
     stuck = with_steps(SLOW, line(16, 32, 64, base=0.06, per_sequence=0.0003))

@@ -1,7 +1,7 @@
 """Slow tokens under a load that comes anyway: replicas where the user allows them, fewer seats where not."""
 
 import pytest
-from tests.builders import engine, latency, observation
+from tests.builders import SCRAPES, engine, latency, observation
 from tests.planning.situations import line, scaling, situation, with_steps
 
 from vllm_autotuner.api.knobs import Knob
@@ -16,26 +16,51 @@ STEPS = line(16.0, 32.0, 64.0, base=0.02, per_sequence=0.001)
 """64 sequences take 84 ms a token and make 762 tokens/s; inside 50 ms, less a tenth, only 25 run and make 555."""
 
 
-def slow(tokens_per_second: float) -> Observation:
-    """Every one of 64 seats is taken; the window of 28 s between its scrapes shows the given rate."""
-    loaded = engine(running=64.0, kv=0.32, generation_tokens=tokens_per_second * 28)
+ALL_THE_TIME = [64.0] * SCRAPES
+IN_BURSTS = [64.0 if scrape % 5 == 0 else 5.0 for scrape in range(SCRAPES)]
+"""17 on average."""
+
+
+def slow(running: list[float], tokens_per_second: float) -> Observation:
+    """64 seats; the window of 28 s between its scrapes shows the given rate."""
+    loaded = engine(running=running, kv=[0.005 * each for each in running], generation_tokens=tokens_per_second * 28)
     return with_steps(observation(loaded, tpot=latency(0.084), itl=latency(0.084)), STEPS)
 
 
 @pytest.mark.parametrize(
-    ("rate", "scale", "knob"),
+    ("running", "scale", "knob"),
     [
-        pytest.param(760.0, scaling(), Knob.REPLICAS, id="more comes than the smaller batch serves"),
-        pytest.param(500.0, scaling(), Knob.MAX_NUM_SEQS, id="the smaller batch serves it all"),
-        pytest.param(760.0, None, Knob.MAX_NUM_SEQS, id="replicas are the user's own"),
-        pytest.param(760.0, scaling(high=1), Knob.MAX_NUM_SEQS, id="there may be no more"),
+        pytest.param(ALL_THE_TIME, scaling(), Knob.REPLICAS, id="more comes than the smaller batch serves"),
+        pytest.param(IN_BURSTS, scaling(), Knob.MAX_NUM_SEQS, id="the smaller batch serves it all"),
+        pytest.param(ALL_THE_TIME, None, Knob.MAX_NUM_SEQS, id="replicas are the user's own"),
+        pytest.param(ALL_THE_TIME, scaling(high=1), Knob.MAX_NUM_SEQS, id="there may be no more"),
     ],
 )
-def test_what_helps_slow_tokens(rate: float, scale: Scaling | None, knob: Knob) -> None:
-    found = plan(situation(slow(rate), primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale)).proposal
+def test_what_helps_slow_tokens(running: list[float], scale: Scaling | None, knob: Knob) -> None:
+    seen = slow(running, sum(running) / len(running) / (0.02 + 0.001 * sum(running) / len(running)))
+    found = plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale)).proposal
     assert found is not None
     assert found.knob is knob
     assert found.target is ChangeTarget.TPOT
+
+
+@pytest.mark.parametrize("error", [0.6, 1.0, 1.5])
+def test_the_level_of_the_model_does_not_matter(error: float) -> None:
+    """The lengths have changed, and the line is still that of before: what is served tells, not what it predicts."""
+    found = plan(
+        situation(slow(ALL_THE_TIME, 760.0 * error), primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling())
+    ).proposal
+    assert found is not None
+    assert found.knob is Knob.REPLICAS
+
+
+@pytest.mark.parametrize("scale", [scaling(), None])
+def test_nothing_is_done_about_tokens_that_come_in_time_again(scale: Scaling | None) -> None:
+    """The class holds on until TPOT is clearly inside; a change begun then would be judged by nothing."""
+    seen = with_steps(observation(engine(running=25.0), tpot=latency(0.046), itl=latency(0.046)), STEPS)
+    found = plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale))
+    assert found.proposal is None
+    assert "TPOT is inside its objective again" in found.passed_over
 
 
 def test_no_replica_where_no_batch_is_known_to_meet_the_objective() -> None:

@@ -38,6 +38,7 @@ def desired(
     high: int = 8,
     seen: Observation = WAITING,
     newest: float | None = None,
+    asked: float | None = None,
     planned: bool = False,
     **changed: Any,
 ) -> Scale:
@@ -45,6 +46,7 @@ def desired(
         current=current,
         ready=current if ready is None else ready,
         newest_since=None if newest is None else NOW - timedelta(seconds=newest),
+        asked_since=None if asked is None else NOW - timedelta(seconds=asked),
         scaling=scaling(low, high).model_copy(update=changed),
         diagnosis=diagnosis(primary, since=AT - held),
         observation=seen,
@@ -201,3 +203,21 @@ def test_the_window_itself_counts_as_waiting() -> None:
 def test_slow_tokens_bring_a_replica_only_where_the_plan_says_so(planned: bool, replicas: int) -> None:
     assert desired(DiagnosisClass.PAST_TPOT_KNEE, held=60, planned=planned).replicas == replicas
     assert desired(DiagnosisClass.UNCLEAR, held=60, planned=planned).replicas == 2
+
+
+def prefilling(seconds: float) -> Observation:
+    """Nothing waits; prefill times of the finished requests add up to so much of each of the window's seconds."""
+    window = engine(running=12.0)
+    return observation(replace(window, prefill_seconds=seconds * window.sampled))
+
+
+@pytest.mark.parametrize(("seconds", "replicas"), [(0.6, 2), (1.4, 3)])
+def test_prompts_that_wait_for_each_other_inside_an_engine_ask_for_a_replica(seconds: float, replicas: int) -> None:
+    """No queue shows it: an engine takes prompts in side by side, and each is as late as all of them."""
+    assert desired(DiagnosisClass.PREFILL_BOUND, seen=prefilling(seconds)).replicas == replicas
+
+
+def test_a_window_that_reaches_behind_the_newest_replica_says_nothing_of_slow_tokens() -> None:
+    slow = observation(engine(running=39.0))
+    for newest, replicas in ((WINDOW - 1, 2), (WINDOW + 31, 3)):
+        assert desired(DiagnosisClass.PAST_TPOT_KNEE, seen=slow, newest=newest, planned=True).replicas == replicas

@@ -18,10 +18,12 @@ from vllm_autotuner.change.world import World
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = ["BAD_IN_A_ROW", "Finding", "analyze", "bake_harms", "figures"]
+__all__ = ["BAD_IN_A_ROW", "LONGEST_ANALYSIS", "Finding", "analyze", "bake_harms", "figures"]
 
 BAD_IN_A_ROW: Final = 3
 """Bad windows in a row that end the experiment at once. Our choice: one is chance, three are harm."""
+LONGEST_ANALYSIS: Final = 2
+"""How many times spec.tuning.strategy.analysis may be spent where windows say too little. Our choice."""
 MORE_LOAD: Final = 0.25
 """Share by which more requests may finish than ever before in this change, and latency still be the change's doing.
 Beyond it the load explains it, and undoing the change would not help. Our choice, unmeasured."""
@@ -39,6 +41,10 @@ class Finding:
 
 def analyze(change: ActiveChange, world: World) -> Finding:
     """Look at one more window, if one has passed since the last, and judge when there are enough."""
+    if change.strategy is StrategyType.IN_PLACE:
+        change = _anew_since_replicas_came(change, world)
+        if world.rollout.ready < world.rollout.replicas and not late(change, now=world.now):
+            return Finding(change)  # the queue that replicas are starting for is not the candidate's doing
     analysis = _begun(change.analysis, change, now=world.now)
     since, window = _last_look(analysis, now=world.now), timedelta(seconds=world.observation.window)
     if world.now - since < window:
@@ -63,6 +69,22 @@ def analyze(change: ActiveChange, world: World) -> Finding:
         gpus=_gpus(change),
     )
     return Finding(change, judgement, figures(change))
+
+
+def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChange:
+    """Begin again once more replicas serve: what was measured is of a smaller fleet.
+
+    Not for longer than twice the longest analysis in all: pods that come and go must not prolong it for ever.
+    """
+    newest, analysis = world.rollout.newest_since, change.analysis
+    if newest is None or analysis is None or analysis.started_at is None or newest <= analysis.started_at:
+        return change
+    longest = LONGEST_ANALYSIS * world.strategy.analysis
+    latest = (change.state_since or newest) + 2 * longest
+    if newest >= latest:
+        return change
+    update = {"analysis": Analysis(started_at=newest), "deadline": min(newest + longest, latest)}
+    return change.model_copy(update=update)
 
 
 def _judged_by_pairs(change: ActiveChange, analysis: Analysis, world: World, *, over: bool) -> Finding:

@@ -10,7 +10,7 @@ from typing import Final, assert_never
 
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome
-from vllm_autotuner.change.analysis import BAD_IN_A_ROW, analyze, bake_harms, figures
+from vllm_autotuner.change.analysis import BAD_IN_A_ROW, LONGEST_ANALYSIS, analyze, bake_harms, figures
 from vllm_autotuner.change.comparison import LOOKS
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.provisioning import promote, provision
@@ -27,8 +27,6 @@ BLIND: Final = "metrics are missing"
 PAUSED: Final = "paused"
 SHORT: Final = "pods of the service itself are not ready"
 """Why a change is held; also the beginning of what is said when it takes too long."""
-LONGEST_ANALYSIS: Final = 2
-"""How many times spec.tuning.strategy.analysis may be spent where windows say too little. Our choice."""
 FEWEST_TO_LOOK: Final = LOOKS[0] + 2
 """Windows for which there is always time: those of the first verdict, one without data, and one that just began."""
 

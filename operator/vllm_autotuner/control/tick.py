@@ -14,7 +14,6 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import (
     ActiveChange,
-    ChangeState,
     ConfigRef,
     Effective,
     LastKnownGood,
@@ -33,6 +32,7 @@ from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.recent import lately, until_now
 from vllm_autotuner.control.reporting import described, recommended, still_says, value_said
 from vllm_autotuner.control.requests import RequestKind, answered, asked
+from vllm_autotuner.control.scaling_beside import answers_beside
 from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.control.upgrading import hashed_now
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -261,14 +261,13 @@ def _ideas(
     if change is not None or _just_over(status, sight):
         # What the metrics show now is the trial, not the service.
         status = status.model_copy(update={"recommendation": None, "queued_since": None})
-        baking = change is not None and change.state is ChangeState.BAKING
-        if not baking or not sure or replicas is None:
+        if change is None or not sure or replicas is None or not answers_beside(change, diagnosis.primary):
             return status, desired, None
-        # Half an hour is too long to let requests wait; fewer replicas can.
+        # Requests are not let wait for the end of a change; fewer replicas can.
         more = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas)
         if more is None or more <= replicas:
             return status, desired, None
-        return _with_replicas(status, more), more, None
+        return _with_replicas(status, more, now=sight.now), more, None
     if not sure:
         # Neither silence nor one odd moment confirms or refutes what stands.
         return status, desired, None
@@ -297,7 +296,7 @@ def _ideas(
         status=status,
         diagnosis=diagnosis,
         paused=sight.paused,
-        settled=status.effective is not None and _serves(status.effective, sight),
+        settled=status.effective is not None and _serves(status.effective, sight) and not _just_grown(sight),
         watching_since=sight.watching_since,
         window=timedelta(seconds=sight.observation.window),
         approved=approved,
@@ -331,11 +330,11 @@ def _ideas(
     if scaling is None or replicas is None:
         return status, desired, asks
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
-        return _with_replicas(status, proposal.count), proposal.count, asks
+        return _with_replicas(status, proposal.count, now=sight.now), proposal.count, asks
     if not scales or (proposal is not None and _comes_soon(proposal, held)):
         return status, desired, asks
     wanted = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=spread)
-    return (status, desired, asks) if wanted is None else (_with_replicas(status, wanted), wanted, asks)
+    return (status, desired, asks) if wanted is None else (_with_replicas(status, wanted, now=sight.now), wanted, asks)
 
 
 def _scales(sight: Sight) -> bool:
@@ -361,6 +360,7 @@ def _scaled(
         current=replicas,
         ready=sight.rollout.ready,
         newest_since=sight.rollout.newest_since,
+        asked_since=None if status.effective is None else status.effective.since,
         scaling=spec.scaling,
         diagnosis=diagnosis,
         observation=sight.observation,
@@ -369,6 +369,12 @@ def _scaled(
         planned=planned,
         now=sight.now,
     ).replicas
+
+
+def _just_grown(sight: Sight) -> bool:
+    """Whether the window still holds metrics of fewer replicas: no baseline for those that there are now."""
+    newest = sight.rollout.newest_since
+    return newest is not None and sight.now - newest < timedelta(seconds=sight.observation.window)
 
 
 def _asking(change: ActiveChange, *, sight: Sight) -> Asking:
@@ -392,10 +398,12 @@ def _comes_soon(proposal: Proposal, held: Sequence[Hold | Deny]) -> bool:
     return proposal.knob is not Knob.REPLICAS and bool(others) and PASSING.issuperset(others)
 
 
-def _with_replicas(status: VLLMServiceStatus, replicas: int) -> VLLMServiceStatus:
+def _with_replicas(status: VLLMServiceStatus, replicas: int, *, now: datetime) -> VLLMServiceStatus:
     if status.effective is None or status.effective.replicas == replicas:
         return status
-    return status.model_copy(update={"effective": status.effective.model_copy(update={"replicas": replicas})})
+    return status.model_copy(
+        update={"effective": status.effective.model_copy(update={"replicas": replicas, "since": now})}
+    )
 
 
 def _just_over(status: VLLMServiceStatus, sight: Sight) -> bool:

@@ -14,8 +14,10 @@ from vllm_autotuner.observation.reading import Measured, NoData, Reading
 from vllm_autotuner.performance.step_time import StepTime
 
 __all__ = [
+    "BUSY",
     "Case",
     "Sustained",
+    "busy_batch",
     "kv_max",
     "kv_mean",
     "mean_batch",
@@ -149,6 +151,19 @@ def mean_batch(case: Case) -> float:
     """Sequences running at once in one engine, on average over engines and window; 0 without engines."""
     means = [mean_running(engine) for engine in case.engines]
     return sum(means) / len(means) if means else 0.0
+
+
+BUSY: Final = 0.9
+"""Quantile of a window's samples that stands for its upper end. Our choice: the largest alone may be chance."""
+
+
+def busy_batch(engine: EngineWindow) -> float:
+    """The batch in the busiest tenth of the window, which is what a TPOT tail is made of.
+
+    While the load ramps up, the mean is the batch of a time that is over: half of it was far below the knee.
+    """
+    running = sorted(moment.running for moment in engine.moments)
+    return running[min(len(running) - 1, round(BUSY * len(running)))]
 
 
 def queues(observation: Observation, *, sustained: Sustained = Sustained()) -> bool:

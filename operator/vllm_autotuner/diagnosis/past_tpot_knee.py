@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, mean_batch, tpot_reading, tpot_tail
+from vllm_autotuner.diagnosis.case import Case, busy_batch, mean_batch, tpot_reading, tpot_tail
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
 from vllm_autotuner.observation.reading import Measured
-from vllm_autotuner.performance.knee import largest_batch_within
+from vllm_autotuner.performance.knee import largest_batch_at_quantile
 from vllm_autotuner.performance.step_time import NoFit, StepTime, fit_step_time
 
 __all__ = ["PastTPOTKnee"]
@@ -46,10 +46,11 @@ class PastTPOTKnee:
         match model:
             case StepTime():
                 # The objective is about a quantile, the model about the mean: carry the ratio of the two over.
-                knee = largest_batch_within(model, target=target.seconds / tpot_tail(case))
+                knee = largest_batch_at_quantile(model, target=target.seconds, tail=tpot_tail(case), seen_at=batch)
                 if knee is None:
                     return Fails()
-                if knee >= batch:
+                # A tail is made where the batch is largest.
+                if knee >= max(busy_batch(engine) for engine in case.engines):
                     return Unknown(f"TPOT is over its objective, but the step-time model allows a batch of {knee}")
                 fit = f"the model fitted to {model.points} windows meets it at {knee}"
                 confidence = Confidence.HIGH if model.covers(knee) else Confidence.MEDIUM

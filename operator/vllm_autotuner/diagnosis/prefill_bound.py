@@ -21,7 +21,7 @@ from vllm_autotuner.diagnosis.pool import is_full
 from vllm_autotuner.observation.engine_window import EngineWindow
 from vllm_autotuner.observation.reading import Measured, number
 
-__all__ = ["BUSY", "PrefillBound", "is_prefilling", "prefill_share", "prompts_dominate"]
+__all__ = ["BUSY", "PrefillBound", "is_prefilling", "prefill_share", "prompts_contend", "prompts_dominate"]
 
 BUSY: Final = Threshold(
     limit=0.5,
@@ -42,6 +42,20 @@ def is_prefilling(engine: EngineWindow) -> bool | None:
     """Whether the engine spends its time on prompts; None where it does not tell."""
     share = prefill_share(engine)
     return None if share is None else share >= BUSY.limit
+
+
+SIDE_BY_SIDE: Final = Threshold(
+    limit=1.0,
+    unit="prompts at a time, on average",
+    reason="half of each prompt's time is then other prompts: at a load of rho it is rho / (1 - rho)",
+    source="queueing theory (processor sharing); our choice of a half",
+)
+
+
+def prompts_contend(engines: Sequence[EngineWindow]) -> bool:
+    """Whether prompts wait for each other inside the engines, where no queue shows it: fewer on each are faster."""
+    shares = [share for engine in engines if (share := prefill_share(engine)) is not None]
+    return bool(shares) and sum(shares) >= SIDE_BY_SIDE.limit * len(shares)
 
 
 DOMINANT: Final = Threshold(

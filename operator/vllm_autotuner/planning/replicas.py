@@ -6,8 +6,9 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.case import queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.seats import NothingToGain, knee_of, room_for_replicas
+from vllm_autotuner.planning.seats import NothingToGain, knee_of, room_for_replicas, tokens_in_time
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["add_replicas", "spread_batch"]
@@ -17,12 +18,15 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
     """One replica more, as a recommendation; `scaling` decides how many and when.
 
     Not for outputs that run to their limit, whatever else holds: that is for a person to see, not for GPUs to hide.
-    Not for prompts that are slow without a queue: another replica computes each of them just as slowly.
+    Not for prompts that are slow without waiting, in a queue or for each other: another replica computes each of them
+    just as slowly.
     """
     diagnosis = situation.diagnosis
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
         return NothingToGain("outputs run to their token limit: no GPUs are spent on that")
-    if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and not queues(situation.observation):
+    seen = situation.observation
+    alone = not queues(seen) and not prompts_contend(seen.engines)
+    if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and alone:
         return NothingToGain("nothing waits: one more replica computes a prompt no faster")
     scaling, now = situation.scaling, situation.replicas
     if scaling is not None and now >= scaling.max_replicas:
@@ -43,6 +47,8 @@ def spread_batch(situation: Situation) -> Proposal | NothingToGain:
     """One replica more against slow tokens: a smaller batch on each engine, where some batch meets the objective."""
     if not room_for_replicas(situation):
         return NothingToGain("a smaller batch on more replicas is not ours to have: spec.scaling leaves no room")
+    if tokens_in_time(situation):
+        return NothingToGain("TPOT is inside its objective again")
     if knee_of(situation) is None:
         return NothingToGain("no batch is known to meet the TPOT objective: replicas might not help")
     proposal = add_replicas(situation)

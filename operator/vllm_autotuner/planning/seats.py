@@ -12,10 +12,10 @@ from typing import Final
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import IntBounds
 from vllm_autotuner.api.status import ChangeTarget, Confidence
-from vllm_autotuner.diagnosis.case import Case, queues, tpot_tail
+from vllm_autotuner.diagnosis.case import BUSY, Case, busy_batch, mean_batch, queues, tpot_reading, tpot_tail
 from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured
-from vllm_autotuner.performance.knee import largest_batch_within
+from vllm_autotuner.performance.knee import largest_batch_at_quantile
 from vllm_autotuner.performance.step_time import NoFit, StepTime, StepTimeFit, fit_step_time
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
@@ -24,16 +24,13 @@ from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.ranking import NOISE
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["NothingToGain", "fit_seats_to_pool", "kv_bound", "lower_seats", "raise_seats"]
+__all__ = ["NothingToGain", "fit_seats_to_pool", "kv_bound", "lower_seats", "raise_seats", "tokens_in_time"]
 
 HEADROOM: Final = NOISE
 """Share of the TPOT objective that a proposal leaves unused: a batch that meets it exactly misses it every other
 minute. Our choice: the size of the noise that a verdict ignores."""
 KV_MARGIN: Final = 0.1
 """Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
-
-BUSY: Final = 0.9
-"""Quantile of a window's samples that stands for its upper end. Our choice: the largest alone may be chance."""
 
 LEAST_USE: Final = 1e-6
 """Share of the pool below which a reading is no use of it: one block of the largest pools is a multiple of that."""
@@ -86,7 +83,9 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
 def lower_seats(situation: Situation) -> Proposal | NothingToGain:
     """Fewer seats: down to the knee, at most halving the batch that runs now."""
     observation = situation.observation
-    batch = max(_busy_batch(engine) for engine in observation.engines)
+    if tokens_in_time(situation):
+        return NothingToGain("TPOT is inside its objective again")
+    batch = max(busy_batch(engine) for engine in observation.engines)
     model, tail = fit_step_time(observation.steps), _tail(situation)
     knee = _knee(model, situation=situation, tail=tail)
     if isinstance(model, StepTime) and knee is None:
@@ -122,6 +121,12 @@ def knee_of(situation: Situation) -> int | None:
     return _knee(model, situation=situation, tail=_tail(situation))
 
 
+def tokens_in_time(situation: Situation) -> bool:
+    """Whether TPOT meets its objective now: the class outlasts that by its hysteresis, a reason to act does not."""
+    reading = tpot_reading(_case(situation))
+    return isinstance(reading, Measured) and reading.value <= situation.targets.tpot.seconds
+
+
 def room_for_replicas(situation: Situation) -> bool:
     """Whether the user lets us add a replica."""
     scaling = situation.scaling
@@ -136,8 +141,13 @@ def _too_few_for_load(situation: Situation, model: StepTimeFit, *, knee: int | N
     observation, served = situation.observation, situation.observation.generated_per_second
     if not room_for_replicas(situation) or isinstance(model, NoFit) or knee is None or served is None:
         return None
-    possible = len(observation.engines) * knee / model.predict(knee)
-    if served <= possible:
+    if queues(observation):
+        return NothingToGain("requests wait already: fewer seats lengthen the queue, a replica makes the batch smaller")
+    # Their ratio by the model, so that an error of its level (another mix, a slower engine) does not matter.
+    batch = max(1.0, mean_batch(_case(situation)))
+    possible = served * (knee / model.predict(knee)) / (batch / model.predict(batch))
+    # Just enough on average is too little half of the time, and what queues then is late.
+    if served <= possible * (1 - HEADROOM):
         return None
     return NothingToGain(
         f"{knee} seats an engine make {possible:.0f} tokens/s where {served:.0f} are asked for: the rest would queue"
@@ -147,7 +157,7 @@ def _too_few_for_load(situation: Situation, model: StepTimeFit, *, knee: int | N
 def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
     """Fewer seats: what the pool holds without evicting, at most halving the batch that runs now."""
     observation = situation.observation
-    batch, pool = max(_busy_batch(engine) for engine in observation.engines), kv_bound(observation)
+    batch, pool = max(busy_batch(engine) for engine in observation.engines), kv_bound(observation)
     if pool is None:
         return NothingToGain("how many sequences the KV cache holds is not known yet: no usage and no lengths")
     if room_for_replicas(situation) and queues(observation):
@@ -205,24 +215,20 @@ def _seats(situation: Situation) -> int:
     return situation.knobs.max_num_seqs or max(1, round(seen))
 
 
-def _busy_batch(engine: EngineWindow) -> float:
-    """The batch in the busiest tenth of the window, which is what a TPOT tail is made of.
-
-    While the load ramps up, the mean is the batch of a time that is over: half of it was far below the knee.
-    """
-    running = sorted(moment.running for moment in engine.moments)
-    return running[min(len(running) - 1, round(BUSY * len(running)))]
+def _case(situation: Situation) -> Case:
+    return Case(observation=situation.observation, targets=situation.targets, knobs=situation.knobs)
 
 
 def _tail(situation: Situation) -> float:
-    return tpot_tail(Case(observation=situation.observation, targets=situation.targets, knobs=situation.knobs))
+    return tpot_tail(_case(situation))
 
 
 def _knee(model: StepTimeFit, *, situation: Situation, tail: float) -> int | None:
     """The largest batch inside the TPOT objective; None without a model, and when not even one sequence meets it."""
     if isinstance(model, NoFit):
         return None
-    return largest_batch_within(model, target=situation.targets.tpot.seconds * (1 - HEADROOM) / tail)
+    target = situation.targets.tpot.seconds * (1 - HEADROOM)
+    return largest_batch_at_quantile(model, target=target, tail=tail, seen_at=mean_batch(_case(situation)))
 
 
 def _failed_above(situation: Situation, *, seats: int) -> tuple[Limit, ...]:

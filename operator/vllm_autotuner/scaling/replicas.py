@@ -16,6 +16,7 @@ from vllm_autotuner.diagnosis.case import queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.scaling.backlog import ends_by_itself
@@ -36,7 +37,7 @@ SCALE_OUT_ON: Final = frozenset(
 outputs that run to their limit, whatever else holds beside them."""
 
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
-"""Of these the ones that may hold without a queue, and then ask for no replica."""
+"""Of these the ones that may hold without a queue, and then ask for no replica, unless prompts wait for each other."""
 
 SCALE_IN_ON: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED})
 """Classes in which every objective is met now: only then may a prediction cost a replica."""
@@ -55,6 +56,7 @@ def desired_replicas(
     current: int,
     ready: int,
     newest_since: datetime | None,
+    asked_since: datetime | None,
     scaling: Scaling,
     diagnosis: Diagnosis,
     observation: Observation,
@@ -66,6 +68,8 @@ def desired_replicas(
     """Return the number of replicas to ask for; equal to `current` when nothing is to be done.
 
     `newest_since`: when the newest replica became ready. Only what has waited since then has waited in spite of it.
+    `asked_since`: when another number was last asked for. After each replica less, the rest have as long to show that
+    they do; the next prediction would else rest on the same figures as the last.
     `planned`: the plan found that a replica is what helps; slow tokens alone do not tell whether it is.
     """
     inside = max(scaling.min_replicas, min(scaling.max_replicas, current))
@@ -80,7 +84,7 @@ def desired_replicas(
         stable = scaling.scale_in.stabilization
         # A replica that was added has as long to show what it was needed for. The class may be young: the figures
         # of the whole time decide, and those stand in the metrics.
-        if newest_since is None or now - newest_since >= stable:
+        if all(since is None or now - since >= stable for since in (newest_since, asked_since)):
             why = fewer_do(observation, replicas=current, targets=targets, knobs=knobs, over=stable)
             if why is not None:
                 return Scale(replicas=current - 1, reason=why)
@@ -88,7 +92,8 @@ def desired_replicas(
         return Scale(replicas=current, reason=f"{diagnosis.primary.value} needs no other number of replicas")
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
         return Scale(replicas=current, reason="outputs run to their token limit: no GPUs are spent on that")
-    if diagnosis.primary in UNQUEUED and not queues(observation):
+    contend = diagnosis.primary is DiagnosisClass.PREFILL_BOUND and prompts_contend(observation.engines)
+    if diagnosis.primary in UNQUEUED and not queues(observation) and not contend:
         return Scale(replicas=current, reason="nothing waits for capacity")
     # The class itself says that requests waited through most of the window before it was named.
     waited = held + timedelta(seconds=observation.window)
@@ -99,7 +104,8 @@ def desired_replicas(
     if ready < current:
         return Scale(replicas=current, reason=f"{current - ready} replica(s) are still starting")
     since = None if newest_since is None else newest_since.timestamp()
-    if diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE and since is not None and _straddles(observation, since):
+    slow = diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE or contend
+    if slow and since is not None and _straddles(observation, since):
         return Scale(replicas=current, reason="what is measured is of fewer replicas still")
     if (why := ends_by_itself(observation, since=since)) is not None:
         return Scale(replicas=current, reason=why)
