@@ -19,7 +19,7 @@ from vllm_autotuner.simulation.configuration import EngineConfig, StartupRefused
 from vllm_autotuner.simulation.pods import PodState, VirtualPod
 from vllm_autotuner.simulation.startup import announcement, capacity, refusal
 from vllm_autotuner.simulation.virtual import RESTART_FIRST, RESTART_LONGEST, ClientPatience, VirtualFleet
-from vllm_autotuner.workload.hashing import recorded_hash
+from vllm_autotuner.workload.hashing import RENDERING_VERSION, recorded_hash
 
 __all__ = ["EPOCH", "IMAGE", "NAME", "NAMESPACE", "Deployment", "Pod", "Template"]
 
@@ -186,6 +186,7 @@ class Deployment:
             available=ready,
             unavailable=len(live) - ready,
             config_hash=self._template.config_hash,
+            hash_version=RENDERING_VERSION,
             progressing=None,
             deleting=False,
         )

@@ -79,7 +79,7 @@ class Desk:
     events: list[Event] = field(default_factory=list)
     writes: int = 0
     last: Decision | None = None
-    newest_since: datetime = START - timedelta(minutes=10)
+    newest_since: datetime = START
     limits: Limits = NO_LIMITS
     witness: Witness = field(default_factory=Witness)
 

@@ -1,7 +1,10 @@
 """Slow tokens under a load that comes anyway: replicas where the user allows them, fewer seats where not."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
-from tests.builders import SCRAPES, engine, latency, observation
+from tests.builders import NOW, SCRAPES, engine, latency, observation
 from tests.planning.situations import line, scaling, situation, with_steps
 
 from vllm_autotuner.api.knobs import Knob
@@ -61,6 +64,15 @@ def test_nothing_is_done_about_tokens_that_come_in_time_again(scale: Scaling | N
     found = plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale))
     assert found.proposal is None
     assert "TPOT is inside its objective again" in found.passed_over
+
+
+@pytest.mark.parametrize("scale", [scaling(high=2), None])
+def test_nothing_is_done_about_tokens_of_a_smaller_fleet(scale: Scaling | None) -> None:
+    """The requests that finish now began before the replica came."""
+    came = datetime.fromtimestamp(NOW - 10, tz=UTC)
+    given = situation(slow(ALL_THE_TIME, 760.0), primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale, replicas=2)
+    assert plan(replace(given, replicas_since=came)).proposal is None
+    assert plan(given).proposal is not None
 
 
 def test_no_replica_where_no_batch_is_known_to_meet_the_objective() -> None:

@@ -279,6 +279,7 @@ def _ideas(
         tuning=spec.tuning,
         replicas=replicas if replicas is not None else max(1, sight.rollout.replicas),
         scaling=scaling,
+        replicas_since=sight.rollout.newest_since,
         failed_seats=failed_seats(spec, status, now=sight.now),
         failed=failed_values(spec, status, now=sight.now),
         infeasible=infeasible_knobs(spec, status),
@@ -296,7 +297,7 @@ def _ideas(
         status=status,
         diagnosis=diagnosis,
         paused=sight.paused,
-        settled=status.effective is not None and _serves(status.effective, sight) and not _just_grown(sight),
+        settled=status.effective is not None and _serves(status.effective, sight),
         watching_since=sight.watching_since,
         window=timedelta(seconds=sight.observation.window),
         approved=approved,
@@ -369,12 +370,6 @@ def _scaled(
         planned=planned,
         now=sight.now,
     ).replicas
-
-
-def _just_grown(sight: Sight) -> bool:
-    """Whether the window still holds metrics of fewer replicas: no baseline for those that there are now."""
-    newest = sight.rollout.newest_since
-    return newest is not None and sight.now - newest < timedelta(seconds=sight.observation.window)
 
 
 def _asking(change: ActiveChange, *, sight: Sight) -> Asking:

@@ -77,7 +77,7 @@ class Context:
     paused: bool
     """By spec, by annotation (an unreadable one counts as paused) or by the operator."""
     settled: bool
-    """The Deployment runs the effective configuration, rolled out, every replica ready for a whole window."""
+    """The Deployment runs the effective configuration, rolled out, every replica ready."""
     watching_since: datetime
     """When this leader began to observe."""
     window: timedelta
@@ -231,7 +231,7 @@ def settled(proposal: Proposal, context: Context) -> Answer:
     """An unhealthy or moving workload is no baseline (G15, T23)."""
     if context.settled:
         return Allow()
-    message = "the Deployment is still rolling out, or a replica is not ready, or has not been for a whole window"
+    message = "the Deployment is still rolling out, or a replica is not ready"
     return Hold(reason=HoldReason.NOT_SETTLED, message=message)
 
 

@@ -8,7 +8,7 @@ from vllm_autotuner.diagnosis.case import queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.seats import NothingToGain, knee_of, room_for_replicas, tokens_in_time
+from vllm_autotuner.planning.seats import NothingToGain, knee_of, not_slow_now, room_for_replicas
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["add_replicas", "spread_batch"]
@@ -47,8 +47,8 @@ def spread_batch(situation: Situation) -> Proposal | NothingToGain:
     """One replica more against slow tokens: a smaller batch on each engine, where some batch meets the objective."""
     if not room_for_replicas(situation):
         return NothingToGain("a smaller batch on more replicas is not ours to have: spec.scaling leaves no room")
-    if tokens_in_time(situation):
-        return NothingToGain("TPOT is inside its objective again")
+    if (why := not_slow_now(situation)) is not None:
+        return why
     if knee_of(situation) is None:
         return NothingToGain("no batch is known to meet the TPOT objective: replicas might not help")
     proposal = add_replicas(situation)

@@ -24,7 +24,7 @@ from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.ranking import NOISE
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["NothingToGain", "fit_seats_to_pool", "kv_bound", "lower_seats", "raise_seats", "tokens_in_time"]
+__all__ = ["NothingToGain", "fit_seats_to_pool", "kv_bound", "lower_seats", "not_slow_now", "raise_seats"]
 
 HEADROOM: Final = NOISE
 """Share of the TPOT objective that a proposal leaves unused: a batch that meets it exactly misses it every other
@@ -83,8 +83,8 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
 def lower_seats(situation: Situation) -> Proposal | NothingToGain:
     """Fewer seats: down to the knee, at most halving the batch that runs now."""
     observation = situation.observation
-    if tokens_in_time(situation):
-        return NothingToGain("TPOT is inside its objective again")
+    if (why := not_slow_now(situation)) is not None:
+        return why
     batch = max(busy_batch(engine) for engine in observation.engines)
     model, tail = fit_step_time(observation.steps), _tail(situation)
     knee = _knee(model, situation=situation, tail=tail)
@@ -121,10 +121,15 @@ def knee_of(situation: Situation) -> int | None:
     return _knee(model, situation=situation, tail=_tail(situation))
 
 
-def tokens_in_time(situation: Situation) -> bool:
-    """Whether TPOT meets its objective now: the class outlasts that by its hysteresis, a reason to act does not."""
-    reading = tpot_reading(_case(situation))
-    return isinstance(reading, Measured) and reading.value <= situation.targets.tpot.seconds
+def not_slow_now(situation: Situation) -> NothingToGain | None:
+    """Refuse to act on a TPOT of before: the class outlasts it by its hysteresis, a reason to act does not."""
+    observation, reading = situation.observation, tpot_reading(_case(situation))
+    if isinstance(reading, Measured) and reading.value <= situation.targets.tpot.seconds:
+        return NothingToGain("TPOT is inside its objective again")
+    since = situation.replicas_since
+    if since is not None and situation.replicas > 1 and observation.at - observation.window < since.timestamp():
+        return NothingToGain("the TPOT that is measured is of fewer replicas still")
+    return None
 
 
 def room_for_replicas(situation: Situation) -> bool:

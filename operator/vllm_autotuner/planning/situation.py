@@ -1,6 +1,7 @@
 """Everything a plan is made from, gathered once."""
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Scaling, Tuning
@@ -26,6 +27,8 @@ class Situation:
     replicas: int = 1
     scaling: Scaling | None = None
     """None: replicas are not ours to change."""
+    replicas_since: datetime | None = None
+    """When the newest of the replicas became ready; None where nobody told."""
     failed_seats: tuple[int, ...] = ()
     """Values of max-num-seqs that were rolled back in this environment and are not to be tried again yet."""
     failed: tuple[tuple[str, str], ...] = ()
