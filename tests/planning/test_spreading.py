@@ -70,7 +70,9 @@ def test_nothing_is_done_about_tokens_that_come_in_time_again(scale: Scaling | N
 def test_nothing_is_done_about_tokens_of_a_smaller_fleet(scale: Scaling | None) -> None:
     """The requests that finish now began before the replica came."""
     came = datetime.fromtimestamp(NOW - 10, tz=UTC)
-    given = situation(slow(ALL_THE_TIME, 760.0), primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale, replicas=2)
+    alone = slow(ALL_THE_TIME, 760.0)
+    seen = replace(alone, engines=(*alone.engines, engine(pod="chat-1", running=64.0)))
+    given = situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale, replicas=2)
     assert plan(replace(given, replicas_since=came)).proposal is None
     assert plan(given).proposal is not None
 
