@@ -8,7 +8,9 @@ from tests.control.loop_bed import service_body, slow_beyond_64
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import Outcome, Source
 from vllm_autotuner.cluster.errors import Refused, Unavailable
-from vllm_autotuner.workload.labels import CONSENT, CONSENT_GIVEN
+from vllm_autotuner.engine.command_line import Field
+from vllm_autotuner.workload.adoption import Marker, digest_of
+from vllm_autotuner.workload.labels import ADOPTION, CONSENT, CONSENT_GIVEN
 
 STEADY = 8
 TUNED = ("Qwen/Qwen3-0.6B", "--seed", "1", "--max-num-seqs", "128", "--enable-prefix-caching")
@@ -333,3 +335,42 @@ async def test_a_tool_that_heals_what_was_handed_over_is_not_fought() -> None:
     recommendation = found.status().recommendation
     assert recommendation is not None
     assert "cooling down" in recommendation.reason
+
+
+async def test_a_leader_that_dies_before_it_restores_leaves_it_to_the_next_one() -> None:
+    found = adopting()
+    await to_the_end(found)
+    found.api.edit("chat", lambda body: body["spec"]["tuning"].update(maxNumSeqs={"min": 16, "max": 96}, mode="Off"))
+    found.api.refuses = lambda verb, name: (
+        Unavailable("gone", reason="NoAnswer") if verb == "apply Deployment" else None
+    )
+    await found.ticks(2)
+    status = found.status()
+    assert status.effective is not None
+    assert (status.effective.source, status.effective.max_num_seqs, found.args) == (Source.OBSERVED, 64, TUNED)
+    found.api.refuses = lambda verb, name: None
+    found.restart()
+    await found.ticks(2)
+    assert found.args == ARGS
+
+
+async def test_what_another_service_had_found_is_not_ours_to_restore() -> None:
+    """A predecessor tuned 32 to 64, and is gone: 64 is what this service has found."""
+    predecessors = Marker(
+        service_uid="uid-of-another",
+        original=tuple("32" if word == "64" else word for word in ARGS),
+        field=Field.ARGS,
+        written=digest_of(ARGS),
+    )
+    found = adopting(theirs(metadata__annotations={ADOPTION: predecessors.text()}))
+    found.api.refuses = lambda verb, name: (
+        Unavailable("gone", reason="NoAnswer") if verb == "apply Deployment" else None
+    )
+    await in_state(found, "Provisioning")
+    await found.tick()
+    found.api.refuses = lambda verb, name: None
+    await to_the_end(found)
+    assert found.args == TUNED
+    found.api.edit("chat", lambda body: body["spec"]["tuning"].update(maxNumSeqs={"min": 16, "max": 96}, mode="Off"))
+    await found.ticks(STEADY)
+    assert found.args == ARGS
