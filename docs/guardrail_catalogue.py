@@ -23,6 +23,7 @@ from vllm_autotuner.change.memory import (
 )
 from vllm_autotuner.change.trial import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY
 from vllm_autotuner.cluster.throttle import ThrottleSettings
+from vllm_autotuner.control.reporting import ASKED_FOR
 from vllm_autotuner.control.self_health import FAILING, LATEST
 from vllm_autotuner.diagnosis.diagnose import CONFIRMATIONS
 from vllm_autotuner.guardrails.contest import CONTEST_WINDOW, MOST_RESTORES
@@ -580,14 +581,15 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         id="G41",
         name="Approval of one recommendation",
         prevents="approving something else",
-        default="the annotation names the id of a recommendation; another value is another id",
+        default=f"the annotation names the id of one recommendation; it counts for {_time(ASKED_FOR)}",
         where=Where.CHAIN,
         objects=("control.looking:approved_id", f"{CHAIN}:mode_applies", "control.reporting:still_says"),
         tests=(
             f"{TICK}test_another_id_approves_nothing",
+            f"{TICK}test_a_leave_does_not_count_for_the_same_question_when_it_comes_back",
+            f"{TICK}test_an_approval_ends_with_the_day_of_its_question",
             f"{TICK}test_what_is_applied_is_what_was_shown_not_its_latest_neighbour",
         ),
-        missing="an approval has no end: it counts for as long as the very recommendation stands, or comes back",
     ),
     Guardrail(
         id="G42",

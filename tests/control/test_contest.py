@@ -161,6 +161,16 @@ async def test_an_edit_of_the_service_ends_the_contest() -> None:
     assert conflict(found) is None
 
 
+async def test_a_person_who_asks_to_go_on_ends_the_contest() -> None:
+    found = bed()
+    await found.ticks(STEADY)
+    await insists(found, seats(16), ticks=5)
+    assert conflict(found) is not None
+    found.api.edit("chat", lambda body: body["metadata"].update(annotations={"vllm-autotuner.dev/retry": "1"}))
+    await found.ticks(STEADY)
+    assert (conflict(found), found.seats()) == (None, 64)
+
+
 async def test_peace_for_a_while_ends_the_contest() -> None:
     found = bed()
     await found.ticks(STEADY)

@@ -477,6 +477,35 @@ def test_another_id_approves_nothing() -> None:
     assert found.read.active_change is None
 
 
+def test_a_leave_does_not_count_for_the_same_question_when_it_comes_back() -> None:
+    found = approvable()
+    first = found.read.recommendation
+    assert first is not None
+    found.ticks(4, HEALTHY)
+    assert found.read.recommendation is None
+    found.annotations[APPROVE] = first.id
+    found.ticks(4, CAPPED)
+    again = found.read.recommendation
+    assert again is not None
+    assert (again.recommended, found.read.active_change) == (first.recommended, None)
+    assert again.id != first.id
+
+
+def test_an_approval_ends_with_the_day_of_its_question() -> None:
+    found = approvable()
+    first = found.read.recommendation
+    assert first is not None
+    found.now += timedelta(hours=23)
+    found.tick(CAPPED)
+    assert found.read.recommendation == first
+    found.now += timedelta(hours=1)
+    found.annotations[APPROVE] = first.id
+    found.ticks(3, CAPPED)
+    again = found.read.recommendation
+    assert again is not None
+    assert (found.read.active_change, again.id != first.id) == (None, True)
+
+
 def test_what_is_applied_is_what_was_shown_not_its_latest_neighbour() -> None:
     """The figures move between the moment a person reads them and the moment he answers."""
     found = desk(tuning__mode="Approve")

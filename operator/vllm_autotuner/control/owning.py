@@ -26,7 +26,7 @@ def ownership(status: VLLMServiceStatus, sight: Sight) -> Said:
         message = (
             f"{who} keeps writing {contest.fields} of Deployment {name}: written back {MOST_RESTORES} times within "
             f"{minutes:.0f} minutes, now left as it is. Have {who} manage the VLLMService instead of its Deployment, "
-            "or ignore these fields; then edit the VLLMService to go on"
+            "or ignore these fields; then go on: edit the VLLMService, or annotate it with vllm-autotuner.dev/retry"
         )
         return ConditionType.OWNERSHIP_CONFLICT, True, Reason.FIELD_MANAGER_CONFLICT, message
     asked = spec.scaling is not None or spec.replicas is not None

@@ -44,11 +44,14 @@ from vllm_autotuner.guardrails.chain import Allow, Deny, Hold, circuit_is_open, 
 from vllm_autotuner.guardrails.contest import is_lost
 from vllm_autotuner.planning.proposal import Proposal
 
-__all__ = ["described", "recommended", "still_says", "value_said"]
+__all__ = ["ASKED_FOR", "asked_too_long", "described", "recommended", "still_says", "value_said"]
 
 SAME_RECOMMENDATION: Final = 0.2
 """A value that moved by less than this share is still the same recommendation: a new id for each tick would write each
 tick, and nobody could approve it. Our choice, unmeasured."""
+ASKED_FOR: Final = timedelta(hours=24)
+"""After so long in mode Approve the question is asked anew, under another id: an approval is for what a person has seen
+lately (G41). Research 8.1."""
 _NOT_APPLIED: Final = " Not applied: "
 
 
@@ -61,12 +64,13 @@ def recommended(
     objection = strictest(held)
     # What keeps it from being applied is part of the explanation.
     obstacle = "" if isinstance(objection, Allow) else f"{_NOT_APPLIED}{objection.message}."
-    if before is not None and still_says(before, proposal):
+    if before is not None and still_says(before, proposal) and not asked_too_long(before, sight):
         known = "".join(before.reason.partition(_NOT_APPLIED)[1:])
         # The figures in a reason move with every request: they are taken anew only when the obstacle is another one.
         return before if known == obstacle else before.model_copy(update={"reason": proposal.reason + obstacle})
     current, value = _text(proposal.current), proposal.value
-    text = f"{sight.service.metadata.uid}/{proposal.knob.value}/{current}/{value}"
+    # With the time: a leave that was given once does not count for the same question when it comes back (G41).
+    text = f"{sight.service.metadata.uid}/{proposal.knob.value}/{current}/{value}/{sight.now.isoformat()}"
     return Recommendation(
         id=hashlib.sha256(text.encode()).hexdigest()[:8],
         knob=proposal.knob.value,
@@ -81,6 +85,12 @@ def recommended(
         confidence=proposal.confidence,
         first_seen=sight.now,
     )
+
+
+def asked_too_long(standing: Recommendation, sight: Sight) -> bool:
+    """Whether the question to a person is so old that his answer does not count any more."""
+    asked = standing.first_seen
+    return sight.mode is Mode.APPROVE and asked is not None and sight.now - asked >= ASKED_FOR
 
 
 def still_says(standing: Recommendation, proposal: Proposal) -> bool:

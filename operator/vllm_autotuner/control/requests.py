@@ -1,8 +1,9 @@
 """What a person asks for by annotation, once for each value: to take a change back, or to be let go on after a stop.
 
 `vllm-autotuner.dev/rollback` ends the change under way; after a failed rollback it tries the last known good
-configuration once more. `vllm-autotuner.dev/retry` closes the circuit, ends the cooldown, and accepts what serves after
-a failed rollback. The value only has to be another one than the last time, such as the time of day.
+configuration once more. `vllm-autotuner.dev/retry` closes the circuit, ends the cooldown, accepts what serves after a
+failed rollback, and writes a workload again that was left to somebody else. The value only has to be another one than
+the last time, such as the time of day.
 Looked at first in every tick and in every state (T28). Must not: begin anything; every guardrail is asked as always.
 """
 
@@ -45,7 +46,7 @@ def answered(
     others = tuple(each for each in status.handled_requests if each.kind != request.kind)
     update: dict[str, object] = {"handled_requests": (*others, request)}
     if request.kind == RequestKind.RETRY:
-        update |= {"rollback_failed": None, "circuit": None, "cooldown_until": None}
+        update |= {"rollback_failed": None, "circuit": None, "cooldown_until": None, "contest": None}
     elif status.rollback_failed is not None and status.last_known_good is not None:
         good, before = status.last_known_good, status.effective
         update |= {

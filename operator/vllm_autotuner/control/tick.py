@@ -30,7 +30,7 @@ from vllm_autotuner.change.trial import gpus_added
 from vllm_autotuner.change.verdict import is_baseline, measure
 from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.recent import lately, until_now
-from vllm_autotuner.control.reporting import described, recommended, still_says, value_said
+from vllm_autotuner.control.reporting import asked_too_long, described, recommended, still_says, value_said
 from vllm_autotuner.control.requests import RequestKind, answered, asked
 from vllm_autotuner.control.scaling_beside import answers_beside
 from vllm_autotuner.control.sight import Sight, wanted_replicas
@@ -288,7 +288,7 @@ def _ideas(
     proposal = plan(situation).proposal
     standing, approved = status.recommendation, False
     if proposal is not None and standing is not None and sight.approved and standing.id == sight.approved:
-        approved = still_says(standing, proposal)
+        approved = still_says(standing, proposal) and not asked_too_long(standing, sight)
         # A person approved the value that was shown, not its latest neighbour.
         proposal = replace(proposal, value=value_said(standing)) if approved else proposal
     context = Context(
