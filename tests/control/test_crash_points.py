@@ -3,6 +3,7 @@
 The real fleet loop over the model of its world: same end, same history, same number of rollouts as if nothing had been.
 """
 
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -66,7 +67,9 @@ STORIES = (
 
 def figures(found: Bed) -> dict[str, Any]:
     """The end of a story, without the times at which it came about."""
-    status = found.api.objects["VLLMService", "chat"]["status"]
+    status = copy.deepcopy(found.api.objects["VLLMService", "chat"]["status"])
+    # Made from the time of the question.
+    status.get("recommendation", {}).pop("id", None)
     template = found.deployment()["spec"]
     events = sorted((event.reason, event.transition.split("/")[0]) for event in found.api.events.values())
     return {
