@@ -62,7 +62,10 @@ TRAPS: Final[Mapping[str, tuple[str, ...]]] = {
         "e2e/test_faults.py::test_a_candidate_that_cannot_start_is_rolled_back_at_once_in_the_engines_own_words",
         RENDERED + "test_a_rollout_never_takes_capacity_away",
     ),
-    "The waiting gauge stands at the limit of the queue": (DIAGNOSED + "test_waiting_gauge_capped_by_queue_limit",),
+    "The waiting gauge stands at the limit of the queue": (
+        DIAGNOSED + "test_waiting_gauge_capped_by_queue_limit",
+        DIAGNOSED + "test_a_queue_limit_that_turns_requests_away_hides_the_queue",
+    ),
     "Fewer seats make tokens fast by making requests wait outside": (
         DIAGNOSED + "test_lowering_max_num_seqs_fixes_p99_by_queueing_outside",
         "tests/change/test_verdict.py::test_more_tokens_do_not_buy_a_missed_objective",

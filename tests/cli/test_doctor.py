@@ -308,6 +308,9 @@ def test_a_real_page_is_examined_for_programs_too() -> None:
     assert result.exit_code == 1
     answer = json.loads(result.stdout)
     assert answer["worst"] == "warning"
+    said = {one["check"]: one["what"] for one in answer["checks"]}
+    assert said["engines"] == "1 vLLM engine found", "a server that counts rejections is no engine"
+    assert "not in this version" not in said["families"]
     assert {one["check"]: one["status"] for one in answer["checks"]} == {
         "engines": "ok",
         "duplicates": "ok",

@@ -260,6 +260,23 @@ def test_half_of_the_scrapes_are_a_queue(waiting: list[float], queue: bool) -> N
     assert queues(observation(ten(waiting=waiting))) is queue
 
 
+@pytest.mark.parametrize(
+    ("rejected", "expected"),
+    [
+        pytest.param(None, DiagnosisClass.HEALTHY, id="not exported"),
+        pytest.param(0.0, DiagnosisClass.HEALTHY, id="nobody was turned away"),
+        pytest.param(0.5, DiagnosisClass.UNCLEAR, id="less than one in a hundred: not healthy, not a lasting queue"),
+        pytest.param(1.0, DiagnosisClass.UNCLEAR, id="exactly one in a hundred"),
+        pytest.param(1.1, DiagnosisClass.OVERLOADED, id="more than one in a hundred"),
+    ],
+)
+def test_a_queue_that_turns_requests_away_is_full_whatever_its_gauge_says(
+    rejected: float | None, expected: DiagnosisClass
+) -> None:
+    found = named(observation(engine(waiting=0.0, finished=99.0, rejected=rejected)))
+    assert found.primary is expected, found.message
+
+
 def test_half_of_the_time_on_prompts_is_sure_and_less_is_not() -> None:
     half, less = (
         named(observation(prompts(finished=9.0, prefill_seconds=seconds), ttft=latency(8.0)))

@@ -271,6 +271,7 @@ def idling(
         pytest.param(idling(expected=3), DiagnosisClass.HEALTHY, id="the third may be the busy one"),
         pytest.param(idling(expected=2), DiagnosisClass.UNDERUTILIZED, id="everybody reports"),
         pytest.param(idling(waiting=[1] + [0] * 14), DiagnosisClass.HEALTHY, id="somebody waited"),
+        pytest.param(idling(rejected=0.5), DiagnosisClass.UNCLEAR, id="somebody was turned away"),
         pytest.param(idling(kv=0.399), DiagnosisClass.UNDERUTILIZED, id="KV 40 % becomes 80 %"),
         pytest.param(idling(kv=0.41), DiagnosisClass.HEALTHY, id="KV 41 % becomes 82 %"),
         pytest.param(idling(3, kv=0.5), DiagnosisClass.UNDERUTILIZED, id="of three, 50 % becomes 75 %"),

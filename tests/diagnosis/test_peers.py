@@ -144,6 +144,19 @@ def test_waiting_gauge_capped_by_queue_limit() -> None:
     assert replicas(found, capped) == 2
 
 
+def test_a_queue_limit_that_turns_requests_away_hides_the_queue() -> None:
+    """With a limit of next to nothing the gauge is zero in most scrapes, and every latency looks fine."""
+    refusing = observation(engine(running=39, waiting=[1, 0, 0] * 5, kv=0.5, finished=60.0, rejected=30.0))
+    found = named(refusing)
+    assert found.primary is DiagnosisClass.OVERLOADED
+    assert "30 were turned away" in found.message
+    assert replicas(found, refusing) == 2
+    seated = observation(engine(running=64, waiting=0, kv=0.5, finished=60.0, rejected=30.0))
+    assert named(seated, seats=64).primary is DiagnosisClass.CONCURRENCY_CAPPED
+    full = observation(engine(running=20, waiting=0, kv=0.98, finished=60.0, rejected=30.0))
+    assert named(full, seats=64).primary is DiagnosisClass.KV_CACHE_SATURATED
+
+
 def test_lowering_max_num_seqs_fixes_p99_by_queueing_outside() -> None:
     """Tokens are fast because nearly nobody is let in: TTFT with its queue is what counts."""
     starved = observation(engine(running=4, waiting=60, kv=0.05), ttft=latency(20.0), tpot=latency(0.01))

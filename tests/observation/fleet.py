@@ -43,6 +43,7 @@ SPLIT: Mapping[str, str] = {
     "vllm:num_requests_waiting_by_reason": "reason",
     "vllm:request_success_total": "finished_reason",
     "vllm:prompt_tokens_by_source_total": "source",
+    "vllm:admission_rejections_total": "reason",
 }
 """Families that are split by a label; the part stands in braces behind the name here, `stop` where none does."""
 EDGES = ("0.05", "0.2", "1.0", "+Inf")
@@ -104,7 +105,7 @@ class Engine:
             given[SPLIT[family]] = part.rstrip("}") or "stop"
         if family in ("vllm:cache_config_info", PROCESS_START):
             del given["model_name"]
-        if family == PROCESS_START:
+        if family in (PROCESS_START, "vllm:admission_rejections_total"):
             del given["engine"]
         labels = {key: text for key, text in {**given, **self.labels}.items() if text}
         return Sample(name=family, labels=tuple(sorted(labels.items())), value=value, time=None)

@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from tests.observation.fleet import BORN, NOW, RATES, Engine, fleet
+from tests.observation.fleet import BORN, GAUGES, NOW, RATES, Engine, fleet
 
 from vllm_autotuner.engine.metric_names import NAMES, PROCESS_START, Meaning
 from vllm_autotuner.observation.observation import EngineWindow, Observation, observe
@@ -91,6 +91,30 @@ async def test_a_process_beside_an_engine_tells_nothing() -> None:
             recording.add(sample, time=time)
     snapshot = await take_snapshot(recording, at=NOW, settings=SETTINGS)
     assert [engine.started for engine in snapshot.engines.values()] == [None]
+
+
+REJECTIONS = {
+    "vllm:admission_rejections_total{max_num_queued_reqs}": 0.5,
+    "vllm:admission_rejections_total{max_num_queued_tokens}": 0.25,
+}
+
+
+async def test_requests_that_are_turned_away_are_counted_for_all_reasons_and_arrived() -> None:
+    found = await seen(Engine(rates=REJECTIONS))
+    (engine,) = found.engines
+    assert engine.rejected == pytest.approx(0.75 * engine.sampled)
+    assert found.arrivals_per_second == pytest.approx(2.75)
+    assert (await seen(Engine())).engines[0].rejected is None, "not exported is not zero"
+
+
+async def test_the_rejections_of_a_server_are_those_of_its_first_engine_and_of_no_engine_without_a_core() -> None:
+    cores = Engine(rates=REJECTIONS), Engine(index="1")
+    snapshot = await take_snapshot(fleet(*cores), at=NOW, settings=SETTINGS)
+    assert set(snapshot.engines) == {EngineKey("demo", "chat-0", "0"), EngineKey("demo", "chat-0", "1")}
+    windows = observe(snapshot, snapshot.engines).engines
+    assert [window.rejected is not None for window in windows] == [True, False]
+    alone = Engine(rates=REJECTIONS, without=frozenset({*GAUGES, *RATES, "vllm:cache_config_info"}))
+    assert (await take_snapshot(fleet(alone), at=NOW, settings=SETTINGS)).engines == {}
 
 
 async def test_an_untold_start_is_unknown() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from vllm_autotuner.engine.metric_names import CACHE_INFO, NAMES, Kind, Meaning
+from vllm_autotuner.engine.metric_names import CACHE_INFO, NAMES, OF_THE_SERVER, Kind, Meaning
 from vllm_autotuner.observation.access import Access, PrometheusAddress
 from vllm_autotuner.observation.errors import Unreadable
 from vllm_autotuner.observation.exposition import Sample, read_samples
@@ -93,6 +93,7 @@ def facts_of_prometheus(address: PrometheusAddress, *, place: str, now: Callable
         facts.warnings = list(dict.fromkeys(probe.warnings))
         # An engine of which only remains are left (a counter, an info) is no engine.
         facts.engines = {key: engine for key, engine in facts.engines.items() if engine.scrapers or engine.names}
+        _join_servers(facts.engines)
         return facts
     finally:
         probe.close()
@@ -112,7 +113,18 @@ async def facts_of_engines(targets: Sequence[ScrapeTarget], *, access: Access) -
                 _note_sample(facts, sample, pod=target.pod or target.place)
         except Unreadable as error:
             raise Unreadable(f"{target.place} does not answer with metrics ({error})") from error
+    _join_servers(facts.engines)
     return facts
+
+
+def _join_servers(engines: dict[EngineKey, EngineFacts]) -> None:
+    """What a server counts is told of each engine core behind it; a server is no engine."""
+    of_servers = set(NAMES[OF_THE_SERVER].names)
+    for key in [key for key, engine in engines.items() if engine.names and engine.names <= of_servers]:
+        names = engines.pop(key).names
+        for other, engine in engines.items():
+            if (other.namespace, other.pod) == (key.namespace, key.pod):
+                engine.names |= names
 
 
 def _note_sample(facts: Facts, sample: Sample, *, pod: str) -> None:

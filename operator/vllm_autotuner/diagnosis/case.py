@@ -35,6 +35,11 @@ FEWEST_FINISHED: Final = 10
 but it lags, and with few finishes one request decides. Our choice, unmeasured."""
 
 
+TURNED_AWAY: Final = 0.01
+"""Share of requests that a limit of the queue turned away from which the queue counts as full in every scrape: it may
+be emptied faster than it is scraped, and its gauge stands at the limit at most. Our choice: as for preemptions, F4."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sustained:
     """When a condition on single scrapes counts as lasting."""
@@ -82,7 +87,8 @@ class Case:
             unit="share",
             threshold=limit,
             window=self.observation.window,
-            note=f"up to {max(moment.waiting for moment in engine.moments):.0f} waiting",
+            note=f"up to {max(moment.waiting for moment in engine.moments):.0f} waiting"
+            + (f", {engine.rejected:.0f} turned away" if engine.rejected else ""),
         )
 
     def ttft_evidence(self) -> Evidence:
@@ -138,7 +144,10 @@ def _tpot(case: Case) -> Distribution:
 
 
 def waiting_share(engine: EngineWindow) -> float:
-    """The share of scrapes in which at least one request waits for capacity."""
+    """The share of scrapes in which at least one request waits for capacity, or all where some are turned away."""
+    rejected = engine.rejected or 0.0
+    if rejected > TURNED_AWAY * (rejected + (engine.finished or 0.0)):
+        return 1.0
     return sum(moment.waiting > 0 for moment in engine.moments) / len(engine.moments)
 
 

@@ -33,6 +33,8 @@ class Healthy:
         if building := case.queueing(holding=True, sustained=self.sustained):
             share = max(waiting_share(engine) for engine in building)
             return Unknown(f"a queue comes or goes: requests wait in {share:.0%} of scrapes, lasting is 80 %")
+        if rejected := sum(engine.rejected or 0.0 for engine in case.engines):
+            return Unknown(f"{rejected:.0f} request(s) were turned away by a limit of the queue")
         window = case.observation.window
         if still := [engine for engine in case.engines if _stands_still(engine, window=window)]:
             seconds = max(engine.stalled_for or 0.0 for engine in still)

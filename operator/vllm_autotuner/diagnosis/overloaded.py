@@ -27,9 +27,12 @@ class Overloaded:
             return Fails()
         engine = max(moving, key=lambda one: one.moments[-1].waiting)
         waiting = sum(one.moments[-1].waiting for one in moving)
+        away = sum(one.rejected or 0.0 for one in moving)
+        turned = f", {away:.0f} were turned away" if away else ""
         window, usage = case.observation.window, kv_max(engine)
         return Holds(
-            message=f"{waiting:.0f} requests wait for capacity in {len(moving)} of {len(case.engines)} engine(s).",
+            message=f"{waiting:.0f} requests wait for capacity in {len(moving)} of {len(case.engines)} engine(s)"
+            f"{turned}.",
             evidence=(
                 case.waiting_evidence(engine, limit=self.sustained.limit(holding=holding)),
                 Evidence(name="KV usage, maximum", value=usage, unit="share", window=window, note=absence(usage)),

@@ -40,6 +40,7 @@ class Underutilized:
         observation, pods = case.observation, len({engine.key.pod for engine in case.engines})
         everybody = not observation.silent and (observation.expected is None or pods >= observation.expected)
         waits = any(moment.waiting > 0 for engine in case.engines for moment in engine.moments)
+        waits = waits or any(engine.rejected for engine in case.engines)
         if pods < 2 or not everybody or waits:
             return Fails()
         more = pods / (pods - 1)

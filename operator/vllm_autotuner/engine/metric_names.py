@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["CACHE_INFO", "NAMES", "PARTS", "PROCESS_START", "Kind", "Meaning", "MetricNames", "canonical_names"]
+__all__ = [
+    "CACHE_INFO",
+    "NAMES",
+    "OF_THE_SERVER",
+    "PARTS",
+    "PROCESS_START",
+    "Kind",
+    "Meaning",
+    "MetricNames",
+    "canonical_names",
+]
 
 
 class Kind(StrEnum):
@@ -33,6 +43,7 @@ class Meaning(StrEnum):
     PROMPT_TOKENS_BY_SOURCE = "prompt tokens by source"
     GENERATION_TOKENS = "generation tokens"
     FINISHED = "requests finished"
+    REJECTED = "requests rejected"
     PREFIX_HITS = "prefix cache hits"
     PREFIX_QUERIES = "prefix cache queries"
     TTFT = "TTFT"
@@ -65,6 +76,7 @@ NAMES: Final[Mapping[Meaning, MetricNames]] = {
     Meaning.PROMPT_TOKENS_BY_SOURCE: MetricNames(Kind.COUNTER, ("vllm:prompt_tokens_by_source_total",)),
     Meaning.GENERATION_TOKENS: MetricNames(Kind.COUNTER, ("vllm:generation_tokens_total",)),
     Meaning.FINISHED: MetricNames(Kind.COUNTER, ("vllm:request_success_total",)),
+    Meaning.REJECTED: MetricNames(Kind.COUNTER, ("vllm:admission_rejections_total",)),
     Meaning.PREFIX_HITS: MetricNames(
         Kind.COUNTER, ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
     ),
@@ -91,8 +103,12 @@ CACHE_INFO: Final = "vllm:cache_config_info"
 PROCESS_START: Final = "process_start_time_seconds"
 """Unix seconds at which the server's process began. Every process of a cluster exports one: ask only beside ours."""
 
+OF_THE_SERVER: Final = Meaning.REJECTED
+"""Counted where requests arrive, before an engine core is chosen: its series have no `engine` label."""
+
 PARTS: Final[Mapping[Meaning, str]] = {
     Meaning.FINISHED: "finished_reason",
+    Meaning.REJECTED: "reason",
     Meaning.PROMPT_TOKENS_BY_SOURCE: "source",
 }
 """The label by which a counter is split, where it is."""

@@ -101,6 +101,8 @@ class EngineWindow:
     """Mean inter-token latency of this engine (seconds)."""
     pool: KVPool
     labels: Mapping[str, str] = field(default_factory=dict)
+    rejected: float | None = None
+    """Requests that a limit of the queue turned away. None when not exported, as before vLLM 0.32."""
     finished_by: Mapping[str, float] = field(default_factory=dict)
     """Requests finished in the window by reason (stop, length, abort, ...). Empty when not exported."""
     prompt_tokens_computed: float | None = None
@@ -161,6 +163,7 @@ def engine_window(key: EngineKey, series: EngineSeries, *, snapshot: FleetSnapsh
         itl=distribution_of([series], Meaning.ITL, snapshot=snapshot).mean,
         pool=_pool(series.cache_info.labels if series.cache_info is not None else None),
         labels=series.labels,
+        rejected=grown(Meaning.REJECTED),
         finished_by=parts(Meaning.FINISHED),
         prompt_tokens_computed=parts(Meaning.PROMPT_TOKENS_BY_SOURCE).get(COMPUTED),
         prefix_hits=grown(Meaning.PREFIX_HITS),

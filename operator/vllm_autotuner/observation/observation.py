@@ -68,12 +68,12 @@ class Observation:
 
     @property
     def arrivals_per_second(self) -> float | None:
-        """Requests that came in: finished, plus what running and waiting grew. None when not exported."""
+        """Requests that came in: finished and rejected, plus what running and waiting grew. None when not exported."""
         arrived = []
         for engine in self.engines:
             first, last = engine.moments[0], engine.moments[-1]
             grown = (last.running + last.waiting) - (first.running + first.waiting)
-            arrived.append(None if engine.finished is None else engine.finished + grown)
+            arrived.append(None if engine.finished is None else engine.finished + (engine.rejected or 0.0) + grown)
         rate = self._rate(arrived)
         return None if rate is None else max(0.0, rate)
 

@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from vllm_autotuner.engine.metric_names import CACHE_INFO, NAMES, PARTS, PROCESS_START, Kind, Meaning, canonical_names
+from vllm_autotuner.engine.metric_names import (
+    CACHE_INFO,
+    NAMES,
+    OF_THE_SERVER,
+    PARTS,
+    PROCESS_START,
+    Kind,
+    Meaning,
+    canonical_names,
+)
 from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, MetricsSource, Question, Samples
 from vllm_autotuner.observation.reading import Absence, NoData
@@ -117,6 +126,7 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
         for series in answer:
             _file(engines, series, topic=topic, question=question)
     _file_starts(engines, beginnings)
+    _file_rejections(engines)
     return FleetSnapshot(at=at, state_window=window, scrape_interval=interval, engines=engines)
 
 
@@ -190,6 +200,17 @@ def _file_starts(engines: Mapping[EngineKey, EngineSeries], beginnings: Sequence
         latest[place] = max(latest.get(place, 0.0), series.values[-1])
     for key, engine in engines.items():
         engine.started = latest.get((key.namespace, key.pod))
+
+
+def _file_rejections(engines: dict[EngineKey, EngineSeries]) -> None:
+    """A server counts for all engine cores behind it. The first of its pod carries that, so that a sum is right."""
+    for key in [
+        key for key, engine in engines.items() if set(engine.counters) == {OF_THE_SERVER} and not engine.gauges
+    ]:
+        counted = engines.pop(key).counters[OF_THE_SERVER]
+        cores = [other for other in engines if (other.namespace, other.pod) == (key.namespace, key.pod)]
+        if cores:
+            engines[min(cores)].counters[OF_THE_SERVER] = counted
 
 
 def _keep(shelf: dict[_Place, Series], place: _Place, series: Series) -> None:
