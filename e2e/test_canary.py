@@ -71,6 +71,7 @@ async def test_a_canary_that_harms_goes_and_the_service_was_never_touched(play: 
     play.served_all_along("spared")
 
 
+@pytest.mark.fault("T19")
 @side_by_side(stage="canary")
 async def test_a_canary_for_which_no_node_has_room_is_rejected_without_blame(play: Play) -> None:
     strategy = TRIED["strategy"] | {"type": "Canary", "provisioningDeadline": "8s"}
@@ -93,6 +94,7 @@ SIMULATED: Final = {"STEP_BASE_MS": "40", "STEP_PER_SEQ_MS": "0.5", "STARTUP_SEC
 """As `capped` sets them."""
 
 
+@pytest.mark.fault("T25")
 @side_by_side(stage="canary")
 async def test_what_a_person_writes_meanwhile_ends_the_canary_and_is_what_runs(play: Play) -> None:
     await play.serves("rewritten", clients=2 * CROWD, replicas=2, tuning=TRIED)

@@ -125,7 +125,6 @@ FAULTS: Final = (
         number="T19",
         happens="there is no GPU for the candidate's pod",
         holds="ends at the deadline without blame for harm; the old pods serve; not tried again at once",
-        missing="in process only",
     ),
     Fault(
         number="T20",
@@ -159,7 +158,6 @@ FAULTS: Final = (
         number="T25",
         happens="a user edits the spec in the middle of a change",
         holds="the change is superseded, and the user gets what he wrote, without the candidate in it",
-        missing=CANARY_IN_PROCESS,
     ),
     Fault(
         number="T26",

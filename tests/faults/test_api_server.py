@@ -30,19 +30,19 @@ class Story:
         return bed(spec={"replicas": self.replicas}, load=self.load)
 
 
-HELPS = Story(load=queueing, outcome=Outcome.SUCCEEDED, seats=128, generation=2)
-HARMS = Story(load=slow_beyond_64, outcome=Outcome.ROLLED_BACK, seats=64, generation=3)
-CANARY_HELPS = Story(load=queueing, replicas=2, outcome=Outcome.SUCCEEDED, seats=128, generation=2)
-CANARY_HARMS = Story(load=slow_beyond_64, replicas=2, outcome=Outcome.ROLLED_BACK, seats=64, generation=1)
 STORIES = pytest.mark.parametrize(
     "story",
     [
-        pytest.param(HELPS, id="a change that helps"),
-        pytest.param(HARMS, id="a change that harms"),
-        pytest.param(CANARY_HELPS, id="a canary that helps"),
-        pytest.param(CANARY_HARMS, id="a canary that harms"),
+        pytest.param(
+            Story(load=slow_beyond_64, outcome=Outcome.ROLLED_BACK, seats=64, generation=3), id="a change that harms"
+        ),
+        pytest.param(
+            Story(load=queueing, replicas=2, outcome=Outcome.SUCCEEDED, seats=128, generation=2),
+            id="a canary that helps",
+        ),
     ],
 )
+"""Together every write that a change can need; what differs in others is only the order."""
 ENOUGH = 50
 """Ticks after which each of these stories is over."""
 AWAY = 40
@@ -85,9 +85,7 @@ def as_it_was(found: Bed, age: timedelta) -> Callable[[Body], Body]:
 
 
 @pytest.mark.fault("T03")
-@pytest.mark.parametrize(
-    "story", [pytest.param(HARMS, id="a change that harms"), pytest.param(CANARY_HELPS, id="a canary that helps")]
-)
+@STORIES
 async def test_an_answer_that_is_lost_after_the_write_costs_nothing(story: Story) -> None:
     """Every write of a story in turn; the operator goes on without knowing that it was carried out."""
     undisturbed = story.bed()
@@ -104,7 +102,7 @@ async def test_an_answer_that_is_lost_after_the_write_costs_nothing(story: Story
 @pytest.mark.parametrize(
     ("age", "moments"),
     [
-        pytest.param(timedelta(minutes=1), range(5, 26, 4), id="a minute old"),
+        pytest.param(timedelta(minutes=1), range(5, 26, 5), id="a minute old"),
         # Long enough for a change to have been judged harmful since, and undone.
         pytest.param(timedelta(minutes=5), range(23, 27), id="five minutes old"),
     ],
@@ -153,7 +151,7 @@ async def test_an_edit_there_and_back_that_no_watch_told_of_rolls_nothing() -> N
 async def test_events_that_come_twice_and_in_any_order_cost_no_write(story: Story) -> None:
     calm = story.bed()
     await calm.ticks(ENOUGH)
-    for seed in range(3):
+    for seed in range(2):
         chance, found = random.Random(seed), story.bed()
         for _ in range(ENOUGH):
             await found.tick()
@@ -170,7 +168,7 @@ async def test_events_that_come_twice_and_in_any_order_cost_no_write(story: Stor
 @pytest.mark.parametrize("leads", [True, False], ids=["it still leads", "its lease is over"])
 @STORIES
 async def test_an_api_server_that_is_away_for_ten_minutes_is_waited_for(story: Story, leads: bool) -> None:
-    for moment in range(3, 24, 4):
+    for moment in range(4, 24, 5):
         found = story.bed()
         await found.ticks(moment)
         last = found.api.objects["VLLMService", "chat"]
