@@ -21,7 +21,7 @@ from benchmarks.verdicts.arms import Played, play
 from benchmarks.verdicts.drawing import draw_case
 from benchmarks.verdicts.noise import Noise, fitted
 from benchmarks.verdicts.picture import plotted
-from benchmarks.verdicts.questions import EFFECTS, QUESTIONS, WINDOWS, Answer, Question, answer
+from benchmarks.verdicts.questions import EFFECTS, FEWEST, QUESTIONS, WINDOWS, Answer, Question, answer
 from benchmarks.verdicts.simulated import effect_on_tpot, rates_of
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.verdict import Judgement
@@ -122,6 +122,12 @@ def _summary(
     drawn = {(name, one.effect): one for name, curve in curves.items() for one in curve}
     a_a = [drawn[name, 0.0].rates for name in ("tpot", "ttft")]
     paid = drawn["ttft_paid_with_tpot", REGRESSION]
+    trials = paid.rates.total
+    few = {
+        (name, effect): answer(question, effect=effect, noises=noises, trials=trials, source=source, windows=FEWEST)
+        for name, question in {each.name: each for each in QUESTIONS}.items()
+        for effect in (0.0, REGRESSION)
+    }
     played = [rates_of(same, target=target, source=source)[0] for target in (ChangeTarget.TTFT, ChangeTarget.TPOT)]
     regressed, breaking = rates_of(slower, target=ChangeTarget.TTFT, ttft=0.5, source=source)
     real = [effect for one in slower if (effect := effect_on_tpot(one)) is not None]
@@ -137,6 +143,10 @@ def _summary(
         "harmful_promotions_played": breaking.rate(Judgement.KEEP),
         "promotions_of_20_pct_slower_inside_the_objective": paid.promoted_inside,
         "promotions_for_tpot_of_20_pct_slower": drawn["tpot", REGRESSION].rates.rate(Judgement.KEEP),
+        "wrong_rejections_of_equals_in_5_windows": max(
+            few[name, 0.0].rates.rate(Judgement.REVERT) for name in ("tpot", "ttft")
+        ),
+        "harmful_promotions_in_5_windows": few["ttft_paid_with_tpot", REGRESSION].breaking.rate(Judgement.KEEP),
         "regressions_found_for_what_they_are": breaking.rate(Judgement.REVERT),
         "regressions_found_for_what_they_are_drawn": paid.breaking.rate(Judgement.REVERT),
         "tpot_of_the_played_regression_median": float(np.median(real)) if real else None,

@@ -15,10 +15,12 @@ from benchmarks.verdicts.rates import Rates, objectives, verdict_of
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.verdict import Judgement
 
-__all__ = ["EFFECTS", "QUESTIONS", "TIGHTNESS", "WINDOWS", "Answer", "Question", "answer"]
+__all__ = ["EFFECTS", "FEWEST", "QUESTIONS", "TIGHTNESS", "WINDOWS", "Answer", "Question", "answer"]
 
 WINDOWS: Final = 10
-"""What an analysis of 5 minutes keeps: the default."""
+"""What an analysis keeps at most, and what its default of 5 minutes sees in windows of 30 s."""
+FEWEST: Final = 5
+"""What those 5 minutes see where Prometheus scrapes every 15 s: then a window is stretched to 60 s."""
 TIGHTNESS: Final = (0.7, 1.5)
 """Objective over what the reference does, drawn log-evenly: from missed by a good deal to met with room."""
 EFFECTS: Final = (-0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
@@ -81,7 +83,13 @@ class Answer:
 
 
 def answer(
-    question: Question, *, effect: float, noises: Sequence[Noise], trials: int, source: np.random.Generator
+    question: Question,
+    *,
+    effect: float,
+    noises: Sequence[Noise],
+    trials: int,
+    source: np.random.Generator,
+    windows: int = WINDOWS,
 ) -> Answer:
     """Judge `trials` candidates with this effect, each under noise and objectives drawn anew."""
     found = Answer(effect=effect, rates=Rates(), breaking=Rates())
@@ -91,7 +99,7 @@ def answer(
         tight = np.exp(source.uniform(math.log(TIGHTNESS[0]), math.log(TIGHTNESS[1]), size=2)).tolist()
         ttft, tpot = noise.centre
         targets = objectives(ttft=ttft * tight[0], tpot=tpot * tight[1])
-        pairs = drawn(noise, effects=effects, windows=WINDOWS, source=source)
+        pairs = drawn(noise, effects=effects, windows=windows, source=source)
         verdict = verdict_of(pairs, targets=targets, target=question.target)
         found.rates.add(verdict)
         if (effects.ttft > 1 and effects.ttft > tight[0]) or (effects.tpot > 1 and effects.tpot > tight[1]):
