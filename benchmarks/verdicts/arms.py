@@ -6,6 +6,7 @@ Must not: judge a pair.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -14,6 +15,7 @@ import numpy as np
 
 from benchmarks.verdicts.drawing import POD_SPEED_SPREAD, Case
 from vllm_autotuner.api.spec import Profile
+from vllm_autotuner.api.status import Measurement
 from vllm_autotuner.change.comparison import Pair
 from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.diagnosis.objectives import Target, Targets
@@ -27,7 +29,7 @@ from vllm_autotuner.simulation.scrapes import scraped
 from vllm_autotuner.simulation.traffic import Content, OpenLoop
 from vllm_autotuner.simulation.virtual import ClientPatience, VirtualFleet
 
-__all__ = ["Played", "play"]
+__all__ = ["SETTLED_AFTER", "WARM_UP", "Bed", "Played", "play"]
 
 EPOCH: Final = datetime(2026, 1, 5, tzinfo=UTC).timestamp()
 SCRAPED_EVERY: Final = 15
@@ -53,38 +55,63 @@ class Played:
 
 def play(case: Case, *, steps: float, windows: int, seed: int) -> Played:
     """Let old and new pods serve side by side, and measure `windows` windows of both arms after the warm-up."""
-    return asyncio.run(_play(case, steps=steps, windows=windows, seed=seed))
+    bed = Bed(case, seed=seed)
+    stable = [bed.start() for _ in range(case.replicas)]
+    bed.fleet.advance(SETTLED_AFTER)
+    candidate = [bed.start(steps)]
+    reference = [bed.start()] if case.fresh_baseline else stable
+    bed.serve(WARM_UP, scraping=(*candidate, *reference))
+    found = bed.windows(windows, arms=(candidate, reference))
+    return Played(case=case, steps=steps, pairs=tuple(Pair(candidate=ours, reference=theirs) for ours, theirs in found))
 
 
-async def _play(case: Case, *, steps: float, windows: int, seed: int) -> Played:
-    speeds = np.random.default_rng([seed, 72])
-    traffic = OpenLoop(case.rate, Content(case.mix), burstiness=case.burstiness, seed=seed)
-    fleet = VirtualFleet(traffic, routing=case.routing, patience=ClientPatience(timeout=PATIENCE), seed=seed)
+class Bed:
+    """The pods of one case under its load, scraped and measured as in production."""
 
-    def start(factor: float = 1.0) -> VirtualPod:
-        factor *= float(np.exp(speeds.normal(0, POD_SPEED_SPREAD)))
-        return fleet.start_pod(_slower(case.engine, factor=factor))
+    def __init__(self, case: Case, *, seed: int) -> None:
+        traffic = OpenLoop(case.rate, Content(case.mix), burstiness=case.burstiness, seed=seed)
+        patience = ClientPatience(timeout=PATIENCE)
+        self.fleet = VirtualFleet(traffic, routing=case.routing, patience=patience, seed=seed)
+        self._case = case
+        self._speeds = np.random.default_rng([seed, 72])
+        self._recording = Recording()
 
-    stable = [start() for _ in range(case.replicas)]
-    fleet.advance(SETTLED_AFTER)
-    candidate = [start(steps)]
-    reference = [start()] if case.fresh_baseline else stable
-    recording = Recording()
-    pairs: list[Pair] = []
-    next_window = SETTLED_AFTER + WARM_UP
-    while len(pairs) < windows:
-        fleet.advance(fleet.now + SCRAPED_EVERY)
-        at = EPOCH + fleet.now
-        recording.forget(before=at - WindowSettings().gauges - 60)
-        for pod in (*candidate, *reference):
-            for name, labels, value in scraped(pod, extra={"namespace": "bench"}):
-                recording.add(Sample(name, labels, value, None), time=at)
-        if fleet.now >= next_window:
-            pair, length = await _measured(recording, candidate=candidate, reference=reference, at=at)
-            next_window = fleet.now + length
-            if fleet.now >= SETTLED_AFTER + WARM_UP + length:
-                pairs.append(pair)
-    return Played(case=case, steps=steps, pairs=tuple(pairs))
+    def start(self, steps: float = 1.0) -> VirtualPod:
+        """Add a pod whose steps take so many times as long, give or take what pods differ by. It is ready at once."""
+        factor = steps * float(np.exp(self._speeds.normal(0, POD_SPEED_SPREAD)))
+        return self.fleet.start_pod(_slower(self._case.engine, factor=factor))
+
+    def serve(self, seconds: float, *, scraping: Sequence[VirtualPod]) -> None:
+        """Let time pass, with a scrape of these pods every `SCRAPED_EVERY` seconds."""
+        until = self.fleet.now + seconds
+        while self.fleet.now < until:
+            self.fleet.advance(self.fleet.now + SCRAPED_EVERY)
+            at = EPOCH + self.fleet.now
+            self._recording.forget(before=at - WindowSettings().gauges - 60)
+            for pod in scraping:
+                for name, labels, value in scraped(pod, extra={"namespace": "bench"}):
+                    self._recording.add(Sample(name, labels, value, None), time=at)
+
+    def windows(self, count: int, *, arms: Sequence[Sequence[VirtualPod]]) -> list[tuple[Measurement, ...]]:
+        """Measure each arm over this many windows, one after the other, from now on."""
+        found: list[tuple[Measurement, ...]] = []
+        length = float(WindowSettings().state)
+        while len(found) < count:
+            began = self.fleet.now
+            self.serve(length, scraping=[pod for arm in arms for pod in arm])
+            measured, needed = asyncio.run(self._measured(arms))
+            if self.fleet.now - began >= needed:
+                found.append(measured)
+            length = needed
+        return found
+
+    async def _measured(self, arms: Sequence[Sequence[VirtualPod]]) -> tuple[tuple[Measurement, ...], float]:
+        """What the product measures of each arm now, and how long its window is."""
+        snapshot = await take_snapshot(self._recording, at=EPOCH + self.fleet.now, settings=WindowSettings())
+        targets = Targets(profile=Profile.LATENCY, ttft=NEUTRAL, tpot=NEUTRAL)
+        names = [{pod.name for pod in arm} for arm in arms]
+        seen = [observe(snapshot, [key for key in snapshot.engines if key.pod in arm]) for arm in names]
+        return tuple(measure(one, targets=targets) for one in seen), snapshot.state_window
 
 
 def _slower(engine: EngineConfig, *, factor: float) -> EngineConfig:
@@ -97,15 +124,3 @@ def _slower(engine: EngineConfig, *, factor: float) -> EngineConfig:
         per_prefill_token=law.per_prefill_token * factor,
     )
     return replace(engine, law=slower)
-
-
-async def _measured(
-    recording: Recording, *, candidate: list[VirtualPod], reference: list[VirtualPod], at: float
-) -> tuple[Pair, float]:
-    snapshot = await take_snapshot(recording, at=at, settings=WindowSettings())
-    targets = Targets(profile=Profile.LATENCY, ttft=NEUTRAL, tpot=NEUTRAL)
-    ours, theirs = (
-        measure(observe(snapshot, [key for key in snapshot.engines if key.pod in names]), targets=targets)
-        for names in ({pod.name for pod in candidate}, {pod.name for pod in reference})
-    )
-    return Pair(candidate=ours, reference=theirs), snapshot.state_window

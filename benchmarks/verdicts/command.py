@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 import typer
@@ -19,6 +19,7 @@ from rich.table import Table
 from benchmarks.result_files import RESULTS, write_result
 from benchmarks.verdicts.arms import Played, play
 from benchmarks.verdicts.drawing import draw_case
+from benchmarks.verdicts.in_place import BASELINES, PlayedInPlace, play_in_place, rates_in_place
 from benchmarks.verdicts.noise import Noise, fitted
 from benchmarks.verdicts.picture import plotted
 from benchmarks.verdicts.questions import EFFECTS, FEWEST, QUESTIONS, WINDOWS, Answer, Question, answer
@@ -27,6 +28,8 @@ from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.verdict import Judgement
 
 __all__ = ["main", "run_command"]
+
+T = TypeVar("T")
 
 TUNING_SEEDS: Final = range(1000, 2000)
 """The method and its thresholds were chosen by cases with these seeds: figures about it come from others."""
@@ -40,18 +43,24 @@ def main(
     cases: Annotated[int, typer.Option(min=1, help="Cases to play.")] = 40,
     trials: Annotated[int, typer.Option(min=1, help="Verdicts a point of the curve.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of the first case; the others follow.")] = 5000,
-    quick: Annotated[bool, typer.Option("--quick", help="Two cases and few trials: does it run?")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A case or two and few trials: does it run?")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Before against after instead of two arms.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Write the figures to benchmarks/results.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write figures and a picture of the curve here.")] = None,
 ) -> None:
     """Measure how often the verdict on a change errs."""
     console = Console()
     if quick:
-        cases, trials = 2, 10
+        cases, trials = 1 if in_place else 2, 10
     seeds = range(seed, seed + cases)
     if save and set(seeds) & set(TUNING_SEEDS):
         raise typer.BadParameter(f"seeds {TUNING_SEEDS[0]} to {TUNING_SEEDS[-1]} chose the method and cannot judge it")
+    if in_place:
+        figures = {"quick": quick, "seeds": [seeds[0], seeds[-1]], **_in_place(seeds, jobs=jobs, console=console)}
+        console.print_json(data=figures)
+        _written("verdict_in_place", figures, save=save, output=output, console=console)
+        return
     same, slower = _played(seeds, jobs=jobs, console=console)
     noises = fitted(same)
     source = np.random.default_rng([seed, 73])
@@ -70,13 +79,45 @@ def main(
             console.print(f"picture: {plotted(figures, folder=output)}")
         except ImportError:
             console.print("no picture: install the extra `report` (matplotlib)")
+    _written("verdict", figures, save=save, output=output, console=console)
+
+
+def _written(name: str, figures: Mapping[str, Any], *, save: bool, output: Path | None, console: Console) -> None:
     for folder in [*([RESULTS] if save else []), *([output] if output is not None else [])]:
-        console.print(f"figures: {write_result('verdict', figures, folder=folder)}")
+        console.print(f"figures: {write_result(name, figures, folder=folder)}")
 
 
 def _one(seed: int, *, regression: float) -> Played:
     case = draw_case(seed)
     return play(case, steps=case.step_factor(1 + regression), windows=WINDOWS + 2, seed=seed)
+
+
+def _one_in_place(seed: int, *, regression: float) -> PlayedInPlace:
+    case = draw_case(seed)
+    return play_in_place(case, steps=case.step_factor(1 + regression), seed=seed)
+
+
+def _in_place(seeds: Sequence[int], *, jobs: int, console: Console) -> dict[str, Any]:
+    """Rates by the number of windows before the change: of equals, and of what a longer TPOT truly breaks."""
+    with _progress(console) as progress:
+        task = progress.add_task("played", total=2 * len(seeds))
+        found: dict[float, list[PlayedInPlace]] = {0.0: [], REGRESSION: []}
+        for regression, played in found.items():
+            for one in _mapped(partial(_one_in_place, regression=regression), seeds, jobs=jobs):
+                played.append(one)
+                progress.advance(task)
+    source, rows = np.random.default_rng([seeds[0], 74]), {}
+    for baseline in BASELINES:
+        rates = partial(rates_in_place, baseline=baseline, source=source)
+        equals = rates(found[0.0], target=ChangeTarget.TPOT)[0]
+        helped = rates(found[0.0], target=ChangeTarget.TTFT, ttft=0.5)[0]
+        breaking = rates(found[REGRESSION], target=ChangeTarget.TTFT, ttft=0.5, breaks=1 + REGRESSION)[1]
+        rows[str(baseline)] = {
+            "equals": equals.figures(),
+            "ttft_halved": helped.figures(),
+            "ttft_halved_but_tpot_breaks_its_objective": breaking.figures(),
+        }
+    return {"cases": len(seeds), "by_windows_before": rows}
 
 
 def _played(seeds: Sequence[int], *, jobs: int, console: Console) -> tuple[list[Played], list[Played]]:
@@ -92,7 +133,7 @@ def _played(seeds: Sequence[int], *, jobs: int, console: Console) -> tuple[list[
     return found[0], found[1]
 
 
-def _mapped(work: Callable[[int], Played], seeds: Sequence[int], *, jobs: int) -> Iterable[Played]:
+def _mapped(work: Callable[[int], T], seeds: Sequence[int], *, jobs: int) -> Iterable[T]:
     if jobs == 1:
         return map(work, seeds)
     # Fresh processes: forking one with threads of numpy in it is undefined.

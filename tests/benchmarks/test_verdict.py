@@ -11,7 +11,7 @@ import typer
 from tests.change.test_comparison import arms
 from typer.testing import CliRunner
 
-from benchmarks.report import verdict
+from benchmarks.report import verdict, verdict_in_place
 from benchmarks.verdicts.arms import Played
 from benchmarks.verdicts.command import main
 from benchmarks.verdicts.drawing import draw_case
@@ -114,6 +114,15 @@ def test_a_quick_run(tmp_path: Path) -> None:
     text = "\n".join(verdict(figures))
     assert "A change for TPOT; TTFT stays:" in text
     assert "| equals rejected (Revert) |" in text
+
+
+def test_a_quick_run_in_place(tmp_path: Path) -> None:
+    found = CliRunner().invoke(APP, ["--quick", "--in-place", "--seed", "7000", "--output", str(tmp_path)])
+    assert found.exit_code == 0, found.output
+    figures = json.loads((tmp_path / "verdict_in_place.json").read_text())
+    assert set(figures["by_windows_before"]) == {"1", "3", "10"}
+    assert all(rates["equals"]["trials"] > 0 for rates in figures["by_windows_before"].values())
+    assert "| 10 | equal, for TPOT |" in "\n".join(verdict_in_place(figures))
 
 
 def test_the_cases_that_chose_the_method_cannot_judge_it() -> None:
