@@ -302,7 +302,7 @@ def test_a_single_sequence_at_the_objective_is_not_bandwidth(monkeypatch: pytest
 
 
 def test_a_batch_at_the_knee_is_not_past_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past_tpot_knee, "largest_batch_within", lambda model, target: 30)
+    monkeypatch.setattr(past_tpot_knee, "largest_batch_at_quantile", lambda model, **_: 30)
     steps = tuple(StepPoint(running=batch, itl=0.001 * batch, tokens=1000) for batch in (8.0, 16.0, 32.0))
     found = named(observation(engine(running=30, kv=0.3), tpot=exactly(0.09), steps=steps))
     assert found.primary is not DiagnosisClass.PAST_TPOT_KNEE
