@@ -94,6 +94,20 @@ SIMULATED: Final = {"STEP_BASE_MS": "40", "STEP_PER_SEQ_MS": "0.5", "STARTUP_SEC
 """As `capped` sets them."""
 
 
+@pytest.mark.fault("T26")
+@side_by_side(stage="canary")
+async def test_deleting_the_service_takes_its_canary_along_and_leaves_its_pods_as_they_were(play: Play) -> None:
+    await play.serves("outlived", clients=2 * CROWD, replicas=2, tuning=TRIED)
+    await play.change_is("outlived", "WarmingUp", "Analyzing", seconds=LONG)
+    await play.delete("outlived")
+    await until("the canary is collected", lambda: play.monitor.trials("outlived")[1] == ["canary"], seconds=60)
+    deployment = await play.stage.deployment("outlived")
+    assert (deployment["metadata"]["generation"], deployment["status"]["availableReplicas"]) == (1, 2)
+    await play.rolled_out("outlived", seats=4)
+    await play.ticks(4)
+    assert play.monitor.trials("outlived") == (["canary"], ["canary"])
+
+
 @pytest.mark.fault("T25")
 @side_by_side(stage="canary")
 async def test_what_a_person_writes_meanwhile_ends_the_canary_and_is_what_runs(play: Play) -> None:

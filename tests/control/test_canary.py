@@ -247,6 +247,24 @@ async def test_a_pause_holds_it_and_the_canary_stays() -> None:
     assert outcomes(found) == [Outcome.SUCCEEDED]
 
 
+@pytest.mark.fault("T22")
+async def test_a_lost_pod_of_the_service_comes_back_before_anything_is_concluded() -> None:
+    found = await reach(ChangeState.ANALYZING)
+    await found.ticks(2)
+    before = found.deployment()["metadata"]["generation"]
+    found.harmed = True
+    found.api.pods.remove(next(pod for pod in found.api.pods if pod.deployment == "chat"))
+    await found.tick()
+    change = found.change()
+    assert change is not None
+    assert (change.state, change.state_reason) == (ChangeState.HELD, "pods of the service itself are not ready")
+    await until(found, ChangeState.ANALYZING)
+    assert serving(found) == 3
+    assert found.deployment()["metadata"]["generation"] == before
+    await until(found, None)
+    assert outcomes(found) == [Outcome.SUCCEEDED]
+
+
 def leaking(found: Bed) -> None:
     """From now on every engine with more than 64 seats is slow."""
     found.api.load = slow_beyond_64

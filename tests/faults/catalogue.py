@@ -163,7 +163,6 @@ FAULTS: Final = (
         number="T26",
         happens="a user deletes the VLLMService in the middle of a change",
         holds="gone within 60 s even without Prometheus; the workload stays or goes as deletionPolicy says",
-        missing="for a change in place; with canary pods the ownerReference of the trial is shown, and no deletion",
     ),
     Fault(
         number="T27",
