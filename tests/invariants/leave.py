@@ -11,6 +11,8 @@ from tests.invariants.moment import NOTHING, Moment, Object
 
 PAUSE: Final = "vllm-autotuner.dev/pause"
 APPROVE: Final = "vllm-autotuner.dev/approve"
+RETRY: Final = "retry"
+"""A person's request, by annotation, that ends cooldown and circuit."""
 CHANGES_PER_DAY: Final = 2
 """Where the spec says nothing (G12)."""
 
@@ -39,9 +41,14 @@ def not_paused(moment: Moment) -> Iterator[str]:
 
 
 def rested(moment: Moment) -> Iterator[str]:
-    """By status.cooldownUntil as it was before."""
+    """By status.cooldownUntil as it was before, unless a person's retry has ended it with this very write."""
     until = moment.before.status.get("cooldownUntil") if moment.before is not None else None
-    if moment.began is not None and until is not None and _time(moment.began["startedAt"]) < _time(until):
+    if (
+        not _retried(moment)
+        and moment.began is not None
+        and until is not None
+        and _time(moment.began["startedAt"]) < _time(until)
+    ):
         yield f"change {moment.began['id']} began at {moment.began['startedAt']}, before {until}"
 
 
@@ -56,12 +63,19 @@ def within_budget(moment: Moment) -> Iterator[str]:
 
 
 def circuit_closed(moment: Moment) -> Iterator[str]:
-    """By status.circuit as it was before."""
+    """By status.circuit as it was before, unless a person's retry has closed it with this very write."""
     circuit = (moment.before.status.get("circuit") if moment.before is not None else None) or NOTHING
-    if moment.began is None or circuit.get("state") != "Open":
+    if moment.began is None or circuit.get("state") != "Open" or _retried(moment):
         return
     if circuit.get("until") is None or _time(moment.began["startedAt"]) < _time(circuit["until"]):
         yield f"change {moment.began['id']} began; open until {circuit.get('until', 'a person closes it')}"
+
+
+def _retried(moment: Moment) -> bool:
+    """Whether a retry was acted upon that was not before."""
+    before = moment.before.status if moment.before is not None else NOTHING
+    known = [each for each in before.get("handledRequests") or () if each["kind"] == RETRY]
+    return any(each["kind"] == RETRY and each not in known for each in moment.after.status.get("handledRequests") or ())
 
 
 def _tuning(moment: Moment) -> Object:
