@@ -495,6 +495,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
             f"{CONTEST}test_a_self_healing_tool_wins_after_two_tries_and_nothing_is_written_any_more",
             f"{CONTEST}test_what_a_person_changes_by_hand_is_written_back_once_and_told",
             f"{CONTEST}test_a_restart_does_not_begin_the_contest_anew",
+            "e2e/test_faults_of_ownership.py::test_a_tool_that_resets_our_field_all_the_time_is_named_and_written_against_twice",
             "tests/guardrails/test_contest.py::test_never_more_writes_in_ten_minutes_than_allowed",
         ),
         missing="of the workload's template only arguments, image, environment and our hash are compared, and the "
@@ -517,6 +518,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         tests=(
             f"{CONTEST}test_an_autoscaler_of_the_deployment_owns_its_replicas_and_nothing_else",
             f"{CONTEST}test_an_autoscaler_in_the_middle_of_a_change_keeps_its_replicas_and_the_change_goes_on",
+            "e2e/test_faults_of_ownership.py::test_replicas_that_an_autoscaler_writes_are_left_to_it",
             "e2e/test_api_admission.py::test_an_autoscaler_is_refused_where_the_operator_scales",
         ),
     ),
