@@ -7,9 +7,16 @@ from tests.workload.services import service
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.change.trial import Track, Trial
 from vllm_autotuner.workload.hashing import RENDERING_VERSION, config_hash, recorded_hash
-from vllm_autotuner.workload.labels import CONFIG_HASH, HASH_VERSION, SERVICE, SERVICE_UID
-from vllm_autotuner.workload.rendering import NothingToRender, pod_selector, render_deployment, render_service
+from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, HASH_VERSION, SERVICE, SERVICE_UID, STABLE, TRACK
+from vllm_autotuner.workload.rendering import (
+    NothingToRender,
+    pod_selector,
+    render_deployment,
+    render_service,
+    render_trial,
+)
 
 
 def deployment(of: VLLMService) -> dict[str, Any]:
@@ -257,3 +264,37 @@ def test_rendering_twice_gives_the_same_and_changes_no_input() -> None:
 )
 def test_the_recorded_hash_of_a_live_object(annotations: dict[str, str], expected: tuple[str, int] | None) -> None:
     assert recorded_hash({"metadata": {"annotations": annotations}}) == expected
+
+
+def trial(track: Track = Track.CANARY, *, seats: int = 192) -> Trial:
+    engine = service().spec.engine
+    assert engine is not None
+    knobs = engine.knobs.model_copy(update={"max_num_seqs": seats})
+    return Trial(name=f"chat-{track.value[0]}-c1", track=track, change_id="c1", knobs=knobs)
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+@pytest.mark.parametrize("track", list(Track))
+def test_a_trial_is_one_pod_that_the_services_own_deployment_would_start(track: Track, policy: str) -> None:
+    given = service({"deletionPolicy": policy, "replicas": 4})
+    found = render_trial(given, trial(track))
+    own = render_deployment(given, trial(track).knobs, 4)
+    template, expected = found["spec"]["template"], own["spec"]["template"]
+    assert template["spec"] == expected["spec"]
+    assert template["metadata"]["annotations"] == expected["metadata"]["annotations"]
+    assert recorded_hash(found) == recorded_hash(own)
+    labels = {TRACK: track.value, CHANGE: "c1"}
+    assert template["metadata"]["labels"] == expected["metadata"]["labels"] | labels
+    assert found["spec"]["selector"] == {"matchLabels": {SERVICE: given.metadata.name, **labels}}
+    assert (found["metadata"]["name"], found["spec"]["replicas"]) == (trial(track).name, 1)
+    assert found["metadata"]["labels"] == own["metadata"]["labels"] | labels
+    assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == [given.metadata.uid]
+
+
+def test_the_service_sends_requests_to_every_track_and_the_scale_counts_one() -> None:
+    selector = render_service(service())["spec"]["selector"]
+    for track in Track:
+        assert (
+            selector.items() <= render_trial(service(), trial(track))["spec"]["template"]["metadata"]["labels"].items()
+        )
+    assert dict(part.split("=") for part in pod_selector("chat").split(",")) == {SERVICE: "chat", TRACK: STABLE}

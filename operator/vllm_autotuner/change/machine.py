@@ -106,6 +106,7 @@ def _warm_up(change: ActiveChange, world: World) -> ActiveChange:
 
 
 def _analyze(change: ActiveChange, world: World) -> ActiveChange:
+    change = _without_lost_baseline(change, world)
     if obstacle := _obstacle(change, world):
         return _hold(change, obstacle, world=world)
     finding = analyze(change, world)
@@ -147,12 +148,18 @@ def _bake(change: ActiveChange, world: World) -> Step:
         if not world.rollout.settled:
             return Step(back(change, f"{obstacle} for too long, and not every pod is ready", world=world))
         return _baked(change, f"{figures(change)}; confidence Low: {obstacle} in the bake")
-    if change.baseline_ref is not None and (world.arms.baseline is None or world.arms.baseline.rollout.crashed):
-        change = change.model_copy(update={"baseline_ref": None})
+    change = _without_lost_baseline(change, world)
     change, harm = bake_harms(change, world)
     if harm:
         return Step(back(change, f"it did harm after all: {harm}", world=world, harmful=True))
     return _baked(change, figures(change)) if late(change, now=world.now) else Step(change)
+
+
+def _without_lost_baseline(change: ActiveChange, world: World) -> ActiveChange:
+    """The pod to compare with is no candidate: where it is lost, the service's own pods are compared with."""
+    baseline = world.arms.baseline
+    lost = change.baseline_ref is not None and (baseline is None or bool(baseline.rollout.crashed))
+    return change.model_copy(update={"baseline_ref": None}) if lost else change
 
 
 def _baked(change: ActiveChange, why: str) -> Step:
@@ -185,6 +192,7 @@ def _patience(why: str, world: World) -> timedelta:
 
 
 def _held(change: ActiveChange, world: World) -> ActiveChange:
+    change = _without_lost_baseline(change, world)
     obstacle = _obstacle(change, world)
     if not obstacle:
         remaining = timedelta(seconds=max(0.0, change.remaining_seconds or 0.0))
