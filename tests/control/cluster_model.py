@@ -102,7 +102,7 @@ class ApiServer:
     stored: Callable[[str, bool], object] = lambda name, by_hand: None
     """Told the name of the service whenever an object of it is another one, and whether a person wrote its status."""
     disturbances: int = 0
-    """Requests that were refused, or during which the operator died."""
+    """Requests that were refused or not answered, or during which the operator died."""
 
     def create(self, body: Body) -> None:
         self._store("VLLMService", body["metadata"]["name"], body)
@@ -152,6 +152,7 @@ class ApiServer:
             self.disturbances += 1
             raise Killed
         if self.loses == self.point - 1:
+            self.disturbances += 1
             raise Unavailable("the answer was lost", reason="NoAnswer")
 
     # What the operator asks of a Cluster
