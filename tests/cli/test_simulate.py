@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from vllm_autotuner.cli.app import app
 
 SHORT = ("--for", "3m", "--warm-up", "1m")
+BRIEF = ("--for", "80s", "--warm-up", "20s")
+"""Where steps or drawings are looked at: a minute of a full batch has more steps than any mean needs."""
 STEADY = ("--prompt-tokens", "uniform:100-300", "--output-tokens", "uniform:50-150")
 TRACE = "arrival_s,input_tokens,output_tokens\n" + "".join(
     f"{index / 4},{100 + index % 50},40\n" for index in range(400)
@@ -24,8 +26,8 @@ def run(*args: str) -> Result:
     return result
 
 
-def answered(*args: str) -> dict[str, Any]:
-    result = run(*args, *SHORT, "--output", "json")
+def answered(*args: str, over: tuple[str, ...] = SHORT) -> dict[str, Any]:
+    result = run(*args, *over, "--output", "json")
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -154,8 +156,9 @@ def test_lengths_may_come_from_a_trace(tmp_path: Path) -> None:
 
 
 def test_a_sweep_has_a_row_for_each_value_its_best_and_its_knee() -> None:
-    found = answered("--clients", "150", "--think", "2s", *STEADY, "--sweep", "maxNumSeqs=8..128", "--tpot", "9ms")
-    assert [row["value"] for row in found["rows"]] == [8, 16, 32, 64, 128]
+    load = ("--clients", "80", "--think", "1s", *STEADY)
+    found = answered(*load, "--sweep", "maxNumSeqs=8..64", "--tpot", "9ms", over=BRIEF)
+    assert [row["value"] for row in found["rows"]] == [8, 16, 32, 64]
     tpot = [row["result"]["tpotAtObjective"] for row in found["rows"]]
     assert tpot == sorted(tpot)
     goodput = {row["value"]: row["result"]["goodput"] for row in found["rows"]}
@@ -163,7 +166,8 @@ def test_a_sweep_has_a_row_for_each_value_its_best_and_its_knee() -> None:
     # Where the knee says that tokens come in time on average, they do; and half as many again are too many.
     for factor, slower in ((1.0, False), (1.5, True)):
         seats = int(found["knee"] * factor)
-        there = answered("--clients", str(2 * seats), *STEADY, "--engine-args", f"--max-num-seqs {seats}")
+        full = ("--clients", str(2 * seats), *STEADY, "--engine-args", f"--max-num-seqs {seats}")
+        there = answered(*full, over=BRIEF)
         assert there["running"]["mean"] > 0.95 * seats
         assert (there["tpot"]["p50"] > 0.009 * 1.05) is slower
 
@@ -204,14 +208,14 @@ def test_replicas_can_be_swept() -> None:
 @pytest.mark.parametrize(("name", "begins"), [("run.png", b"\x89PNG"), ("run.svg", b"<?xml")])
 def test_draws_a_run(tmp_path: Path, name: str, begins: bytes) -> None:
     path = tmp_path / name
-    assert run("--rate", "4", *STEADY, *SHORT, "--plot", str(path)).exit_code == 0
+    assert run("--rate", "4", *STEADY, *BRIEF, "--plot", str(path)).exit_code == 0
     assert path.read_bytes().startswith(begins)
 
 
 @pytest.mark.parametrize("sweep", ["maxNumSeqs=4,64", "kvCacheDtype=auto,fp8"])
 def test_draws_a_sweep(tmp_path: Path, sweep: str) -> None:
     path = tmp_path / "knee.svg"
-    assert run("--rate", "6", *STEADY, *SHORT, "--sweep", sweep, "--plot", str(path)).exit_code == 0
+    assert run("--rate", "6", *STEADY, *BRIEF, "--sweep", sweep, "--plot", str(path)).exit_code == 0
     assert path.read_bytes().startswith(b"<?xml")
 
 
