@@ -89,6 +89,12 @@ def writers(body: Mapping[str, Any]) -> set[str]:
     return {entry["manager"] for entry in body["metadata"]["managedFields"]}
 
 
+def recommends_eight(status: Mapping[str, Any]) -> bool:
+    """The first look of a busy machine may see another bottleneck."""
+    found = status.get("recommendation") or {}
+    return (found.get("knob"), found.get("recommended")) == ("maxNumSeqs", "8")
+
+
 def message_of(status: Mapping[str, Any], kind: str) -> str:
     return next((str(each["message"]) for each in status.get("conditions", []) if each["type"] == kind), "")
 
@@ -96,8 +102,7 @@ def message_of(status: Mapping[str, Any], kind: str) -> str:
 @side_by_side(stage="adoption")
 async def test_what_argo_cd_declares_is_recommended_and_never_written(play: Play) -> None:
     await adopted(play, "declared", *ARGO_CD)
-    status = await play.until("declared", "a recommendation", lambda found: found.get("recommendation"))
-    assert (status["recommendation"]["knob"], status["recommendation"]["recommended"]) == ("maxNumSeqs", "8")
+    status = await play.until("declared", "eight seats recommended", recommends_eight)
     assert (status["effective"]["source"], status["effective"]["maxNumSeqs"]) == ("Observed", 4)
     await play.ticks(8)
     status = await play.status("declared")
@@ -109,6 +114,7 @@ async def test_what_argo_cd_declares_is_recommended_and_never_written(play: Play
     assert OPERATOR not in writers(body)
     assert not play.monitor.states("declared")
     play.served_all_along("declared")
+    await play.until("declared", "eight seats recommended", recommends_eight)
     patch = await exported(play, "declared")
     namespace = play.stage.namespace
     await asyncio.to_thread(
