@@ -13,6 +13,7 @@ from vllm_autotuner.diagnosis.case import Case, queues, tpot_tail
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.communication_bound import GAIN, no_faster_than_fewer_gpus
 from vllm_autotuner.diagnosis.diagnose import History, diagnose
+from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import KVPool, Observation, StepPoint
 from vllm_autotuner.performance.step_time import StepTime
@@ -275,6 +276,21 @@ def test_a_queue_that_turns_requests_away_is_full_whatever_its_gauge_says(
 ) -> None:
     found = named(observation(engine(waiting=0.0, finished=99.0, rejected=rejected)))
     assert found.primary is expected, found.message
+
+
+@pytest.mark.parametrize(
+    ("shares", "contend"),
+    [
+        pytest.param([1.0], True, id="one at a time, all the time"),
+        pytest.param([0.99], False, id="a little less"),
+        pytest.param([1.5, 0.5], True, id="as many on average over the engines that tell"),
+        pytest.param([1.5, 0.4], False, id="fewer on average"),
+        pytest.param([], False, id="nobody tells"),
+    ],
+)
+def test_prompts_contend_from_one_at_a_time_on(shares: list[float], contend: bool) -> None:
+    told = [engine(prefill_seconds=share * engine().sampled) for share in shares]
+    assert prompts_contend([*told, engine(prefill_seconds=None)]) is contend
 
 
 def test_half_of_the_time_on_prompts_is_sure_and_less_is_not() -> None:
