@@ -41,7 +41,7 @@ def replicas(found: Diagnosis, given: Observation, *, current: int = 1) -> int:
         observation=given,
         targets=SLOW,
         knobs=EngineKnobs(max_num_seqs=64),
-        planned=False,
+        planned=None,
         now=datetime.fromtimestamp(found.since + 9_000, tz=UTC),
     ).replicas
 

@@ -39,7 +39,7 @@ def desired(
     seen: Observation = WAITING,
     newest: float | None = None,
     asked: float | None = None,
-    planned: bool = False,
+    planned: int | None = None,
     **changed: Any,
 ) -> Scale:
     return desired_replicas(
@@ -199,8 +199,8 @@ def test_the_window_itself_counts_as_waiting() -> None:
     assert desired(held=0.0, scale_out=patient, seen=shorter).replicas == 2
 
 
-@pytest.mark.parametrize(("planned", "replicas"), [(True, 3), (False, 2)])
-def test_slow_tokens_bring_a_replica_only_where_the_plan_says_so(planned: bool, replicas: int) -> None:
+@pytest.mark.parametrize(("planned", "replicas"), [(3, 3), (4, 4), (9, 4), (None, 2)])
+def test_slow_tokens_bring_replicas_only_where_the_plan_says_so(planned: int | None, replicas: int) -> None:
     assert desired(DiagnosisClass.PAST_TPOT_KNEE, held=60, planned=planned).replicas == replicas
     assert desired(DiagnosisClass.UNCLEAR, held=60, planned=planned).replicas == 2
 
@@ -211,7 +211,7 @@ def prefilling(seconds: float) -> Observation:
     return observation(replace(window, prefill_seconds=seconds * window.sampled))
 
 
-@pytest.mark.parametrize(("seconds", "replicas"), [(0.6, 2), (1.4, 3)])
+@pytest.mark.parametrize(("seconds", "replicas"), [(0.6, 2), (0.8, 3)])
 def test_prompts_that_wait_for_each_other_inside_an_engine_ask_for_a_replica(seconds: float, replicas: int) -> None:
     """No queue shows it: an engine takes prompts in side by side, and each is as late as all of them."""
     assert desired(DiagnosisClass.PREFILL_BOUND, seen=prefilling(seconds)).replicas == replicas
@@ -220,4 +220,4 @@ def test_prompts_that_wait_for_each_other_inside_an_engine_ask_for_a_replica(sec
 def test_a_window_that_reaches_behind_the_newest_replica_says_nothing_of_slow_tokens() -> None:
     slow = observation(engine(running=39.0))
     for newest, replicas in ((WINDOW - 1, 2), (WINDOW + 31, 3)):
-        assert desired(DiagnosisClass.PAST_TPOT_KNEE, seen=slow, newest=newest, planned=True).replicas == replicas
+        assert desired(DiagnosisClass.PAST_TPOT_KNEE, seen=slow, newest=newest, planned=3).replicas == replicas

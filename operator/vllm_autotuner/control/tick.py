@@ -311,8 +311,8 @@ def _ideas(
         knobs=situation.knobs,
     )
     scales = _scales(sight)
-    spread = proposal is not None and proposal.knob is Knob.REPLICAS
-    if scales and spread:
+    planned = proposal.count if proposal is not None and proposal.knob is Knob.REPLICAS else None
+    if scales and planned is not None:
         # Replicas come and go by themselves here: that is announced when it happens, and asks nobody.
         proposal = None
     held = objections(proposal, context) if proposal is not None else ()
@@ -334,7 +334,7 @@ def _ideas(
         return _with_replicas(status, proposal.count, now=sight.now), proposal.count, asks
     if not scales or (proposal is not None and _comes_soon(proposal, held)):
         return status, desired, asks
-    wanted = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=spread)
+    wanted = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=planned)
     return (status, desired, asks) if wanted is None else (_with_replicas(status, wanted, now=sight.now), wanted, asks)
 
 
@@ -351,7 +351,7 @@ def _scaled(
     diagnosis: Diagnosis,
     targets: Targets,
     replicas: int,
-    planned: bool = False,
+    planned: int | None = None,
 ) -> int | None:
     """The replicas that demand asks for; None where they are not ours to set."""
     spec = sight.service.spec

@@ -44,18 +44,18 @@ def is_prefilling(engine: EngineWindow) -> bool | None:
     return None if share is None else share >= BUSY.limit
 
 
-SIDE_BY_SIDE: Final = Threshold(
-    limit=1.0,
-    unit="prompts at a time, on average",
-    reason="half of each prompt's time is then other prompts: at a load of rho it is rho / (1 - rho)",
-    source="queueing theory (processor sharing); our choice of a half",
+CONTENDING: Final = Threshold(
+    limit=0.7,
+    unit="of the time",
+    reason="a prompt then waits longer for others than it takes itself: 0.7 / (1 - 0.7) / 2 = 1.2 times",
+    source="queueing theory (Pollaczek-Khinchine, prompts of equal length); our choice of the point",
 )
 
 
 def prompts_contend(engines: Sequence[EngineWindow]) -> bool:
     """Whether prompts wait for each other inside the engines, where no queue shows it: fewer on each are faster."""
     shares = [share for engine in engines if (share := prefill_share(engine)) is not None]
-    return bool(shares) and sum(shares) >= SIDE_BY_SIDE.limit * len(shares)
+    return bool(shares) and sum(shares) >= CONTENDING.limit * len(shares)
 
 
 DOMINANT: Final = Threshold(

@@ -36,6 +36,9 @@ OUTLYING: Final = 0.1
 """Relative residual up to which no window is an outlier, however well the others fit. Our choice: the size of noise."""
 OUTLYING_TIMES: Final = 3.0
 """Times the typical residual from which a window is one. Our choice."""
+TURNED: Final = 1.5
+"""Times their own scatter that the line may miss the newest windows by to both sides, beside `TOLERANCE`: the line of a
+few windows follows their noise, so that any other one misses them by more. Our choice."""
 LEFT_OUT: Final = 0.25
 """Share of the oldest windows that one attempt leaves out. Our choice: seven attempts from 30 min down to 5."""
 
@@ -120,7 +123,17 @@ def _describes(points: Sequence[StepPoint], times: Sequence[float]) -> bool:
         # Noise tilts a flat line a little; more is two mixes, the slow one seen at smaller batches.
         return bool(high >= (1 - TOLERANCE) * low)
     stretches = [_since(points, times, seconds) for seconds in NEWEST]
-    return all(abs(_bias(newest, base, slope)) <= _scatter(newest) + TOLERANCE for newest in stretches)
+    return all(_goes_through(newest, base, slope) for newest in stretches)
+
+
+def _goes_through(newest: Sequence[StepPoint], base: float, slope: float) -> bool:
+    """Whether the line is off by no more than noise: neither to one side, nor to both by clearly more than their own.
+
+    Another mix moves all windows to one side, or turns their line; noise moves as many up as down.
+    """
+    missed, scatter = _residuals(newest, base, slope), _scatter(newest)
+    aside, off = abs(median(missed)), median(abs(each) for each in missed)
+    return aside <= scatter + TOLERANCE and off <= TURNED * scatter + TOLERANCE
 
 
 def _scatter(points: Sequence[StepPoint]) -> float:
@@ -129,11 +142,6 @@ def _scatter(points: Sequence[StepPoint]) -> float:
     spread = batch.max() >= LEAST_SPREAD * batch.min()
     missed = _residuals(points, *(_line(batch, itl, weight) if spread else (median(itl.tolist()), 0.0)))
     return median(abs(each) for each in missed)
-
-
-def _bias(points: Sequence[StepPoint], base: float, slope: float) -> float:
-    """By how much the line misses the points to one side: another mix moves all of them, noise as many up as down."""
-    return median(_residuals(points, base, slope))
 
 
 def _residuals(points: Sequence[StepPoint], base: float, slope: float) -> list[float]:

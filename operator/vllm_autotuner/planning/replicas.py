@@ -7,8 +7,9 @@ from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.case import queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
+from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.seats import NothingToGain, knee_of, not_slow_now, room_for_replicas
+from vllm_autotuner.planning.seats import NothingToGain, knee_of, not_slow_now, replicas_at_knee, room_for_replicas
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["add_replicas", "spread_batch"]
@@ -44,7 +45,7 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
 
 
 def spread_batch(situation: Situation) -> Proposal | NothingToGain:
-    """One replica more against slow tokens: a smaller batch on each engine, where some batch meets the objective."""
+    """More replicas against slow tokens: a smaller batch on each engine, where some batch meets the objective."""
     if not room_for_replicas(situation):
         return NothingToGain("a smaller batch on more replicas is not ours to have: spec.scaling leaves no room")
     if (why := not_slow_now(situation)) is not None:
@@ -55,4 +56,7 @@ def spread_batch(situation: Situation) -> Proposal | NothingToGain:
     if isinstance(proposal, NothingToGain):
         return proposal
     reason = f"{situation.diagnosis.message} Fewer seats would leave requests waiting."
-    return replace(proposal, target=ChangeTarget.TPOT, reason=reason)
+    scaling, now = situation.scaling, situation.replicas
+    most = min(now * LARGEST_STEP, now + 1 if scaling is None else scaling.max_replicas)
+    count = max(now + 1, min(most, replicas_at_knee(situation)))
+    return replace(proposal, value=count, extra_replicas=count - now, target=ChangeTarget.TPOT, reason=reason)

@@ -24,7 +24,15 @@ from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.ranking import NOISE
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["NothingToGain", "fit_seats_to_pool", "kv_bound", "lower_seats", "not_slow_now", "raise_seats"]
+__all__ = [
+    "NothingToGain",
+    "fit_seats_to_pool",
+    "kv_bound",
+    "lower_seats",
+    "not_slow_now",
+    "raise_seats",
+    "replicas_at_knee",
+]
 
 HEADROOM: Final = NOISE
 """Share of the TPOT objective that a proposal leaves unused: a batch that meets it exactly misses it every other
@@ -138,6 +146,29 @@ def room_for_replicas(situation: Situation) -> bool:
     return scaling is not None and situation.replicas < scaling.max_replicas
 
 
+def replicas_at_knee(situation: Situation) -> int:
+    """How many replicas serve what is served now with a batch that meets the TPOT objective; as many as now if unknown.
+
+    Worked: two engines at a batch of 64 (84 ms, 762 tokens/s each), where 25 (45 ms, 555 tokens/s) meet it: 2 * 762 /
+    (0.9 * 555) = 3.05, so 4.
+    """
+    model = fit_step_time(situation.observation.steps)
+    knee = _knee(model, situation=situation, tail=_tail(situation))
+    if isinstance(model, NoFit) or knee is None:
+        return situation.replicas
+    needed = situation.replicas / (_share_at(knee, model, situation) * (1 - HEADROOM))
+    return max(situation.replicas, math.ceil(needed - 1e-9))
+
+
+def _share_at(knee: int, model: StepTime, situation: Situation) -> float:
+    """Tokens per second of engines at the knee, of those that they make now.
+
+    A ratio by the model, so that an error of its level (another mix, a slower engine) does not matter.
+    """
+    batch = max(1.0, mean_batch(_case(situation)))
+    return (knee / model.predict(knee)) / (batch / model.predict(batch))
+
+
 def _too_few_for_load(situation: Situation, model: StepTimeFit, *, knee: int | None) -> NothingToGain | None:
     """Refuse to lower seats where the knee serves less than is served now and a replica may be added.
 
@@ -148,9 +179,7 @@ def _too_few_for_load(situation: Situation, model: StepTimeFit, *, knee: int | N
         return None
     if queues(observation):
         return NothingToGain("requests wait already: fewer seats lengthen the queue, a replica makes the batch smaller")
-    # Their ratio by the model, so that an error of its level (another mix, a slower engine) does not matter.
-    batch = max(1.0, mean_batch(_case(situation)))
-    possible = served * (knee / model.predict(knee)) / (batch / model.predict(batch))
+    possible = served * _share_at(knee, model, situation)
     # Just enough on average is too little half of the time, and what queues then is late.
     if served <= possible * (1 - HEADROOM):
         return None

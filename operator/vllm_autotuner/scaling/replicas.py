@@ -62,7 +62,7 @@ def desired_replicas(
     observation: Observation,
     targets: Targets,
     knobs: EngineKnobs,
-    planned: bool,
+    planned: int | None,
     now: datetime,
 ) -> Scale:
     """Return the number of replicas to ask for; equal to `current` when nothing is to be done.
@@ -70,7 +70,7 @@ def desired_replicas(
     `newest_since`: when the newest replica became ready. Only what has waited since then has waited in spite of it.
     `asked_since`: when another number was last asked for. After each replica less, the rest have as long to show that
     they do; the next prediction would else rest on the same figures as the last.
-    `planned`: the plan found that a replica is what helps; slow tokens alone do not tell whether it is.
+    `planned`: as many replicas are what helps, by the plan; slow tokens alone do not tell whether they do.
     """
     inside = max(scaling.min_replicas, min(scaling.max_replicas, current))
     if inside != current:
@@ -88,7 +88,9 @@ def desired_replicas(
             why = fewer_do(observation, replicas=current, targets=targets, knobs=knobs, over=stable)
             if why is not None:
                 return Scale(replicas=current - 1, reason=why)
-    if diagnosis.primary not in SCALE_OUT_ON and not (planned and diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE):
+    if diagnosis.primary not in SCALE_OUT_ON and not (
+        planned is not None and diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE
+    ):
         return Scale(replicas=current, reason=f"{diagnosis.primary.value} needs no other number of replicas")
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
         return Scale(replicas=current, reason="outputs run to their token limit: no GPUs are spent on that")
@@ -111,7 +113,7 @@ def desired_replicas(
         return Scale(replicas=current, reason=why)
     if current >= scaling.max_replicas:
         return Scale(replicas=current, reason=f"at scaling.maxReplicas ({scaling.max_replicas})")
-    wanted = max(current + 1, math.ceil(current * _pressure(observation)))
+    wanted = max(current + 1, math.ceil(current * _pressure(observation)), planned or 0)
     bounded = min(wanted, max(current + 1, current * LARGEST_STEP), scaling.max_replicas)
     return Scale(replicas=bounded, reason=f"demand has been over capacity: {diagnosis.message}")
 
