@@ -120,3 +120,16 @@ def test_windows_without_a_time_have_no_newest() -> None:
         for p in windows(*LONG_AGO, base=0.010, slope=0.0003) + windows(*LATELY, base=0.014, slope=0.0006)
     ]
     assert windows_of_newest_mix(points) == points
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_on_small_batches_is_no_change(seed: int) -> None:
+    """A service that was scaled out: its windows lie at small batches and scatter, on the line of before."""
+    before = windows(60, 120, 128, 126, 64, 30, base=0.012, slope=0.002)
+    after = windows(
+        *(4, 3, 6, 2, 5, 8, 4, 12, 3, 7, 10, 5, 2, 6), base=0.012, slope=0.002, since=6, noise=0.08, seed=seed
+    )
+    found = fit_step_time(before + after)
+    assert isinstance(found, StepTime)
+    assert found.high == 128
+    assert found.predict(100) == pytest.approx(0.212, rel=0.1)

@@ -9,9 +9,9 @@ from tests.planning.situations import line, scaling, situation, with_steps
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Scaling
-from vllm_autotuner.api.status import ChangeTarget
+from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.observation.observation import Observation, StepPoint
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool
 
@@ -92,3 +92,37 @@ def test_a_thrashing_pool_with_a_queue_gets_a_replica_first(waiting: float, refu
     assert isinstance(found, NothingToGain) is refused
     alone = fit_seats_to_pool(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
     assert not isinstance(alone, NothingToGain)
+
+
+NO_LINE = (*line(40.0, 48.0, base=0.012, per_sequence=0.0), *line(13.0, 15.0, base=0.02, per_sequence=0.0001))
+"""Longer prompts on smaller batches: together tokens come no slower with a larger batch."""
+TOO_SLOW = tuple(replace(point, itl=point.itl * 4) for point in NO_LINE)
+
+
+@pytest.mark.parametrize(
+    ("steps", "scale", "knob", "confidence"),
+    [
+        pytest.param(NO_LINE, scaling(), Knob.REPLICAS, Confidence.HIGH, id="a batch has met it"),
+        pytest.param(TOO_SLOW, scaling(), Knob.MAX_NUM_SEQS, Confidence.LOW, id="none has: a guess is shown"),
+        pytest.param(NO_LINE, None, Knob.MAX_NUM_SEQS, Confidence.LOW, id="replicas are the user's own"),
+    ],
+)
+def test_without_a_model_replicas_come_where_the_objective_has_been_met(
+    steps: tuple[StepPoint, ...], scale: Scaling | None, knob: Knob, confidence: Confidence
+) -> None:
+    seen = with_steps(observation(engine(running=32.0), tpot=latency(0.06), itl=latency(0.06)), steps)
+    found = plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale)).proposal
+    assert found is not None
+    assert (found.knob, found.confidence) == (knob, confidence)
+
+
+def test_so_many_replicas_at_once_as_the_knee_asks_for() -> None:
+    # 762 tokens/s an engine; inside the objective 0.9 * 555: 2 engines become 3.05, so 4.
+    alone = slow(ALL_THE_TIME, 760.0)
+    seen = replace(alone, engines=(*alone.engines, engine(pod="chat-1", running=64.0)))
+    for high, count in ((8, 4), (3, 3)):
+        found = plan(
+            situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=high), replicas=2)
+        ).proposal
+        assert found is not None
+        assert (found.knob, found.count, found.extra_replicas) == (Knob.REPLICAS, count, count - 2)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.context_length import shorter_context, shorter_to_start
@@ -149,7 +150,13 @@ def _ranked(candidates: Sequence[Considered], situation: Situation) -> tuple[Con
 
 
 def _tier(candidate: Considered) -> tuple[bool, bool]:
-    return bool(candidate.proposal.recommend_only), _extra_gpus(candidate) > 0
+    return _only_shown(candidate.proposal), _extra_gpus(candidate) > 0
+
+
+def _only_shown(proposal: Proposal) -> bool:
+    """Whether it may not be applied: a guess is only shown (guardrails, `confident`). Replicas ask nobody."""
+    guess = proposal.confidence is Confidence.LOW and proposal.knob is not Knob.REPLICAS
+    return bool(proposal.recommend_only) or guess
 
 
 def _extra_gpus(candidate: Considered) -> int:
@@ -167,8 +174,8 @@ def _best(candidates: Sequence[Considered], situation: Situation) -> Considered:
 
 def _why_lost(candidate: Considered, *, against: Considered) -> str:
     best, own = against.proposal, candidate.proposal
-    if own.recommend_only and not best.recommend_only:
-        return f"recommended only: {own.recommend_only}"
+    if _only_shown(own) and not _only_shown(best):
+        return f"recommended only: {own.recommend_only or 'the evidence is thin (confidence Low)'}"
     if _extra_gpus(candidate) > 0 >= _extra_gpus(against):
         return f"it adds GPUs, {best.knob.value} {best.value} adds none"
     if candidate.after is None or candidate.after.effect is None:

@@ -9,7 +9,14 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.seats import NothingToGain, knee_of, not_slow_now, replicas_at_knee, room_for_replicas
+from vllm_autotuner.planning.seats import (
+    NothingToGain,
+    knee_of,
+    met_before,
+    not_slow_now,
+    replicas_at_knee,
+    room_for_replicas,
+)
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["add_replicas", "spread_batch"]
@@ -50,7 +57,7 @@ def spread_batch(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain("a smaller batch on more replicas is not ours to have: spec.scaling leaves no room")
     if (why := not_slow_now(situation)) is not None:
         return why
-    if knee_of(situation) is None:
+    if knee_of(situation) is None and not met_before(situation):
         return NothingToGain("no batch is known to meet the TPOT objective: replicas might not help")
     proposal = add_replicas(situation)
     if isinstance(proposal, NothingToGain):

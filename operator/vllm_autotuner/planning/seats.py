@@ -129,6 +129,15 @@ def knee_of(situation: Situation) -> int | None:
     return _knee(model, situation=situation, tail=_tail(situation))
 
 
+def met_before(situation: Situation) -> bool:
+    """Whether, without a model, some window met the TPOT objective: then fewer on each engine can again.
+
+    Longer prompts leave no line for a while: one through both mixes falls, and the new windows lie too close together.
+    """
+    steps, target = situation.observation.steps, situation.targets.tpot.seconds * (1 - HEADROOM)
+    return isinstance(fit_step_time(steps), NoFit) and any(point.itl * _tail(situation) <= target for point in steps)
+
+
 def not_slow_now(situation: Situation) -> NothingToGain | None:
     """Refuse to act on a TPOT of before: the class outlasts it by its hysteresis, a reason to act does not."""
     observation, reading = situation.observation, tpot_reading(_case(situation))
