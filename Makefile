@@ -12,8 +12,10 @@ VENV := .venv
 RUN := PYTHONPATH=.:operator $(VENV)/bin/python
 ENGINE ?= simulated
 ARGS ?=
+STEPS ?= 100000
+SEED ?=
 
-.PHONY: help setup binaries demo test faults test-fast lint format crd docs vllm e2e-vllm stop clean
+.PHONY: help setup binaries demo test faults soak test-fast lint format crd docs vllm e2e-vllm stop clean
 
 help:  ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +46,9 @@ test: binaries lint  ## All tests, including those on the real control plane
 
 faults: binaries  ## The fault tests T01 to T42 as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m tests.faults $(ARGS)
+
+soak: setup  ## Random stories of the fleet loop, STEPS=1000000 of them for a night; SEED=... plays a batch again
+	@$(RUN) -m tests.control.soak --steps $(STEPS) $(if $(SEED),--seed $(SEED))
 
 test-fast: setup  ## The tests that need no control plane (ARGS="-k ..." for some of them)
 	@$(RUN) -m pytest tests $(ARGS)

@@ -19,7 +19,8 @@ Generated from `tests/invariants` by `make docs`; do not edit. What holds at eve
 users, engines, clusters and clocks do. Each is a function of two moments, one after the other, of what anybody can see:
 the VLLMService, its Deployments and pods, and its Events. They are checked
 
-- on every status that the stories of `tests/control` write, random ones among them;
+- on every status that the stories of `tests/control` write, among them random ones of 10,000 steps
+  (`tests/control/any_fleet.py`; `make soak STEPS=1000000` goes on with random seeds and prints them);
 - by an independent monitor that watches the API server during the end-to-end tests (`e2e/monitor.py`), and fails a
   test with the id.
 """

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -24,7 +24,10 @@ from vllm_autotuner.api.service import InvalidService, parse_service
 from vllm_autotuner.cluster.errors import ClusterError, Conflict, Refused, Unavailable
 from vllm_autotuner.control.looking import APPROVE, PAUSE
 
-__all__ = ["AnyFleet"]
+__all__ = ["STEPS_OF_A_STORY", "AnyFleet"]
+
+STEPS_OF_A_STORY: Final = 50
+"""Long enough for several changes, each with a fate of its own; a failure among them is still shrunk in minutes."""
 
 EDITS: Final[tuple[Mapping[str, Any], ...]] = (
     {"tuning.mode": "Automatic"},
@@ -55,8 +58,6 @@ CALM: Final[Mapping[str, Any]] = {
     "tuning": SPEC["tuning"],
     "objectives": SPEC["objectives"],
     "paused": ...,
-    "scaling": ...,
-    "replicas": 1,
 }
 """The spec that every chapter begins with, whatever became of it."""
 MODES: Final = ("Automatic", "Automatic", "Automatic", "Approve", "Approve", "Recommend", "Off")
@@ -117,20 +118,28 @@ class AnyFleet(RuleBasedStateMachine):
     """One service, or two, with their users, their cluster and their operator."""
 
     bed: Bed
+    size: Mapping[str, Any]
+    stories: ClassVar = 0
+    """That came to their end, each with its STEPS_OF_A_STORY steps."""
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
         self.ticks = 0
 
-    @initialize(scales=st.booleans(), seats=st.sampled_from([64, ...]), second=st.sampled_from([False, False, True]))
-    def begin(self, scales: bool, seats: Any, second: bool) -> None:
-        spec = {**(SCALED if scales else {}), "engine.maxNumSeqs": seats}
+    @initialize(
+        replicas=st.sampled_from([None, 1, 1, 1, 2, 3]),
+        seats=st.sampled_from([64, ...]),
+        second=st.sampled_from([False, False, False, False, True]),
+    )
+    def begin(self, replicas: int | None, seats: Any, second: bool) -> None:
+        self.size = {"scaling": ..., "replicas": replicas} if replicas is not None else dict(SCALED)
+        spec = {**self.size, "engine.maxNumSeqs": seats}
         self.bed = bed(*(("chat", "other") if second else ("chat",)), spec=spec, load=queueing)
         self.bed.limits_configmap = LIMITS_MAP[1]
         self.bed.start()
 
-    @rule(count=st.sampled_from([1, 1, 1, 2, 4]))
+    @rule(count=st.sampled_from([1, 1, 1, 2]))
     def time_passes(self, count: int) -> None:
         for _ in range(count):
             self.tick()
@@ -139,12 +148,12 @@ class AnyFleet(RuleBasedStateMachine):
         later=st.sampled_from([timedelta(hours=7), timedelta(days=1), timedelta(days=15)]),
         mode=st.sampled_from(MODES),
         load=st.sampled_from(sorted(LOADS)),
-        far=st.integers(3, 14),
+        far=st.integers(3, 12),
     )
     def a_change_comes_some_way(self, later: timedelta, mode: str, load: str, far: int) -> None:
         """All is as it was in the beginning, seats run out, a change comes some way; what happens to it comes next."""
         self.lift()
-        self.edit({**CALM, "tuning.mode": mode})
+        self.edit({**CALM, **self.size, "tuning.mode": mode})
         self.bed.api.load = queueing
         self.bed.api.now += later
         for _ in range(3):
@@ -170,6 +179,10 @@ class AnyFleet(RuleBasedStateMachine):
             self.approve(name)
         else:
             self.annotate(name, APPROVE, "deadbeef")
+
+    @rule(kind=st.sampled_from(["rollback", "retry"]), nonce=st.sampled_from(["1", "2", "3"]))
+    def the_user_asks(self, kind: str, nonce: str) -> None:
+        self.annotate("chat", f"vllm-autotuner.dev/{kind}", nonce)
 
     @rule()
     def the_user_deletes_it_and_makes_it_anew(self) -> None:
@@ -212,6 +225,10 @@ class AnyFleet(RuleBasedStateMachine):
             "nothing": lambda seats: None,
         }
         self.bed.api.reports = found[says]
+
+    @rule(devices=st.sampled_from([1, 3, 4, 1000]))
+    def gpus_are_short(self, devices: int) -> None:
+        self.bed.api.devices = devices
 
     @precondition(lambda self: self.bed.api.pods)
     @rule(data=st.data(), how=st.sampled_from(["gone", "crashed", "not ready"]))
@@ -289,6 +306,7 @@ class AnyFleet(RuleBasedStateMachine):
             if hasattr(self, "bed"):
                 self.lift()
                 self._comes_to_rest()
+            AnyFleet.stories += 1
         finally:
             self.runner.close()
 
@@ -308,9 +326,10 @@ class AnyFleet(RuleBasedStateMachine):
         """End every fault; what users want stays."""
         api = self.bed.api
         api.silent, api.kill, api.refuses = None, None, lambda verb, name: None
-        api.crashes, api.reports = lambda seats: False, lambda seats: seats
+        api.crashes, api.reports, api.devices = lambda seats: False, lambda seats: seats, 1000
         api.objects.pop(LIMITS_MAP, None)
         self.annotate("chat", PAUSE, None)
+        self.edit({"paused": ...})
         if not self.bed.leader.is_leader:
             self.the_lease_moves(leads=True)
         self.bed.deaf = False

@@ -287,4 +287,4 @@ class AnyStory(RuleBasedStateMachine):
 
 
 TestAnyStory = AnyStory.TestCase
-TestAnyStory.settings = settings(max_examples=80, stateful_step_count=12, deadline=None)
+TestAnyStory.settings = settings(max_examples=30, stateful_step_count=12, deadline=None)
