@@ -72,6 +72,7 @@ docs: setup  ## Generate the pages of diagnosis classes, guardrails, fault tests
 	@$(RUN) docs/guardrails.py
 	@$(RUN) docs/fault_tests.py
 	@$(RUN) docs/invariants.py
+	@$(RUN) docs/operator_metrics.py
 
 vllm: setup  ## Install the real vLLM for CPUs (about 6 GB, once) for `make demo ENGINE=vllm` and `make e2e-vllm`
 	@$(RUN) -m e2e.real_engine install

@@ -1,7 +1,16 @@
 """The operator's metrics: names are API, and series of what is gone are gone."""
 
-from prometheus_client.parser import text_string_to_metric_families
+from datetime import timedelta
 
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.builders import no_answer
+from tests.change.worlds import NOW, change
+from tests.control.loop_bed import bed, queueing, slow_beyond_64
+
+from docs.operator_metrics import PAGE, page
+from vllm_autotuner.api.change_records import Circuit, CircuitState
+from vllm_autotuner.api.status import ChangeState, Outcome, Recommendation, VLLMServiceStatus
 from vllm_autotuner.control.own_metrics import OperatorMetrics
 
 
@@ -51,3 +60,74 @@ def test_a_class_without_services_and_a_deleted_service_disappear() -> None:
     assert found["vllm_autotuner_services", (("diagnosis", "Healthy"),)] == 3
     assert ("vllm_autotuner_services", (("diagnosis", "Idle"),)) not in found
     assert not [name for name, _ in found if name == "vllm_autotuner_desired_replicas"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "harmful", "cause"),
+    [
+        pytest.param(Outcome.ROLLED_BACK, True, "Harm", id="it did harm"),
+        pytest.param(Outcome.ROLLED_BACK, False, "NoEffect", id="it did not help"),
+        pytest.param(Outcome.ROLLED_BACK, None, "NotJudged", id="it was never judged"),
+        pytest.param(Outcome.ROLLBACK_FAILED, True, "Harm", id="and could not be undone"),
+        pytest.param(Outcome.SUCCEEDED, None, None, id="it helped"),
+    ],
+)
+def test_an_ending_is_counted_with_its_duration_and_cause(
+    outcome: Outcome, harmful: bool | None, cause: str | None
+) -> None:
+    metrics = OperatorMetrics()
+    ended = change(ChangeState.ROLLING_BACK, harmful=harmful, started_at=NOW - timedelta(minutes=4))
+    metrics.count_ending(ended, outcome, now=NOW)
+    found = series(metrics)
+    by_outcome = (("outcome", outcome.value),)
+    assert found["vllm_autotuner_changes_total", (("knob", "maxNumSeqs"), *by_outcome)] == 1
+    assert found["vllm_autotuner_change_duration_seconds_sum", by_outcome] == 240
+    rollbacks = {labels: value for (name, labels), value in found.items() if name == "vllm_autotuner_rollbacks_total"}
+    assert rollbacks == ({} if cause is None else {(("cause", cause), ("knob", "maxNumSeqs")): 1})
+
+
+def test_what_no_status_says_any_more_is_gone() -> None:
+    metrics = OperatorMetrics()
+    held = Recommendation(id="r", knob="maxNumSeqs", recommended="96", held_by="Cooldown")
+    stopped = Circuit(state=CircuitState.OPEN, until=NOW + timedelta(days=1))
+    metrics.set_statuses(
+        [
+            VLLMServiceStatus(active_change=change(ChangeState.HELD)),
+            VLLMServiceStatus(recommendation=held, circuit=stopped),
+            VLLMServiceStatus(recommendation=held.model_copy(update={"held_by": None})),
+        ],
+        now=NOW,
+    )
+    found = series(metrics)
+    assert found["vllm_autotuner_active_changes", (("state", "Held"),)] == 1
+    assert found["vllm_autotuner_held_recommendations", (("reason", "Cooldown"),)] == 1
+    assert found["vllm_autotuner_open_circuits", ()] == 1
+    metrics.set_statuses([VLLMServiceStatus(circuit=stopped)], now=NOW + timedelta(days=2))
+    found = series(metrics)
+    assert not [name for name, _ in found if name.endswith(("active_changes", "held_recommendations"))]
+    assert found["vllm_autotuner_open_circuits", ()] == 0
+
+
+async def test_a_story_is_told_by_the_metrics() -> None:
+    found = bed(load=slow_beyond_64)
+    await found.ticks(6)
+    during = series(found.metrics)
+    assert [labels for name, labels in during if name == "vllm_autotuner_active_changes"]
+    assert during["vllm_autotuner_decision_cpu_seconds_total", ()] > 0
+    await found.ticks(20)
+    after = series(found.metrics)
+    assert after["vllm_autotuner_rollbacks_total", (("cause", "Harm"), ("knob", "maxNumSeqs"))] == 1
+    assert not [labels for name, labels in after if name == "vllm_autotuner_active_changes"]
+
+
+async def test_services_without_metrics_are_counted_each_tick() -> None:
+    found = bed(load=queueing)
+    await found.ticks(3)
+    before = series(found.metrics)["vllm_autotuner_blind_ticks_total", ()]
+    found.api.silent = no_answer()
+    await found.ticks(4)
+    assert series(found.metrics)["vllm_autotuner_blind_ticks_total", ()] > before
+
+
+def test_the_page_is_what_the_registry_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs`"

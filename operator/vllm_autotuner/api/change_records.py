@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from vllm_autotuner.api.fields import Message, Note, Number, Timestamp, newest
+from vllm_autotuner.api.grounds import Grounds
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
 from vllm_autotuner.api.tuning import StrategyType
@@ -176,6 +177,9 @@ class ActiveChange(ApiModel):
 
     target: ChangeTarget | None = None
     """What it is meant to improve."""
+
+    grounds: Grounds | None = None
+    """What it was decided on."""
 
     strategy: StrategyType = StrategyType.IN_PLACE
     """How it reaches the service."""
@@ -382,6 +386,15 @@ class HistoryEntry(ApiModel):
 
     finished_at: Timestamp | None = None
     """When it ended."""
+
+    grounds: Grounds | None = None
+    """What it was decided on, and what was foreseen."""
+
+    windows_good: int | None = None
+    """Windows that spoke for it; absent when it was never judged. The verdict is the outcome, with its reason."""
+
+    windows_bad: int | None = None
+    """Windows that spoke against it."""
 
     before: Measurement | None = None
     """Measured before."""

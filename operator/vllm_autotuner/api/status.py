@@ -33,7 +33,8 @@ from vllm_autotuner.api.change_records import (
 )
 from vllm_autotuner.api.conditions import Condition
 from vllm_autotuner.api.errors import first_errors
-from vllm_autotuner.api.fields import Message, Note, Number, Timestamp, most_important, newest
+from vllm_autotuner.api.fields import Message, Note, Timestamp, most_important, newest
+from vllm_autotuner.api.grounds import Confidence, Evidence, Grounds, Prediction
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
 
@@ -57,6 +58,7 @@ __all__ = [
     "Effective",
     "Evidence",
     "FailedCandidate",
+    "Grounds",
     "HandledRequest",
     "HistoryEntry",
     "LastKnownGood",
@@ -89,14 +91,6 @@ class StatusUnreadable(ValueError):
     """The status holds something that this operator cannot read; the message names the fields."""
 
 
-class Confidence(StrEnum):
-    """How sure a statement is."""
-
-    HIGH = "High"
-    MEDIUM = "Medium"
-    LOW = "Low"
-
-
 class Source(StrEnum):
     """Where the effective configuration comes from."""
 
@@ -126,28 +120,6 @@ class Effective(EngineKnobs):
 
     basis: EngineKnobs | None = None
     """The values of the spec that tuned values stand on: an edit of the spec makes them void."""
-
-
-class Evidence(ApiModel):
-    """One measured fact behind a diagnosis."""
-
-    name: str
-    """What was measured."""
-
-    value: Number = None
-    """The measured value; absent when nobody knows."""
-
-    unit: str | None = None
-    """Unit of value and threshold."""
-
-    threshold: Number = None
-    """What it was compared with."""
-
-    window: str | None = None
-    """Over which time."""
-
-    note: Note | None = None
-    """What it means."""
 
 
 class Contribution(ApiModel):
@@ -182,22 +154,6 @@ class DiagnosisStatus(ApiModel):
     """Other bottlenecks, most important first."""
 
 
-class Prediction(ApiModel):
-    """What a recommendation is expected to do to one measure."""
-
-    name: str
-    """The measure."""
-
-    unit: str | None = None
-    """Its unit."""
-
-    current: Number = None
-    """Now."""
-
-    predicted: Number = None
-    """After the change."""
-
-
 class Recommendation(ApiModel):
     """One change worth making."""
 
@@ -224,6 +180,9 @@ class Recommendation(ApiModel):
 
     confidence: Confidence | None = None
     """How sure."""
+
+    held_by: str | None = None
+    """The constant of what keeps it from being applied; absent when nothing does. The reason says it in words."""
 
     first_seen: Timestamp | None = None
     """Since when this is recommended."""

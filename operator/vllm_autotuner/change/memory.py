@@ -99,6 +99,9 @@ def remembered(
         reason=ending.reason,
         started_at=change.started_at,
         finished_at=now,
+        grounds=change.grounds,
+        windows_good=analysis.windows_good if analysis else None,
+        windows_bad=analysis.windows_bad if analysis else None,
         # Of a canary both are of one pod, and of the same window.
         before=analysis.reference[-1] if analysis and analysis.reference else change.baseline,
         after=after,

@@ -46,6 +46,7 @@ from vllm_autotuner.control.trials import arms_of, own_pods
 from vllm_autotuner.control.turns import Fleet, fleet_of
 from vllm_autotuner.control.upgrading import hashes_of
 from vllm_autotuner.control.views import Body, ServiceEntry
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails.limits import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 from vllm_autotuner.workload.adoption import Unadoptable
@@ -134,6 +135,10 @@ class FleetLoop:
         for diagnosis in self._memories.classes():
             classes[diagnosis] = classes.get(diagnosis, 0) + 1
         context.metrics.set_services(classes)
+        context.metrics.blind_ticks.inc(classes.get(DiagnosisClass.METRICS_BLIND.value, 0))
+        services = (entry.service for entry in context.registry.services.views().values())
+        statuses = (service.status for service in services if isinstance(service, VLLMService))
+        context.metrics.set_statuses(statuses, now=context.wall())
         context.metrics.ticks.labels(outcome="Done").inc()
         self._health.looked(took=context.wall() - started, now=context.wall())
 
@@ -166,7 +171,7 @@ class FleetLoop:
             async with self._isolated(decided.key, decided.entry):
                 if decided.entry.uid in begin:
                     sight = replace(decided.sight, queue="")
-                    decided = replace(decided, sight=sight, decision=decide(sight))
+                    decided = replace(decided, sight=sight, decision=self._decide(sight))
                 await self._carry_out(decided, fleet=fleet, snapshots=snapshots)
 
     def _fleet(self) -> Fleet:
@@ -215,7 +220,9 @@ class FleetLoop:
             self._memories.told(uid, everything=said)
         sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted)
         sight = replace(sight, queue=queue)
-        return _Decided(key=key, entry=entry, service=service, adopted=adopted, sight=sight, decision=decide(sight))
+        return _Decided(
+            key=key, entry=entry, service=service, adopted=adopted, sight=sight, decision=self._decide(sight)
+        )
 
     async def _carry_out(
         self, decided: "_Decided", *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]
@@ -234,7 +241,7 @@ class FleetLoop:
                 return
             adopted = again
             sight = await self._sight(key, fresh.service, fleet=fleet, snapshots=snapshots, adopted=adopted)
-            decision = decide(replace(sight, queue=decided.sight.queue))
+            decision = self._decide(replace(sight, queue=decided.sight.queue))
             service, entry = await self._settle(fresh, fresh.service, decision)
         self._memories.put(entry.uid, decision.history)
         self._export(key, decision.desired)
@@ -255,6 +262,10 @@ class FleetLoop:
             self._memories.refused(service, Refusal(reason, str(error)))
             raise
         self._memories.accepted(uid)
+
+    def _decide(self, sight: Sight) -> Decision:
+        with self._context.metrics.deciding():
+            return decide(sight)
 
     async def _adopted(self, entry: ServiceEntry, service: VLLMService) -> Adopted | Unadoptable | None:
         """What is known of the Deployment that a service names; None where it has one of our own."""
@@ -353,7 +364,7 @@ class FleetLoop:
             self._memories.told(entry.uid, everything=False)
         if decision.ended is not None:
             change, ending = decision.ended
-            self._context.metrics.changes.labels(knob=change.knob, outcome=ending.outcome.value).inc()
+            self._context.metrics.count_ending(change, ending.outcome, now=self._context.wall())
         found = written.service
         return (found if isinstance(found, VLLMService) else service), written
 

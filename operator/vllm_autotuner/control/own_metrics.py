@@ -4,13 +4,23 @@ Apart from the places that count, so that names and labels can be read in one pi
 Must not: have a label whose values users or time can multiply, except namespace and name of existing services.
 """
 
-from collections.abc import Mapping
+from collections import Counter as Counts
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from time import thread_time
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.cluster.errors import Conflict
+from vllm_autotuner.guardrails.chain import circuit_is_open
 
 _TICK_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120)
+
+_CHANGE_BUCKETS: Final = (60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
+"""Seconds: from a start-up that fails at once to the longest that a paused change may wait."""
 
 
 class OperatorMetrics:
@@ -39,6 +49,43 @@ class OperatorMetrics:
         )
         self.changes = Counter(
             "vllm_autotuner_changes", "Finished changes by knob and outcome.", ["knob", "outcome"], registry=registry
+        )
+        self.change_duration = Histogram(
+            "vllm_autotuner_change_duration_seconds",
+            "From the beginning of a change to its end, by outcome.",
+            ["outcome"],
+            buckets=_CHANGE_BUCKETS,
+            registry=registry,
+        )
+        self.rollbacks = Counter(
+            "vllm_autotuner_rollbacks",
+            "Changes that were taken back, by knob and cause (Harm, NoEffect, NotJudged).",
+            ["knob", "cause"],
+            registry=registry,
+        )
+        self.active_changes = Gauge(
+            "vllm_autotuner_active_changes", "Changes under way, by state.", ["state"], registry=registry
+        )
+        self.held_recommendations = Gauge(
+            "vllm_autotuner_held_recommendations",
+            "Recommendations that are not applied, by the reason that holds them.",
+            ["reason"],
+            registry=registry,
+        )
+        self.open_circuits = Gauge(
+            "vllm_autotuner_open_circuits",
+            "Services whose changes were stopped after repeated rollbacks.",
+            registry=registry,
+        )
+        self.blind_ticks = Counter(
+            "vllm_autotuner_blind_ticks",
+            "Ticks in which a service had no fresh metrics, summed over services.",
+            registry=registry,
+        )
+        self.decision_cpu = Counter(
+            "vllm_autotuner_decision_cpu_seconds",
+            "CPU time spent on decisions; looking and writing are not in it.",
+            registry=registry,
         )
         self.prometheus_errors = Counter(
             "vllm_autotuner_prometheus_errors",
@@ -84,6 +131,42 @@ class OperatorMetrics:
         self.writes.labels(verb=verb, kind=kind, outcome=outcome).inc()
         if outcome == Conflict.__name__:
             self.conflicts.inc()
+
+    def count_ending(self, change: ActiveChange, outcome: Outcome, *, now: datetime) -> None:
+        """Count a change that ended, once its ending is written."""
+        self.changes.labels(knob=change.knob, outcome=outcome.value).inc()
+        if change.started_at is not None:
+            # A clock that was set back must not fail a tick, and a negative duration is none.
+            seconds = max(0.0, (now - change.started_at).total_seconds())
+            self.change_duration.labels(outcome=outcome.value).observe(seconds)
+        if outcome in (Outcome.ROLLED_BACK, Outcome.ROLLBACK_FAILED):
+            cause = "NotJudged" if change.harmful is None else "Harm" if change.harmful else "NoEffect"
+            self.rollbacks.labels(knob=change.knob, cause=cause).inc()
+
+    def set_statuses(self, statuses: Iterable[VLLMServiceStatus], *, now: datetime) -> None:
+        """Set what the statuses of all services say now; what none of them says is gone."""
+        states, held, circuits = Counts[str](), Counts[str](), 0
+        for status in statuses:
+            states.update([status.active_change.state.value] if status.active_change is not None else [])
+            found = status.recommendation
+            held.update([found.held_by] if found is not None and found.held_by is not None else [])
+            circuits += circuit_is_open(status.circuit, now=now)
+        self.active_changes.clear()
+        for state, count in states.items():
+            self.active_changes.labels(state=state).set(count)
+        self.held_recommendations.clear()
+        for reason, count in held.items():
+            self.held_recommendations.labels(reason=reason).set(count)
+        self.open_circuits.set(circuits)
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Count the CPU time of a decision."""
+        started = thread_time()
+        try:
+            yield
+        finally:
+            self.decision_cpu.inc(thread_time() - started)
 
     def set_services(self, by_class: Mapping[str, int]) -> None:
         """Set the number of services per diagnosis class; classes that are not named have none any more."""

@@ -25,6 +25,7 @@ from vllm_autotuner.api.status import (
     Contribution,
     DiagnosisStatus,
     Evidence,
+    Grounds,
     Outcome,
     Prediction,
     Recommendation,
@@ -44,7 +45,7 @@ from vllm_autotuner.guardrails.chain import Allow, Deny, Hold, circuit_is_open, 
 from vllm_autotuner.guardrails.contest import is_lost
 from vllm_autotuner.planning.proposal import Proposal
 
-__all__ = ["ASKED_FOR", "asked_too_long", "described", "recommended", "still_says", "value_said"]
+__all__ = ["ASKED_FOR", "asked_too_long", "described", "grounds_of", "recommended", "still_says", "value_said"]
 
 SAME_RECOMMENDATION: Final = 0.2
 """A value that moved by less than this share is still the same recommendation: a new id for each tick would write each
@@ -63,11 +64,13 @@ def recommended(
         return None
     objection = strictest(held)
     # What keeps it from being applied is part of the explanation.
+    held_by = None if isinstance(objection, Allow) else objection.reason.value
     obstacle = "" if isinstance(objection, Allow) else f"{_NOT_APPLIED}{objection.message}."
     if before is not None and still_says(before, proposal) and not asked_too_long(before, sight):
         known = "".join(before.reason.partition(_NOT_APPLIED)[1:])
         # The figures in a reason move with every request: they are taken anew only when the obstacle is another one.
-        return before if known == obstacle else before.model_copy(update={"reason": proposal.reason + obstacle})
+        same = known == obstacle and before.held_by == held_by
+        return before if same else before.model_copy(update={"reason": proposal.reason + obstacle, "held_by": held_by})
     current, value = _text(proposal.current), proposal.value
     # With the time: a leave that was given once does not count for the same question when it comes back (G41).
     text = f"{sight.service.metadata.uid}/{proposal.knob.value}/{current}/{value}/{sight.now.isoformat()}"
@@ -77,12 +80,10 @@ def recommended(
         current=current,
         recommended=str(value),
         limited_by=proposal.limited_by,
-        predicted=tuple(
-            Prediction(name=each.name, unit=each.unit, current=_short(each.current), predicted=_short(each.predicted))
-            for each in proposal.predicted
-        ),
+        predicted=_predicted(proposal),
         reason=proposal.reason + obstacle,
         confidence=proposal.confidence,
+        held_by=held_by,
         first_seen=sight.now,
     )
 
@@ -91,6 +92,23 @@ def asked_too_long(standing: Recommendation, sight: Sight) -> bool:
     """Whether the question to a person is so old that his answer does not count any more."""
     asked = standing.first_seen
     return sight.mode is Mode.APPROVE and asked is not None and sight.now - asked >= ASKED_FOR
+
+
+def grounds_of(proposal: Proposal, diagnosis: Diagnosis) -> Grounds:
+    """What a change is decided on, for the ledger: written once, when it begins."""
+    return Grounds(
+        diagnosis=diagnosis.primary.value,
+        confidence=proposal.confidence,
+        evidence=_evidence(diagnosis),
+        predicted=_predicted(proposal),
+    )
+
+
+def _predicted(proposal: Proposal) -> tuple[Prediction, ...]:
+    return tuple(
+        Prediction(name=each.name, unit=each.unit, current=_short(each.current), predicted=_short(each.predicted))
+        for each in proposal.predicted
+    )
 
 
 def still_says(standing: Recommendation, proposal: Proposal) -> bool:
@@ -160,18 +178,22 @@ def _diagnosis(diagnosis: Diagnosis) -> DiagnosisStatus:
         confidence=diagnosis.confidence,
         since=datetime.fromtimestamp(diagnosis.since, tz=UTC),
         message=diagnosis.message,
-        evidence=tuple(
-            Evidence(
-                name=each.name,
-                value=_short(each.value),
-                unit=each.unit,
-                threshold=_short(each.threshold),
-                window=None if each.window is None else format_duration(timedelta(seconds=each.window)),
-                note=each.note or None,
-            )
-            for each in diagnosis.evidence
-        ),
+        evidence=_evidence(diagnosis),
         contributing=contributing,
+    )
+
+
+def _evidence(diagnosis: Diagnosis) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(
+            name=each.name,
+            value=_short(each.value),
+            unit=each.unit,
+            threshold=_short(each.threshold),
+            window=None if each.window is None else format_duration(timedelta(seconds=each.window)),
+            note=each.note or None,
+        )
+        for each in diagnosis.evidence
     )
 
 

@@ -30,7 +30,7 @@ from vllm_autotuner.change.trial import gpus_added
 from vllm_autotuner.change.verdict import is_baseline, measure
 from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.recent import lately, until_now
-from vllm_autotuner.control.reporting import asked_too_long, described, recommended, still_says, value_said
+from vllm_autotuner.control.reporting import asked_too_long, described, grounds_of, recommended, still_says, value_said
 from vllm_autotuner.control.requests import RequestKind, answered, asked
 from vllm_autotuner.control.scaling_beside import answers_beside
 from vllm_autotuner.control.sight import Sight, wanted_replicas
@@ -414,7 +414,7 @@ def _begun(status: VLLMServiceStatus, change: ActiveChange, *, sight: Sight) -> 
 def _change_of(
     proposal: Proposal, status: VLLMServiceStatus, *, sight: Sight, diagnosis: Diagnosis, targets: Targets
 ) -> ActiveChange:
-    return begin(
+    change = begin(
         proposal,
         service=sight.service,
         status=status,
@@ -424,3 +424,4 @@ def _change_of(
         epoch=sight.epoch,
         now=sight.now,
     )
+    return change.model_copy(update={"grounds": grounds_of(proposal, diagnosis)})
