@@ -95,16 +95,27 @@ def _advice(console: Console, status: Mapping[str, Any]) -> None:
 
 def _history(history: list[Mapping[str, Any]]) -> Table:
     table = Table(title="Changes, oldest first", title_justify="left")
-    for column in ("finished", "change", "outcome", "measured before -> after, or why"):
+    for column in ("finished", "change", "decided on", "foreseen", "outcome", "measured before -> after, or why"):
         table.add_column(column)
     for entry in history:
         table.add_row(
             _time(entry.get("finishedAt")),
             f"{entry['knob']} {entry.get('fromValue', 'default')} -> {entry.get('toValue')}",
+            *_grounds(entry.get("grounds") or {}),
             entry["outcome"],
             entry.get("reason", ""),
         )
     return table
+
+
+def _grounds(grounds: Mapping[str, Any]) -> tuple[str, str]:
+    """The diagnosis and the effects that a change was begun with; empty for those of an earlier version."""
+    foreseen = (
+        f"{each['name']} {_figure(each.get('current'), each.get('unit') or '')} -> "
+        f"{_figure(each.get('predicted'), each.get('unit') or '')}"
+        for each in grounds.get("predicted") or []
+    )
+    return grounds.get("diagnosis", ""), ", ".join(foreseen)
 
 
 def _knobs(effective: Mapping[str, Any]) -> str:
