@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from tests.builders import engine, latency, observation
 from tests.control.desk import BLIND, CAPPED, HARMED, HELPED, Desk, desk
+from tests.invariants.moment import Seen
+from tests.invariants.witness import Witness
+from typing_extensions import override
 
 from vllm_autotuner.api.conditions import ConditionType
 from vllm_autotuner.api.service import InvalidService
@@ -234,7 +237,21 @@ def test_fields_of_a_newer_version_are_no_obstacle() -> None:
     assert [entry.outcome for entry in found.read.history] == [Outcome.SUCCEEDED]
 
 
+class NoWitness(Witness):
+    """The invariants are about what the operator writes, and not about what somebody took out of it."""
+
+    @override
+    def look(self, seen: Seen) -> list[str]:
+        return []
+
+
 def after(found: Desk, status: dict[str, Any]) -> Desk:
     """Another operator, which finds this status."""
-    since = found.now - timedelta(hours=1)
-    return Desk(spec=found.spec, generation=found.generation, status=status, now=found.now, watching_since=since)
+    return Desk(
+        spec=found.spec,
+        generation=found.generation,
+        status=status,
+        now=found.now,
+        watching_since=found.now - timedelta(hours=1),
+        witness=NoWitness(),
+    )
