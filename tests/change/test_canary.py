@@ -477,3 +477,12 @@ def test_a_pause_in_the_bake_has_a_persons_patience() -> None:
     ending = advance(given, canary_world(rollout=FOLLOWED, paused=True)).ending
     assert ending is not None
     assert ending.outcome is Outcome.SUCCEEDED
+
+
+@pytest.mark.parametrize("state", [PROVISIONING, VERIFYING, WARMING_UP, ANALYZING, HELD])
+def test_a_canary_that_died_between_two_ticks_died_all_the_same(state: ChangeState) -> None:
+    died = canary_world(arms=Arms(canary=arm(died="chat-t-c1 ended with exit code 137 1 time(s)"), baseline=arm(OLD)))
+    step = advance(canary_change(state), died)
+    assert (step.change.state, step.change.harmful) == (ROLLING_BACK, True)
+    baseline = canary_world(arms=Arms(canary=arm(), baseline=arm(OLD, died="chat-b-c1 ended once")))
+    assert advance(canary_change(state), baseline).change.state is not ROLLING_BACK

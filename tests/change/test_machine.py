@@ -411,6 +411,15 @@ def test_a_crash_is_harm_in_every_state_also_when_paused_or_blind(state: ChangeS
         assert "exit code 137" in step.change.state_reason
 
 
+@pytest.mark.parametrize("state", [PROVISIONING, VERIFYING, WARMING_UP, ANALYZING, HELD, BAKING])
+def test_an_engine_that_died_between_two_ticks_died_all_the_same(state: ChangeState) -> None:
+    step = advance(change(state), world(rollout=rollout(died="chat-0 ended with exit code 137 1 time(s)")))
+    assert (step.change.state, step.change.harmful) == (ROLLING_BACK, True)
+    assert "exit code 137" in step.change.state_reason
+    long_ago = rollout(OLD, died="chat-0 ended with exit code 137 1 time(s)")
+    assert advance(change(state), world(rollout=long_ago)).change.state is not ROLLING_BACK, "an old pod is no evidence"
+
+
 @pytest.mark.parametrize("state", [VERIFYING, WARMING_UP, ANALYZING, HELD, BAKING, ROLLING_BACK])
 def test_every_state_is_entered_with_a_deadline(state: ChangeState) -> None:
     """I4: whatever is entered ends."""

@@ -187,6 +187,15 @@ async def test_an_exit_without_a_code_is_said_so() -> None:
     assert found.crashed == "Unknown: chat-0 ended with exit code unknown 2 time(s)"
 
 
+async def test_a_pod_that_serves_again_says_how_it_had_ended() -> None:
+    back = pod(restarts=1, last_termination=ENDED)
+    found = await rollout(deployment_view(deployment_object()), [pod("chat-1"), back])
+    assert found.died == "chat-0 ended with exit code 137 1 time(s)"
+    assert (await rollout(deployment_view(deployment_object()), [pod()])).died == ""
+    elsewhere = replace(back, config_hash="of another one")
+    assert (await rollout(deployment_view(deployment_object()), [elsewhere])).died == ""
+
+
 # The engines' own account
 
 

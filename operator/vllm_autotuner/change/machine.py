@@ -42,7 +42,7 @@ def advance(change: ActiveChange, world: World) -> Step:
         if (crashed := _crash(change, world)) is not None:
             starting = change.state in (ChangeState.PROVISIONING, ChangeState.VERIFYING)
             what = "the engine does not start" if starting else "the engine crashed"
-            undoing = back(change, f"{what}: {crashed.crashed}", world=world, harmful=True)
+            undoing = back(change, f"{what}: {crashed.crashed or crashed.died}", world=world, harmful=True)
             return Step(undoing.model_copy(update={"lacked_memory": crashed.lacked_memory}))
     match change.state:
         case ChangeState.PROVISIONING:
@@ -70,7 +70,10 @@ def _crash(change: ActiveChange, world: World) -> Rollout | None:
     canary = world.arms.canary
     stable = (world.rollout,) if reaches_the_service(change) else ()
     tried = (*stable, canary.rollout) if canary is not None else stable
-    return next((each for each in tried if each.crashed), None)
+    # One that is back within a tick died all the same, but only where it ran the new configuration: pods of the old one
+    # may have a restart behind them that is weeks old.
+    wanted = change.to.config_hash
+    return next((each for each in tried if each.crashed or (each.died and each.config_hash == wanted)), None)
 
 
 def _verify(change: ActiveChange, world: World) -> ActiveChange:

@@ -29,6 +29,8 @@ class Rollout:
     replicas: int
     crashed: str = ""
     """Why new pods do not start, by their own log; empty while none has failed."""
+    died: str = ""
+    """Which pod of the live configuration serves again after its engine had ended; empty when none does."""
     lacked_memory: bool = False
     """They crashed for lack of memory: so will everything that needs as much."""
     unschedulable: str = ""

@@ -18,7 +18,7 @@ from vllm_autotuner.change.verification import Undecided, Verification, Witness,
 from vllm_autotuner.change.world import Rollout
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import ClusterError
-from vllm_autotuner.control.starting import has_crashed
+from vllm_autotuner.control.starting import has_crashed, how_it_ended
 from vllm_autotuner.control.views import DeploymentView, PodView
 from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
 from vllm_autotuner.engine.startup_failure import LACK_OF_MEMORY
@@ -122,6 +122,7 @@ def rollout_of(
         ready=deployment.ready_replicas,
         replicas=deployment.replicas,
         crashed=next((f"{cause.reason.value}: {cause.message}" for cause in causes), ""),
+        died=next((text for pod in latest if pod.ready and (text := how_it_ended(pod))), ""),
         lacked_memory=bool(causes) and causes[0].reason in LACK_OF_MEMORY,
         unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), ""),
         newest_since=max((pod.ready_since for pod in latest if pod.ready_since is not None), default=None),

@@ -15,7 +15,7 @@ from vllm_autotuner.control.views import PodView
 from vllm_autotuner.engine.startup_failure import StartupFailure, StartupReason, parse_startup_failure
 from vllm_autotuner.observation.pods import PodStart, PodsView
 
-__all__ = ["has_crashed", "pods_view"]
+__all__ = ["has_crashed", "how_it_ended", "pods_view"]
 
 CRASH_LOG_BYTES: Final = 64 * 1024
 """The root cause of a failed start was seen up to 7.2 KiB before the end of the log, with one worker. Each further
@@ -74,14 +74,21 @@ async def _crash_cause(pod: PodView, *, cluster: Cluster) -> StartupFailure:
     # What the kubelet kept of the log is short, but better than a number; beside a whole log it tells nothing new.
     if not text and ended is not None and (failure := parse_startup_failure(ended.message)) is not None:
         return failure
-    code = "unknown" if ended is None or ended.exit_code is None else str(ended.exit_code)
-    message = f"{pod.name} ended with exit code {code} {pod.restarts} time(s)"
-    return StartupFailure(reason=StartupReason.UNKNOWN, message=message)
+    return StartupFailure(reason=StartupReason.UNKNOWN, message=how_it_ended(pod))
 
 
 def has_crashed(pod: PodView) -> bool:
     """Whether its engine ended at least once and has not come back since."""
     return not pod.ready and pod.last_termination is not None and pod.restarts > 0
+
+
+def how_it_ended(pod: PodView) -> str:
+    """What the kubelet says of the last end of its engine; empty when it has not ended yet."""
+    ended = pod.last_termination
+    if pod.restarts == 0 or ended is None:
+        return ""
+    code = "unknown" if ended.exit_code is None else str(ended.exit_code)
+    return f"{pod.name} ended with exit code {code} {pod.restarts} time(s)"
 
 
 def _failure(pod: PodView, *, cause: StartupFailure | None, now: datetime) -> StartupFailure | None:
