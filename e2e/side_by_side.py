@@ -1,7 +1,8 @@
 """Tests that play at the same time: each waits for minutes and works for moments.
 
 `@side_by_side(stage=...)` turns a scene into a test. The first of them in a run starts the scenes of all that were
-selected, each with services of its own; a test then waits for its own scene and fails with it.
+selected, each with services of its own, as many stages at once as there is room for; a test then waits for its own
+scene and fails with it.
 Apart from the stage, because a scene also needs a monitor, and what must always be so is checked at its end.
 Must not: let a scene touch what another one depends on. Who ends the operator or Prometheus needs a stage of his own.
 """
@@ -29,6 +30,11 @@ PATIENCE: Final = 180.0
 """Seconds for anything that needs a rollout or a verdict; ten times what it takes on an idle machine."""
 CROWD: Final = 9
 """Clients that talk at once: twice the seats of `capped`, and one that is between two requests at any moment."""
+
+
+AT_ONCE: Final = 14
+"""Scenes under way at the same time: each is a service or two with engines and load. With all 46 of them two cores were
+so busy that waits of minutes ran out; the largest stage has this many."""
 
 
 class Refused(AssertionError):
@@ -201,6 +207,7 @@ class Playing:
 
     def __init__(self, bed: Bed, castings: Sequence[Casting]) -> None:
         self._results = {casting.name: asyncio.get_running_loop().create_future() for casting in castings}
+        self._under_way, self._room = 0, asyncio.Condition()
         stages = {casting.stage: [each for each in castings if each.stage == casting.stage] for casting in castings}
         self._stages = {name: asyncio.create_task(self._on_stage(bed, name, own)) for name, own in stages.items()}
         self._castings = stages
@@ -220,7 +227,7 @@ class Playing:
     async def _on_stage(self, bed: Bed, name: str, castings: Sequence[Casting]) -> None:
         results = [self._results[casting.name] for casting in castings]
         try:
-            async with staged(bed, name) as play:
+            async with self._place_for(len(castings)), staged(bed, name) as play:
                 scenes = [Play(play.stage, play.monitor) for _ in castings]
                 await asyncio.gather(*map(_played, castings, scenes, results))
         except BaseException as error:
@@ -228,6 +235,19 @@ class Playing:
                 if not result.done():
                     result.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
             raise
+
+    @asynccontextmanager
+    async def _place_for(self, scenes: int) -> AsyncIterator[None]:
+        """Wait until a stage with so many scenes finds room beside those under way; the first always does."""
+        async with self._room:
+            await self._room.wait_for(lambda: self._under_way == 0 or self._under_way + scenes <= AT_ONCE)
+            self._under_way += scenes
+        try:
+            yield
+        finally:
+            async with self._room:
+                self._under_way -= scenes
+                self._room.notify_all()
 
 
 async def _played(casting: Casting, play: Play, result: "asyncio.Future[None]") -> None:
