@@ -17,7 +17,7 @@ from e2e import odd_engines
 from e2e.bed import DEFAULT_IMAGES, Bed, current_mode
 from e2e.binaries import BED_TOOLS, ensure_binaries
 from e2e.errors import BedError
-from e2e.side_by_side import Playing, selected
+from e2e.side_by_side import Playing, is_played, selected
 from e2e.stage import SIMULATED_ENGINE
 
 _NUMBERS = itertools.count(1)
@@ -26,10 +26,13 @@ _LOGS = pytest.StashKey[Path]()
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs the real binaries, so that `-m "not control_plane"` leaves it out."""
+    """Mark what needs the real binaries, so that `-m "not control_plane"` leaves it out. Scenes come last, together:
+    a test that is not async, between two of them, holds the loop and with it the load of every scene under way.
+    """
     for item in items:
         if isinstance(item, pytest.Function) and {"bed", "binaries", "helm"} & set(item.fixturenames):
             item.add_marker(pytest.mark.control_plane)
+    items.sort(key=is_played)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

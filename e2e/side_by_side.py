@@ -280,8 +280,12 @@ def side_by_side(*, stage: str) -> Callable[[Scene], Callable[[Playing], Awaitab
 
 def selected(items: Sequence[pytest.Item]) -> list[Casting]:
     """The castings of the tests that will run."""
-    functions = [item.function for item in items if isinstance(item, pytest.Function)]
-    return [function.casting for function in functions if hasattr(function, "casting")]
+    return [item.function.casting for item in items if isinstance(item, pytest.Function) and is_played(item)]
+
+
+def is_played(item: pytest.Item) -> bool:
+    """Whether a test is a scene."""
+    return isinstance(item, pytest.Function) and hasattr(item.function, "casting")
 
 
 def capped(namespace: str, name: str, **spec: Any) -> dict[str, Any]:
