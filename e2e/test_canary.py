@@ -74,7 +74,7 @@ async def test_a_canary_that_harms_goes_and_the_service_was_never_touched(play: 
 @pytest.mark.fault("T19")
 @side_by_side(stage="canary")
 async def test_a_canary_for_which_no_node_has_room_is_rejected_without_blame(play: Play) -> None:
-    strategy = TRIED["strategy"] | {"type": "Canary", "provisioningDeadline": "8s"}
+    strategy = TRIED["strategy"] | {"type": "Canary", "provisioningDeadline": "30s"}
     env = {"name": "vllm", "env": [{"name": f"SIM_{name}", "value": value} for name, value in SIMULATED.items()]}
     template = {"spec": {"containers": [env], "terminationGracePeriodSeconds": 5, **NO_ROOM}}
     await play.serves("crowded", clients=CROWD, tuning={"strategy": strategy}, podTemplate=template)

@@ -42,6 +42,7 @@ def test_the_account_may_tune_where_it_serves_and_nothing_else(
         return answer.strip() == "yes"
 
     assert may("patch", "deployments", namespace)
+    assert may("delete", "deployments", namespace), "a canary is deleted; others are kept by ownership, not by rights"
     assert may("update", "vllmservices", namespace, "--subresource=status")
     assert may("get", "pods", namespace, "--subresource=log")
     assert may("update", "leases/tuner-vllm-autotuner", namespace)
@@ -50,7 +51,9 @@ def test_the_account_may_tune_where_it_serves_and_nothing_else(
         ("get", "configmaps/other", namespace),
         ("update", "configmaps/tuner-vllm-autotuner-limits", namespace),
         ("get", "secrets", namespace),
-        ("delete", "deployments", namespace),
+        ("delete", "services", namespace),
+        ("delete", "pods", namespace),
+        ("delete", "deployments", "default"),
         ("update", "vllmservices", namespace),
         ("update", "leases/other", namespace),
         ("patch", "deployments", "default"),
