@@ -97,10 +97,16 @@ class TestTheCommand:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     def test_gets_the_signals_of_the_wrapper(self, mode: str, possible: str, number: signal.Signals) -> None:
         skip_unless(mode, possible)
+        # Under nohup and the like a signal is ignored from birth: no shell could trap it, and this would wait for ever.
+        at_birth = signal.signal(number, signal.SIG_DFL)
         script = (
             f"trap 'echo caught; exit 3' {number.name.removeprefix('SIG')}; echo ready; while :; do sleep 0.05; done"
         )
-        with begin(mode, "sh", "-c", script) as wrapped:
+        try:
+            wrapped = begin(mode, "sh", "-c", script)
+        finally:
+            signal.signal(number, at_birth)
+        with wrapped:
             assert wrapped.stdout is not None
             assert wrapped.stdout.readline() == b"ready\n"
             wrapped.send_signal(number)
