@@ -141,6 +141,13 @@ def test_what_cannot_be_read_is_said(found: dict[str, Any]) -> None:
             id="inside a script",
         ),
         pytest.param(
+            container(command=["sh", "-c", "vllm serve m --enable-prefix-caching --max-num-seqs 4"]),
+            "max-num-seqs",
+            16,
+            ("sh", "-c", "vllm serve m --enable-prefix-caching --max-num-seqs 16"),
+            id="inside a script, after a switch",
+        ),
+        pytest.param(
             container(command=["sh", "-c"], args=["exec vllm serve m --seed 1\n"]),
             "max-num-seqs",
             16,

@@ -6,7 +6,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.builders import engine, latency, observation
 from tests.control.desk import BLIND, CAPPED, HEALTHY, HELPED, IDLE, NO_SERIES, TICK, desk, scaled
@@ -111,6 +111,7 @@ def sign(number: int) -> int:
     missing=st.integers(0, 3),
     ttft=st.sampled_from([0.2, 6.0]),
 )
+@example(loads=["idle", "idle", "full"], missing=2, ttft=0.2)
 @settings(max_examples=40)
 def test_a_pod_that_is_missing_from_the_scrape_turns_no_decision_round(
     loads: list[str], missing: int, ttft: float

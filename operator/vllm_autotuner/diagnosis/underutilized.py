@@ -38,10 +38,9 @@ class Underutilized:
     def judge(self, case: Case) -> Finding:
         """Hold when nobody waits, everybody reports, and every level stays below its limit on n - 1 pods."""
         observation, pods = case.observation, len({engine.key.pod for engine in case.engines})
-        everybody = not observation.silent and (observation.expected is None or pods >= observation.expected)
         waits = any(moment.waiting > 0 for engine in case.engines for moment in engine.moments)
         waits = waits or any(engine.rejected for engine in case.engines)
-        if pods < 2 or not everybody or waits:
+        if pods < 2 or not observation.everybody_reports or waits:
             return Fails()
         more = pods / (pods - 1)
         facts, measured = self._facts(case, more=more)

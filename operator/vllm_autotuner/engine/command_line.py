@@ -151,7 +151,8 @@ def _in_script(line: CommandLine, knob: str, value: int | str) -> CommandLine | 
     """Replace the one literal value; append only to a script that is a single plain command."""
     assert line.script is not None
     text = line.words[line.script]
-    flag = re.compile(r"(?<![\w$-])(--?[\w-]+)(=|(?:\s|\\\n)+)([\"']?)([\w.-]+)\3(?=[\s;&|)]|$)")
+    # A value begins with no dash: what follows a switch is the next flag.
+    flag = re.compile(r"(?<![\w$-])(--?[\w-]+)(=|(?:\s|\\\n)+)([\"']?)([\w.][\w.-]*)\3(?=[\s;&|)]|$)")
     places = [found for found in flag.finditer(text) if tuned_knob(found[1]) == knob]
     if len(places) > 1:
         return Unreadable(f"the script in {line.field} sets --{knob} {len(places)} times")

@@ -59,6 +59,12 @@ class Observation:
     """None where no Kubernetes tells."""
 
     @property
+    def everybody_reports(self) -> bool:
+        """Whether no pod that ought to report is missing: a silent one may be the one with all the load."""
+        pods = len({engine.key.pod for engine in self.engines})
+        return not self.silent and (self.expected is None or pods >= self.expected)
+
+    @property
     def prefix_hit_rate(self) -> float | None:
         """Share of looked-up prompt tokens found in the prefix cache (0..1). None when not exported or nobody asked."""
         pairs = [(engine.prefix_hits, engine.prefix_queries) for engine in self.engines]

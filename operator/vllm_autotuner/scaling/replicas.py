@@ -77,10 +77,13 @@ def desired_replicas(
         return Scale(replicas=inside, reason=f"spec.scaling allows {scaling.min_replicas} to {scaling.max_replicas}")
     held = now - datetime.fromtimestamp(diagnosis.since, tz=now.tzinfo)
     if diagnosis.primary is DiagnosisClass.IDLE and held >= scaling.scale_in.stabilization:
-        if current > scaling.min_replicas:
-            return Scale(replicas=scaling.min_replicas, reason=f"idle for {held.total_seconds():.0f} s")
-        return Scale(replicas=current, reason="idle, at scaling.minReplicas")
-    if diagnosis.primary in SCALE_IN_ON and current > scaling.min_replicas and ready == current:
+        if current <= scaling.min_replicas:
+            return Scale(replicas=current, reason="idle, at scaling.minReplicas")
+        if not observation.everybody_reports:
+            return Scale(replicas=current, reason="not every replica reports: the silent one may be the busy one")
+        return Scale(replicas=scaling.min_replicas, reason=f"idle for {held.total_seconds():.0f} s")
+    whole = ready == current and observation.everybody_reports
+    if diagnosis.primary in SCALE_IN_ON and current > scaling.min_replicas and whole:
         stable = scaling.scale_in.stabilization
         # A replica that was added has as long to show what it was needed for. The class may be young: the figures
         # of the whole time decide, and those stand in the metrics.
