@@ -75,6 +75,7 @@ class Stage:
     """Label selectors of pods that do not carry the name of their service (spec.targetRef)."""
     _kubeconfig: Path | None = None
     _followers: list["asyncio.Task[None]"] = field(default_factory=list)
+    _asking: set["asyncio.Task[httpx.Response]"] = field(default_factory=set)
     _api: httpx.AsyncClient | None = None
 
     async def __aenter__(self) -> Self:
@@ -98,6 +99,7 @@ class Stage:
             await load.__aexit__(None, None, None)
         self.loads.clear()
         self.stop_operator()
+        await asyncio.gather(*self._asking, return_exceptions=True)
         if self._api is not None:
             await self._api.aclose()
 
@@ -166,7 +168,11 @@ class Stage:
 
     async def get(self, path: str) -> dict[str, Any]:
         """Read one object or list as the admin; empty when it does not exist."""
-        answer = await self.api.get(path)
+        # Cancelled while it connects, httpx would leave the socket open for ever: whoever asks may go, the request not.
+        request = asyncio.create_task(self.api.get(path))
+        self._asking.add(request)
+        request.add_done_callback(self._asking.discard)
+        answer = await asyncio.shield(request)
         if answer.status_code == httpx.codes.NOT_FOUND:
             return {}
         answer.raise_for_status()

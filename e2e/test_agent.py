@@ -1,5 +1,6 @@
 """The process node against the real control plane: what a kubelet promises, as Deployments and kubectl see it."""
 
+import http.client
 import json
 import re
 import sys
@@ -677,10 +678,10 @@ def _named(name: str, namespace: str) -> Mapping[str, str]:
 
 
 def _fetch(url: str) -> str:
-    """Return the answer, empty when the connection is refused."""
+    """Return the answer, empty when the connection is refused, or cut because the pod ends in the middle of it."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             text: str = answer.read().decode()
             return text
-    except (urllib.error.URLError, ConnectionError):
+    except (urllib.error.URLError, ConnectionError, http.client.HTTPException):
         return ""
