@@ -224,7 +224,8 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         id="G12",
         name="Budget per service and day, changes at once in the fleet",
         prevents="churn of a fleet, and one mistake everywhere at once",
-        default=f"{Budget().changes_per_day} a day and service; {CHANGES_AT_ONCE.text} of the services at once",
+        default=f"{Budget().changes_per_day} a day and service; {CHANGES_AT_ONCE.text} of the services at once. One that a "
+        "person paused keeps no turn, for he may take a day, and goes on at once when he lets it",
         where=Where.QUEUE,
         objects=(
             "guardrails.turns:next_to_begin",
@@ -235,6 +236,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         tests=(
             "tests/guardrails/test_turns.py::test_the_limits_hold_and_the_order_of_asking_is_all_that_counts",
             f"{TURNS}test_by_default_one_of_few_services_changes_at_a_time_and_all_get_their_turn",
+            f"{TURNS}test_one_paused_change_keeps_no_other_service_waiting",
             IN_CHAIN,
         ),
     ),
@@ -610,7 +612,8 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         id="G43",
         name="Cost of trials",
         prevents="a bill that nobody expected",
-        default=f"{EXTRA_GPUS.text} of the fleet's GPUs beside those that serve; one change may always run",
+        default=f"{EXTRA_GPUS.text} of the fleet's GPUs beside those that serve; one change may always run. "
+        "One that a person paused keeps its GPUs",
         where=Where.QUEUE,
         objects=("guardrails.turns:next_to_begin", "change.trial:gpus_added", "control.turns:fleet_of"),
         tests=(

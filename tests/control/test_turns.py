@@ -120,6 +120,28 @@ async def test_one_service_whose_changes_always_fail_starves_nobody() -> None:
     assert set(names[:-1]) == set(NAMES), f"somebody had a second turn before all had a first: {names}"
 
 
+async def test_one_paused_change_keeps_no_other_service_waiting() -> None:
+    """A person may take a day; when he lets it go on, it does so at once."""
+    found = bed(*NAMES, load=queueing)
+    while not active(found):
+        await found.tick()
+    (paused,) = active(found)
+    found.api.edit(paused, lambda body: body["spec"].update(paused=True))
+    others = [name for name in NAMES if name != paused]
+    for _ in range(150):
+        await found.tick()
+        assert len(set(active(found)) - {paused}) <= 1
+        if all(found.status(name).history for name in others):
+            break
+    assert [found.status(name).history[0].outcome for name in others] == [Outcome.SUCCEEDED] * 3
+    change = found.change(paused)
+    assert change is not None
+    assert change.state is ChangeState.HELD
+    found.api.edit(paused, lambda body: body["spec"].update(paused=False))
+    await found.ticks(30)
+    assert [entry.outcome for entry in found.status(paused).history] == [Outcome.SUCCEEDED]
+
+
 async def test_replicas_do_not_wait_for_a_turn() -> None:
     spec = {**SCALED, "tuning.maxNumSeqs": {"min": 64, "max": 64}}
     found = bed(*NAMES, load=queueing, spec=spec)
@@ -158,6 +180,15 @@ def test_a_change_of_an_object_that_became_unreadable_counts() -> None:
         metadata=metadata, reason=InvalidReason.SPEC, message="x", status=parse_status({"activeChange": CHANGE})
     )
     assert len(fleet_of([unreadable], now=START).running) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "why", "parked"),
+    [("Held", "paused", True), ("Held", "metrics are missing", False), ("Analyzing", "paused", False)],
+)
+def test_only_a_person_may_take_so_long_that_others_do_not_wait(state: str, why: str, parked: bool) -> None:
+    held = CHANGE | {"state": state, "stateReason": why}
+    assert fleet_of([service(activeChange=held)], now=START).running == (Running(gpus=4, parked=parked),)
 
 
 @pytest.mark.parametrize(("state", "counts"), [("RollingBack", 0), ("Held", 1)])

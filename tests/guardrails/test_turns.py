@@ -71,6 +71,26 @@ def test_a_share_that_means_nothing_is_refused_with_the_remedy(text: str) -> Non
         parse_share(text)
 
 
+PARKED = Running(gpus=2, parked=True)
+
+
+@pytest.mark.parametrize(
+    ("running", "changes", "gpus", "begin"),
+    [
+        pytest.param([PARKED], 1, 1, ["b"], id="one that a person paused keeps no turn"),
+        pytest.param([PARKED, PARKED], 1, 1, ["b"], id="nor do two"),
+        pytest.param([PARKED, Running()], 1, 99, [], id="another one runs"),
+        pytest.param([PARKED], 2, 4, ["b", "a"], id="room for two beside its GPUs"),
+        pytest.param([PARKED], 2, 3, ["b"], id="its GPUs are in use"),
+    ],
+)
+def test_a_change_that_a_person_paused_keeps_its_gpus_and_no_turn(
+    running: list[Running], changes: int, gpus: int, begin: list[str]
+) -> None:
+    found = next_to_begin([asks("a"), asks("b", minutes=5)], running=running, changes=changes, gpus=gpus)
+    assert [each.key for each in found] == begin
+
+
 QUEUES = st.lists(
     st.builds(asks, st.uuids().map(str), minutes=st.integers(0, 3), gpus=st.integers(1, 8)),
     max_size=12,

@@ -19,7 +19,7 @@ from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided
 from vllm_autotuner.change.world import Ending, Rollout, Step, World, reaches_the_service
 
-__all__ = ["BAD_IN_A_ROW", "Ending", "Rollout", "World", "advance"]
+__all__ = ["BAD_IN_A_ROW", "PAUSED", "Ending", "Rollout", "World", "advance"]
 
 PAUSED_FOR_AT_MOST: Final = timedelta(hours=24)
 """A person who pauses comes back within a day; then the candidate stops serving untried. Guardrails 8.1 (Held)."""

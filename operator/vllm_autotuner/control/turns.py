@@ -10,6 +10,7 @@ from datetime import datetime
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ActiveChange, ChangeState
 from vllm_autotuner.change.effective import settled_knobs
+from vllm_autotuner.change.machine import PAUSED
 from vllm_autotuner.change.trial import gpus_added
 from vllm_autotuner.control.settings import OperatorSettings
 from vllm_autotuner.guardrails.turns import Asking, Running, next_to_begin
@@ -48,7 +49,8 @@ def fleet_of(services: Iterable[VLLMService | InvalidService], *, now: datetime)
         if status is None:
             continue
         if status.active_change is not None and _takes_a_turn(status.active_change, now=now):
-            running.append(Running(gpus=gpus_added(status.active_change)))
+            change = status.active_change
+            running.append(Running(gpus=gpus_added(change), parked=_is_parked(change)))
         if isinstance(service, VLLMService):
             gpus += (status.replicas or 0) * (settled_knobs(service.spec, status).tensor_parallel_size or 1)
     return Fleet(running=tuple(running), services=count, gpus=gpus)
@@ -60,3 +62,8 @@ def _takes_a_turn(change: ActiveChange, *, now: datetime) -> bool:
         return False
     late = change.deadline is not None and now >= change.deadline
     return not (change.state is ChangeState.ROLLING_BACK and late)
+
+
+def _is_parked(change: ActiveChange) -> bool:
+    """Whether it stands still until a person lets it go on; its pods are up, and only their health is watched."""
+    return change.state is ChangeState.HELD and change.state_reason == PAUSED

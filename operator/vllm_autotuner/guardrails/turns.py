@@ -59,6 +59,8 @@ class Running:
     """A change under way."""
 
     gpus: int = 1
+    parked: bool = False
+    """Nothing of it moves before a person says so: it keeps its GPUs, and no turn."""
 
 
 def parse_share(text: str) -> Share:
@@ -75,12 +77,15 @@ def next_to_begin(
     """Return who begins now, at most `changes` under way and `gpus` added; the longest waiting first.
 
     One change may always run, however many GPUs it needs. Nobody overtakes: one that waits for many GPUs would
-    otherwise wait for as long as small ones come.
+    otherwise wait for as long as small ones come. A change that a person paused keeps its GPUs but no turn, for he may
+    take a day; when he lets it go on it does so at once, beside whoever has begun since: what is already served with an
+    untried value comes to its verdict sooner.
     """
     begins: list[Asking] = []
+    parked = sum(one.gpus for one in running if one.parked)
     for each in sorted(asking, key=_place):
-        used = [one.gpus for one in running] + [one.gpus for one in begins]
-        if len(used) >= changes or (used and sum(used) + each.gpus > gpus):
+        used = [one.gpus for one in running if not one.parked] + [one.gpus for one in begins]
+        if len(used) >= changes or (used and parked + sum(used) + each.gpus > gpus):
             break
         begins.append(each)
     return tuple(begins)
