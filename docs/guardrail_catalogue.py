@@ -224,8 +224,8 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         id="G12",
         name="Budget per service and day, changes at once in the fleet",
         prevents="churn of a fleet, and one mistake everywhere at once",
-        default=f"{Budget().changes_per_day} a day and service; {CHANGES_AT_ONCE.text} of the services at once. One that a "
-        "person paused keeps no turn, for he may take a day, and goes on at once when he lets it",
+        default=f"{Budget().changes_per_day} a day and service; {CHANGES_AT_ONCE.text} of the services at once. "
+        "One that a person paused keeps no turn, for he may take a day, and goes on at once when he lets it",
         where=Where.QUEUE,
         objects=(
             "guardrails.turns:next_to_begin",
