@@ -12,7 +12,7 @@ from tests.control.desk import BLIND, CAPPED, HEALTHY, HELPED, NO_SERIES, OVERLO
 from vllm_autotuner.api.conditions import ConditionStatus, ConditionType, Reason
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence, Recommendation
-from vllm_autotuner.control.looking import PAUSE
+from vllm_autotuner.control.looking import APPROVE, PAUSE
 from vllm_autotuner.control.reporting import SAME_RECOMMENDATION, recommended, still_says
 from vllm_autotuner.control.sight import Refusal
 from vllm_autotuner.control.tick import decide
@@ -288,9 +288,19 @@ CASES = (
         kind=ConditionType.RECOMMENDATION_AVAILABLE,
         state="True",
         reason=Reason.AWAITING_APPROVAL,
-        says="approve: kubectl annotate vllm chat vllm-autotuner.dev/approve=",
+        says="approve: kubectl annotate --overwrite -n prod vllm chat vllm-autotuner.dev/approve=",
         seen=CAPPED,
         spec={"tuning__mode": "Approve"},
+    ),
+    Case(
+        id="what was approved is another one",
+        kind=ConditionType.RECOMMENDATION_AVAILABLE,
+        state="True",
+        reason=Reason.AWAITING_APPROVAL,
+        says=" (0a1b2c3d was approved, which does not stand any more)",
+        seen=CAPPED,
+        spec={"tuning__mode": "Approve"},
+        annotations={APPROVE: "0a1b2c3d"},
     ),
     Case(id="the circuit is closed", kind=ConditionType.CIRCUIT_OPEN, state=None, status={"circuit": {"rollbacks": 1}}),
     Case(

@@ -35,6 +35,7 @@ from vllm_autotuner.api.status import (
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.world import Ending
+from vllm_autotuner.control.looking import APPROVE
 from vllm_autotuner.control.owning import ownership
 from vllm_autotuner.control.sight import Sight
 from vllm_autotuner.diagnosis.case import kv_mean
@@ -321,9 +322,13 @@ def _recommending(status: VLLMServiceStatus, sight: Sight) -> tuple[ConditionTyp
     awaiting = sight.mode is Mode.APPROVE
     reason = Reason.AWAITING_APPROVAL if awaiting else Reason.RECOMMENDED
     if awaiting:
+        # With --overwrite: an earlier approval may stand there.
+        service = sight.service.metadata
         message += (
-            f"; approve: kubectl annotate vllm {sight.service.metadata.name} vllm-autotuner.dev/approve={found.id}"
+            f"; approve: kubectl annotate --overwrite -n {service.namespace} vllm {service.name} {APPROVE}={found.id}"
         )
+    if awaiting and sight.approved and sight.approved != found.id:
+        message += f" ({sight.approved} was approved, which does not stand any more)"
     return ConditionType.RECOMMENDATION_AVAILABLE, True, reason, message
 
 
