@@ -79,6 +79,7 @@ async def test_a_pod_that_cannot_start_says_why(changed: dict[str, Any], reason:
     ("log", "reason", "length"),
     [
         pytest.param("kv-too-small.log", StartupReason.INSUFFICIENT_KV_CACHE, 1152, id="the cause stands 6 KiB above"),
+        pytest.param("fp8-on-avx2.log", StartupReason.KV_TYPE_UNSUPPORTED, None, id="KV type, 9 KiB above"),
         pytest.param("bad-flag.log", StartupReason.INVALID_FLAG, None, id="a flag"),
         pytest.param("tp3.log", StartupReason.HEADS_NOT_DIVISIBLE, None, id="heads"),
         pytest.param("len-over-model.log", StartupReason.LENGTH_OVER_MODEL, 8192, id="length"),

@@ -12,6 +12,7 @@ REAL = {
     "bad-flag.log": (StartupReason.INVALID_FLAG, "--max-num-sequences 8", None),
     "tp3.log": (StartupReason.HEADS_NOT_DIVISIBLE, "heads (8) must be divisible by tensor parallel size (3).", None),
     "len-over-model.log": (StartupReason.LENGTH_OVER_MODEL, "max_model_len (100000) is greater", 8192),
+    "fp8-on-avx2.log": (StartupReason.KV_TYPE_UNSUPPORTED, "FP8 KV cache on CPU requires x86 with AVX-512 or AMX.", None),
     "kv-too-small.log": (StartupReason.INSUFFICIENT_KV_CACHE, "max seq len (8192)", 1152),
 }
 
@@ -40,6 +41,8 @@ def test_every_real_log_has_a_row() -> None:
         pytest.param("bad-flag.log", 2048, StartupReason.INVALID_FLAG, id="bad flag"),
         pytest.param("tp3.log", 2048, StartupReason.HEADS_NOT_DIVISIBLE, id="heads"),
         pytest.param("len-over-model.log", 2048, StartupReason.LENGTH_OVER_MODEL, id="length"),
+        pytest.param("fp8-on-avx2.log", 2048, StartupReason.UNKNOWN, id="KV type: the cause is lost"),
+        pytest.param("fp8-on-avx2.log", 10240, StartupReason.KV_TYPE_UNSUPPORTED, id="KV type: a longer end has it"),
         pytest.param("kv-too-small.log", 2048, StartupReason.UNKNOWN, id="KV: the cause is lost, so do not guess"),
         pytest.param("kv-too-small.log", 4096, StartupReason.INSUFFICIENT_KV_CACHE, id="KV: a longer end has it"),
     ],
@@ -87,6 +90,37 @@ WRAPPER = "RuntimeError: Engine core initialization failed. See root cause above
             StartupReason.INSUFFICIENT_KV_CACHE,
             "No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.",
             id="no pool at all",
+        ),
+        pytest.param(
+            "ValueError: FP8 KV cache is not supported by the Triton attention backend on NVIDIA A100-SXM4-80GB (compute "
+            "capability 8.0); native FP8 (fp8e4nv) requires SM89+. Re-run with --kv-cache-dtype bfloat16.",
+            StartupReason.KV_TYPE_UNSUPPORTED,
+            "FP8 KV cache is not supported by the Triton attention backend on NVIDIA A100-SXM4-80GB (compute "
+            "capability 8.0); native FP8 (fp8e4nv) requires SM89+. Re-run with --kv-cache-dtype bfloat16.",
+            id="a GPU without fp8",
+        ),
+        pytest.param(
+            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=64). Reasons: "
+            "{FLASH_ATTN: [kv_cache_dtype not supported], TRITON_ATTN: [head_size not supported]}.",
+            StartupReason.KV_TYPE_UNSUPPORTED,
+            "No valid attention backend found for cuda with AttentionSelectorConfig(head_size=64). Reasons: "
+            "{FLASH_ATTN: [kv_cache_dtype not supported], TRITON_ATTN: [head_size not supported]}.",
+            id="no attention backend takes the type",
+        ),
+        pytest.param(
+            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=7). Reasons: "
+            "{FLASH_ATTN: [head_size not supported]}.",
+            StartupReason.UNKNOWN,
+            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=7). Reasons: "
+            "{FLASH_ATTN: [head_size not supported]}.",
+            id="no attention backend, and the type of the cache is not why",
+        ),
+        pytest.param(
+            "  Value error, max_num_batched_tokens (6) must be greater than or equal to max_num_seqs (8). "
+            "[type=value_error, input_value=ArgsKwargs(()), input_type=ArgsKwargs]\n",
+            StartupReason.INVALID_FLAG,
+            "max_num_batched_tokens (6) must be greater than or equal to max_num_seqs (8).",
+            id="two flags contradict each other",
         ),
         pytest.param(
             "vllm serve: error: argument --max-num-seqs: invalid int value: 'x'\n",

@@ -18,11 +18,15 @@ class StartupReason(StrEnum):
     """Why the engine did not start. The values are API: alerts match them."""
 
     INVALID_FLAG = "InvalidFlag"
-    """The command line was refused. Remedy: correct the flag that the message names."""
+    """The command line was refused, or two of its flags contradict each other. Remedy: correct what the message names.
+    """
     HEADS_NOT_DIVISIBLE = "HeadsNotDivisible"
     """The model's attention heads do not divide by the tensor parallel size. Remedy: a size that divides them."""
     LENGTH_OVER_MODEL = "LengthOverModel"
     """max-model-len is longer than the model was made for. Remedy: at most the suggested length."""
+    KV_TYPE_UNSUPPORTED = "KVTypeUnsupported"
+    """The device, its attention backend or the model's weights do not take this type of KV cache. Remedy: the model's
+    own type (auto), or other hardware."""
     INSUFFICIENT_KV_CACHE = "InsufficientKVCache"
     """The KV pool does not hold one sequence of max-model-len. Remedy: at most the suggested length, a higher tensor
     parallel size, fp8 KV, or more gpu-memory-utilization."""
@@ -57,8 +61,13 @@ _CAUSES: Final[tuple[tuple[StartupReason, re.Pattern[str]], ...]] = tuple(
             StartupReason.INVALID_FLAG,
             r"^\S+(?: serve)?: error: (?:unrecognized arguments|argument|ambiguous option|the following arguments)\b.*",
         ),
+        (StartupReason.INVALID_FLAG, r"max_num_batched_tokens \(\d+\) must be greater than or equal to max_num_seqs .*"),
         (StartupReason.HEADS_NOT_DIVISIBLE, r"Total number of attention heads \(\d+\) must be divisible by .*"),
         (StartupReason.LENGTH_OVER_MODEL, r"User-specified max_model_len \(\d+\) is greater than .*"),
+        (StartupReason.KV_TYPE_UNSUPPORTED, r"FP8 KV cache (?:on CPU )?requires .*"),
+        (StartupReason.KV_TYPE_UNSUPPORTED, r"(?:FP8|bfloat16) KV cache is not supported .*"),
+        (StartupReason.KV_TYPE_UNSUPPORTED, r"fp8_e5m2 kv-cache is not supported .*"),
+        (StartupReason.KV_TYPE_UNSUPPORTED, r"No valid attention backend found .*\bkv_cache_dtype not supported\b.*"),
         (StartupReason.INSUFFICIENT_KV_CACHE, r"To serve at least one request with the model's max seq len .*"),
         (StartupReason.INSUFFICIENT_KV_CACHE, r"The model's max seq len \(\d+\) is larger than the maximum number .*"),
         (StartupReason.INSUFFICIENT_KV_CACHE, r"No available memory for the cache blocks.*"),

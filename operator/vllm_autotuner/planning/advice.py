@@ -16,6 +16,7 @@ ADVICE: Final[Mapping[DiagnosisClass, tuple[str, ...]]] = {
         "Correct what the message names; with a suggested length, lower --max-model-len to it.",
         "InsufficientKVCache: a shorter --max-model-len, fp8 KV, more GPUs per replica or --gpu-memory-utilization.",
         "OutOfMemory: a lower --gpu-memory-utilization (0.85 to 0.90), --max-num-seqs or --max-model-len, or fp8 KV.",
+        "KVTypeUnsupported: --kv-cache-dtype auto; hardware, attention backend or weights do not take the other type.",
         "ImagePull and Unschedulable are about the registry and the cluster, not about the engine.",
     ),
     DiagnosisClass.COLD_START: (
