@@ -12,7 +12,7 @@ REAL = {
     "bad-flag.log": (StartupReason.INVALID_FLAG, "--max-num-sequences 8", None),
     "tp3.log": (StartupReason.HEADS_NOT_DIVISIBLE, "heads (8) must be divisible by tensor parallel size (3).", None),
     "len-over-model.log": (StartupReason.LENGTH_OVER_MODEL, "max_model_len (100000) is greater", 8192),
-    "fp8-on-avx2.log": (StartupReason.KV_TYPE_UNSUPPORTED, "FP8 KV cache on CPU requires x86 with AVX-512 or AMX.", None),
+    "fp8-on-avx2.log": (StartupReason.KV_TYPE_UNSUPPORTED, "FP8 KV cache on CPU requires x86 with AVX-512", None),
     "kv-too-small.log": (StartupReason.INSUFFICIENT_KV_CACHE, "max seq len (8192)", 1152),
 }
 
@@ -92,26 +92,26 @@ WRAPPER = "RuntimeError: Engine core initialization failed. See root cause above
             id="no pool at all",
         ),
         pytest.param(
-            "ValueError: FP8 KV cache is not supported by the Triton attention backend on NVIDIA A100-SXM4-80GB (compute "
+            "ValueError: FP8 KV cache is not supported by the Triton attention backend on NVIDIA A100 (compute "
             "capability 8.0); native FP8 (fp8e4nv) requires SM89+. Re-run with --kv-cache-dtype bfloat16.",
             StartupReason.KV_TYPE_UNSUPPORTED,
-            "FP8 KV cache is not supported by the Triton attention backend on NVIDIA A100-SXM4-80GB (compute "
+            "FP8 KV cache is not supported by the Triton attention backend on NVIDIA A100 (compute "
             "capability 8.0); native FP8 (fp8e4nv) requires SM89+. Re-run with --kv-cache-dtype bfloat16.",
             id="a GPU without fp8",
         ),
         pytest.param(
-            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=64). Reasons: "
+            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head=64). Reasons: "
             "{FLASH_ATTN: [kv_cache_dtype not supported], TRITON_ATTN: [head_size not supported]}.",
             StartupReason.KV_TYPE_UNSUPPORTED,
-            "No valid attention backend found for cuda with AttentionSelectorConfig(head_size=64). Reasons: "
+            "No valid attention backend found for cuda with AttentionSelectorConfig(head=64). Reasons: "
             "{FLASH_ATTN: [kv_cache_dtype not supported], TRITON_ATTN: [head_size not supported]}.",
             id="no attention backend takes the type",
         ),
         pytest.param(
-            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=7). Reasons: "
+            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head=7). Reasons: "
             "{FLASH_ATTN: [head_size not supported]}.",
             StartupReason.UNKNOWN,
-            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=7). Reasons: "
+            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head=7). Reasons: "
             "{FLASH_ATTN: [head_size not supported]}.",
             id="no attention backend, and the type of the cache is not why",
         ),

@@ -61,7 +61,7 @@ _CAUSES: Final[tuple[tuple[StartupReason, re.Pattern[str]], ...]] = tuple(
             StartupReason.INVALID_FLAG,
             r"^\S+(?: serve)?: error: (?:unrecognized arguments|argument|ambiguous option|the following arguments)\b.*",
         ),
-        (StartupReason.INVALID_FLAG, r"max_num_batched_tokens \(\d+\) must be greater than or equal to max_num_seqs .*"),
+        (StartupReason.INVALID_FLAG, r"max_num_batched_tokens \(\d+\) must be greater than or equal to .*"),
         (StartupReason.HEADS_NOT_DIVISIBLE, r"Total number of attention heads \(\d+\) must be divisible by .*"),
         (StartupReason.LENGTH_OVER_MODEL, r"User-specified max_model_len \(\d+\) is greater than .*"),
         (StartupReason.KV_TYPE_UNSUPPORTED, r"FP8 KV cache (?:on CPU )?requires .*"),
