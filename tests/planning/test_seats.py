@@ -10,8 +10,10 @@ from tests.planning.situations import CAPPED, SEATS, SLOW, bounds, line, situati
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Tuning
 from vllm_autotuner.api.status import ChangeTarget, Confidence
+from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import KVPool, Observation
+from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.seats import NothingToGain, kv_bound, lower_seats, raise_seats
 
@@ -109,6 +111,11 @@ class Raised:
 STEEP = line(16, 32, 64, base=0.010, per_sequence=0.0004)
 """45 ms (a tenth inside the objective of 50 ms) at a batch of 87."""
 
+
+def stepping(*args: str) -> Platform:
+    return platform_named("", gpu=None, args=args, catalogue=Catalogue())
+
+
 RAISED = (
     Raised(id="never more than doubled", value=128, limited_by="step limit (x2)"),
     Raised(
@@ -124,6 +131,18 @@ RAISED = (
         limited_by="KV cache at observed lengths",
     ),
     Raised(id="no more than the knee", seen=with_steps(CAPPED, STEEP), value=87, limited_by="TPOT knee"),
+    Raised(
+        id="no more than a step computes tokens: the engine refuses to start",
+        given={"platform": stepping("--max-num-batched-tokens=100")},
+        value=100,
+        limited_by="--max-num-batched-tokens",
+    ),
+    Raised(
+        id="flags that nobody can read set no limit",
+        given={"platform": stepping("--max-num-batched-tokens", "many")},
+        value=128,
+        limited_by="step limit (x2)",
+    ),
     Raised(
         id="the user's maximum comes last",
         given={"tuning": bounds(1, 70 + 2)},

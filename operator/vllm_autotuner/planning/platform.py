@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.engine.catalogue import Catalogue
+from vllm_autotuner.engine.flags import FlagError, parse_flags
 from vllm_autotuner.engine.geometry import ModelShape, UnknownGeometry
 from vllm_autotuner.engine.hardware import Gpu
 from vllm_autotuner.engine.weights import bytes_per_weight
@@ -23,6 +24,8 @@ class Platform:
     shape: ModelShape = UnknownGeometry("the model is not known")
     gpu: Gpu | None = None
     bytes_per_weight: float | None = None
+    step_tokens: int | None = None
+    """--max-num-batched-tokens; None where no flag sets it: the engine's own default grows with the seats."""
     room: Room | None = None
     """GPUs that are free; None where nobody looked."""
     devices_ours: bool = False
@@ -43,10 +46,18 @@ def platform_named(
 ) -> Platform:
     """Return what names say, where there is no spec. An empty model is not known."""
     if not model:
-        return Platform(gpu=catalogue.gpu(gpu), room=room)
+        return Platform(gpu=catalogue.gpu(gpu), step_tokens=_step_tokens(args), room=room)
     return Platform(
         shape=catalogue.shape(model),
         gpu=catalogue.gpu(gpu),
         bytes_per_weight=bytes_per_weight(model, args),
+        step_tokens=_step_tokens(args),
         room=room,
     )
+
+
+def _step_tokens(args: tuple[str, ...]) -> int | None:
+    try:
+        return parse_flags(args).max_num_batched_tokens
+    except FlagError:
+        return None

@@ -67,6 +67,7 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
         Limit(name=f"step limit (x{LARGEST_STEP})", high=seats * LARGEST_STEP),
         Limit(name="KV cache at observed lengths", high=pool),
         *([Limit(name="TPOT knee", high=knee)] if knee is not None else []),
+        *_one_token_each(situation),
         *_failed_above(situation, seats=seats),
     )
     found = limited(max(math.ceil(demand), seats), limits=(*limits, *_user(bounds)))
@@ -272,6 +273,12 @@ def _knee(model: StepTimeFit, *, situation: Situation, tail: float) -> int | Non
         return None
     target = situation.targets.tpot.seconds * (1 - HEADROOM)
     return largest_batch_at_quantile(model, target=target, tail=tail, seen_at=mean_batch(_case(situation)))
+
+
+def _one_token_each(situation: Situation) -> tuple[Limit, ...]:
+    """The engine refuses to start with more seats than tokens in a step."""
+    tokens = situation.platform.step_tokens
+    return () if tokens is None else (Limit(name="--max-num-batched-tokens", high=tokens),)
 
 
 def _failed_above(situation: Situation, *, seats: int) -> tuple[Limit, ...]:
