@@ -1,7 +1,7 @@
 """One step at a time: from each state, what each kind of world makes of a change."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -409,6 +409,18 @@ def test_a_crash_is_harm_in_every_state_also_when_paused_or_blind(state: ChangeS
         step = advance(change(state), world(rollout=crashed, blind=blind, paused=paused))
         assert (step.change.state, step.change.harmful) == (ROLLING_BACK, True)
         assert "exit code 137" in step.change.state_reason
+
+
+@pytest.mark.parametrize("what", ["refused", "lacked_memory"])
+def test_what_the_crash_says_about_another_attempt_is_kept(what: str) -> None:
+    crashed = rollout(settled=False, crashed="the engine's own words")
+    kept = advance(
+        change(PROVISIONING),
+        world(rollout=replace(crashed, refused=what == "refused", lacked_memory=what == "lacked_memory")),
+    ).change
+    assert {"refused": kept.refused, "lacked_memory": kept.lacked_memory} == {
+        each: each == what for each in ("refused", "lacked_memory")
+    }
 
 
 @pytest.mark.parametrize("state", [PROVISIONING, VERIFYING, WARMING_UP, ANALYZING, HELD, BAKING])

@@ -113,6 +113,16 @@ def test_how_long_a_candidate_rests(harmful: bool, hours: list[int]) -> None:
         now += timedelta(days=30)
 
 
+def test_what_the_engine_refuses_rests_until_a_second_refusal_cannot_open_the_circuit() -> None:
+    first = ended(refused=True)
+    (entry,) = first.failure_memory
+    assert entry.retry_after == NOW + timedelta(days=7)
+    again = ended(first, refused=True, now=entry.retry_after)
+    assert (again.failure_memory[0].failures, again.failure_memory[0].retry_after) == (2, NOW + timedelta(days=14))
+    assert again.circuit is not None
+    assert again.circuit.state is CircuitState.CLOSED
+
+
 def test_candidates_are_remembered_apart() -> None:
     status = ended(ended(), to_value="80", id="c2")
     assert failed_seats(SPEC, status, now=NOW) == (96, 80)

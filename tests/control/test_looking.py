@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -179,6 +180,25 @@ async def test_why_a_new_pod_does_not_start(changed: dict[str, Any], logs: dict[
     assert bool(found.crashed) is bool(cause)
     fell = bool(cause) or changed.get("config_hash") == "old"
     assert bool(asked.asked) is fell, "logs are read for crashes only"
+
+
+STARTUP_FAILURES = Path(__file__).parents[1] / "data/vllm-0.32/startup-failures"
+
+
+@pytest.mark.parametrize(
+    ("log", "lacked_memory", "refused"),
+    [
+        pytest.param("kv-too-small.log", True, False, id="a pool that is too small is a lack of memory"),
+        pytest.param("fp8-on-avx2.log", False, True, id="no fp8 here, at any time"),
+        pytest.param("tp3.log", False, True, id="heads do not divide, at any time"),
+        pytest.param("len-over-model.log", False, True, id="the model was made for less, at any time"),
+        pytest.param("bad-flag.log", False, True, id="no such flag, at any time"),
+    ],
+)
+async def test_what_a_real_log_says_about_another_attempt(log: str, lacked_memory: bool, refused: bool) -> None:
+    asked = Logs(chat_0_before=(STARTUP_FAILURES / log).read_text(encoding="utf-8"))
+    found = await rollout(deployment_view(deployment_object()), [pod(**CRASHED)], asked=asked)
+    assert (found.lacked_memory, found.refused) == (lacked_memory, refused)
 
 
 async def test_an_exit_without_a_code_is_said_so() -> None:

@@ -205,6 +205,9 @@ class ActiveChange(ApiModel):
     lacked_memory: bool | None = None
     """True when it did not start, or crashed, for lack of memory."""
 
+    refused: bool | None = None
+    """True when the engine does not take the value: model, device or its other flags forbid it."""
+
     state_since: Timestamp | None = None
     """Since when."""
 

@@ -43,7 +43,7 @@ def advance(change: ActiveChange, world: World) -> Step:
             starting = change.state in (ChangeState.PROVISIONING, ChangeState.VERIFYING)
             what = "the engine does not start" if starting else "the engine crashed"
             undoing = back(change, f"{what}: {crashed.crashed or crashed.died}", world=world, harmful=True)
-            return Step(undoing.model_copy(update={"lacked_memory": crashed.lacked_memory}))
+            return Step(undoing.model_copy(update={"lacked_memory": crashed.lacked_memory, "refused": crashed.refused}))
     match change.state:
         case ChangeState.PROVISIONING:
             return provision(change, world)

@@ -145,6 +145,9 @@ def _with_failure(
     failures = (max(0, earlier.failures) if earlier else 0) + 1
     # 16 doublings are far past the longest wait; an edited status must not overflow.
     wait = (FIRST_RETRY if change.harmful else UNCLEAR_RETRY) * (1 << min(failures - 1, 16))
+    if change.refused:
+        # A second refusal within the circuit's window would end all tuning, for what the first one had said already.
+        wait = LONGEST_RETRY
     infeasible = change.to.knobs if change.lacked_memory else earlier.infeasible if earlier else None
     found = FailedCandidate(
         candidate=candidate,

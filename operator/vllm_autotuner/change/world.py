@@ -33,6 +33,8 @@ class Rollout:
     """Which pod of the live configuration serves again after its engine had ended; empty when none does."""
     lacked_memory: bool = False
     """They crashed for lack of memory: so will everything that needs as much."""
+    refused: bool = False
+    """They crashed for a reason that no time removes: the engine does not take the value here."""
     unschedulable: str = ""
     """Why new pods find no node; empty when they do."""
     newest_since: datetime | None = None

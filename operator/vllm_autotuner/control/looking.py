@@ -21,7 +21,7 @@ from vllm_autotuner.cluster.errors import ClusterError
 from vllm_autotuner.control.starting import has_crashed, how_it_ended
 from vllm_autotuner.control.views import DeploymentView, PodView
 from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
-from vllm_autotuner.engine.startup_failure import LACK_OF_MEMORY
+from vllm_autotuner.engine.startup_failure import LACK_OF_MEMORY, REFUSALS
 from vllm_autotuner.guardrails.contest import Interference
 from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import STALE_AFTER_INTERVALS, Observation, observe
@@ -124,6 +124,7 @@ def rollout_of(
         crashed=next((f"{cause.reason.value}: {cause.message}" for cause in causes), ""),
         died=next((text for pod in latest if pod.ready and (text := how_it_ended(pod))), ""),
         lacked_memory=bool(causes) and causes[0].reason in LACK_OF_MEMORY,
+        refused=bool(causes) and causes[0].reason in REFUSALS,
         unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), ""),
         newest_since=max((pod.ready_since for pod in latest if pod.ready_since is not None), default=None),
         older_ready=sum(pod.ready for pod in staying if pod.config_hash != deployment.config_hash),

@@ -43,6 +43,16 @@ class StartupReason(StrEnum):
 LACK_OF_MEMORY: Final = frozenset({StartupReason.INSUFFICIENT_KV_CACHE, StartupReason.OUT_OF_MEMORY})
 """Reasons that hold for everything that needs as much memory or more."""
 
+REFUSALS: Final = frozenset(
+    {
+        StartupReason.INVALID_FLAG,
+        StartupReason.HEADS_NOT_DIVISIBLE,
+        StartupReason.LENGTH_OVER_MODEL,
+        StartupReason.KV_TYPE_UNSUPPORTED,
+    }
+)
+"""Reasons that stand in model, device and flags: the same engine gives them to the same value again, at any time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupFailure:
