@@ -16,7 +16,8 @@ import pytest_asyncio
 from e2e import odd_engines
 from e2e.bed import DEFAULT_IMAGES, Bed, current_mode
 from e2e.binaries import BED_TOOLS, ensure_binaries
-from e2e.errors import BedError
+from e2e.errors import BedError, EngineError
+from e2e.real_engine import RealEngine, locate
 from e2e.side_by_side import Playing, is_played, selected
 from e2e.stage import SIMULATED_ENGINE
 
@@ -81,6 +82,18 @@ async def bed(
         pytest.fail(str(error), pytrace=False)
     yield bed
     bed.stop()
+
+
+@pytest.fixture(scope="session")
+def real_engine() -> RealEngine:
+    """The real vLLM; what asks for it is skipped where none is installed."""
+    try:
+        found = locate()
+    except EngineError as error:
+        pytest.fail(str(error), pytrace=False)
+    if found is None:
+        pytest.skip("no real vLLM is installed: run `python -m e2e.real_engine install`")
+    return found
 
 
 @pytest.fixture(scope="session")

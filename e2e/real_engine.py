@@ -81,13 +81,19 @@ def locate() -> RealEngine | None:
     return RealEngine(command=(str(vllm), "serve"), model=model, env=env)
 
 
-def image_row(engine: RealEngine) -> Mapping[str, object]:
-    """Return the row of the process node's image table under which vLLM's image runs this engine."""
+def image_row(engine: RealEngine, *, kv_blocks: int | None = KV_BLOCKS) -> Mapping[str, object]:
+    """Return the row of the process node's image table under which vLLM's image runs this engine.
+
+    `kv_blocks` None: the manifest sets the pool, by --kv-cache-memory-bytes, and it then depends on flags as on a GPU.
+    """
+    pool = () if kv_blocks is None else ("--num-gpu-blocks-override", str(kv_blocks))
+    # Where it is set, it wins over the flag.
+    hidden = {"VLLM_CPU_KVCACHE_SPACE"} if kv_blocks is None else set()
     return {
         "match": SIMULATED_ENGINE["match"],
         "command": list(engine.command),
-        "env": dict(engine.env),
-        "append": ["--host", "$(POD_IP)", "--enforce-eager", "--num-gpu-blocks-override", str(KV_BLOCKS)],
+        "env": {name: value for name, value in engine.env.items() if name not in hidden},
+        "append": ["--host", "$(POD_IP)", "--enforce-eager", *pool],
     }
 
 

@@ -15,9 +15,8 @@ import httpx
 import pytest
 
 from e2e.bed import DEFAULT_IMAGES, Bed
-from e2e.errors import EngineError
 from e2e.operator_account import vllm_service
-from e2e.real_engine import RealEngine, image_row, locate
+from e2e.real_engine import RealEngine, image_row
 from e2e.stage import ENGINE_IMAGE, MODEL, condition, engine_env, until
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.engine.flags import parse_effective
@@ -32,21 +31,10 @@ SMALL_POOL: Final = f"{ENGINE_IMAGE}-small-pool"
 RECORDED: Final = Path(__file__).parent.parent / "tests" / "data" / "vllm-0.32" / "metrics.txt"
 
 
-@pytest.fixture(scope="session")
-def engine() -> RealEngine:
-    try:
-        found = locate()
-    except EngineError as error:
-        pytest.fail(str(error), pytrace=False)
-    if found is None:
-        pytest.skip("no real vLLM is installed: run `python -m e2e.real_engine install`")
-    return found
-
-
 @pytest.fixture(scope="module")
-def node(engine: RealEngine, bed: Bed) -> Iterator[Bed]:
-    """The bed, with the real engine behind vLLM's image. `engine` comes first: without one no bed is started."""
-    row = dict(image_row(engine))
+def node(real_engine: RealEngine, bed: Bed) -> Iterator[Bed]:
+    """The bed, with the real engine behind vLLM's image. `real_engine` comes first: without one no bed is started."""
+    row = dict(image_row(real_engine))
     small = {**row, "match": "-small-pool$", "append": [*row["append"], "--num-gpu-blocks-override", "4"]}  # type: ignore[misc]
     bed.set_images([small, row, *DEFAULT_IMAGES])
     yield bed
