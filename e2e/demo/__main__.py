@@ -1,11 +1,11 @@
-"""`python -m e2e.demo`: plays the six acts and ends with a table. Exit code 0 only if every act really happened."""
+"""`python -m e2e.demo`: plays the seven acts and ends with a table. Exit code 0 only if every act really happened."""
 
 import argparse
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.table import Table
@@ -13,18 +13,16 @@ from rich.table import Table
 from e2e.bed import Bed
 from e2e.binaries import ensure_binaries
 from e2e.demo import acts, manifests
-from e2e.demo.acts import ActFailed, Play
+from e2e.demo.play import ActFailed, Play, in_words
 from e2e.demo.screen import Screen
-from e2e.demo.watchers import ReadyWatch
+from e2e.demo.watchers import PodWatch
 from e2e.errors import BedError
+from e2e.monitor import Monitor
 from e2e.real_engine import image_row, locate
 from e2e.stage import MODEL, OPERATOR_IMAGE, SIMULATED_ENGINE, NotSeen, Stage
 from vllm_autotuner.simulation.load import Traffic
 
 TALK = Traffic(model=MODEL, prompt_tokens=(50, 200), output_tokens=(80, 120))
-RAMP = (4, 8, 14, 20)
-"""Clients of search, step by step: a knee can only be seen by whoever has seen smaller batches."""
-RAMP_SECONDS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +30,13 @@ class Cast:
     """Who plays the engine, and what can be shown with it."""
 
     image: Mapping[str, object]
-    acts: tuple[acts.Act, ...]
     patience: float
-    chat: Mapping[str, Any]
     traffic: Traffic
+    services: tuple[Mapping[str, Any], ...]
+    """With chat alone, acts 1 and 2 are played."""
 
 
-SIMULATED = Cast(image=SIMULATED_ENGINE, acts=acts.ALL, patience=1, chat=manifests.chat(), traffic=TALK)
+SIMULATED = Cast(image=SIMULATED_ENGINE, patience=1, traffic=TALK, services=manifests.all_services())
 
 
 def real_cast() -> Cast:
@@ -48,101 +46,99 @@ def real_cast() -> Cast:
         raise BedError("the real vLLM is not installed: run `make vllm` (about 6 GB, once)")
     return Cast(
         image=image_row(engine),
-        acts=(acts.recommend, acts.raise_seats),
         # It starts in 20 to 190 s instead of one, twice.
         patience=6,
-        chat=manifests.real_chat(),
         traffic=manifests.REAL_TALK,
+        services=(manifests.real_chat(),),
     )
 
 
 async def play(screen: Screen, cast: Cast) -> int:
     """Play everything; return the number of acts that failed."""
-    screen.say("starting etcd, kube-apiserver, controllers, scheduler, a node and Prometheus")
-    async with Bed(images=[cast.image, OPERATOR_IMAGE]) as bed:
+    opening = screen.chapter()
+    opening.say("starting etcd, kube-apiserver, controllers, scheduler, a node and Prometheus")
+    async with Bed(images=[cast.image, OPERATOR_IMAGE], gpus=manifests.GPUS) as bed:
         bed.create_namespace(manifests.NAMESPACE)
-        async with Stage(bed, manifests.NAMESPACE) as stage:
-            screen.good(f"the control plane runs ({bed.mode} mode)")
+        async with Stage(bed, manifests.NAMESPACE) as stage, Monitor(stage) as monitor, PodWatch(stage) as pods:
+            opening.good(f"the control plane runs ({bed.mode} mode)")
             await stage.install_operator()
-            screen.good("the operator runs as a pod of its Helm chart, under the chart's ServiceAccount and rights")
-            refresher = asyncio.create_task(_refresh(stage, screen))
-            play = Play(stage, screen, patience=cast.patience)
-            others = asyncio.create_task(_others(stage, play) if cast is SIMULATED else asyncio.sleep(0))
+            opening.good("the operator runs as a pod of its Helm chart, under the chart's ServiceAccount and rights")
+            refresher = asyncio.create_task(_refresh(stage, screen, cast))
             try:
-                stage.apply(cast.chat)
-                await stage.load_on("chat", clients=8, traffic=cast.traffic)
-                failed = await _all_acts(play, cast, others)
+                stage.apply(*cast.services)
+                play = Play(stage, monitor, pods, opening, cast.traffic, cast.patience)
+                for service in cast.services:
+                    await play.serves(service["metadata"]["name"])
+                opening.close()
+                failed = await _all_acts(play, screen, cast)
             finally:
-                for task in (refresher, others):
-                    task.cancel()
-                for watch in play.watches.values():
-                    watch.end()
-            screen.print(await _table(stage))
+                refresher.cancel()
+            screen.print(await _table(stage, monitor, cast))
             return failed
 
 
-async def _all_acts(play: Play, cast: Cast, others: "asyncio.Task[None]") -> int:
-    failed = 0
-    for act in cast.acts:
-        try:
-            await act(play)
-        except (ActFailed, NotSeen, BedError) as error:
-            play.screen.bad(str(error))
-            failed += 1
-        if others.done() and (problem := others.exception()):
-            play.screen.bad(f"the services of the later acts: {problem}")
-            return failed + 1
-    return failed
+async def _all_acts(play: Play, screen: Screen, cast: Cast) -> int:
+    """Play the acts, side by side where none needs anything of the other; return how many failed."""
+    whole = len(cast.services) > 1
+    chapters = {act: screen.chapter() for act in (acts.ALL if whole else acts.OF_CHAT)}
+
+    async def told(*those: acts.Act) -> int:
+        failed = 0
+        for act in those:
+            try:
+                await act(replace(play, screen=chapters[act]))
+            except (ActFailed, NotSeen, BedError) as error:
+                chapters[act].bad(str(error))
+                failed += 1
+            finally:
+                chapters[act].close()
+        return failed
+
+    async def of_the_others() -> int:
+        failed = sum(await asyncio.gather(told(acts.lower_seats), told(acts.roll_back), told(acts.find_no_device)))
+        # How soon replicas come is measured: the engines of the acts before are quiet by then.
+        return failed + await told(acts.scale_out)
+
+    if not whole:
+        return await told(*acts.OF_CHAT)
+    failed = sum(await asyncio.gather(told(*acts.OF_CHAT), of_the_others()))
+    return failed + await told(acts.explain)
 
 
-async def _others(stage: Stage, play: Play) -> None:
-    """The services of acts 3 to 5 live beside the first, so that the story takes minutes."""
-    stage.apply(manifests.batch(), manifests.api(), manifests.search())
-    await stage.load_on("batch", clients=6, traffic=TALK)
-    await stage.load_on("api", clients=4, traffic=TALK)
-    search = await stage.load_on("search", clients=RAMP[0], traffic=TALK)
-    await play.status_when("batch", "batch is Ready", lambda found: found.get("readyReplicas", 0) >= 1, seconds=60)
-    play.watches["batch"] = ReadyWatch(stage, "batch")
-    for clients in RAMP[1:]:
-        await asyncio.sleep(RAMP_SECONDS)
-        search.clients = clients
-    stage.loads["batch"].clients = 16
-
-
-async def _refresh(stage: Stage, screen: Screen) -> None:
+async def _refresh(stage: Stage, screen: Screen, cast: Cast) -> None:
+    names = [service["metadata"]["name"] for service in cast.services]
     while True:
         with suppress(Exception):  # a picture that is late is no reason to end the play
-            screen.show({name: await stage.status(name) for name in ("chat", "search", "api", "batch")})
+            screen.show({name: await stage.status(name) for name in names})
         await asyncio.sleep(1)
 
 
-async def _table(stage: Stage) -> Table:
-    table = Table(title="before and after")
-    for column in ("service", "was", "change", "outcome", "TTFT p95", "TPOT p95"):
+async def _table(stage: Stage, monitor: Monitor, cast: Cast) -> Table:
+    table = Table(title="before and after; of a canary: the pod with the old value and the canary, at the same time")
+    for column in ("service", "was", "change", "how", "outcome", "TTFT p95", "TPOT p95"):
         table.add_column(column)
-    for name in ("chat", "search", "batch"):
-        for entry in (await stage.status(name)).get("history", []):
+    for name in (service["metadata"]["name"] for service in cast.services):
+        status = await stage.status(name)
+        how = {each["id"]: each["strategy"] for one in monitor.statuses(name) if (each := one.get("activeChange"))}
+        for entry in status.get("history", []):
             before, after = entry.get("before", {}), entry.get("after", {})
             table.add_row(
                 name,
-                _reason(entry),
+                (entry.get("grounds") or {}).get("diagnosis", ""),
                 f"{entry['knob']} {entry.get('fromValue')} -> {entry.get('toValue')}",
+                {"Canary": "canary", "InPlace": "in place"}.get(how.get(entry["id"], ""), ""),
                 entry["outcome"],
-                _pair(before.get("ttftSeconds"), after.get("ttftSeconds")),
-                _pair(before.get("tpotSeconds"), after.get("tpotSeconds")),
+                _pair(before, after, "ttftSeconds"),
+                _pair(before, after, "tpotSeconds"),
             )
-    if replicas := (await stage.status("api")).get("effective", {}).get("replicas"):
-        table.add_row("api", "waiting for capacity", f"replicas 1 -> {replicas}", "ScaledOut", "", "")
+        replicas = (status.get("effective") or {}).get("replicas")
+        if name == "api" and replicas:
+            table.add_row("api", "waiting for capacity", f"replicas 1 -> {replicas}", "", "ScaledOut", "", "")
     return table
 
 
-def _reason(entry: Mapping[str, Any]) -> str:
-    raised = int(entry.get("toValue") or 0) > int(entry.get("fromValue") or 0)
-    return "ConcurrencyCapped" if raised else "PastTPOTKnee"
-
-
-def _pair(before: float | None, after: float | None) -> str:
-    return " -> ".join("unknown" if value is None else f"{value * 1000:.0f} ms" for value in (before, after))
+def _pair(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> str:
+    return " -> ".join(in_words(each.get(name)) for each in (before, after)) if after else "not measured"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,78 +1,34 @@
-"""The six acts. Each one waits for what must really happen, reads it where users read it, or fails loudly."""
+"""The seven acts. Each one waits for what must really happen, reads it where users read it, or fails loudly."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from e2e.demo.manifests import NAMESPACE
-from e2e.demo.screen import Screen
-from e2e.demo.watchers import ReadyWatch
-from e2e.stage import NotSeen, Stage, until
-from vllm_autotuner.engine.flags import parse_flags
+from e2e.demo.play import ActFailed, Kinds, Play, in_words
+from e2e.demo.watchers import waiting_since
+from vllm_autotuner.change.trial import Track
+from vllm_autotuner.workload.labels import STABLE
 
-
-class ActFailed(AssertionError):
-    """Something that had to happen did not, or the other way round."""
-
-
-def check(held: object, text: str, *, screen: Screen) -> None:
-    """Tell that a check held, or end the act."""
-    if not held:
-        raise ActFailed(text)
-    screen.good(text)
-
-
-@dataclass(slots=True)
-class Play:
-    """What the acts share."""
-
-    stage: Stage
-    screen: Screen
-    patience: float = 1.0
-    """Factor on every time limit: a real engine starts fifty times slower than a simulated one."""
-    watches: dict[str, ReadyWatch] = field(default_factory=dict)
-
-    async def status_when(
-        self, name: str, what: str, holds: Callable[[Mapping[str, Any]], object], *, seconds: float
-    ) -> dict[str, Any]:
-        """Wait until the status of a service says something; the error tells what it says instead."""
-
-        async def probe() -> dict[str, Any] | None:
-            status = await self.stage.status(name)
-            return status if holds(status) else None
-
-        try:
-            found: dict[str, Any] = await until(what, probe, seconds=seconds * self.patience)
-        except NotSeen as error:
-            raise ActFailed(f"{what}: {_brief(await self.stage.status(name))}") from error
-        return found
-
-    async def seats(self, name: str) -> int | None:
-        """The max-num-seqs that the Deployment asks for."""
-        template = (await self.stage.deployment(name))["spec"]["template"]
-        return parse_flags(template["spec"]["containers"][0]["args"]).max_num_seqs
-
-    async def start_log(self, name: str) -> str:
-        """What the running engine wrote at its start, of its newest ready pod."""
-        pods = sorted(await self.stage.ready_pods(name), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-        return await asyncio.to_thread(
-            self.stage.bed.kubectl, "-n", NAMESPACE, "logs", pods[-1]["metadata"]["name"], "-c", "vllm"
-        )
+CANARY: Final = "Canary"
+"""`activeChange.strategy`."""
+CROWD: Final = 8
+"""Clients of each replica with four seats: twice as many as it serves at once."""
+RAMP: Final = (4, 8, 14, 20)
+"""Clients of search, step by step: a knee can only be seen by whoever has seen smaller batches."""
+RAMP_SECONDS: Final = 12
 
 
 async def recommend(play: Play) -> None:
     """Act 1: in mode Recommend the operator only talks."""
-    play.screen.act("Act 1: chat runs in mode Recommend, and more people want to talk than it has seats")
-    await until("chat serves", lambda: play.stage.ready_pods("chat"), seconds=60 * play.patience)
-    play.watches["chat"] = ReadyWatch(play.stage, "chat")
+    play.screen.act("Act 1", "chat runs in mode Recommend, and more people want to talk than it has seats")
     before = await play.stage.deployment("chat")
+    await play.load("chat", CROWD * before["spec"]["replicas"])
     status = await play.status_when(
         "chat",
         "a recommendation for maxNumSeqs",
-        lambda found: found.get("recommendation", {}).get("knob") == "maxNumSeqs",
+        lambda found: (found.get("recommendation") or {}).get("knob") == "maxNumSeqs",
         seconds=90,
     )
     diagnosis, advice = status["diagnosis"], status["recommendation"]
@@ -81,174 +37,205 @@ async def recommend(play: Play) -> None:
         limit = "" if fact.get("threshold") is None else f" (limit {fact['threshold']})"
         play.screen.say(f"  {fact['name']}: {fact.get('value')} {fact.get('unit', '')}{limit} {fact.get('note') or ''}")
     play.screen.say(f"recommends maxNumSeqs {advice['current']} -> {advice['recommended']}")
-    check(diagnosis["class"] == "ConcurrencyCapped", "the bottleneck is named ConcurrencyCapped", screen=play.screen)
-    check(diagnosis["evidence"], "with evidence", screen=play.screen)
+    play.check(diagnosis["class"] == "ConcurrencyCapped", "the bottleneck is named ConcurrencyCapped")
+    play.check(diagnosis["evidence"], "with evidence")
     await asyncio.sleep(3 * 2)  # three ticks in which nothing may happen: an absence cannot be waited for
     after = await play.stage.deployment("chat")
     same = before["metadata"]["generation"] == after["metadata"]["generation"]
-    check(
-        same and "activeChange" not in await play.stage.status("chat"),
-        "the Deployment is untouched",
-        screen=play.screen,
-    )
+    play.check(same and "activeChange" not in await play.stage.status("chat"), "the Deployment is untouched")
 
 
 async def raise_seats(play: Play) -> None:
-    """Act 2: in mode Automatic it does what it said, and measures."""
-    play.screen.act("Act 2: the mode becomes Automatic")
+    """Act 2: in mode Automatic it does what it said, and measures; from two replicas on by a canary."""
+    replicas = len(play.pods.ready_now("chat"))
+    how = "three replicas, so by canary" if replicas == 3 else "one replica, so in place"
+    play.screen.act("Act 2", f"the mode of chat becomes Automatic ({how})")
+    generation, slow = await play.generation("chat"), await play.ttft_p95("chat")
     play.stage.patch("chat", {"tuning": {"mode": "Automatic"}})
-    ended = await _finished(play, "chat", seconds=180)
+    async for change in play.changes("chat", seconds=240):
+        if change["strategy"] == CANARY and change["state"] == "Analyzing":
+            await _canary_serves(play, "chat", change, replicas=replicas, generation=generation)
+            told = await play.explain("chat")
+            both = change["canaryRef"]["name"] in told and change["baselineRef"]["name"] in told
+            play.check(both, "explain names the canary, the pod it is compared with, and what was measured so far")
+    ended = await play.ended("chat")
     seats = int(ended["toValue"])
-    check(ended["outcome"] == "Succeeded", f"maxNumSeqs {ended['fromValue']} -> {seats} was kept", screen=play.screen)
-    check(await play.seats("chat") == seats, f"the Deployment asks for {seats}", screen=play.screen)
-    told = f"'max_num_seqs': {seats}" in await play.start_log("chat")
-    check(told, "the running engine reports it in its start-up log", screen=play.screen)
+    play.check(ended["outcome"] == "Succeeded", f"maxNumSeqs {ended['fromValue']} -> {seats} was kept")
+    await play.ready("chat", of={(STABLE, seats): replicas}, seconds=60)
+    play.check(await play.seats("chat") == seats, f"the Deployment and each of its {replicas} pods run {seats}")
+    reported = f"'max_num_seqs': {seats}" in await play.start_log("chat")
+    play.check(reported, "the running engine reports it in its start-up log")
     before, after = ended["before"]["ttftSeconds"], ended["after"]["ttftSeconds"]
-    check(after < 0.5 * before, f"TTFT p95 fell from {_s(before)} to {_s(after)}", screen=play.screen)
-    pods = [pod["metadata"]["name"] for pod in await play.stage.ready_pods("chat")]
-    seen = await play.stage.prometheus(f'max(max_over_time(vllm:num_requests_running{{pod=~"{"|".join(pods)}"}}[30s]))')
-    ran = float(seen[0]["value"][1]) if seen else 0
-    check(ran > int(ended["fromValue"]), f"Prometheus has seen {ran:.0f} sequences running at once", screen=play.screen)
+    if replicas > 1:
+        told = f"{in_words(before)} in the pod with {ended['fromValue']} seats, {in_words(after)} in the canary"
+        play.check(after < 0.75 * before, f"at the same time and under the same load, TTFT p95 was {told}")
+        await play.trials_are_gone("chat", Track.BASELINE, Track.CANARY)
+    else:
+        play.check(after < 0.5 * before, f"TTFT p95 fell from {in_words(before)} to {in_words(after)}")
+    play.served_all_along("chat", pods=replicas)
+    fast = await play.until("TTFT p95 falls by half", lambda: _halved(play, "chat", slow), seconds=60)
+    play.check(True, f"TTFT p95 of the whole service fell from {in_words(slow)} to {in_words(fast)}")
+    await _was_used(play, more_than=int(ended["fromValue"]))
 
 
 async def lower_seats(play: Play) -> None:
-    """Act 3: more is not always better."""
-    play.screen.act("Act 3: search is past its TPOT knee")
-    ended = await _finished(play, "search", seconds=180)
-    check(
-        ended["outcome"] == "Succeeded",
-        f"maxNumSeqs {ended['fromValue']} -> {ended['toValue']} was kept",
-        screen=play.screen,
-    )
-    check(int(ended["toValue"]) < int(ended["fromValue"]), "it was lowered", screen=play.screen)
+    """Act 3: more is not always better; and a single replica is changed in place."""
+    play.screen.act("Act 3", "search is past its TPOT knee. It has one replica, so it is changed in place")
+    load = await play.load("search", RAMP[0])
+    for clients in RAMP[1:]:
+        await asyncio.sleep(RAMP_SECONDS)
+        load.clients = clients
+    async for change in play.changes("search", seconds=240):
+        if change["state"] == "Provisioning":
+            play.check(
+                change["strategy"] == "InPlace", "no canary: beside a single pod it would take half the requests"
+            )
+    ended = await play.ended("search")
+    play.check(ended["outcome"] == "Succeeded", f"maxNumSeqs {ended['fromValue']} -> {ended['toValue']} was kept")
+    play.check(int(ended["toValue"]) < int(ended["fromValue"]), "it was lowered")
     before, after = ended["before"]["tpotSeconds"], ended["after"]["tpotSeconds"]
-    check(before > 0.050 >= after, f"TPOT p95 fell from {_s(before)} to {_s(after)}, inside 50 ms", screen=play.screen)
+    play.check(before > 0.050 >= after, f"TPOT p95 fell from {in_words(before)} to {in_words(after)}, inside 50 ms")
+    old, new = (f"{ended[side]} seats" for side in ("fromValue", "toValue"))
+    served = [pod.seats for pod in play.pods.of("search") if pod.was_ready]
+    play.check(served == [int(ended["fromValue"]), int(ended["toValue"])], f"one pod with {old}, then one with {new}")
+    play.served_all_along("search", pods=1)
+    load.clients = 1
 
 
 async def scale_out(play: Play) -> None:
     """Act 4: when no flag helps, replicas do; within two loop intervals after 30 s of waiting."""
-    play.screen.act("Act 4: the load on api grows beyond one replica")
-    waiting = ReadyWatch.waiting_since(play.stage, "api")
-    play.stage.loads["api"].clients = 20
+    play.screen.act("Act 4", "the load on api grows beyond one replica")
+    load = await play.load("api", 4)
+    await asyncio.sleep(3)
+    waiting = waiting_since(play.stage, "api")
+    load.clients = 20
     began = await waiting
     play.screen.say("requests begin to wait")
     status = await play.status_when(
-        "api", "two replicas or more", lambda found: found.get("effective", {}).get("replicas", 1) >= 2, seconds=120
+        "api",
+        "two replicas or more",
+        lambda found: (found.get("effective") or {}).get("replicas", 1) >= 2,
+        seconds=120,
     )
-    took = _moment(await play.stage.deployment("api")) - began
+    # The intent stands in the status first; this is about when it was acted upon.
+    asked = await play.until("the Deployment asks for them", lambda: _asks_for_more(play, "api"), seconds=10)
+    took = _moment(asked) - began
     play.screen.say(f"{status['diagnosis']['class']}: {status['diagnosis']['message']}")
     replicas = status["effective"]["replicas"]
     interval = float(play.stage.interval.removesuffix("s"))
     # One scrape and one watch round trip lie between the engine's first waiting request and what a tick can know.
     limit = 30 + 2 * interval + 3
-    check(took <= limit, f"asked for {replicas} replicas {took:.0f} s after requests began to wait", screen=play.screen)
-    await until(
-        "all replicas of api serve",
-        lambda: _enough(play.stage, "api", replicas),
-        seconds=60 * play.patience,
-    )
-    check(True, f"{replicas} replicas serve", screen=play.screen)
+    play.check(0 < took <= limit, f"asked for {replicas} replicas {took:.0f} s after requests began to wait")
+    await play.until("all replicas of api serve", lambda: len(play.pods.ready_now("api")) >= replicas, seconds=60)
+    play.check(True, f"{replicas} replicas serve")
 
 
 async def roll_back(play: Play) -> None:
-    """Act 5: a change that hurts is undone, and remembered."""
-    play.screen.act("Act 5: batch looks as if more seats would help, but its engine degrades with them")
-    ended = await _finished(play, "batch", seconds=240)
-    check(
-        ended["outcome"] == "RolledBack",
-        f"maxNumSeqs {ended['fromValue']} -> {ended['toValue']} was rolled back",
-        screen=play.screen,
-    )
+    """Act 5: a change that hurts is undone, and remembered; one pod ever ran it."""
+    play.screen.act("Act 5", "batch looks as if more seats would help, but its engine degrades with them")
+    generation = await play.generation("batch")
+    load = await play.load("batch", CROWD * 3)
+    async for change in play.changes("batch", seconds=240):
+        if change["state"] == "Analyzing":
+            await _canary_serves(play, "batch", change, replicas=3, generation=generation)
+    ended = await play.ended("batch")
+    bad, good = int(ended["toValue"]), int(ended["fromValue"])
+    play.check(ended["outcome"] == "RolledBack", f"maxNumSeqs {good} -> {bad} was rolled back")
     play.screen.say(f"because: {ended['reason']}")
-    check(await play.seats("batch") == 8, "the Deployment asks for 8 again", screen=play.screen)
-    status = await play.stage.status("batch")
-    remembered = [entry["candidate"] for entry in status.get("failureMemory", [])]
-    check(f"maxNumSeqs={ended['toValue']}" in remembered, f"{remembered[0]} is remembered", screen=play.screen)
-    watch = play.watches["batch"]
-    seen = "; ".join(watch.lapses[:3]) or "never otherwise"
-    what = f"batch was Ready each of the {watch.samples} times it was looked at ({seen})"
-    check(watch.samples > 0 and not watch.lapses, what, screen=play.screen)
+    await play.trials_are_gone("batch", Track.BASELINE, Track.CANARY)
+    ran = [pod for pod in play.pods.of("batch") if pod.seats == bad]
+    only = [pod.track for pod in ran] == [Track.CANARY]
+    play.check(only, f"one pod ever ran {bad} seats, the canary ({', '.join(pod.name for pod in ran)})")
+    untouched = await play.generation("batch") == generation and await play.seats("batch") == good
+    play.check(untouched, f"the Deployment of batch was never written; it asks for {good} as before")
+    remembered = [entry["candidate"] for entry in (await play.stage.status("batch")).get("failureMemory", [])]
+    play.check(remembered == [f"maxNumSeqs={bad}"], f"maxNumSeqs={bad} is remembered")
+    play.served_all_along("batch", pods=3)
+    load.clients = 3
+
+
+async def find_no_device(play: Play) -> None:
+    """Act 6: a canary for which there is no GPU ends the change, and that was all."""
+    play.screen.act("Act 6", "code runs on the last two GPUs of the cluster; there is none for a canary")
+    generation = await play.generation("code")
+    load = await play.load("code", CROWD * 2)
+    async for change in play.changes("code", seconds=180):
+        if change["state"] == "Provisioning":
+            pending = await play.until("a Pending canary", lambda: _pending(play, "code"), seconds=20)
+            play.screen.say(f"Pending: {pending.name}: {pending.waits_for}")
+            play.check("nvidia.com/gpu" in pending.waits_for, "the scheduler finds no GPU for the canary")
+    ended = await play.ended("code")
+    play.check(ended["outcome"] == "Rejected", "the change is Rejected when its provisioning deadline is over")
+    play.screen.say(f"because: {ended['reason']}")
+    told = ended["reason"].startswith("Unschedulable: no node takes one more pod of this service")
+    play.check(
+        told and "nvidia.com/gpu" in ended["reason"], "the reason says what was missing, and that nothing was touched"
+    )
+    await play.trials_are_gone("code", Track.CANARY)
+    untouched = await play.generation("code") == generation
+    play.check(
+        untouched and not (await play.stage.status("code")).get("failureMemory"),
+        "the Deployment of code was never written, and the candidate is not blamed",
+    )
+    play.served_all_along("code", pods=2)
+    load.clients = 2
 
 
 async def explain(play: Play) -> None:
-    """Act 6: what happened, in the words of the product."""
-    play.screen.act("Act 6: kubectl get vllm, and vllm-autotuner explain")
+    """Act 7: what happened, in the words of the product."""
+    play.screen.act("Act 7", "kubectl get vllm, and vllm-autotuner explain")
     table = play.stage.bed.kubectl("-n", NAMESPACE, "get", "vllm")
     play.screen.print(table)
-    check("Automatic" in table and "DIAGNOSIS" in table, "kubectl shows mode and diagnosis", screen=play.screen)
-    command = [sys.executable, "-m", "vllm_autotuner", "explain", "chat", "-n", NAMESPACE]
-    told = await asyncio.to_thread(
-        subprocess.run,
-        [*command, "--kubeconfig", str(play.stage.bed.admin_kubeconfig)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    play.screen.print(told.stdout)
-    told_why = told.returncode == 0 and "maxNumSeqs" in told.stdout and "TTFT" in told.stdout
-    check(told_why, f"explain tells what changed and why{told.stderr and ': ' + told.stderr}", screen=play.screen)
+    play.check("Automatic" in table and "DIAGNOSIS" in table, "kubectl shows mode and diagnosis")
+    told = await play.explain("chat")
+    play.check("maxNumSeqs" in told and "TTFT" in told, "explain tells what changed and why")
 
 
 Act = Callable[[Play], Awaitable[None]]
-ALL: Final[tuple[Act, ...]] = (
-    recommend,
-    raise_seats,
-    lower_seats,
-    scale_out,
-    roll_back,
-    explain,
-)
+OF_CHAT: Final[tuple[Act, ...]] = (recommend, raise_seats)
+ALL: Final[tuple[Act, ...]] = (*OF_CHAT, lower_seats, scale_out, roll_back, find_no_device, explain)
 
 
-async def _finished(play: Play, name: str, *, seconds: float) -> dict[str, Any]:
-    """Tell the states of the change as they come, and return its entry in the history."""
-    told = ""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds * play.patience
-    while True:
-        status = await play.stage.status(name)
-        if status.get("history"):
-            entry: dict[str, Any] = status["history"][0]
-            return entry
-        change = status.get("activeChange")
-        state = (
-            ""
-            if change is None
-            else f"{change['knob']} {change.get('fromValue')} -> {change['toValue']}: {change['state']}"
-        )
-        if change is not None and state != told:
-            play.screen.say(f"{state} ({change['stateReason']})")
-            told = state
-        if loop.time() > deadline:
-            raise ActFailed(f"no change of {name} was finished in {seconds * play.patience:.0f} s: {_brief(status)}")
-        await asyncio.sleep(0.25)
+async def _canary_serves(play: Play, name: str, change: Mapping[str, Any], *, replicas: int, generation: int) -> None:
+    """Check that a canary and a fresh pod with the old value serve beside pods that nobody touched."""
+    old, new = int(change["fromValue"]), int(change["toValue"])
+    kinds: Kinds = {(STABLE, old): replicas, (Track.CANARY.value, new): 1, (Track.BASELINE.value, old): 1}
+    found = {pod.track: pod.name for pod in await play.ready(name, of=kinds, seconds=20)}
+    play.check(True, f"canary: {found[Track.CANARY]} serves with {new} seats")
+    play.check(True, f"to compare with: {found[Track.BASELINE]}, as fresh, with {old} seats")
+    untouched = await play.generation(name) == generation
+    play.check(untouched, f"the {replicas} pods that served before are untouched")
 
 
-async def _enough(stage: Stage, name: str, replicas: int) -> bool:
-    return len(await stage.ready_pods(name)) >= replicas
+def _pending(play: Play, name: str) -> Any:
+    return next((pod for pod in play.pods.of(name) if pod.track == Track.CANARY and pod.waits_for), None)
+
+
+async def _halved(play: Play, name: str, before: float | None) -> float | None:
+    if before is None:
+        raise ActFailed(f"nobody knows what the TTFT of {name} was")
+    now = await play.ttft_p95(name)
+    return now if now is not None and now < 0.5 * before else None
+
+
+async def _was_used(play: Play, *, more_than: int) -> None:
+    """Check that the seats more were taken, by the engines' own account."""
+    pods = "|".join(pod.name for pod in play.pods.ready_now("chat"))
+    seen = await play.stage.prometheus(f'max(max_over_time(vllm:num_requests_running{{pod=~"{pods}"}}[30s]))')
+    ran = float(seen[0]["value"][1]) if seen else 0
+    play.check(ran > more_than, f"Prometheus has seen {ran:.0f} sequences running at once in one engine")
+
+
+async def _asks_for_more(play: Play, name: str) -> Any:
+    deployment = await play.stage.deployment(name)
+    return deployment if deployment["spec"]["replicas"] > 1 else None
 
 
 def _moment(deployment: Mapping[str, Any]) -> float:
     """When the operator last wrote the Deployment, by the API server's clock."""
-    from datetime import datetime
-
     times = [
         datetime.fromisoformat(entry["time"]).timestamp()
         for entry in deployment["metadata"]["managedFields"]
         if entry["manager"] == "vllm-autotuner"
     ]
     return max(times)
-
-
-def _brief(status: Mapping[str, Any]) -> str:
-    diagnosis = status.get("diagnosis", {})
-    change = status.get("activeChange") or {}
-    advice = status.get("recommendation") or {}
-    return (
-        f"diagnosis {diagnosis.get('class')} ({diagnosis.get('message')}); change {change.get('state')} "
-        f"({change.get('stateReason')}); recommendation {advice.get('recommended')} ({advice.get('reason')})"
-    )
-
-
-def _s(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

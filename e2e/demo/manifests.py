@@ -10,22 +10,27 @@ NAMESPACE: Final = "demo"
 
 QUICK: Final = {"warmUp": "3s", "analysis": "25s", "bake": "5s", "provisioningDeadline": "2m"}
 """Phases of seconds instead of minutes, so that the story is told in minutes."""
+COMPARED: Final = QUICK | {"analysis": "50s", "bake": "12s"}
+"""The same for a canary: its verdict needs five windows of ten seconds."""
+GPUS: Final = 2
+"""Devices of the cluster: as many as `code` has taken."""
 
 
 def chat() -> dict[str, Any]:
-    """Four seats, and more than four people who want to talk: capped."""
+    """Four seats in each of three replicas, and twice as many people who want to talk: capped."""
     return vllm_service(
         NAMESPACE,
         "chat",
+        replicas=3,
         engine={"image": ENGINE_IMAGE, "maxNumSeqs": 4},
         podTemplate=engine_env(step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1),
         objectives={"profile": "Latency", "ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
-        tuning={"mode": "Recommend", "maxNumSeqs": {"min": 2, "max": 32}, "strategy": QUICK, "cooldown": "10m"},
+        tuning={"mode": "Recommend", "maxNumSeqs": {"min": 2, "max": 32}, "strategy": COMPARED, "cooldown": "10m"},
     )
 
 
 def real_chat() -> dict[str, Any]:
-    """The same for the real vLLM with a tiny model on the CPU, which takes its time to start."""
+    """The same for the real vLLM with a tiny model on the CPU, which takes its time to start: a single replica."""
     return vllm_service(
         NAMESPACE,
         "chat",
@@ -72,14 +77,39 @@ def api() -> dict[str, Any]:
 
 
 def batch() -> dict[str, Any]:
-    """An engine that becomes six times slower above eight seats: raising them looks right and is wrong."""
+    """An engine that becomes six times slower above four seats: raising them looks right and is wrong."""
     return vllm_service(
         NAMESPACE,
         "batch",
-        engine={"image": ENGINE_IMAGE, "maxNumSeqs": 8},
+        replicas=3,
+        engine={"image": ENGINE_IMAGE, "maxNumSeqs": 4},
         podTemplate=engine_env(
-            step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1, degrade_above_seqs=8, degrade_factor=6
+            step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1, degrade_above_seqs=4, degrade_factor=6
         ),
         objectives={"profile": "Latency", "ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
-        tuning={"mode": "Automatic", "maxNumSeqs": {"min": 4, "max": 32}, "strategy": QUICK, "cooldown": "10m"},
+        tuning={"mode": "Automatic", "maxNumSeqs": {"min": 2, "max": 32}, "strategy": COMPARED, "cooldown": "10m"},
     )
+
+
+def code() -> dict[str, Any]:
+    """Capped like chat, but with a GPU for each replica, and no other in the cluster."""
+    return vllm_service(
+        NAMESPACE,
+        "code",
+        replicas=GPUS,
+        engine={"image": ENGINE_IMAGE, "maxNumSeqs": 4},
+        accelerator={"resourceName": "nvidia.com/gpu"},
+        podTemplate=engine_env(step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1),
+        objectives={"profile": "Latency", "ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
+        tuning={
+            "mode": "Automatic",
+            "maxNumSeqs": {"min": 2, "max": 32},
+            "strategy": COMPARED | {"provisioningDeadline": "25s"},
+            "cooldown": "10m",
+        },
+    )
+
+
+def all_services() -> tuple[dict[str, Any], ...]:
+    """Every service of the story."""
+    return chat(), search(), api(), batch(), code()

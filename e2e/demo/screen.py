@@ -1,4 +1,8 @@
-"""How the story is told: a live view in a terminal, plain lines everywhere else. The same words in both."""
+"""How the story is told: a live view in a terminal, plain lines everywhere else. The same words in both.
+
+Acts play at the same time and are told one after the other: each writes into a chapter, and a chapter is shown when
+the ones before it are over. Its lines carry the moment at which they were written.
+"""
 
 import time
 from collections.abc import Mapping
@@ -11,21 +15,23 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-LINES_KEPT: Final = 14
 WIDTH: Final = 130
 """Columns where there is no terminal to ask: wide enough for every sentence of the story."""
+FEWEST_LINES: Final = 3
+"""Of the story, in a terminal however small."""
 
 
 class Screen:
     """Where the demo writes. As a context it owns the terminal."""
 
-    def __init__(self, *, plain: bool) -> None:
-        self.console = Console(highlight=False)
+    def __init__(self, *, plain: bool, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
         if not self.console.is_terminal:
             self.console.width = WIDTH
         self._live = None if plain or not self.console.is_terminal else Live(console=self.console, auto_refresh=False)
         self._began = time.monotonic()
         self._told: list[Any] = []
+        self._chapters: list[Chapter] = []
         self._services: Mapping[str, Mapping[str, Any]] = {}
 
     def __enter__(self) -> Self:
@@ -36,6 +42,8 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for chapter in list(self._chapters):
+            chapter.close()
         if self._live is not None:
             self._live.update(Text(""), refresh=True)
             self._live.stop()
@@ -48,9 +56,74 @@ class Screen:
         """Seconds since the curtain."""
         return time.monotonic() - self._began
 
-    def act(self, title: str) -> None:
-        """Begin an act."""
-        self._line(Text(title, style="bold cyan"))
+    def chapter(self) -> "Chapter":
+        """The next chapter; it is shown when those before it are closed."""
+        chapter = Chapter(self)
+        self._chapters.append(chapter)
+        return chapter
+
+    def show(self, services: Mapping[str, Mapping[str, Any]]) -> None:
+        """Refresh the table of services."""
+        self._services = services
+        self._refresh()
+
+    def print(self, *renderables: Any) -> None:
+        """Print below everything that was told."""
+        self._told += renderables
+        if self._live is None:
+            for each in renderables:
+                self.console.print(each)
+        self._refresh()
+
+    def tells(self, chapter: "Chapter") -> bool:
+        """Whether a chapter is the one that is shown now."""
+        return self._chapters[:1] == [chapter]
+
+    def follow(self) -> None:
+        """Show what may be shown now."""
+        while self._chapters:
+            first = self._chapters[0]
+            if first.lines:
+                lines, first.lines = first.lines, []
+                self.print(*lines)
+            if not first.closed:
+                return
+            self._chapters.pop(0)
+
+    def _refresh(self) -> None:
+        if self._live is None:
+            return
+        table, width = services_table(self._services), self.console.width
+        # What does not fit would push the table out of sight: count the lines as they wrap, newest first.
+        room = max(FEWEST_LINES, self.console.height - len(self._services) - 7)
+        shown: list[Text] = []
+        for text in reversed([each for each in self._told if isinstance(each, Text)]):
+            room -= len(text.wrap(self.console, width - 4))
+            if room < 0:
+                break
+            shown.insert(0, text)
+        story = Panel(Group(*shown), title="vllm-autotuner: the main job")
+        self._live.update(Group(story, table), refresh=True)
+
+
+class Chapter:
+    """What one act tells."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self.lines: list[Any] = []
+        """Written, and not shown yet."""
+        self.closed = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the curtain."""
+        return self._screen.seconds
+
+    def act(self, name: str, about: str) -> None:
+        """Begin an act; one that is told after others which it played beside says so."""
+        name = name if self._screen.tells(self) else f"{name}, meanwhile"
+        self._line(Text(f"{name}: {about}", style="bold cyan"))
 
     def say(self, text: str) -> None:
         """Tell one thing that was seen."""
@@ -64,38 +137,25 @@ class Screen:
         """Tell that a check failed."""
         self._line(Text(f"FAIL {text}", style="bold red"))
 
-    def show(self, services: Mapping[str, Mapping[str, Any]]) -> None:
-        """Refresh the table of services."""
-        self._services = services
-        self._refresh()
+    def print(self, renderable: Any) -> None:
+        """Tell something that is more than a line."""
+        self.lines.append(renderable)
+        self._screen.follow()
 
-    def print(self, *renderables: Any) -> None:
-        """Print below everything."""
-        self._told += renderables
-        if self._live is None:
-            for each in renderables:
-                self.console.print(each)
+    def close(self) -> None:
+        """Nothing more will come."""
+        self.closed = True
+        self._screen.follow()
 
     def _line(self, text: Text) -> None:
-        stamped = Text(f"{self.seconds:5.0f} s  ", style="dim") + text
-        self._told.append(stamped)
-        if self._live is None:
-            self.console.print(stamped)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        if self._live is None:
-            return
-        lines = [each for each in self._told if isinstance(each, Text)]
-        story = Panel(Group(*lines[-LINES_KEPT:]), title="vllm-autotuner: the main job")
-        self._live.update(Group(story, services_table(self._services)), refresh=True)
+        self.print(Text(f"{self.seconds:5.0f} s  ", style="dim") + text)
 
 
 def services_table(services: Mapping[str, Mapping[str, Any]]) -> Table:
     """What `kubectl get vllm -o wide` shows, with the change under way."""
     table = Table(expand=True)
-    for column in ("service", "diagnosis", "effective", "replicas", "TTFT p95", "TPOT p95", "change"):
-        table.add_column(column)
+    for column in ("service", "diagnosis", "effective", "ready", "TTFT p95", "TPOT p95", "change"):
+        table.add_column(column, no_wrap=True)
     for name, status in services.items():
         summary = status.get("summary", {})
         table.add_row(

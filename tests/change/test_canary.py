@@ -90,7 +90,7 @@ CASES = (
         change={**ALONE, **SETTLED_LATER},
         world=beside(PENDING),
         ending=Outcome.REJECTED,
-        why=f"Unschedulable: no node takes one more pod of this service ({NO_NODE}); the service was not touched",
+        why=f"Unschedulable: no node takes one more pod of this service, which was not touched ({NO_NODE})",
     ),
     Case(
         id="and not beyond the deadline",

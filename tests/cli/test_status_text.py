@@ -1,4 +1,4 @@
-"""What `explain NAME` tells of the ledger in the status."""
+"""What `explain NAME` tells of the change under way, and of the ledger in the status."""
 
 from io import StringIO
 from typing import Any
@@ -22,11 +22,80 @@ GROUNDS: dict[str, Any] = {
 }
 
 
-def told(entry: dict[str, Any]) -> str:
+CHANGE: dict[str, Any] = {
+    "id": "c2",
+    "knob": "maxNumSeqs",
+    "fromValue": "64",
+    "toValue": "128",
+    "target": "TTFT",
+    "reason": "all [64] seats are taken",
+    "strategy": "Canary",
+    "canaryRef": {"name": "chat-t-c2"},
+    "baselineRef": {"name": "chat-b-c2"},
+    "state": "Analyzing",
+    "stateReason": "measuring",
+    "stateSince": "2026-11-20T12:00:00Z",
+    "startedAt": "2026-11-20T11:59:00Z",
+    "deadline": "2026-11-20T12:10:00Z",
+    "baseline": {"ttftSeconds": 2.0, "tpotSeconds": 0.03},
+    "analysis": {
+        "last": [{"ttftSeconds": 0.05, "tpotSeconds": 0.02}],
+        "reference": [{"ttftSeconds": 1.5, "tpotSeconds": 0.021}],
+    },
+}
+
+
+def told_of(status: dict[str, Any]) -> str:
     written = StringIO()
     body = {"metadata": {"namespace": "prod", "name": "chat"}, "spec": {}}
-    print_status(Console(width=240, file=written), body, {"history": [entry]})
+    print_status(Console(width=240, file=written, markup=False), body, status)
     return written.getvalue()
+
+
+def told(entry: dict[str, Any]) -> str:
+    return told_of({"history": [entry]})
+
+
+def test_a_canary_under_way_is_told_with_its_pods_its_figures_and_how_to_stop_it() -> None:
+    text = told_of({"activeChange": CHANGE})
+    for part in (
+        "maxNumSeqs 64 -> 128 by canary, to improve TTFT, since 2026-11-20 11:59:00Z",
+        "Analyzing since 2026-11-20 12:00:00Z: both values are measured; at the latest until 2026-11-20 12:10:00Z",
+        "all [64] seats are taken",
+        "chat-t-c2, one pod more with maxNumSeqs=128",
+        "chat-b-c2, as fresh, with maxNumSeqs=64",
+        "the service's own pods are untouched",
+        "1 window(s), the newest: TTFT 1.5 s -> 50 ms, TPOT 21 ms -> 20 ms (at the same time)",
+        "kubectl annotate vllm chat -n prod vllm-autotuner.dev/rollback=$(date +%s) --overwrite",
+    ):
+        assert part in text
+
+
+def test_without_a_baseline_the_canary_is_compared_with_the_services_own_pods() -> None:
+    text = told_of({"activeChange": {each: value for each, value in CHANGE.items() if each != "baselineRef"}})
+    assert "the service's own pods, with maxNumSeqs=64" in text
+
+
+def test_once_they_follow_the_own_pods_are_no_longer_called_untouched() -> None:
+    assert "untouched" not in told_of({"activeChange": {**CHANGE, "state": "Promoting", "promoted": True}})
+
+
+def test_in_place_what_was_before_is_compared_with_now() -> None:
+    change = {**CHANGE, "strategy": "InPlace", "analysis": {"last": [{"ttftSeconds": 0.05}]}}
+    text = told_of({"activeChange": {key: value for key, value in change.items() if not key.endswith("Ref")}})
+    assert "maxNumSeqs 64 -> 128 in place" in text
+    assert "TTFT 2 s -> 50 ms, TPOT 30 ms -> unknown (before the change and now)" in text
+    assert "untouched" not in text
+
+
+def test_nothing_is_measured_before_the_first_window() -> None:
+    assert "measured  " not in told_of({"activeChange": {**CHANGE, "state": "Provisioning", "analysis": None}})
+
+
+def test_of_many_changes_the_newest_are_told_and_where_the_others_are() -> None:
+    text = told_of({"history": [{**ENTRY, "id": f"c{number}"} for number in range(5)]})
+    assert [f"id c{number})" in text for number in range(5)] == [False, False, True, True, True]
+    assert "(2 older: vllm-autotuner history chat -n prod)" in text
 
 
 def test_a_change_is_told_with_what_was_foreseen_and_what_came() -> None:

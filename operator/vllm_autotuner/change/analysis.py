@@ -18,7 +18,7 @@ from vllm_autotuner.change.world import World
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = ["BAD_IN_A_ROW", "LONGEST_ANALYSIS", "Finding", "analyze", "bake_harms", "figures"]
+__all__ = ["BAD_IN_A_ROW", "LONGEST_ANALYSIS", "Finding", "analyze", "bake_harms", "figures", "in_short"]
 
 BAD_IN_A_ROW: Final = 3
 """Bad windows in a row that end the experiment at once. Our choice: one is chance, three are harm."""
@@ -93,7 +93,7 @@ def _judged_by_pairs(change: ActiveChange, analysis: Analysis, world: World, *, 
     usable = sum(is_complete(pair.candidate) and is_complete(pair.reference) for pair in pairs)
     final = late(change, now=world.now) or (over and usable >= LOOKS[0])
     found = compare(pairs, targets=world.targets, target=change.target, final=final, gpus=_gpus(change))
-    return Finding(change, found.judgement, f"{figures(change)}: {found.text}")
+    return Finding(change, found.judgement, found.text)
 
 
 def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, str]:
@@ -127,10 +127,18 @@ def _gpus(change: ActiveChange) -> tuple[int, int]:
     return change.from_.tensor_parallel_size or 1, change.to.tensor_parallel_size or 1
 
 
-def figures(change: ActiveChange) -> str:
-    """Before and after, or the old configuration and the new, in one line: for Events, history and the demo."""
+def in_short(change: ActiveChange, world: World) -> str:
+    """What led to the change being kept: of a canary both sides over all windows, else before and after."""
     analysis = change.analysis
-    before = analysis.reference[-1] if analysis and analysis.reference else change.baseline
+    if analysis is None or not analysis.reference:
+        return figures(change)
+    return compare(_pairs(analysis), targets=world.targets, target=change.target, final=True, gpus=_gpus(change)).text
+
+
+def figures(change: ActiveChange) -> str:
+    """Before and after in one line: the baseline and the newest window."""
+    analysis = change.analysis
+    before = change.baseline
     after = analysis.last[-1] if analysis and analysis.last else None
     if before is None or after is None:
         return "no figures"

@@ -10,7 +10,7 @@ from typing import Final, assert_never
 
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome
-from vllm_autotuner.change.analysis import BAD_IN_A_ROW, LONGEST_ANALYSIS, analyze, bake_harms, figures
+from vllm_autotuner.change.analysis import BAD_IN_A_ROW, LONGEST_ANALYSIS, analyze, bake_harms, in_short
 from vllm_autotuner.change.comparison import LOOKS
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.provisioning import promote, provision
@@ -150,12 +150,12 @@ def _bake(change: ActiveChange, world: World) -> Step:
             return Step(change)
         if not world.rollout.settled:
             return Step(back(change, f"{obstacle} for too long, and not every pod is ready", world=world))
-        return _baked(change, f"{figures(change)}; confidence Low: {obstacle} in the bake")
+        return _baked(change, f"{in_short(change, world)}; confidence Low: {obstacle} in the bake")
     change = _without_lost_baseline(change, world)
     change, harm = bake_harms(change, world)
     if harm:
         return Step(back(change, f"it did harm after all: {harm}", world=world, harmful=True))
-    return _baked(change, figures(change)) if late(change, now=world.now) else Step(change)
+    return _baked(change, in_short(change, world)) if late(change, now=world.now) else Step(change)
 
 
 def _without_lost_baseline(change: ActiveChange, world: World) -> ActiveChange:

@@ -32,6 +32,8 @@ MARGINS: Final = {ChangeTarget.TTFT: 0.25, ChangeTarget.TPOT: NOISE, ChangeTarge
 rates of `benchmarks/verdict.py`: between identical pods its p95 differs by 30 % from window to window, and where
 requests queue by far more, so 10 windows cannot tell 10 %."""
 
+MANY_TIMES: Final = 3.0
+"""Ratio from which it is told as a factor: +37229% is read by nobody."""
 _WELL_INSIDE: Final = math.log1p(-INSIDE)
 
 
@@ -77,8 +79,8 @@ class ObjectiveEffect:
             levels = f"{self.reference:.0f} -> {self.candidate:.0f} tokens/s"
         else:
             levels = f"{_seconds(self.reference)} -> {_seconds(self.candidate)}"
-        bounds = "" if math.isinf(self.high) else f", {self.low - 1:+.0%} to {self.high - 1:+.0%}"
-        return f"{self.objective.value} {levels} ({self.ratio - 1:+.0%}{bounds})"
+        bounds = "" if math.isinf(self.high) else f", {_change(self.low)} to {_change(self.high)}"
+        return f"{self.objective.value} {levels} ({_change(self.ratio)}{bounds})"
 
 
 def concluded(effects: Sequence[ObjectiveEffect], *, question: Question) -> tuple[Judgement, str]:
@@ -94,7 +96,7 @@ def concluded(effects: Sequence[ObjectiveEffect], *, question: Question) -> tupl
             return Judgement.KEEP, f"better: {question.target.value}"
         if question.dearer < 1:
             return Judgement.KEEP, "as good on fewer GPUs"
-    return Judgement.INCONCLUSIVE, "no clear effect"
+    return Judgement.INCONCLUSIVE, "neither better nor worse"
 
 
 def latency_effect(
@@ -152,3 +154,8 @@ def target_of(objective: ChangeTarget, targets: Targets) -> Target:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _change(ratio: float) -> str:
+    """A ratio as people say it: +12%, but 370 times."""
+    return f"{ratio - 1:+.0%}" if ratio < MANY_TIMES else f"{ratio:.0f} times"

@@ -55,7 +55,8 @@ def _provision_trial(change: ActiveChange, world: World) -> Step:
             update = {"baseline_ref": None, "state_since": world.now}
             return Step(change.model_copy(update=update))
     if no_room and (why := _unschedulable(canary)):
-        reason = f"Unschedulable: no node takes one more pod of this service ({why}); the service was not touched"
+        # The scheduler's words come last: they are long, and what is cut off must not be that nothing happened.
+        reason = f"Unschedulable: no node takes one more pod of this service, which was not touched ({why})"
         return Step(change, Ending(outcome=Outcome.REJECTED, reason=reason))
     if overdue:
         why = "provisioning deadline: the canary did not become ready in time"

@@ -13,6 +13,8 @@ from vllm_autotuner.cli.explain import EXAMPLES as EXPLAIN_EXAMPLES
 from vllm_autotuner.cli.explain import explain
 from vllm_autotuner.cli.export import EXAMPLES as EXPORT_EXAMPLES
 from vllm_autotuner.cli.export import export
+from vllm_autotuner.cli.history import EXAMPLES as HISTORY_EXAMPLES
+from vllm_autotuner.cli.history import history
 from vllm_autotuner.cli.record import EXAMPLES as RECORD_EXAMPLES
 from vllm_autotuner.cli.record import record
 from vllm_autotuner.cli.run import EXAMPLES as RUN_EXAMPLES
@@ -41,6 +43,7 @@ app.command(cls=DiagnoseCommand, epilog=DIAGNOSE_EXAMPLES)(diagnose)
 app.command(epilog=DOCTOR_EXAMPLES)(doctor)
 app.command(cls=DiagnoseCommand, epilog=EXPLAIN_EXAMPLES)(explain)
 app.command(epilog=EXPORT_EXAMPLES)(export)
+app.command(epilog=HISTORY_EXAMPLES)(history)
 app.command(epilog=RECORD_EXAMPLES)(record)
 app.command(epilog=RUN_EXAMPLES)(run)
 app.command(epilog=SIMULATE_EXAMPLES)(simulate)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from vllm_autotuner.api.knobs import EngineKnobs
@@ -184,7 +183,7 @@ def _status(body: Mapping[str, Any], *, output: Output) -> None:
         found = {"namespace": metadata["namespace"], "name": metadata["name"], "status": status}
         typer.echo(json.dumps(found, indent=2))
         return
-    print_status(Console(highlight=False), body, status)
+    print_status(answers(), body, status)
 
 
 def _decided(found: Answer, *, output: Output) -> None:

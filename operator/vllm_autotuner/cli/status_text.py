@@ -3,47 +3,68 @@
 Must not: judge. Everything comes from the object: the same facts that decisions were made from.
 """
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
+
+from vllm_autotuner.cli.change_text import change_lines
+from vllm_autotuner.cli.figures import figure, moment
+from vllm_autotuner.cli.history_text import entry_lines, foreseen
+from vllm_autotuner.cli.terminal import printable
 
 __all__ = ["print_status"]
 
 _SOURCES: Final = {"Tuned": "tuned", "Observed": "as its Deployment says"}
+_GOOD: Final = ("MetricsAvailable", "Ready")
+"""Conditions that are worth a line while they do not hold."""
+_BAD: Final = ("Paused", "Stalled", "CircuitOpen", "RollbackFailed", "OwnershipConflict")
+"""Conditions that are only there while they hold."""
+SHOWN: Final = 3
+"""Finished changes that are told; `history` has the others. Our choice: a screen has 24 lines."""
 
 
 def print_status(console: Console, body: Mapping[str, Any], status: Mapping[str, Any]) -> None:
     """Print what a person asks first: the diagnosis, the recommendation or change, and the history."""
     metadata, spec = body["metadata"], body.get("spec") or {}
     if not status:
-        console.print(f"{metadata['name']}: the operator has not looked at it yet. Is it running?")
+        console.print(Text(f"{metadata['name']}: the operator has not looked at it yet. Is it running?"))
         return
     mode = (spec.get("tuning") or {}).get("mode", "Recommend")
     effective = status.get("effective") or {}
-    console.print(
-        f"[bold]{metadata['namespace']}/{metadata['name']}[/bold]  mode {mode}, "
-        f"{status.get('readyReplicas', 0)} of {effective.get('replicas', '?')} replica(s) ready, runs "
+    rest = (
+        f"  mode {mode}, {status.get('readyReplicas', 0)} of {effective.get('replicas', '?')} replica(s) ready, runs "
         f"{_knobs(effective)} ({_SOURCES.get(effective.get('source', ''), 'as in the spec')})"
     )
+    console.print(Text.assemble((f"{metadata['namespace']}/{metadata['name']}", "bold"), printable(rest)))
     if diagnosis := status.get("diagnosis"):
         console.print(_diagnosis(diagnosis))
-    _advice(console, status)
+    for line in _told(body, status):
+        console.print(line)
+
+
+def _told(body: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Text | Table]:
+    """What changes, what changed, what is remembered, and what is not as it should be."""
+    name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+    if change := status.get("activeChange"):
+        yield from change_lines(change, namespace=namespace, name=name)
+    else:
+        yield from _advice(status.get("recommendation"))
     if history := status.get("history"):
-        console.print(_history(history))
+        older = len(history) - SHOWN
+        more = f" ({older} older: vllm-autotuner history {name} -n {namespace})" if older > 0 else ""
+        yield Text(f"Changes, newest first{more}:", style="bold")
+        for entry in history[: -SHOWN - 1 : -1]:
+            yield from entry_lines(entry)
     for entry in status.get("failureMemory") or []:
-        console.print(
-            f"Remembered: {entry['candidate']} did not help ({entry.get('reason', '')}); "
-            f"not tried again before {entry.get('retryAfter', 'long')}"
+        retry = (
+            f"not tried again before {moment(entry['retryAfter'])}" if entry.get("retryAfter") else "not tried again"
         )
-    for condition in status.get("conditions") or []:
-        if condition["type"] in ("MetricsAvailable", "Ready") and condition["status"] != "True":
-            console.print(f"[red]{condition['type']}={condition['status']}[/red]: {condition.get('message', '')}")
-        if condition["type"] in ("Paused", "Stalled", "CircuitOpen", "RollbackFailed", "OwnershipConflict"):
-            console.print(f"[yellow]{condition['type']}[/yellow]: {condition.get('message', '')}")
+        yield Text(printable(f"Remembered: {entry['candidate']} did not help ({entry.get('reason', '')}); {retry}"))
+    yield from _conditions(status.get("conditions") or [])
 
 
 def _diagnosis(diagnosis: Mapping[str, Any]) -> Panel:
@@ -53,69 +74,46 @@ def _diagnosis(diagnosis: Mapping[str, Any]) -> Panel:
     for fact in diagnosis.get("evidence") or []:
         unit = fact.get("unit") or ""
         table.add_row(
-            fact["name"],
-            _figure(fact.get("value"), unit),
-            _figure(fact.get("threshold"), unit) if fact.get("threshold") is not None else "",
+            printable(fact["name"]),
+            figure(fact.get("value"), unit),
+            figure(fact.get("threshold"), unit) if fact.get("threshold") is not None else "",
             fact.get("window") or "",
-            fact.get("note") or "",
+            Text(printable(fact.get("note") or "")),
         )
     title = (
-        f"{diagnosis['class']} (confidence {diagnosis.get('confidence', '?')}, since {_time(diagnosis.get('since'))})"
+        f"{diagnosis['class']} (confidence {diagnosis.get('confidence', '?')}, since {moment(diagnosis.get('since'))})"
     )
     lines = Table.grid()
-    lines.add_row(diagnosis.get("message", ""))
+    lines.add_row(Text(printable(diagnosis.get("message", ""))))
     for part in diagnosis.get("contributing") or []:
-        lines.add_row(f"also {part['class']}: {part.get('message', '')}")
+        lines.add_row(Text(printable(f"also {part['class']}: {part.get('message', '')}")))
     lines.add_row("")
     lines.add_row(table)
     return Panel(lines, title=title, title_align="left")
 
 
-def _advice(console: Console, status: Mapping[str, Any]) -> None:
-    if change := status.get("activeChange"):
-        console.print(
-            f"Under way: {change['knob']} {change.get('fromValue', 'default')} -> {change['toValue']}, "
-            f"{change['state']} since {_time(change.get('stateSince'))}: {change.get('stateReason', '')}"
-        )
-    elif advice := status.get("recommendation"):
-        limit = f", limited by {advice['limitedBy']}" if advice.get("limitedBy") else ""
-        console.print(
+def _advice(advice: Mapping[str, Any] | None) -> Iterator[Text]:
+    if not advice:
+        yield Text("Nothing to recommend.")
+        return
+    limit = f", limited by {advice['limitedBy']}" if advice.get("limitedBy") else ""
+    yield Text(
+        printable(
             f"Recommended: {advice['knob']} {advice.get('current', 'default')} -> {advice['recommended']}{limit} "
             f"(id {advice['id']}, confidence {advice.get('confidence')}). {advice.get('reason', '')}"
         )
-        for effect in advice.get("predicted") or []:
-            unit = effect.get("unit") or ""
-            console.print(
-                f"  {effect['name']}: {_figure(effect.get('current'), unit)} -> predicted "
-                f"{_figure(effect.get('predicted'), unit)}"
-            )
-    else:
-        console.print("Nothing to recommend.")
-
-
-def _history(history: list[Mapping[str, Any]]) -> Table:
-    table = Table(title="Changes, oldest first", title_justify="left")
-    for column in ("finished", "change", "decided on", "foreseen", "outcome", "measured before -> after, or why"):
-        table.add_column(column)
-    for entry in history:
-        table.add_row(
-            _time(entry.get("finishedAt")),
-            f"{entry['knob']} {entry.get('fromValue', 'default')} -> {entry.get('toValue')}",
-            *_grounds(entry.get("grounds") or {}),
-            entry["outcome"],
-            entry.get("reason", ""),
-        )
-    return table
-
-
-def _grounds(grounds: Mapping[str, Any]) -> tuple[str, str]:
-    """The diagnosis and the effects that a change was begun with; empty for those of an earlier version."""
-    foreseen = (
-        f"{each['name']} {_figure(each.get('current'), each.get('unit') or '')} -> "
-        f"{_figure(each.get('predicted'), each.get('unit') or '')}"
-        for each in grounds.get("predicted") or []
     )
-    return grounds.get("diagnosis", ""), ", ".join(foreseen)
+    for effect in advice.get("predicted") or []:
+        yield Text(f"  {foreseen(effect)}")
+
+
+def _conditions(conditions: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
+    for each in conditions:
+        kind, state, message = each["type"], each["status"], printable(f": {each.get('message', '')}")
+        if kind in _GOOD and state != "True":
+            yield Text.assemble((f"{kind}={state}", "red"), message)
+        if kind in _BAD:
+            yield Text.assemble((kind, "yellow"), message)
 
 
 def _knobs(effective: Mapping[str, Any]) -> str:
@@ -123,17 +121,3 @@ def _knobs(effective: Mapping[str, Any]) -> str:
     return (
         " ".join(f"{name}={effective[name]}" for name in names if effective.get(name) is not None) or "engine defaults"
     )
-
-
-def _figure(value: float | None, unit: str) -> str:
-    if value is None:
-        return "unknown"
-    if unit == "s" and value < 1:
-        return f"{value * 1000:.3g} ms"
-    if unit == "share":
-        return f"{value:.0%}"
-    return f"{value:.4g} {unit}".strip()
-
-
-def _time(text: str | None) -> str:
-    return "?" if text is None else f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S}Z"
