@@ -1,0 +1,91 @@
+"""Where in a wide bucket the observations lie: the log-normal that has the exact mean and fills the buckets best.
+
+Apart from `distribution`, which answers; here is the arithmetic of one shape. Latencies have one hump and a longer tail
+to the right, and the mean of a window is exact: together they say far more than an even spread over a bucket.
+Pure. Must not: move anything across an edge. How many lie in a bucket was counted, only where in it was not.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Final
+
+__all__ = ["Shape", "shape_of"]
+
+WIDTHS: Final = tuple(0.005 * 1.25**step for step in range(30))
+"""Standard deviations of the logarithm that are tried: from half a percent to a factor of 25. Neighbours differ by less
+in their 95th percentile than two windows of the same load do."""
+USUAL_WIDTH: Final = 0.064
+"""The width where the buckets do not tell, as when all lie in one: puts the 95th percentile of a steady decode 11 %
+above its mean. Our choice: an even spread over the whole bucket says up to 40 %, none says 0."""
+PULL: Final = 0.005
+"""How much likelihood per observation a factor of e away from the usual width costs: next to nothing, so that it only
+decides among widths that fill the buckets equally well. From 0.001 to 0.02 the answers are the same within 1 %."""
+LEAST_SHARE: Final = 1e-9
+"""Share below which a shape says nothing about a bucket: the rest is rounding."""
+KEPT: Final = 4096
+"""Shapes remembered: every rule of a diagnosis asks for the same few."""
+
+_NORMAL: Final = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A log-normal: mean and standard deviation of the logarithm."""
+
+    centre: float
+    width: float
+
+    def inside(self, low: float, high: float, *, share: float) -> float:
+        """Return the value below which `share` (0..1) of what lies in (low, high] is; evenly where the shape has none.
+
+        Worked: with all of (25, 50] around 30 by a width of 0.064, the median is 30 and 0.95 of it lies below 33.
+        """
+        begin, end = self.below(low), self.below(high)
+        if end - begin < LEAST_SHARE:
+            return low + (high - low) * share
+        rank = begin + share * (end - begin)
+        if not LEAST_SHARE < rank < 1 - LEAST_SHARE:
+            return low if rank <= LEAST_SHARE else high
+        return min(max(math.exp(self.centre + self.width * _NORMAL.inv_cdf(rank)), low), high)
+
+    def below(self, value: float) -> float:
+        """Return the share of all that is at most `value`."""
+        if value <= 0:
+            return 0.0
+        if math.isinf(value):
+            return 1.0
+        return 0.5 * math.erfc((self.centre - math.log(value)) / (self.width * math.sqrt(2)))
+
+
+@lru_cache(KEPT)
+def shape_of(buckets: tuple[tuple[float, float], ...], mean: float) -> Shape:
+    """Return the shape with this mean under which the counts are likeliest.
+
+    `buckets`: (upper edge, cumulative count), edges rising and the last one +Inf. Assumes a positive mean.
+    """
+    counted = _counted(buckets)
+    everything = sum(count for _, _, count in counted)
+    best, highest = Shape(math.log(mean), USUAL_WIDTH), -math.inf
+    for width in WIDTHS:
+        shape = Shape(math.log(mean) - width**2 / 2, width)
+        filled = sum(count * math.log(_share(shape, low, high)) for low, high, count in counted) / everything
+        likely = filled - PULL * math.log(width / USUAL_WIDTH) ** 2
+        if likely > highest:
+            best, highest = shape, likely
+    return best
+
+
+def _counted(buckets: tuple[tuple[float, float], ...]) -> list[tuple[float, float, float]]:
+    """The buckets with something in them: lower edge, upper edge, count."""
+    found, low, below = [], 0.0, 0.0
+    for edge, cumulative in buckets:
+        if cumulative > below:
+            found.append((low, edge, cumulative - below))
+        low, below = edge, max(cumulative, below)
+    return found
+
+
+def _share(shape: Shape, low: float, high: float) -> float:
+    return max(shape.below(high) - shape.below(low), LEAST_SHARE)
