@@ -27,8 +27,9 @@ NOT_MEASURED = Distribution(missing="not exported")
 
 def latency(seconds: float, *, count: float = 100.0, tail: float | None = None) -> Distribution:
     """A histogram whose quantiles are `seconds` (within 2 %), or `tail` from p90 on where one is given."""
-    slow = seconds if tail is None else tail
-    buckets = {0.98 * seconds: 0.0, seconds: 0.9 * count, 0.98 * slow: 0.9 * count, slow: count, math.inf: count}
+    buckets = {0.98 * seconds: 0.0, seconds: count, math.inf: count}
+    if tail is not None:
+        buckets |= {seconds: 0.9 * count, 0.98 * tail: 0.9 * count, tail: count}
     return Distribution(buckets=dict(sorted(buckets.items())), total=seconds * count, count=count)
 
 
