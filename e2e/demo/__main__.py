@@ -95,13 +95,13 @@ async def _all_acts(play: Play, screen: Screen, cast: Cast) -> int:
         return failed
 
     async def of_the_others() -> int:
-        failed = sum(await asyncio.gather(told(acts.lower_seats), told(acts.roll_back), told(acts.find_no_device)))
-        # How soon replicas come is measured: the engines of the acts before are quiet by then.
+        failed = sum(await asyncio.gather(told(acts.roll_back), told(acts.find_no_device)))
+        # How soon replicas come is measured: the engines of the two acts before are quiet by then.
         return failed + await told(acts.scale_out)
 
     if not whole:
         return await told(*acts.OF_CHAT)
-    failed = sum(await asyncio.gather(told(*acts.OF_CHAT), of_the_others()))
+    failed = sum(await asyncio.gather(told(*acts.OF_CHAT), told(acts.lower_seats), of_the_others()))
     return failed + await told(acts.explain)
 
 

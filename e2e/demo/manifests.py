@@ -8,10 +8,9 @@ from vllm_autotuner.simulation.load import Traffic
 
 NAMESPACE: Final = "demo"
 
-QUICK: Final = {"warmUp": "3s", "analysis": "25s", "bake": "5s", "provisioningDeadline": "2m"}
-"""Phases of seconds instead of minutes, so that the story is told in minutes."""
-COMPARED: Final = QUICK | {"analysis": "50s", "bake": "12s"}
-"""The same for a canary: its verdict needs five windows of ten seconds."""
+BRIEF: Final = {"warmUp": "3s", "analysis": "50s", "bake": "12s", "provisioningDeadline": "2m"}
+"""Phases of seconds instead of minutes, so that the story is told in minutes: five windows of ten seconds for a
+verdict, and one to bake."""
 GPUS: Final = 2
 """Devices of the cluster: as many as `code` has taken."""
 
@@ -25,7 +24,7 @@ def chat() -> dict[str, Any]:
         engine={"image": ENGINE_IMAGE, "maxNumSeqs": 4},
         podTemplate=engine_env(step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1),
         objectives={"profile": "Latency", "ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
-        tuning={"mode": "Recommend", "maxNumSeqs": {"min": 2, "max": 32}, "strategy": COMPARED, "cooldown": "10m"},
+        tuning={"mode": "Recommend", "maxNumSeqs": {"min": 2, "max": 32}, "strategy": BRIEF, "cooldown": "10m"},
     )
 
 
@@ -40,7 +39,7 @@ def real_chat() -> dict[str, Any]:
         tuning={
             "mode": "Recommend",
             "maxNumSeqs": {"min": 2, "max": 32},
-            "strategy": QUICK | {"analysis": "40s", "provisioningDeadline": "10m"},
+            "strategy": BRIEF | {"provisioningDeadline": "10m"},
             "cooldown": "10m",
         },
     )
@@ -50,14 +49,14 @@ REAL_TALK: Final = Traffic(model=MODEL, prompt_tokens=(50, 200), output_tokens=(
 
 
 def search() -> dict[str, Any]:
-    """Thirty-two seats, but each one makes every token slower: past the knee."""
+    """Thirty-two seats, but each one makes every token slower and none makes more of them: past the knee."""
     return vllm_service(
         NAMESPACE,
         "search",
         engine={"image": ENGINE_IMAGE, "maxNumSeqs": 32},
-        podTemplate=engine_env(step_base_ms=8, step_per_seq_ms=2.4, startup_seconds=1),
+        podTemplate=engine_env(step_base_ms=2, step_per_seq_ms=2.7, startup_seconds=1),
         objectives={"profile": "Throughput", "ttft": {"target": "5s"}, "tpot": {"target": "50ms"}},
-        tuning={"mode": "Automatic", "maxNumSeqs": {"min": 4, "max": 64}, "strategy": QUICK, "cooldown": "10m"},
+        tuning={"mode": "Automatic", "maxNumSeqs": {"min": 4, "max": 64}, "strategy": BRIEF, "cooldown": "10m"},
     )
 
 
@@ -70,7 +69,7 @@ def api() -> dict[str, Any]:
         podTemplate=engine_env(step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1),
         objectives={"profile": "Bursty", "ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
         scaling={"minReplicas": 1, "maxReplicas": 3, "scaleOut": {"waitingFor": "30s"}},
-        tuning={"mode": "Automatic", "strategy": QUICK},
+        tuning={"mode": "Automatic", "strategy": BRIEF},
     )
     del service["spec"]["replicas"]
     return service
@@ -87,7 +86,7 @@ def batch() -> dict[str, Any]:
             step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1, degrade_above_seqs=4, degrade_factor=6
         ),
         objectives={"profile": "Latency", "ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
-        tuning={"mode": "Automatic", "maxNumSeqs": {"min": 2, "max": 32}, "strategy": COMPARED, "cooldown": "10m"},
+        tuning={"mode": "Automatic", "maxNumSeqs": {"min": 2, "max": 32}, "strategy": BRIEF, "cooldown": "10m"},
     )
 
 
@@ -104,7 +103,7 @@ def code() -> dict[str, Any]:
         tuning={
             "mode": "Automatic",
             "maxNumSeqs": {"min": 2, "max": 32},
-            "strategy": COMPARED | {"provisioningDeadline": "25s"},
+            "strategy": BRIEF | {"provisioningDeadline": "25s"},
             "cooldown": "10m",
         },
     )

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 WIDTH: Final = 130
@@ -31,6 +32,8 @@ class Screen:
         self._live = None if plain or not self.console.is_terminal else Live(console=self.console, auto_refresh=False)
         self._began = time.monotonic()
         self._told: list[Any] = []
+        self._lines: list[Line] = []
+        """Of `_told` what is a line of the story."""
         self._chapters: list[Chapter] = []
         self._services: Mapping[str, Mapping[str, Any]] = {}
 
@@ -70,6 +73,7 @@ class Screen:
     def print(self, *renderables: Any) -> None:
         """Print below everything that was told."""
         self._told += renderables
+        self._lines += [each for each in renderables if isinstance(each, Line)]
         if self._live is None:
             for each in renderables:
                 self.console.print(each)
@@ -96,12 +100,12 @@ class Screen:
         table, width = services_table(self._services), self.console.width
         # What does not fit would push the table out of sight: count the lines as they wrap, newest first.
         room = max(FEWEST_LINES, self.console.height - len(self._services) - 7)
-        shown: list[Text] = []
-        for text in reversed([each for each in self._told if isinstance(each, Text)]):
-            room -= len(text.wrap(self.console, width - 4))
+        shown: list[Line] = []
+        for line in reversed(self._lines):
+            room -= len(self.console.render_lines(line, self.console.options.update_width(width - 4)))
             if room < 0:
                 break
-            shown.insert(0, text)
+            shown.insert(0, line)
         story = Panel(Group(*shown), title="vllm-autotuner: the main job")
         self._live.update(Group(story, table), refresh=True)
 
@@ -148,14 +152,27 @@ class Chapter:
         self._screen.follow()
 
     def _line(self, text: Text) -> None:
-        self.print(Text(f"{self.seconds:5.0f} s  ", style="dim") + text)
+        self.print(Line(self.seconds, text))
+
+
+class Line:
+    """One line of the story; what goes on below does not stand under the time."""
+
+    def __init__(self, seconds: float, text: Text) -> None:
+        self._time = Text(f"{seconds:5.0f} s  ", style="dim")
+        self._text = text
+
+    def __rich__(self) -> Table:
+        line = Table.grid(Column(no_wrap=True), Column())
+        line.add_row(self._time, self._text)
+        return line
 
 
 def services_table(services: Mapping[str, Mapping[str, Any]]) -> Table:
     """What `kubectl get vllm -o wide` shows, with the change under way."""
-    table = Table(expand=True)
+    table = Table(expand=True, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("service", "diagnosis", "effective", "ready", "TTFT p95", "TPOT p95", "change"):
-        table.add_column(column, no_wrap=True)
+        table.add_column(column, no_wrap=True, min_width=len(column))
     for name, status in services.items():
         summary = status.get("summary", {})
         table.add_row(
