@@ -3,6 +3,7 @@
 from io import StringIO
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from vllm_autotuner.cli.status_text import print_status
@@ -45,11 +46,47 @@ CHANGE: dict[str, Any] = {
 }
 
 
-def told_of(status: dict[str, Any]) -> str:
+ADVICE: dict[str, Any] = {
+    "id": "a1",
+    "knob": "maxNumSeqs",
+    "recommended": "128",
+    "limitedBy": "TPOT knee",
+    "heldBy": "Cooldown",
+    "confidence": "Low",
+    "reason": "All seats are taken.",
+    "predicted": [{"name": "TTFT", "unit": "s", "current": 2.0, "predicted": 0.2}],
+}
+
+
+def told_of(status: dict[str, Any], mode: str = "Recommend") -> str:
     written = StringIO()
-    body = {"metadata": {"namespace": "prod", "name": "chat"}, "spec": {}}
+    body = {"metadata": {"namespace": "prod", "name": "chat"}, "spec": {"tuning": {"mode": mode}}}
     print_status(Console(width=240, file=written, markup=False), body, status)
     return written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("mode", "way"),
+    [
+        ("Recommend", "vllm-autotuner export chat -n prod"),
+        ("Approve", "kubectl annotate vllm chat -n prod vllm-autotuner.dev/approve=a1 --overwrite"),
+    ],
+)
+def test_a_recommendation_says_what_holds_it_and_how_a_person_has_it_done(mode: str, way: str) -> None:
+    text = told_of({"recommendation": ADVICE}, mode)
+    for part in (
+        "Recommended: maxNumSeqs default -> 128 (id a1, confidence Low)",
+        "All seats are taken.",
+        "TPOT knee",
+        "held by     Cooldown",
+        "TTFT 2 s -> 200 ms",
+        way,
+    ):
+        assert part in text
+
+
+def test_in_mode_automatic_there_is_nothing_for_a_person_to_do() -> None:
+    assert "do it" not in told_of({"recommendation": ADVICE}, "Automatic")
 
 
 def told(entry: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from vllm_autotuner.cli.change_text import change_lines
 from vllm_autotuner.cli.figures import figure, moment
 from vllm_autotuner.cli.history_text import entry_lines, foreseen
 from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.control.looking import APPROVE
 
 __all__ = ["print_status"]
 
@@ -29,15 +30,15 @@ SHOWN: Final = 3
 
 def print_status(console: Console, body: Mapping[str, Any], status: Mapping[str, Any]) -> None:
     """Print what a person asks first: the diagnosis, the recommendation or change, and the history."""
-    metadata, spec = body["metadata"], body.get("spec") or {}
+    metadata = body["metadata"]
     if not status:
         console.print(Text(f"{metadata['name']}: the operator has not looked at it yet. Is it running?"))
         return
-    mode = (spec.get("tuning") or {}).get("mode", "Recommend")
     effective = status.get("effective") or {}
+    ready = f"{status.get('readyReplicas', 0)} of {effective.get('replicas', '?')} replica(s) ready"
     rest = (
-        f"  mode {mode}, {status.get('readyReplicas', 0)} of {effective.get('replicas', '?')} replica(s) ready, runs "
-        f"{_knobs(effective)} ({_SOURCES.get(effective.get('source', ''), 'as in the spec')})"
+        f"  mode {_mode(body)}, {ready}, runs {_knobs(effective)} "
+        f"({_SOURCES.get(effective.get('source', ''), 'as in the spec')})"
     )
     console.print(Text.assemble((f"{metadata['namespace']}/{metadata['name']}", "bold"), printable(rest)))
     if diagnosis := status.get("diagnosis"):
@@ -52,7 +53,7 @@ def _told(body: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Text |
     if change := status.get("activeChange"):
         yield from change_lines(change, namespace=namespace, name=name)
     else:
-        yield from _advice(status.get("recommendation"))
+        yield from _advice(status.get("recommendation"), mode=_mode(body), namespace=namespace, name=name)
     if history := status.get("history"):
         older = len(history) - SHOWN
         more = f" ({older} older: vllm-autotuner history {name} -n {namespace})" if older > 0 else ""
@@ -92,19 +93,36 @@ def _diagnosis(diagnosis: Mapping[str, Any]) -> Panel:
     return Panel(lines, title=title, title_align="left")
 
 
-def _advice(advice: Mapping[str, Any] | None) -> Iterator[Text]:
+def _advice(advice: Mapping[str, Any] | None, *, mode: str, namespace: str, name: str) -> Iterator[Text | Table]:
+    """What is recommended, what keeps it from being done, and what a person can do about it."""
     if not advice:
         yield Text("Nothing to recommend.")
         return
-    limit = f", limited by {advice['limitedBy']}" if advice.get("limitedBy") else ""
-    yield Text(
-        printable(
-            f"Recommended: {advice['knob']} {advice.get('current', 'default')} -> {advice['recommended']}{limit} "
-            f"(id {advice['id']}, confidence {advice.get('confidence')}). {advice.get('reason', '')}"
-        )
+    values = f"{advice['knob']} {advice.get('current', 'default')} -> {advice['recommended']}"
+    yield Text(printable(f"Recommended: {values} (id {advice['id']}, confidence {advice.get('confidence')})"))
+    rows = Table.grid(padding=(0, 2))
+    found = (
+        ("why", advice.get("reason")),
+        ("limited by", advice.get("limitedBy")),
+        ("held by", advice.get("heldBy")),
+        ("foreseen", ", ".join(map(foreseen, advice.get("predicted") or []))),
+        ("do it", _ways(mode, advice["id"], namespace=namespace, name=name)),
     )
-    for effect in advice.get("predicted") or []:
-        yield Text(f"  {foreseen(effect)}")
+    for what, text in found:
+        if text:
+            rows.add_row(f"  {what}", Text(printable(text)))
+    yield rows
+
+
+def _ways(mode: str, advice_id: str, *, namespace: str, name: str) -> str:
+    """The command by which a person has it done; empty where the operator does it."""
+    match mode:
+        case "Approve":
+            return f"kubectl annotate vllm {name} -n {namespace} {APPROVE}={advice_id} --overwrite"
+        case "Recommend":
+            return f"vllm-autotuner export {name} -n {namespace}"
+        case _:
+            return ""
 
 
 def _conditions(conditions: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
@@ -114,6 +132,10 @@ def _conditions(conditions: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
             yield Text.assemble((f"{kind}={state}", "red"), message)
         if kind in _BAD:
             yield Text.assemble((kind, "yellow"), message)
+
+
+def _mode(body: Mapping[str, Any]) -> str:
+    return str(((body.get("spec") or {}).get("tuning") or {}).get("mode", "Recommend"))
 
 
 def _knobs(effective: Mapping[str, Any]) -> str:
