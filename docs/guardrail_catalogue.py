@@ -615,10 +615,16 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         default=f"{EXTRA_GPUS.text} of the fleet's GPUs beside those that serve; one change may always run. "
         "One that a person paused keeps its GPUs",
         where=Where.QUEUE,
-        objects=("guardrails.turns:next_to_begin", "change.trial:gpus_added", "control.turns:fleet_of"),
+        objects=(
+            "guardrails.turns:next_to_begin",
+            "change.trial:gpus_added",
+            "control.turns:fleet_of",
+            f"{CHAIN}:finds_gpus",
+        ),
         tests=(
             "tests/guardrails/test_turns.py::test_who_begins",
             f"{TURNS}test_a_change_counts_with_the_gpus_of_the_pods_that_it_adds",
+            "tests/control/test_canary.py::test_what_would_find_no_device_is_not_begun_and_says_so",
         ),
         missing="no limit of GPU hours a day: changes a day, deadlines and the bake bound them",
     ),

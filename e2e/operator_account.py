@@ -16,7 +16,8 @@ from e2e.errors import CommandError
 NAMESPACE: Final = "vllm-autotuner-system"
 ACCOUNT: Final = "vllm-autotuner"
 
-RULES: Final = (REPOSITORY / "charts" / "vllm-autotuner" / "files" / "rules.yaml").read_text(encoding="utf-8")
+_FILES: Final = REPOSITORY / "charts" / "vllm-autotuner" / "files"
+RULES: Final = "".join((_FILES / name).read_text(encoding="utf-8") for name in ("rules.yaml", "rules-gpus.yaml"))
 """The chart's own rules, so that a test cannot pass with a right that users do not grant."""
 
 LEASES: Final = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}

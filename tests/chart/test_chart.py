@@ -34,6 +34,7 @@ RIGHTS = {
     ("", "pods/log"): {"get"},
     ("events.k8s.io", "events"): {"create"},
 }
+FOR_GPUS = {("", "nodes"): {"list"}, ("", "resourcequotas"): {"list"}}
 
 
 def helm_binary() -> str | None:
@@ -96,8 +97,15 @@ def test_lint_finds_nothing() -> None:
 
 def test_the_operator_has_exactly_the_rights_it_uses(render: Render) -> None:
     found = list(rights(only(render(), "ClusterRole")))
-    assert dict(found) == RIGHTS
-    assert len(found) == len(RIGHTS), "a resource stands in two rules"
+    assert dict(found) == RIGHTS | FOR_GPUS
+    assert len(found) == len(RIGHTS | FOR_GPUS), "a resource stands in two rules"
+
+
+@pytest.mark.parametrize("values", [{"watchNamespaces": ["prod"]}, {"nodesOnDemand": True}], ids=str)
+def test_who_does_not_count_gpus_has_no_right_to_look_at_nodes(render: Render, values: dict[str, Any]) -> None:
+    documents = render(values)
+    assert dict(rights(only(documents, "ClusterRole"))) == RIGHTS
+    assert ("--nodes-on-demand" in operator(documents)["args"]) is ("nodesOnDemand" in values)
 
 
 def test_no_right_reaches_secrets_or_everything(render: Render) -> None:
@@ -194,6 +202,7 @@ ALL_OPTIONS = {
         "headers": {"X-Scope-OrgID": "team=a"},
     },
     "watchNamespaces": ["prod"],
+    "nodesOnDemand": True,
 }
 
 

@@ -6,17 +6,19 @@ before or after it takes effect.
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tests.builders import latency
 from tests.control.field_owners import Owners
+from tests.control.objects import gpu_pod, node_object
 
-from vllm_autotuner.cluster.errors import Conflict, NotFound, Unavailable
+from vllm_autotuner.cluster.adapter import Page
+from vllm_autotuner.cluster.errors import Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.cluster.events import Event, event_name
-from vllm_autotuner.cluster.kinds import Kind
+from vllm_autotuner.cluster.kinds import NODE, POD, Kind
 from vllm_autotuner.control.registry import Key, Registry
 from vllm_autotuner.control.views import ServiceEntry
 from vllm_autotuner.engine.flags import parse_flags
@@ -76,6 +78,10 @@ class ApiServer:
     """Of Deployments, by name."""
     devices: int = 1000
     """One a pod; who finds none is Pending."""
+    shows_nodes: bool = False
+    """The operator may list nodes."""
+    lists: Counter[str] = field(default_factory=Counter)
+    """How often each kind was listed."""
     requests: Counter[str] = field(default_factory=Counter)
     version: int = 100
     point: int = 0
@@ -237,6 +243,20 @@ class ApiServer:
         if found is None:
             raise NotFound(f"{name} is not there", reason="NotFound", status=404)
         return found
+
+    async def pages(
+        self, kind: Kind, *, namespace: str | None = None, selector: str = "", fields: str = ""
+    ) -> AsyncIterator[Page]:
+        assert (namespace, selector) == (None, ""), "only what is listed of the whole cluster"
+        self.lists[kind.kind] += 1
+        if not self.shows_nodes:
+            raise Refused(f"may not list {kind.plural}", reason="Forbidden", status=403)
+        bodies: list[Body] = []
+        if kind == NODE:
+            bodies = [node_object("gpus", devices=self.devices)]
+        elif kind == POD:
+            bodies = [gpu_pod(pod.name, node="gpus" if pod.scheduled else "") for pod in self.pods]
+        yield Page(objects=tuple(bodies), resource_version=str(self.version))
 
     # What goes on behind it
 

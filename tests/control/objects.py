@@ -96,3 +96,37 @@ def pod_object(
         }
         | status,
     }
+
+
+def node_object(
+    name: str = "a",
+    *,
+    devices: int | str = 8,
+    resource: str = "nvidia.com/gpu",
+    labels: dict[str, str] | None = None,
+    ready: str = "True",
+    **spec: Any,
+) -> dict[str, Any]:
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": spec,
+        "status": {
+            "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", resource: str(devices)},
+            "conditions": [{"type": "Ready", "status": ready}],
+        },
+    }
+
+
+def gpu_pod(
+    name: str = "chat-0", *, node: str = "a", devices: int = 1, resource: str = "nvidia.com/gpu", **spec: Any
+) -> dict[str, Any]:
+    """A pod that asks for devices."""
+    amounts = {resource: str(devices)}
+    engine = {"name": "vllm", "resources": {"requests": amounts | {"cpu": "4"}, "limits": amounts}}
+    return {
+        "kind": "Pod",
+        "metadata": {"namespace": "prod", "name": name},
+        "spec": {"nodeName": node, "containers": [engine]} | spec,
+        "status": {"phase": "Running" if node else "Pending"},
+    }

@@ -125,6 +125,41 @@ async def test_without_a_free_device_the_change_is_rejected_without_blame() -> N
     assert found.status().cooldown_until is not None
 
 
+async def test_what_would_find_no_device_is_not_begun_and_says_so() -> None:
+    found = beside(2, devices=2, shows_nodes=True)
+    await found.ticks(12)
+    standing = found.status().recommendation
+    assert standing is not None
+    assert (standing.recommended, standing.held_by) == ("128", "NoFreeGPUs")
+    assert "one pod more while it runs, and no node has 1 free GPU: all are taken" in standing.reason
+    assert (found.status().history, found.change(), extras(found)) == ((), None, {})
+    assert found.api.lists["Node"] == 2, "read once a minute, not in every tick"
+    found.api.devices = 3
+    await until(found, ChangeState.PROVISIONING)
+    assert extras(found) == {"canary": 128}
+
+
+async def test_a_single_free_device_is_planned_for_the_canary_alone() -> None:
+    found = beside(3, devices=4, shows_nodes=True)
+    await until(found, ChangeState.PROVISIONING)
+    await found.ticks(2)
+    assert extras(found) == {"canary": 128}
+    await until(found, None)
+    assert (outcomes(found), found.seats()) == ([Outcome.SUCCEEDED], 128)
+
+
+async def test_where_nothing_is_to_be_done_nobody_looks_for_devices() -> None:
+    found = beside(2, devices=2, shows_nodes=True, load=lambda seats: Load())
+    await found.ticks(12)
+    assert found.api.lists == {}
+
+
+async def test_without_the_right_to_look_it_is_tried() -> None:
+    found = beside(2)
+    await until(found, ChangeState.PROVISIONING)
+    assert found.api.lists == {"Node": 1}
+
+
 async def test_one_free_device_is_the_canarys_and_then_the_promotions() -> None:
     """Three replicas and a single free device: no baseline pod, and the canary makes room for the pods that follow."""
     found = beside(3, devices=4)

@@ -19,6 +19,7 @@ from vllm_autotuner.guardrails import chain
 from vllm_autotuner.guardrails.chain import GUARDRAILS, Allow, Context, Deny, Hold, Policy, objections, strictest
 from vllm_autotuner.guardrails.limits import Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
+from vllm_autotuner.planning.placement import Room
 from vllm_autotuner.planning.proposal import Proposal
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -388,6 +389,41 @@ CASES = (
         reason=HoldReason.CONTESTED,
         says="argocd writes args",
     ),
+    Case(id="nobody looked for GPUs", link=chain.finds_gpus),
+    Case(
+        id="a GPU for one pod more",
+        link=chain.finds_gpus,
+        changed={"room": Room(free=(2,), largest_node=8, devices=2)},
+    ),
+    Case(
+        id="GPUs, but not enough on one node",
+        link=chain.finds_gpus,
+        changed={"room": Room(free=(1, 1), largest_node=8, devices=2)},
+        reason=HoldReason.NO_FREE_GPUS,
+        says="no node has 2 free GPUs: at most 1 free on one",
+    ),
+    Case(
+        id="the quota is used up",
+        link=chain.finds_gpus,
+        changed={"room": Room(free=(8,), largest_node=8, quota=0)},
+        reason=HoldReason.NO_FREE_GPUS,
+        says="ResourceQuota leaves 0 GPUs: 1 needed",
+    ),
+    Case(
+        id="a larger degree needs its own number",
+        link=chain.finds_gpus,
+        changed={"room": Room(free=(3,), largest_node=8, devices=2)},
+        proposal={"knob": Knob.TENSOR_PARALLEL_SIZE, "value": 4},
+        reason=HoldReason.NO_FREE_GPUS,
+        says="no node has 4 free GPUs",
+    ),
+    Case(
+        id="replicas say so themselves",
+        link=chain.finds_gpus,
+        changed={"room": Room(free=(), largest_node=8)},
+        proposal={"knob": Knob.REPLICAS, "value": 3},
+        spec=SCALED,
+    ),
     Case(id="its turn", link=chain.its_turn),
     Case(
         id="others are before it",
@@ -455,6 +491,7 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         queue="waiting for its turn",
         resting=(("maxNumSeqs", "1"),),
         infeasible=(EngineKnobs(max_num_seqs=1),),
+        room=Room(free=(), largest_node=8),
     )
     found = objections(proposal(recommend_only="no", value=1, confidence=Confidence.LOW), everything)
     assert len(found) == len(GUARDRAILS)
@@ -479,6 +516,7 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         HoldReason.RESTING,
         HoldReason.INFEASIBLE,
         HoldReason.CONTESTED,
+        HoldReason.NO_FREE_GPUS,
         HoldReason.QUEUED,
     ]
     assert strictest(found).strictness == Deny(reason=HoldReason.OUT_OF_BOUNDS, message="").strictness

@@ -160,7 +160,19 @@ DEGREES = (
         id="no node has so many free",
         tuning=LISTED,
         platform=replace(OURS, room=Room(free=(3, 2), largest_node=8)),
-        says="no node has 4 free GPUs: at most 3",
+        says="no node has 4 free GPUs: at most 3 free on one",
+    ),
+    Case(
+        id="one more fits, but not all of them in the end",
+        tuning=LISTED,
+        platform=replace(OURS, room=Room(free=(4,), largest_node=4, vacated=(3, 2), devices=2)),
+        says="1 replica(s) of 4 GPUs find no place",
+    ),
+    Case(
+        id="the quota of the namespace",
+        tuning=LISTED,
+        platform=replace(OURS, room=Room(free=(8,), largest_node=8, quota=3)),
+        says="ResourceQuota leaves 3 GPUs: 4 needed",
     ),
     Case(
         id="room enough",

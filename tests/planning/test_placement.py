@@ -1,10 +1,13 @@
 """The scheduler's arithmetic over plain values."""
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_autotuner.planning.placement import GpuNode, GpuPod, Room, Taint, Toleration, room_for
+from vllm_autotuner.planning.placement import GpuNode, Room, Taint, Toleration, admitting, room_on
 
 H100 = {"nvidia.com/gpu.product": "H100"}
 NODES = (
@@ -14,7 +17,7 @@ NODES = (
     GpuNode(name="d", allocatable=4, labels={"nvidia.com/gpu.product": "A100"}),
     GpuNode(name="e", allocatable=2, labels=H100, taints=(Taint(key="spot", effect="PreferNoSchedule"),)),
 )
-PODS = (GpuPod(node="a", devices=5), GpuPod(node="b", devices=1), GpuPod(node="gone", devices=8))
+HELD = {"a": 5, "b": 1, "gone": 8}
 
 
 @pytest.mark.parametrize(
@@ -29,7 +32,8 @@ PODS = (GpuPod(node="a", devices=5), GpuPod(node="b", devices=1), GpuPod(node="g
     ],
 )
 def test_what_is_free(tolerations: tuple[Toleration, ...], free: tuple[int, ...]) -> None:
-    assert room_for(NODES, PODS, selector=H100, tolerations=tolerations).free == free
+    nodes = admitting(NODES, selector=H100, tolerations=tolerations)
+    assert room_on(nodes, held=HELD).free == free
 
 
 def test_a_pod_is_not_split_over_nodes() -> None:
@@ -38,13 +42,44 @@ def test_a_pod_is_not_split_over_nodes() -> None:
 
 
 def test_without_a_node_there_is_no_room() -> None:
-    assert room_for((), PODS, selector={}) == Room(free=(), largest_node=0)
-    assert room_for(NODES, (), selector={"zone": "x"}).pods(1) == 0
+    assert room_on((), held=HELD) == Room(free=(), largest_node=0)
+    assert admitting(NODES, selector={"zone": "x"}) == ()
 
 
 def test_a_node_that_lost_a_device_has_no_room_and_takes_none_from_others() -> None:
     nodes = (GpuNode(name="a", allocatable=1), GpuNode(name="b", allocatable=4))
-    assert room_for(nodes, (GpuPod(node="a", devices=4),), selector={}).free == (4, 0)
+    assert room_on(nodes, held={"a": 4}).free == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("free", "sizes", "fit"),
+    [
+        pytest.param((4, 2), (2, 4), True, id="the small one leaves the large node whole"),
+        pytest.param((4, 1), (2, 2), True, id="both on one node"),
+        pytest.param((3, 1), (2, 2), False, id="four are free, but not two by two"),
+        pytest.param((1,), (1, 1), False, id="one device for two"),
+    ],
+)
+def test_pods_side_by_side(free: tuple[int, ...], sizes: tuple[int, ...], *, fit: bool) -> None:
+    assert Room(free=free, largest_node=8).holds(*sizes) is fit
+
+
+def test_a_quota_counts_whatever_is_free() -> None:
+    room = Room(free=(8,), largest_node=8, quota=3)
+    assert (room.pods(1), room.pods(2), room.pods(4)) == (3, 1, 0)
+    assert room.holds(2, 1)
+    assert not room.holds(2, 2)
+    assert Room(free=(8,), largest_node=8, quota=-1).pods(1) == 0
+
+
+def test_the_present_pods_make_room_for_those_that_replace_them() -> None:
+    nodes = (GpuNode(name="a", allocatable=4), GpuNode(name="b", allocatable=4), GpuNode(name="c", allocatable=4))
+    room = room_on(nodes, held={"a": 4, "b": 4}, own={"a": 2, "b": 2})
+    assert (room.free, room.vacated) == ((4, 0, 0), (4, 2, 2))
+    assert not replace(room, devices=2).replaces(devices=4, replicas=2)
+    assert replace(room, devices=2).replaces(devices=4, replicas=1)
+    assert not replace(room, devices=2, quota=1).replaces(devices=4, replicas=1)
+    assert room_on(nodes, held={}).replaces(devices=8, replicas=9), "nobody looked for the present ones"
 
 
 @given(
@@ -54,7 +89,10 @@ def test_a_node_that_lost_a_device_has_no_room_and_takes_none_from_others() -> N
 )
 def test_more_pods_never_make_more_room(sizes: list[int], held: list[tuple[int, int]], devices: int) -> None:
     nodes = [GpuNode(name=str(index), allocatable=size) for index, size in enumerate(sizes)]
-    pods = [GpuPod(node=str(node), devices=count) for node, count in held]
-    rooms = [room_for(nodes, pods[:count], selector={}).pods(devices) for count in range(len(pods) + 1)]
+    taken: Counter[str] = Counter()
+    rooms = [room_on(nodes, held=taken).pods(devices)]
+    for node, count in held:
+        taken[str(node)] += count
+        rooms.append(room_on(nodes, held=taken).pods(devices))
     assert rooms == sorted(rooms, reverse=True)
     assert rooms[0] == sum(size // devices for size in sizes)

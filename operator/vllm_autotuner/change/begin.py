@@ -4,13 +4,14 @@ import hashlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Measurement, TrialRef, VLLMServiceStatus
 from vllm_autotuner.change.effective import settled_knobs
 from vllm_autotuner.change.trial import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY, baseline_name, canary_name
 from vllm_autotuner.planning.bounds import with_value
+from vllm_autotuner.planning.placement import Room
 from vllm_autotuner.planning.proposal import Proposal
 
 __all__ = ["begin"]
@@ -26,11 +27,13 @@ def begin(
     replicas: int,
     epoch: int,
     now: datetime,
+    room: Room | None = None,
 ) -> ActiveChange:
     """Write down the intent: what runs now, what shall run and where, what was measured before. Touches nothing.
 
     `replicas`: of the service now; they decide between canary and in place where the spec does not. `measured`:
-    the last windows, newest last, one at least.
+    the last windows, newest last, one at least. `room`: where it is known, no fresh baseline is planned that would only
+    wait for a GPU; the canary is then compared with the service's own pods.
     """
     before = settled_knobs(service.spec, status)
     after = with_value(before, proposal.knob, proposal.value)
@@ -43,6 +46,8 @@ def begin(
     wanted = service.spec.tuning.strategy.type
     canary = replicas >= FEWEST_FOR_CANARY if wanted is None else wanted is StrategyType.CANARY
     name, fresh = service.metadata.name, canary and replicas >= FEWEST_FOR_BASELINE
+    if fresh and room is not None:
+        fresh = room.holds(*_devices(proposal, room))
     return ActiveChange(
         id=change_id,
         epoch=epoch,
@@ -65,3 +70,9 @@ def begin(
         baseline=measured[-1],
         before=tuple(measured),
     )
+
+
+def _devices(proposal: Proposal, room: Room) -> tuple[int, int]:
+    """GPUs of the canary and of the fresh baseline."""
+    same = proposal.knob is not Knob.TENSOR_PARALLEL_SIZE
+    return room.devices if same else proposal.count, room.devices

@@ -75,6 +75,14 @@ def run(
         list[str] | None,
         typer.Option("--namespace", "-n", help="Serve only this namespace. Repeatable.", rich_help_panel=_CLUSTER),
     ] = None,
+    nodes_on_demand: Annotated[
+        bool,
+        typer.Option(
+            "--nodes-on-demand",
+            help="Nodes are added for pods that find none: do not look for free GPUs first.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = False,
     lease_namespace: Annotated[
         str | None,
         typer.Option(
@@ -153,6 +161,7 @@ def run(
             catalogue=load_catalogue(catalogue),
             interval=parse_duration(interval),
             window=parse_duration(window),
+            nodes_on_demand=nodes_on_demand,
             namespaces=tuple(dict.fromkeys(namespace or ())),
             lease_namespace=lease_namespace or own_namespace() or "default",
             lease_name=lease_name,

@@ -76,13 +76,21 @@ class Cluster:
         return await self._connection.request("GET", kind.path(namespace, name))
 
     async def pages(
-        self, kind: Kind, *, namespace: str | None = None, selector: str = "", metadata_only: bool = False
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        selector: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
     ) -> AsyncIterator[Page]:
         """Yield the objects of a kind page by page; `namespace` None is all. Raises Conflict when the list expired.
 
-        `metadata_only` leaves out spec and status: to sweep what a watch has lost.
+        `selector` is about labels, `fields` about fields. `metadata_only` leaves out spec and status: to sweep what a
+        watch has lost.
         """
         query = {"limit": str(PAGE_SIZE)} | ({"labelSelector": selector} if selector else {})
+        query |= {"fieldSelector": fields} if fields else {}
         accept = _METADATA_ONLY if metadata_only else JSON
         while True:
             found = await self._connection.request("GET", kind.path(namespace), query=query, accept=accept, timeout=30)

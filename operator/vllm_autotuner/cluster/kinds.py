@@ -14,7 +14,7 @@ from vllm_autotuner.cluster.errors import Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One namespaced kind of the API. `plural` is its name in URLs."""
+    """One kind of the API. `plural` is its name in URLs."""
 
     api_version: str
     kind: str
@@ -34,6 +34,8 @@ class Kind:
 VLLM_SERVICE: Final = Kind(api_version=service.API_VERSION, kind=service.KIND, plural=service.PLURAL)
 DEPLOYMENT: Final = Kind(api_version="apps/v1", kind="Deployment", plural="deployments")
 POD: Final = Kind(api_version="v1", kind="Pod", plural="pods")
+NODE: Final = Kind(api_version="v1", kind="Node", plural="nodes")
+RESOURCE_QUOTA: Final = Kind(api_version="v1", kind="ResourceQuota", plural="resourcequotas")
 SERVICE: Final = Kind(api_version="v1", kind="Service", plural="services")
 CONFIG_MAP: Final = Kind(api_version="v1", kind="ConfigMap", plural="configmaps")
 AUTOSCALER: Final = Kind(

@@ -37,11 +37,12 @@ from vllm_autotuner.control.looking import (
 from vllm_autotuner.control.posting import FAILED, post
 from vllm_autotuner.control.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.remembering import Memories
+from vllm_autotuner.control.rooms import Rooms
 from vllm_autotuner.control.self_health import SelfHealth
 from vllm_autotuner.control.sight import Refusal, Sight
 from vllm_autotuner.control.sources import Sources
 from vllm_autotuner.control.starting import pods_view
-from vllm_autotuner.control.tick import Decision, decide
+from vllm_autotuner.control.tick import Decision, decide, may_need_gpus
 from vllm_autotuner.control.trials import arms_of, own_pods
 from vllm_autotuner.control.turns import Fleet, fleet_of
 from vllm_autotuner.control.upgrading import hashes_of
@@ -104,6 +105,9 @@ class FleetLoop:
         self._limits = NO_LIMITS
         self._health = SelfHealth(interval=context.settings.interval, window=context.settings.window)
         self._adopting = Adopting({}, cluster=context.cluster)
+        # Whoever serves some namespaces only has no right to look at nodes, nor at the pods of others.
+        looks = not context.settings.namespaces and not context.settings.nodes_on_demand
+        self._rooms = Rooms(context.cluster, enabled=looks)
 
     async def tick(self) -> None:
         """Look once at everything. Followers look at nothing: they only keep their registry warm."""
@@ -220,9 +224,12 @@ class FleetLoop:
             self._memories.told(uid, everything=said)
         sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted)
         sight = replace(sight, queue=queue)
-        return _Decided(
-            key=key, entry=entry, service=service, adopted=adopted, sight=sight, decision=self._decide(sight)
-        )
+        decision = self._decide(sight)
+        if self._rooms.is_due(sight.now) and may_need_gpus(decision, sight):
+            await self._rooms.look(sight.now)
+            sight = replace(sight, room=self._rooms.of(sight.service, sight.pod_names, now=sight.now))
+            decision = self._decide(sight)
+        return _Decided(key=key, entry=entry, service=service, adopted=adopted, sight=sight, decision=decision)
 
     async def _carry_out(
         self, decided: "_Decided", *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]
@@ -316,6 +323,7 @@ class FleetLoop:
             cluster=context.cluster,
             now=now,
         )
+        names = tuple(pod.name for pod in pods)
         source = service.spec.prometheus.source if service.spec.prometheus is not None else ""
         return Sight(
             service=service,
@@ -339,6 +347,8 @@ class FleetLoop:
             watching_since=self._watching_since or now,
             epoch=context.election.epoch,
             pods=deployment.current_replicas if deployment is not None else 0,
+            pod_names=names,
+            room=self._rooms.of(service, names, now=now),
             selector=pod_selector(service.metadata.name) if adopted is None else adopted.selector,
             adoption=None if adopted is None else adopted.adoption,
             refusal=self._memories.refusal(service),

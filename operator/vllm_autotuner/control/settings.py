@@ -38,6 +38,10 @@ class OperatorSettings:
     window: timedelta = timedelta(seconds=30)
     """Over which rates are taken. Must hold at least two scrapes (Prometheus' default scrapes every 15 s to 1 min)."""
 
+    nodes_on_demand: bool = False
+    """Nodes are added for pods that find none: then free GPUs limit nothing, and are not looked up. Those of Karpenter
+    are recognised without it."""
+
     namespaces: tuple[str, ...] = ()
     """The namespaces served; empty means all. Each one costs a watch per kind."""
 

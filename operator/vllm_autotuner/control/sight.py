@@ -16,6 +16,7 @@ from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.guardrails.contest import Interference
 from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.planning.placement import Room
 
 __all__ = ["Adoption", "Refusal", "Sight", "wanted_replicas"]
 
@@ -68,6 +69,10 @@ class Sight:
     """Of the whole cluster."""
     catalogue: Catalogue = field(default_factory=Catalogue)
     """What the admin adds to the tables of GPUs and models."""
+    room: Room | None = None
+    """GPUs that are free for this service; None where nobody looked, or nobody can say."""
+    pod_names: tuple[str, ...] = ()
+    """Of the service's own pods."""
     pods: int = 0
     """Pods of the workload that exist, ready or not."""
     selector: str = ""

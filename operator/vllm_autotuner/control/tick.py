@@ -43,13 +43,13 @@ from vllm_autotuner.guardrails.contest import after_interference, is_lost
 from vllm_autotuner.guardrails.reasons import PASSING, HoldReason
 from vllm_autotuner.guardrails.turns import Asking
 from vllm_autotuner.planning.bounds import opted_in, outside, value_of
-from vllm_autotuner.planning.plan import plan
+from vllm_autotuner.planning.plan import LADDER, plan
 from vllm_autotuner.planning.platform import platform_of
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.replicas import desired_replicas
 
-__all__ = ["Decision", "decide"]
+__all__ = ["Decision", "decide", "may_need_gpus"]
 
 TAKEN_BACK: Final = "a person asked for a rollback"
 """Why a change is undone; nobody is to blame."""
@@ -93,6 +93,11 @@ def decide(sight: Sight) -> Decision:
     status, desired, asks = _ideas(status, sight, diagnosis=diagnosis, targets=targets, sure=sure)
     status = described(status, sight=sight, diagnosis=diagnosis, targets=targets, ended=ended)
     return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended, desired=desired, asks=asks)
+
+
+def may_need_gpus(decision: Decision, sight: Sight) -> bool:
+    """Whether free GPUs could make this decision another one: only for a class against which something is done."""
+    return sight.mode is not Mode.OFF and decision.diagnosis.primary in LADDER
 
 
 def _blind(sight: Sight, diagnosis: Diagnosis) -> bool:
@@ -283,7 +288,7 @@ def _ideas(
         failed_seats=failed_seats(spec, status, now=sight.now),
         failed=failed_values(spec, status, now=sight.now),
         infeasible=infeasible_knobs(spec, status),
-        platform=platform_of(spec, catalogue=sight.catalogue),
+        platform=platform_of(spec, catalogue=sight.catalogue, room=sight.room),
     )
     proposal = plan(situation).proposal
     standing, approved = status.recommendation, False
@@ -306,13 +311,14 @@ def _ideas(
         measured=is_baseline(measure(sight.observation, targets=targets)),
         trouble=sight.trouble,
         queue=sight.queue,
+        room=sight.room,
         resting=situation.failed,
         infeasible=situation.infeasible,
         knobs=situation.knobs,
     )
     scales = _scales(sight)
     planned = proposal.count if proposal is not None and proposal.knob is Knob.REPLICAS else None
-    if scales and planned is not None:
+    if scales and proposal is not None and planned is not None and not proposal.recommend_only:
         # Replicas come and go by themselves here: that is announced when it happens, and asks nobody.
         proposal = None
     held = objections(proposal, context) if proposal is not None else ()
@@ -369,6 +375,7 @@ def _scaled(
         knobs=effective_knobs(spec, status),
         planned=planned,
         now=sight.now,
+        most=None if sight.room is None else replicas + sight.room.pods(sight.room.devices),
     ).replicas
 
 
@@ -423,5 +430,6 @@ def _change_of(
         replicas=sight.rollout.replicas,
         epoch=sight.epoch,
         now=sight.now,
+        room=sight.room,
     )
     return change.model_copy(update={"grounds": grounds_of(proposal, diagnosis)})

@@ -18,7 +18,8 @@ from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.guardrails.windows import why_closed
 from vllm_autotuner.planning.bounds import opted_in, outside, with_value
-from vllm_autotuner.planning.feasibility import Infeasible, finds_memory
+from vllm_autotuner.planning.feasibility import Infeasible, finds_memory, placeable
+from vllm_autotuner.planning.placement import Room
 from vllm_autotuner.planning.proposal import Proposal
 
 __all__ = [
@@ -100,6 +101,8 @@ class Context:
     """What is wrong with the operator itself; empty when all is well."""
     queue: str = ""
     """Why it is not this service's turn; empty when it is."""
+    room: Room | None = None
+    """GPUs that are free for this service; None where nobody looked."""
 
 
 Policy: TypeAlias = Callable[[Proposal, Context], Answer]
@@ -275,6 +278,22 @@ def its_turn(proposal: Proposal, context: Context) -> Answer:
     return Hold(reason=HoldReason.QUEUED, message=context.queue)
 
 
+def finds_gpus(proposal: Proposal, context: Context) -> Answer:
+    """Every change begins with one pod more: where no node takes it, it is not begun (G43). Nobody knows: it may.
+
+    Replicas say so themselves, as they may also be fewer than wanted (`planning.replicas`).
+    """
+    room = context.room
+    if room is None or proposal.knob is Knob.REPLICAS:
+        return Allow()
+    devices = proposal.count if proposal.knob is Knob.TENSOR_PARALLEL_SIZE else room.devices
+    answer = placeable(room, devices=devices)
+    if isinstance(answer, Infeasible):
+        message = f"a change needs one pod more while it runs, and {answer.why}"
+        return Hold(reason=HoldReason.NO_FREE_GPUS, message=message)
+    return Allow()
+
+
 def inside_bounds(proposal: Proposal, context: Context) -> Answer:
     """Every value within the user's bounds, checked once more on the way out (G04)."""
     spec = context.spec
@@ -304,6 +323,7 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     rested,  # what was rolled back is left alone
     finds_room,  # what found too little memory even longer
     uncontested,  # somebody else writes it
+    finds_gpus,  # a canary without a node is none
     its_turn,  # and the rest of the fleet stands still enough
 )
 

@@ -47,6 +47,8 @@ class HoldReason(StrEnum):
     """As much memory was asked for before, and was not there. Remedy: another GPU, model, fp8 KV or a higher TP."""
     CONTESTED = "OwnershipConflict"
     """Somebody else writes the workload. Remedy: condition OwnershipConflict names who."""
+    NO_FREE_GPUS = "NoFreeGPUs"
+    """No node takes one more pod, or a ResourceQuota forbids it. Remedy: the message says what is lacking."""
     QUEUED = "WaitingForItsTurn"
     """As many changes run in the cluster as may at once. Remedy: wait, or `--max-concurrent-changes`."""
     STARTING = "OperatorStarting"

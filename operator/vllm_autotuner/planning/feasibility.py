@@ -27,6 +27,7 @@ __all__ = [
     "not_failed",
     "placeable",
     "pool_starts",
+    "rolls_out",
     "verdict",
 ]
 
@@ -124,10 +125,24 @@ def placeable(room: Room | None, *, devices: int) -> Answer:
     if room is None:
         return Unsure("how many GPUs are free is not known")
     if devices > room.largest_node:
-        return Infeasible(f"no node has {devices} GPUs: the largest has {room.largest_node}")
-    if room.pods(devices) < 1:
-        return Infeasible(f"no node has {devices} free GPUs: at most {max(room.free, default=0)} are free on one")
+        return Infeasible(f"no node has {_gpus(devices)}: the largest has {room.largest_node}")
+    if (most := max(room.free, default=0)) < devices:
+        found = f"at most {most} free on one" if most else "all are taken"
+        return Infeasible(f"no node has {_gpus(devices, 'free ')}: {found}")
+    if room.quota is not None and room.quota < devices:
+        return Infeasible(f"the namespace's ResourceQuota leaves {_gpus(max(0, room.quota))}: {devices} needed")
     return Feasible()
+
+
+def _gpus(count: int, which: str = "") -> str:
+    return f"{count} {which}GPU{'' if count == 1 else 's'}"
+
+
+def rolls_out(room: Room | None, *, devices: int, replicas: int) -> Answer:
+    """Whether all replicas can come to stand as pods of so many devices; how many stand now makes room for them."""
+    if room is None or room.replaces(devices=devices, replicas=replicas):
+        return Feasible()
+    return Infeasible(f"{replicas} replica(s) of {_gpus(devices)} find no place, even where the present ones stand")
 
 
 def finds_memory(infeasible: Iterable[EngineKnobs], wanted: EngineKnobs) -> Answer:

@@ -24,6 +24,7 @@ from vllm_autotuner.planning.feasibility import (
     not_failed,
     placeable,
     pool_starts,
+    rolls_out,
     verdict,
 )
 from vllm_autotuner.planning.forecast import current_setting, outlook, pool_with, setting_with
@@ -137,6 +138,7 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
         (
             heads_divide(platform.shape, degree),
             room if isinstance(room, Infeasible) else verdict(()),
+            rolls_out(platform.room, devices=degree, replicas=situation.replicas),
             not_failed(situation.failed, knob=Knob.TENSOR_PARALLEL_SIZE.value, value=degree),
             pool_starts(pool_with(situation, degree=degree), longest=longest),
         )

@@ -1,15 +1,20 @@
 """Where replicas would find GPUs: the scheduler's arithmetic over plain values.
 
 Apart from feasibility, which asks one number of it; apart from the cluster, so that it is a table in a test.
-It counts what the scheduler counts: allocatable less requested, on nodes that are schedulable, selected and tolerated.
-Must not: know affinities, quotas or priorities. What it calls placeable, those may still refuse; what it refuses,
-no scheduler places.
+It counts what the scheduler counts: allocatable less requested, on nodes that are schedulable, selected and tolerated;
+and what a ResourceQuota leaves.
+Must not: know affinities or priorities. What it calls placeable, those may still refuse; what it refuses, no scheduler
+places now.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
-__all__ = ["GpuNode", "GpuPod", "Room", "Taint", "Toleration", "room_for"]
+__all__ = ["GpuNode", "Room", "Taint", "Toleration", "admitting", "room_on"]
+
+_NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,40 +54,69 @@ class GpuNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPod:
-    """One pod that holds devices: bound, and not ended."""
-
-    node: str
-    devices: int
-
-
-@dataclass(frozen=True, slots=True)
 class Room:
-    """Free devices of each node that this service's pods may go to, largest first; and the largest node when empty."""
+    """What is free for the pods of one service."""
 
     free: tuple[int, ...]
+    """Devices of each node that they may go to, largest first."""
     largest_node: int
+    """Devices of the largest node when empty."""
+    vacated: tuple[int, ...] | None = None
+    """What would be free if the service's own pods were gone. None: nobody looked for those."""
+    devices: int = 1
+    """Of one pod of the service as it runs now."""
+    quota: int | None = None
+    """Devices that the ResourceQuotas of the namespace still allow; None: no quota is about devices."""
+    product: str = ""
+    """Of the GPUs that the service runs on, as the nodes' label says; empty where it does not, or they differ."""
 
     def pods(self, devices: int) -> int:
         """Return how many pods of so many devices find a place: a pod cannot be split over nodes."""
-        return 0 if devices < 1 else sum(free // devices for free in self.free)
+        if devices < 1:
+            return 0
+        places = sum(free // devices for free in self.free)
+        return places if self.quota is None else min(places, max(0, self.quota) // devices)
+
+    def holds(self, *devices: int) -> bool:
+        """Whether pods of these sizes find places side by side. Exact for two; for more it may miss a way."""
+        left = list(self.free)
+        for wanted in sorted(devices, reverse=True):
+            fitting = [free for free in left if free >= wanted]
+            if not fitting:
+                return False
+            # On the fullest node that takes it: a larger one stays whole for the next.
+            left[left.index(min(fitting))] -= wanted
+        return self.quota is None or sum(devices) <= self.quota
+
+    def replaces(self, *, devices: int, replicas: int) -> bool:
+        """Whether so many pods of another size can ever stand where the service's own stand now.
+
+        One replica after the other needs more than this: where it says no, no order of them works.
+        """
+        if self.vacated is None:
+            return True
+        places = sum(free // devices for free in self.vacated)
+        added = (devices - self.devices) * replicas
+        return places >= replicas and (self.quota is None or added <= max(0, self.quota))
 
 
-def room_for(
-    nodes: Sequence[GpuNode],
-    pods: Sequence[GpuPod],
-    *,
-    selector: Mapping[str, str],
-    tolerations: Sequence[Toleration] = (),
-) -> Room:
-    """Return the room for pods with this node selector and these tolerations."""
-    open_to_us = [node for node in nodes if node.schedulable and _admits(node, selector, tolerations)]
-    held: dict[str, int] = {}
-    for pod in pods:
-        held[pod.node] = held.get(pod.node, 0) + max(0, pod.devices)
+def admitting(
+    nodes: Iterable[GpuNode], *, selector: Mapping[str, str], tolerations: Sequence[Toleration] = ()
+) -> tuple[GpuNode, ...]:
+    """Return the nodes that pods with this node selector and these tolerations may go to."""
+    return tuple(node for node in nodes if node.schedulable and _admits(node, selector, tolerations))
+
+
+def room_on(nodes: Sequence[GpuNode], *, held: Mapping[str, int], own: Mapping[str, int] = _NOBODY) -> Room:
+    """Return the room on these nodes; `held`: devices that all pods hold by node, `own`: the service's part of them."""
     # A node can be overcommitted (a device was lost): it has no room, and takes none from others.
-    free = sorted((max(0, node.allocatable - held.get(node.name, 0)) for node in open_to_us), reverse=True)
-    return Room(free=tuple(free), largest_node=max((node.allocatable for node in open_to_us), default=0))
+    free = [max(0, node.allocatable - held.get(node.name, 0)) for node in nodes]
+    left = [max(0, node.allocatable - held.get(node.name, 0) + own.get(node.name, 0)) for node in nodes]
+    return Room(
+        free=tuple(sorted(free, reverse=True)),
+        largest_node=max((node.allocatable for node in nodes), default=0),
+        vacated=tuple(sorted(left, reverse=True)) if own else None,
+    )
 
 
 def _admits(node: GpuNode, selector: Mapping[str, str], tolerations: Sequence[Toleration]) -> bool:

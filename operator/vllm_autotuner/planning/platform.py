@@ -37,6 +37,8 @@ def platform_of(spec: VLLMServiceSpec, *, catalogue: Catalogue, room: Room | Non
     model = "" if spec.model is None else spec.model.name
     args = () if spec.engine is None else spec.engine.args
     product = None if spec.accelerator is None else spec.accelerator.product
+    if product is None and room is not None and room.product:
+        product = room.product
     found = platform_named(model, gpu=product, args=args, catalogue=catalogue, room=room)
     return replace(found, devices_ours=spec.accelerator is not None and spec.target_ref is None)
 

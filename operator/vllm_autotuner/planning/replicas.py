@@ -1,12 +1,14 @@
 """More replicas: what helps when no setting of one engine does, and requests wait for capacity."""
 
 from dataclasses import replace
+from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.case import queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
+from vllm_autotuner.planning.feasibility import Infeasible, placeable
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.seats import (
@@ -19,7 +21,10 @@ from vllm_autotuner.planning.seats import (
 )
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["add_replicas", "spread_batch"]
+__all__ = ["FREE_GPUS", "add_replicas", "spread_batch"]
+
+FREE_GPUS: Final = "free GPUs"
+"""What limits a number of replicas that no node takes."""
 
 
 def add_replicas(situation: Situation) -> Proposal | NothingToGain:
@@ -39,7 +44,7 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
     scaling, now = situation.scaling, situation.replicas
     if scaling is not None and now >= scaling.max_replicas:
         return NothingToGain(f"already at scaling.maxReplicas ({scaling.max_replicas})")
-    return Proposal(
+    proposal = Proposal(
         knob=Knob.REPLICAS,
         current=now,
         value=now + 1,
@@ -49,12 +54,13 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
         extra_replicas=1,
         recommend_only="" if scaling is not None else "spec.scaling is not set: replicas are yours to change",
     )
+    return _within_room(proposal, situation)
 
 
 def spread_batch(situation: Situation) -> Proposal | NothingToGain:
     """More replicas against slow tokens: a smaller batch on each engine, where some batch meets the objective."""
     if not room_for_replicas(situation):
-        return NothingToGain("a smaller batch on more replicas is not ours to have: spec.scaling leaves no room")
+        return NothingToGain("a smaller batch on more replicas is not to be had: spec.scaling or GPUs leave no room")
     if (why := not_slow_now(situation)) is not None:
         return why
     if knee_of(situation) is None and not met_before(situation):
@@ -66,4 +72,18 @@ def spread_batch(situation: Situation) -> Proposal | NothingToGain:
     scaling, now = situation.scaling, situation.replicas
     most = min(now * LARGEST_STEP, now + 1 if scaling is None else scaling.max_replicas)
     count = max(now + 1, min(most, replicas_at_knee(situation)))
-    return replace(proposal, value=count, extra_replicas=count - now, target=ChangeTarget.TPOT, reason=reason)
+    spread = replace(proposal, value=count, extra_replicas=count - now, target=ChangeTarget.TPOT, reason=reason)
+    return _within_room(spread, situation)
+
+
+def _within_room(proposal: Proposal, situation: Situation) -> Proposal:
+    """As many replicas as find GPUs. Where none does, it is still what helps: a person can get some."""
+    room, now = situation.platform.room, situation.replicas
+    if room is None:
+        return proposal
+    if isinstance(lacking := placeable(room, devices=room.devices), Infeasible):
+        return replace(proposal, limited_by=FREE_GPUS, recommend_only=proposal.recommend_only or lacking.why)
+    most = now + room.pods(room.devices)
+    if proposal.count <= most:
+        return proposal
+    return replace(proposal, value=most, extra_replicas=most - now, limited_by=FREE_GPUS)

@@ -64,6 +64,7 @@ def desired_replicas(
     knobs: EngineKnobs,
     planned: int | None,
     now: datetime,
+    most: int | None = None,
 ) -> Scale:
     """Return the number of replicas to ask for; equal to `current` when nothing is to be done.
 
@@ -71,6 +72,7 @@ def desired_replicas(
     `asked_since`: when another number was last asked for. After each replica less, the rest have as long to show that
     they do; the next prediction would else rest on the same figures as the last.
     `planned`: as many replicas are what helps, by the plan; slow tokens alone do not tell whether they do.
+    `most`: as many find GPUs; None where nobody knows.
     """
     inside = max(scaling.min_replicas, min(scaling.max_replicas, current))
     if inside != current:
@@ -116,8 +118,11 @@ def desired_replicas(
         return Scale(replicas=current, reason=why)
     if current >= scaling.max_replicas:
         return Scale(replicas=current, reason=f"at scaling.maxReplicas ({scaling.max_replicas})")
+    if most is not None and most <= current:
+        return Scale(replicas=current, reason="no node has room for one more replica")
     wanted = max(current + 1, math.ceil(current * _pressure(observation)), planned or 0)
     bounded = min(wanted, max(current + 1, current * LARGEST_STEP), scaling.max_replicas)
+    bounded = bounded if most is None else min(bounded, most)
     return Scale(replicas=bounded, reason=f"demand has been over capacity: {diagnosis.message}")
 
 
