@@ -28,6 +28,24 @@ def lengths(short: float, long: float, *, share: float = 0.05, count: float = 20
     )
 
 
+# --- PastTPOTKnee -----------------------------------------------------------------------------------------------------
+
+SHORT_PROMPTS = tuple(StepPoint(running=b, itl=0.01 + 0.0005 * b, tokens=1000) for b in (8.0, 20.0, 32.0))
+"""Windows in which a batch of 80 would have met the objective of 50 ms."""
+
+
+@pytest.mark.parametrize(
+    ("itl", "expected"),
+    [
+        pytest.param(0.060, DiagnosisClass.PAST_TPOT_KNEE, id="no window explains them: prompts have grown since"),
+        pytest.param(0.021, DiagnosisClass.UNCLEAR, id="the mean is as foreseen: a tail that no batch explains"),
+    ],
+)
+def test_windows_of_before_do_not_excuse_tokens_that_come_late_now(itl: float, expected: DiagnosisClass) -> None:
+    slow = observation(engine(running=20, kv=0.3), tpot=latency(0.060), itl=latency(itl), steps=SHORT_PROMPTS)
+    assert named(slow).primary is expected
+
+
 # --- PrefillBound -----------------------------------------------------------------------------------------------------
 
 PROMPTS: dict[str, Any] = {"ttft": latency(6.0), "queue_time": latency(0.1)}

@@ -279,18 +279,21 @@ def test_a_queue_that_turns_requests_away_is_full_whatever_its_gauge_says(
 
 
 @pytest.mark.parametrize(
-    ("shares", "contend"),
+    ("shares", "tpot", "contend"),
     [
-        pytest.param([0.7], True, id="at exactly seven tenths of the time"),
-        pytest.param([0.69], False, id="a little less"),
-        pytest.param([1.0, 0.4], True, id="as much on average over the engines that tell"),
-        pytest.param([1.0, 0.3], False, id="less on average"),
-        pytest.param([], False, id="nobody tells"),
+        pytest.param([0.7], TPOT, True, id="at exactly seven tenths of the time"),
+        pytest.param([0.69], TPOT, False, id="a little less"),
+        pytest.param([1.0, 0.4], TPOT, True, id="as much on average over the engines that tell"),
+        pytest.param([1.0, 0.3], TPOT, False, id="less on average"),
+        pytest.param([0.5], 1.1 * TPOT, True, id="half of it where tokens come late as well"),
+        pytest.param([0.49], 1.1 * TPOT, False, id="less than half is not why they do"),
+        pytest.param([], 1.1 * TPOT, False, id="nobody tells"),
     ],
 )
-def test_prompts_contend_from_a_load_of_seven_tenths_on(shares: list[float], contend: bool) -> None:
+def test_prompts_contend_from_a_load_of_seven_tenths_on(shares: list[float], tpot: float, contend: bool) -> None:
     told = [engine(prefill_seconds=share * engine().sampled) for share in shares]
-    assert prompts_contend([*told, engine(prefill_seconds=None)]) is contend
+    seen = observation(*told, engine(prefill_seconds=None), tpot=exactly(tpot))
+    assert prompts_contend(Case(observation=seen, targets=targets(), knobs=EngineKnobs())) is contend
 
 
 def test_half_of_the_time_on_prompts_is_sure_and_less_is_not() -> None:

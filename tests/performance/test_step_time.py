@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -108,3 +110,26 @@ def test_whatever_was_measured_gives_a_finite_model_or_a_reason(points: list[Ste
             assert np.isfinite([model.base, model.per_sequence, model.error]).all()
         case NoFit(why):
             assert why
+
+
+LINE = StepTime(base=0.010, per_sequence=0.0005, low=4, high=40, points=9, error=0.02)
+"""20 ms at a batch of 20."""
+
+
+@pytest.mark.parametrize(
+    ("itl", "at_ten"),
+    [
+        pytest.param(0.0219, 0.015, id="a tenth later is noise"),
+        pytest.param(0.030, 0.020, id="10 ms and 1 ms for each"),
+        pytest.param(0.012, 0.015, id="sooner than foreseen: windows of before say more than one"),
+    ],
+)
+def test_a_line_goes_through_what_it_cannot_explain(itl: float, at_ten: float) -> None:
+    found = LINE.through(20, itl)
+    assert found.predict(10) == pytest.approx(at_ten)
+    assert found.covers(10) is (found is LINE)
+
+
+def test_a_line_that_misses_its_own_windows_by_much_explains_more() -> None:
+    noisy = replace(LINE, error=0.2)
+    assert noisy.through(20, 0.030) is noisy

@@ -234,8 +234,11 @@ def test_raising(case: Raised) -> None:
             assert case.limited_by in why
 
 
-LOWERABLE = with_steps(SLOW, line(16, 32, 64, 128, base=0.010, per_sequence=0.0008))
-"""45 ms at a batch of 43; the tail of this observation is its mean."""
+LOWERABLE = with_steps(
+    observation(engine(running=64.0, kv=0.32), tpot=latency(0.0612), itl=latency(0.0612)),
+    line(16, 32, 64, 128, base=0.010, per_sequence=0.0008),
+)
+"""As slow as its line says; 45 ms at a batch of 43; the tail of this observation is its mean."""
 
 LOWERED = (
     Raised(id="down to the knee", seen=LOWERABLE, value=43),
@@ -294,8 +297,8 @@ LOWERED = (
             observation(
                 engine(pod="chat-0", running=8.0),
                 engine(pod="chat-1", running=64.0),
-                tpot=latency(0.08),
-                itl=latency(0.08),
+                tpot=latency(0.056),
+                itl=latency(0.056),
             ),
             LOWERABLE.steps,
         ),
@@ -315,6 +318,14 @@ def test_lowering(case: Raised) -> None:
             assert case.value is None, why
             assert case.limited_by is not None
             assert case.limited_by in why
+
+
+@pytest.mark.parametrize(("itl", "value"), [(0.0612, 43), (0.065, 43), (0.090, 32)])
+def test_tokens_that_come_later_than_any_window_explains_lower_the_knee(itl: float, value: int) -> None:
+    """Prompts have grown: 90 ms at 64 is 10 ms and 1.25 ms for each, and 45 ms are met at 28, further than one step."""
+    found = lower_seats(situation(replace(LOWERABLE, tpot=latency(itl), itl=latency(itl))))
+    assert isinstance(found, Proposal)
+    assert found.value == value
 
 
 def test_a_tail_moves_the_knee_down() -> None:
@@ -339,14 +350,14 @@ class Sure:
 CONFIDENCES = (
     Sure(
         id="a batch that was seen",
-        seen=with_steps(CAPPED, line(16, 64, 160, base=0.01, per_sequence=1e-5)),
+        seen=with_steps(CAPPED, line(16, 64, 160, base=0.0175, per_sequence=1e-5)),
         confidence=Confidence.HIGH,
     ),
     Sure(id="a batch beyond what was seen", seen=with_steps(CAPPED, STEEP), confidence=Confidence.MEDIUM),
     Sure(id="no model", seen=CAPPED, confidence=Confidence.MEDIUM),
     Sure(
         id="seats that nobody told",
-        seen=with_steps(CAPPED, line(16, 64, 160, base=0.01, per_sequence=1e-5)),
+        seen=with_steps(CAPPED, line(16, 64, 160, base=0.0175, per_sequence=1e-5)),
         seats=None,
         confidence=Confidence.MEDIUM,
     ),

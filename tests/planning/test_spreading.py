@@ -25,9 +25,10 @@ IN_BURSTS = [64.0 if scrape % 5 == 0 else 5.0 for scrape in range(SCRAPES)]
 
 
 def slow(running: list[float], tokens_per_second: float) -> Observation:
-    """64 seats; the window of 28 s between its scrapes shows the given rate."""
+    """64 seats; the window of 28 s between its scrapes shows the given rate, and each token the batch it was in."""
+    itl = latency(0.02 + 0.001 * sum(each**2 for each in running) / sum(running))
     loaded = engine(running=running, kv=[0.005 * each for each in running], generation_tokens=tokens_per_second * 28)
-    return with_steps(observation(loaded, tpot=latency(0.084), itl=latency(0.084)), STEPS)
+    return with_steps(observation(loaded, tpot=itl, itl=itl), STEPS)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import NOW as AT
-from tests.builders import WINDOW, engine, observation, targets
+from tests.builders import WINDOW, engine, latency, observation, targets
 from tests.planning.situations import diagnosis, scaling
 
 from vllm_autotuner.api.knobs import EngineKnobs
@@ -211,16 +211,20 @@ def test_slow_tokens_bring_replicas_only_where_the_plan_says_so(planned: int | N
     assert desired(DiagnosisClass.UNCLEAR, held=60, planned=planned).replicas == 2
 
 
-def prefilling(seconds: float) -> Observation:
+def prefilling(seconds: float, *, tpot: float) -> Observation:
     """Nothing waits; prefill times of the finished requests add up to so much of each of the window's seconds."""
     window = engine(running=12.0)
-    return observation(replace(window, prefill_seconds=seconds * window.sampled))
+    return observation(replace(window, prefill_seconds=seconds * window.sampled), tpot=latency(tpot))
 
 
-@pytest.mark.parametrize(("seconds", "replicas"), [(0.6, 2), (0.8, 3)])
-def test_prompts_that_wait_for_each_other_inside_an_engine_ask_for_a_replica(seconds: float, replicas: int) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "tpot", "replicas"), [(0.6, 0.02, 2), (0.8, 0.02, 3), (0.6, 0.06, 3), (0.4, 0.06, 2)]
+)
+def test_prompts_that_wait_for_each_other_inside_an_engine_ask_for_a_replica(
+    seconds: float, tpot: float, replicas: int
+) -> None:
     """No queue shows it: an engine takes prompts in side by side, and each is as late as all of them."""
-    assert desired(DiagnosisClass.PREFILL_BOUND, seen=prefilling(seconds)).replicas == replicas
+    assert desired(DiagnosisClass.PREFILL_BOUND, seen=prefilling(seconds, tpot=tpot)).replicas == replicas
 
 
 def test_a_window_that_reaches_behind_the_newest_replica_says_nothing_of_slow_tokens() -> None:

@@ -89,6 +89,26 @@ def test_keeps_the_replica(seen: Observation, limits: dict[str, Any]) -> None:
     assert fewer(seen, **limits) is None
 
 
+@pytest.mark.parametrize(("share", "fits"), [(None, True), (0.1, True), (0.5, False)])
+def test_prompts_that_would_fill_the_time_of_the_rest_keep_the_replica(share: float | None, fits: bool) -> None:
+    """Half of the time of two is all of the time of one, whatever tokens and the pool say."""
+    seen = service([*EARLIER, *MINUTES], MINUTES)
+    seconds = None if share is None else share * seen.engines[0].sampled
+    busy = replace(seen, engines=tuple(replace(each, prefill_seconds=seconds) for each in seen.engines))
+    assert (fewer(busy) is not None) is fits
+
+
+@pytest.mark.parametrize(("tokens_per_second", "fits"), [(3333.0, True), (1666.0, False)])
+def test_prompts_of_the_highest_load_count(tokens_per_second: float, fits: bool) -> None:
+    """At the moment prompts take 0.3 of the time; at the peak, with twice the tokens, they took twice that."""
+    seen = service([*EARLIER, *MINUTES], MINUTES)
+    calm = tuple(
+        replace(each, prefill_seconds=0.3 * each.sampled, generation_tokens=tokens_per_second / 2 * each.sampled)
+        for each in seen.engines
+    )
+    assert (fewer(replace(seen, engines=calm)) is not None) is fits
+
+
 def test_a_peak_before_the_time_asked_about_does_not_count() -> None:
     assert fewer(service([*EARLIER, *MINUTES], [*EARLIER, *MINUTES])) is not None
     assert fewer(service([*MINUTES, *EARLIER], [*MINUTES, *EARLIER])) is None

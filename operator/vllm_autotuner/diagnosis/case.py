@@ -11,7 +11,7 @@ from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.engine_window import EngineWindow
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import Measured, NoData, Reading
-from vllm_autotuner.performance.step_time import StepTime
+from vllm_autotuner.performance.step_time import StepTime, StepTimeFit, fit_step_time
 
 __all__ = [
     "BUSY",
@@ -24,6 +24,7 @@ __all__ = [
     "mean_running",
     "queues",
     "seats_taken_share",
+    "step_time",
     "tpot_reading",
     "tpot_tail",
     "ttft_reading",
@@ -173,6 +174,19 @@ def busy_batch(engine: EngineWindow) -> float:
     """
     running = sorted(moment.running for moment in engine.moments)
     return running[min(len(running) - 1, round(BUSY * len(running)))]
+
+
+def step_time(observation: Observation) -> StepTimeFit:
+    """The step time by the windows there were, or by the one there is, where that contradicts them.
+
+    While prompts grow longer the windows are of shorter ones: by them every batch is small enough, for minutes, however
+    slowly tokens come. The batch of now is weighted by its tokens, as their mean latency is: a burst has most of both.
+    """
+    model, itl = fit_step_time(observation.steps), observation.itl.mean
+    running = [moment.running for engine in observation.engines for moment in engine.moments]
+    if not isinstance(model, StepTime) or not isinstance(itl, Measured) or not sum(running):
+        return model
+    return model.through(sum(level**2 for level in running) / sum(running), itl.value)
 
 
 def queues(observation: Observation, *, sustained: Sustained = Sustained()) -> bool:

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, busy_batch, mean_batch, tpot_reading, tpot_tail
+from vllm_autotuner.diagnosis.case import Case, busy_batch, mean_batch, step_time, tpot_reading, tpot_tail
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.knee import largest_batch_at_quantile
-from vllm_autotuner.performance.step_time import NoFit, StepTime, fit_step_time
+from vllm_autotuner.performance.step_time import NoFit, StepTime
 
 __all__ = ["PastTPOTKnee"]
 
@@ -42,7 +42,7 @@ class PastTPOTKnee:
         batch = mean_batch(case)
         if batch < self.smallest_batch.limit:
             return Fails()
-        model = fit_step_time(case.observation.steps)
+        model = step_time(case.observation)
         match model:
             case StepTime():
                 # The objective is about a quantile, the model about the mean: carry the ratio of the two over.

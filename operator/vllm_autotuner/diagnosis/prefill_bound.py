@@ -21,7 +21,15 @@ from vllm_autotuner.diagnosis.pool import is_full
 from vllm_autotuner.observation.engine_window import EngineWindow
 from vllm_autotuner.observation.reading import Measured, number
 
-__all__ = ["BUSY", "PrefillBound", "is_prefilling", "prefill_share", "prompts_contend", "prompts_dominate"]
+__all__ = [
+    "BUSY",
+    "CONTENDING",
+    "PrefillBound",
+    "is_prefilling",
+    "prefill_share",
+    "prompts_contend",
+    "prompts_dominate",
+]
 
 BUSY: Final = Threshold(
     limit=0.5,
@@ -52,10 +60,16 @@ CONTENDING: Final = Threshold(
 )
 
 
-def prompts_contend(engines: Sequence[EngineWindow]) -> bool:
-    """Whether prompts wait for each other inside the engines, where no queue shows it: fewer on each are faster."""
-    shares = [share for engine in engines if (share := prefill_share(engine)) is not None]
-    return bool(shares) and sum(shares) >= CONTENDING.limit * len(shares)
+def prompts_contend(case: Case) -> bool:
+    """Whether prompts wait for each other inside the engines, where no queue shows it: fewer on each are faster.
+
+    Where tokens come late as well it is seen from both sides, and half of the time on prompts is enough: whatever
+    decodes meanwhile waits for them.
+    """
+    shares = [share for engine in case.engines if (share := prefill_share(engine)) is not None]
+    tpot = tpot_reading(case)
+    late = isinstance(tpot, Measured) and tpot.value > case.targets.tpot.seconds
+    return bool(shares) and sum(shares) >= (BUSY if late else CONTENDING).limit * len(shares)
 
 
 DOMINANT: Final = Threshold(

@@ -8,7 +8,7 @@ Must not: extrapolate silently. `covers` says whether a batch was seen.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final, TypeAlias
 
@@ -62,6 +62,17 @@ class StepTime:
     def covers(self, batch: float) -> bool:
         """Whether `batch` lies inside what was seen."""
         return self.low <= batch <= self.high
+
+    def through(self, batch: float, itl: float) -> "StepTime":
+        """Return the line of what is measured now, where tokens come later than this one can err; else this one.
+
+        Longer prompts lengthen what each sequence adds, and leave the step of none as it is: weights are read all the
+        same. Worked: 10 ms + 0.5 ms each foresees 20 ms at 20; measured are 30, so each adds 1 ms.
+        """
+        late = itl > self.predict(batch) * (1 + max(OUTLYING, OUTLYING_TIMES * self.error))
+        if not late or batch < 1:
+            return self
+        return replace(self, per_sequence=(itl - self.base) / batch, low=batch, high=batch)
 
 
 @dataclass(frozen=True, slots=True)

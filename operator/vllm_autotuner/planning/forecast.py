@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.diagnosis.case import step_time
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.kv_capacity import Pool, PoolEstimate, PoolForecast, UnknownPool, pool_after
-from vllm_autotuner.performance.step_time import NoFit, StepTimeFit, fit_step_time
+from vllm_autotuner.performance.step_time import NoFit, StepTimeFit
 from vllm_autotuner.performance.tensor_parallel import PREFILL_SCALING, at_degree
 from vllm_autotuner.planning.demand import Demand
 from vllm_autotuner.planning.proposal import Predicted
@@ -81,7 +82,7 @@ def current_setting(situation: Situation, demand: Demand) -> Setting:
         seats=knobs.max_num_seqs,
         held=None if held is None else float(held),
         pool=_pool_tokens(seen),
-        step=fit_step_time(seen.steps),
+        step=step_time(seen),
         prefill=demand.prefill,
     )
 

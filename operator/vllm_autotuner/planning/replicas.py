@@ -5,7 +5,7 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
-from vllm_autotuner.diagnosis.case import queues
+from vllm_autotuner.diagnosis.case import Case, queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.planning.feasibility import Infeasible, placeable
@@ -38,7 +38,8 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
         return NothingToGain("outputs run to their token limit: no GPUs are spent on that")
     seen = situation.observation
-    alone = not queues(seen) and not prompts_contend(seen.engines)
+    case = Case(observation=seen, targets=situation.targets, knobs=situation.knobs)
+    alone = not queues(seen) and not prompts_contend(case)
     if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and alone:
         return NothingToGain("nothing waits: one more replica computes a prompt no faster")
     scaling, now = situation.scaling, situation.replicas

@@ -12,11 +12,20 @@ from typing import Final
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import IntBounds
 from vllm_autotuner.api.status import ChangeTarget, Confidence
-from vllm_autotuner.diagnosis.case import BUSY, Case, busy_batch, mean_batch, queues, tpot_reading, tpot_tail
+from vllm_autotuner.diagnosis.case import (
+    BUSY,
+    Case,
+    busy_batch,
+    mean_batch,
+    queues,
+    step_time,
+    tpot_reading,
+    tpot_tail,
+)
 from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.knee import largest_batch_at_quantile
-from vllm_autotuner.performance.step_time import NoFit, StepTime, StepTimeFit, fit_step_time
+from vllm_autotuner.performance.step_time import NoFit, StepTime, StepTimeFit
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.limits import LARGEST_STEP, Limit, Limited, limited
@@ -57,7 +66,7 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
     pool = kv_bound(observation)
     if pool is None:
         return NothingToGain("how many sequences the KV cache holds is not known yet: no usage and no lengths")
-    model, tail = fit_step_time(observation.steps), _tail(situation)
+    model, tail = step_time(observation), _tail(situation)
     knee = _knee(model, situation=situation, tail=tail)
     if isinstance(model, StepTime) and knee is None:
         return NothingToGain("by the step-time model tokens are too slow even for a single sequence")
@@ -95,7 +104,7 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
     if (why := not_slow_now(situation)) is not None:
         return why
     batch = max(busy_batch(engine) for engine in observation.engines)
-    model, tail = fit_step_time(observation.steps), _tail(situation)
+    model, tail = step_time(observation), _tail(situation)
     knee = _knee(model, situation=situation, tail=tail)
     if isinstance(model, StepTime) and knee is None:
         return NothingToGain("tokens are too slow even for a single sequence: a smaller batch does not help")
@@ -126,7 +135,7 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
 
 def knee_of(situation: Situation) -> int | None:
     """The largest batch inside the TPOT objective; None without a model, and when not even one sequence meets it."""
-    model = fit_step_time(situation.observation.steps)
+    model = step_time(situation.observation)
     return _knee(model, situation=situation, tail=_tail(situation))
 
 
@@ -136,7 +145,9 @@ def met_before(situation: Situation) -> bool:
     Longer prompts leave no line for a while: one through both mixes falls, and the new windows lie too close together.
     """
     steps, target = situation.observation.steps, situation.targets.tpot.seconds * (1 - HEADROOM)
-    return isinstance(fit_step_time(steps), NoFit) and any(point.itl * _tail(situation) <= target for point in steps)
+    return isinstance(step_time(situation.observation), NoFit) and any(
+        point.itl * _tail(situation) <= target for point in steps
+    )
 
 
 def not_slow_now(situation: Situation) -> NothingToGain | None:
@@ -163,7 +174,7 @@ def replicas_at_knee(situation: Situation) -> int:
     Worked: two engines at a batch of 64 (84 ms, 762 tokens/s each), where 25 (45 ms, 555 tokens/s) meet it: 2 * 762 /
     (0.9 * 555) = 3.05, so 4.
     """
-    model = fit_step_time(situation.observation.steps)
+    model = step_time(situation.observation)
     knee = _knee(model, situation=situation, tail=_tail(situation))
     if isinstance(model, NoFit) or knee is None:
         return situation.replicas

@@ -12,7 +12,7 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Scaling
-from vllm_autotuner.diagnosis.case import queues
+from vllm_autotuner.diagnosis.case import Case, queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
@@ -99,7 +99,8 @@ def desired_replicas(
         return Scale(replicas=current, reason=f"{diagnosis.primary.value} needs no other number of replicas")
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
         return Scale(replicas=current, reason="outputs run to their token limit: no GPUs are spent on that")
-    contend = diagnosis.primary is DiagnosisClass.PREFILL_BOUND and prompts_contend(observation.engines)
+    case = Case(observation=observation, targets=targets, knobs=knobs)
+    contend = diagnosis.primary is DiagnosisClass.PREFILL_BOUND and prompts_contend(case)
     if diagnosis.primary in UNQUEUED and not queues(observation) and not contend:
         return Scale(replicas=current, reason="nothing waits for capacity")
     # The class itself says that requests waited through most of the window before it was named.

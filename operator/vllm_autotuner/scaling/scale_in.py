@@ -11,6 +11,7 @@ from typing import Final
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.case import Case, tpot_tail
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.diagnosis.prefill_bound import CONTENDING, prefill_share
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
@@ -43,9 +44,11 @@ def fewer_do(
     if replicas < 2 or len(observation.engines) < replicas:
         return None
     peak = peak_tokens_per_second(observation, over=over)
+    if peak is None or _prompts_would_contend(observation, peak=peak, more=replicas / (replicas - 1)):
+        return None
     curve, pool = fit_batch_curve(observation.steps), kv_bound(observation)
     ttft = observation.ttft.quantile(targets.ttft.quantile)
-    if peak is None or pool is None or isinstance(curve, NoFit) or not isinstance(ttft, Measured):
+    if pool is None or isinstance(curve, NoFit) or not isinstance(ttft, Measured):
         return None
     batch, before = _batch_for(peak / (replicas - 1), curve), _batch_for(peak / replicas, curve)
     if batch is None or before is None:
@@ -63,6 +66,19 @@ def fewer_do(
         f"{replicas - 1} replica(s) carry the highest load of {over.total_seconds() / 60:.0f} min at a batch of "
         f"{batch:.0f} each, {tpot * 1000:.0f} ms per token"
     )
+
+
+def _prompts_would_contend(observation: Observation, *, peak: float, more: float) -> bool:
+    """Whether prompts would fill the engines' time, at the highest load and on `more` times as much for each.
+
+    First tokens then wait for each other, and no longer in proportion to the load: a queue near its capacity has no
+    end. Engines that do not tell their prefill times leave the other limits to decide.
+    """
+    shares = [share for engine in observation.engines if (share := prefill_share(engine)) is not None]
+    served = observation.generated_per_second
+    if not shares or not served:
+        return False
+    return sum(shares) / len(shares) * max(1.0, peak / served) * more > CONTENDING.limit
 
 
 def peak_tokens_per_second(observation: Observation, *, over: timedelta) -> float | None:
