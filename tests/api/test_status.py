@@ -14,6 +14,7 @@ from vllm_autotuner.api.status import (
     EVIDENCE_LENGTH,
     FAILURE_MEMORY_LENGTH,
     HISTORY_LENGTH,
+    UNTOLD_LENGTH,
     ActiveChange,
     Analysis,
     ChangeState,
@@ -27,6 +28,7 @@ from vllm_autotuner.api.status import (
     Measurement,
     Outcome,
     StatusUnreadable,
+    UntoldEvent,
     VLLMServiceStatus,
     parse_status,
 )
@@ -176,5 +178,6 @@ def test_the_fullest_status_stays_below_64_kib() -> None:
             FailedCandidate(candidate="maxNumSeqs=64", knob="maxNumSeqs", value="64", reason=long)
             for _ in range(FAILURE_MEMORY_LENGTH)
         ),
+        untold=(UntoldEvent(reason="ChangeRolledBack", action="Tune", transition="0" * 64, note=long),) * UNTOLD_LENGTH,
     )
     assert len(json.dumps(to_wire(status))) < 64 * 1024

@@ -71,6 +71,7 @@ __all__ = [
     "StatusUnreadable",
     "Summary",
     "TrialRef",
+    "UntoldEvent",
     "VLLMServiceStatus",
     "parse_status",
 ]
@@ -85,6 +86,9 @@ EVIDENCE_LENGTH: Final = 16
 
 REQUESTS_LENGTH: Final = 4
 """More than there are kinds of requests."""
+
+UNTOLD_LENGTH: Final = 10
+"""Events kept while they cannot be posted: a change has no more than eight. Our choice, for size."""
 
 
 class StatusUnreadable(ValueError):
@@ -207,6 +211,25 @@ class Summary(ApiModel):
     """The active change and its state."""
 
 
+class UntoldEvent(ApiModel):
+    """An Event that the API server did not take yet."""
+
+    reason: str
+    """What happened, as a constant."""
+
+    action: str
+    """What was done."""
+
+    transition: str
+    """Which occurrence it tells of: each is told once."""
+
+    note: Note = ""
+    """What happened, for people."""
+
+    warning: bool = False
+    """Whether it is a warning."""
+
+
 class VLLMServiceStatus(ApiModel):
     """What the operator knows and does."""
 
@@ -254,6 +277,9 @@ class VLLMServiceStatus(ApiModel):
 
     history: Annotated[tuple[HistoryEntry, ...], *newest(HISTORY_LENGTH)] = ()
     """Finished changes, newest last."""
+
+    untold: Annotated[tuple[UntoldEvent, ...], *newest(UNTOLD_LENGTH)] = ()
+    """Events that could not be posted; whoever leads tries again until they are."""
 
     conditions: Annotated[
         tuple[Condition, ...],

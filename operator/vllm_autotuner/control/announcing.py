@@ -17,8 +17,9 @@ from vllm_autotuner.cluster.events import Event
 
 __all__ = ["announcements", "standing"]
 
-RECENT: Final = timedelta(minutes=10)
-"""What is older was told, or is no news any more: a dead leader is replaced within a minute, an Event lives an hour."""
+RECENT: Final = timedelta(minutes=50)
+"""What is older was told, or is no news any more. An Event lives for an hour (the API server's --event-ttl): so long a
+repeat is refused by its name, also where nobody led for most of that hour."""
 
 
 def announcements(

@@ -7,7 +7,7 @@ Must not: decide anything itself. An exception for one service never reaches the
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,7 +17,6 @@ from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Conflict, NotFound, Refused, Unavailable
-from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.adopted import Adopted
 from vllm_autotuner.control.adopting import Adopting
 from vllm_autotuner.control.announcing import announcements, standing
@@ -34,7 +33,7 @@ from vllm_autotuner.control.looking import (
     rollout_of,
     verification_of,
 )
-from vllm_autotuner.control.posting import FAILED, post
+from vllm_autotuner.control.outbox import FAILED, Outbox, remembering
 from vllm_autotuner.control.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.remembering import Memories
 from vllm_autotuner.control.rooms import Rooms
@@ -98,6 +97,7 @@ class FleetLoop:
         self._context = context
         self._sources = sources
         self._memories = Memories()
+        self._outbox = Outbox(cluster=context.cluster, wall=context.wall)
         self._following = Following(context)
         self._epoch: int | None = None
         self._watching_since: datetime | None = None
@@ -119,8 +119,11 @@ class FleetLoop:
         if self._epoch != context.election.epoch:
             self._epoch, self._watching_since = context.election.epoch, context.wall()
             self._memories = Memories()
+            self._outbox = Outbox(cluster=context.cluster, wall=context.wall)
         started, fleet = context.wall(), context.registry.snapshot()
-        self._memories.keep_only({entry.uid for entry in fleet.services.values()})
+        uids = {entry.uid for entry in fleet.services.values()}
+        self._memories.keep_only(uids)
+        self._outbox.keep_only(uids)
         for gone in self._exported - fleet.services.keys():
             self._export(gone, None)
         snapshots = await self._sources.look(fleet.services.values(), at=context.wall().timestamp())
@@ -197,7 +200,7 @@ class FleetLoop:
             self._context.metrics.ticks.labels(outcome="Failed").inc()
             logger.exception("service failed", extra={"service": "/".join(key)})
             with suppress(Exception):  # the same defect may be in the way of saying so
-                await self._announce(entry, [FAILED])
+                await self._outbox.say(FAILED, about=entry)
 
     async def _one(
         self,
@@ -218,10 +221,7 @@ class FleetLoop:
         adopted = await self._adopted(entry, service)
         if isinstance(adopted, Unadoptable):
             return None
-        uid = service.metadata.uid
-        if not self._memories.is_told(uid):
-            said = await self._announce(entry, standing(service.status, now=self._context.wall()))
-            self._memories.told(uid, everything=said)
+        await self._catch_up(entry, service.status)
         sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted)
         sight = replace(sight, queue=queue)
         decision = self._decide(sight)
@@ -304,6 +304,8 @@ class FleetLoop:
         pods = own_pods(everything)
         if adopted is not None:
             service, pods, deployment = adopted.service, adopted.pods, adopted.deployment
+        waiting = self._outbox.waiting(service.metadata.uid, service.status)
+        service = replace(service, status=remembering(service.status, waiting))
         interference = None
         if adopted is None:
             interference = interference_of(deployment, asked_for(service, service.status, deployment))
@@ -370,8 +372,8 @@ class FleetLoop:
             raise
         if written is entry:
             return service, entry
-        if not await self._announce(entry, announcements(service, decision.status, ended=decision.ended)):
-            self._memories.told(entry.uid, everything=False)
+        events = announcements(service, decision.status, ended=decision.ended)
+        await self._outbox.post(events, about=entry, status=service.status)
         if decision.ended is not None:
             change, ending = decision.ended
             self._context.metrics.count_ending(change, ending.outcome, now=self._context.wall())
@@ -416,8 +418,12 @@ class FleetLoop:
                 )
             )
 
-    async def _announce(self, entry: ServiceEntry, events: Iterable[Event]) -> bool:
-        return await post(events, about=entry, cluster=self._context.cluster, now=self._context.wall())
+    async def _catch_up(self, entry: ServiceEntry, status: VLLMServiceStatus) -> None:
+        """Tell what waits to be told, and what a leader may have written and not lived to tell."""
+        news = () if self._memories.is_told(entry.uid) else tuple(standing(status, now=self._context.wall()))
+        self._memories.told(entry.uid, everything=True)
+        if news or self._outbox.waiting(entry.uid, status):
+            await self._outbox.post(news, about=entry, status=status)
 
 
 def _same(one: Body, other: Body) -> bool:
