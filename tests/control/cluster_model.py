@@ -198,6 +198,19 @@ class ApiServer:
         self._leave()
         return applied
 
+    async def patch_child(self, live: Body, patch: Body, *, service_name: str, service_uid: str, epoch: int) -> Body:
+        kind, name = live["kind"], live["metadata"]["name"]
+        self._enter(f"patch {kind}", name)
+        assert self.objects[kind, name]["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]
+        made = merged(live, patch)
+        made["metadata"]["generation"] += made["spec"] != live["spec"]
+        self.owners[kind, name].updated(live, made, by=OPERATOR, via="")
+        made["metadata"]["managedFields"] = self.owners[kind, name].managed_fields()
+        self.applies[f"{patch['metadata']['annotations'][CONFIG_HASH]} x {made['spec'].get('replicas')}"] += 1
+        patched = self._store(kind, name, made)
+        self._leave()
+        return patched
+
     async def delete(
         self, kind: Kind, *, namespace: str, name: str, service_name: str, service_uid: str, epoch: int
     ) -> None:
@@ -340,6 +353,15 @@ class ApiServer:
 
     def of(self, service: object, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
         return snapshots[""]
+
+
+def merged(base: Body, patch: Body) -> Body:
+    """A merge patch (RFC 7386): what is null goes."""
+    both = {
+        key: merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        for key, value in patch.items()
+    }
+    return {key: value for key, value in {**base, **both}.items() if value is not None}
 
 
 def service_of(body: Body) -> str:

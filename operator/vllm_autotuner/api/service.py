@@ -5,11 +5,12 @@ An unreadable object is a value, not an exception: it is reported on that object
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from vllm_autotuner.api.errors import first_errors
 from vllm_autotuner.api.model import Rule
@@ -79,7 +80,7 @@ class VLLMService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidService:
-    """An object whose spec or status cannot be read. Its workload is left as it is."""
+    """An object whose spec or status cannot be read. Nothing new begins; a change under way is brought to safety."""
 
     metadata: ObjectMeta
     reason: InvalidReason
@@ -88,6 +89,10 @@ class InvalidService:
 
     status: VLLMServiceStatus | None
     """The status when that could be read: its conditions must not be forgotten by the report."""
+
+    spec: VLLMServiceSpec = field(default_factory=VLLMServiceSpec.model_construct)
+    """What can be read of the spec: the fields of it that cannot are as if they had been left out, and no rule between
+    fields holds. Good for durations and names, never to render from."""
 
     @property
     def key(self) -> str:
@@ -103,13 +108,29 @@ def parse_service(raw: Mapping[str, Any]) -> VLLMService | InvalidService:
     except StatusUnreadable as error:
         return InvalidService(metadata=metadata, reason=InvalidReason.STATUS, message=str(error), status=None)
     if not NAME_RULE.holds(metadata.name):
-        return InvalidService(metadata=metadata, reason=InvalidReason.SPEC, message=NAME_RULE.message, status=status)
+        return _invalid_spec(raw, metadata=metadata, message=NAME_RULE.message, status=status)
     try:
         spec = VLLMServiceSpec.model_validate(raw.get("spec") or {})
     except ValidationError as error:
-        message = first_errors(error, "spec")
-        return InvalidService(metadata=metadata, reason=InvalidReason.SPEC, message=message, status=status)
+        return _invalid_spec(raw, metadata=metadata, message=first_errors(error, "spec"), status=status)
     return VLLMService(metadata=metadata, spec=spec, status=status)
+
+
+def _invalid_spec(
+    raw: Mapping[str, Any], *, metadata: ObjectMeta, message: str, status: VLLMServiceStatus
+) -> InvalidService:
+    spec = _readable_part(raw.get("spec") or {})
+    return InvalidService(metadata=metadata, reason=InvalidReason.SPEC, message=message, status=status, spec=spec)
+
+
+def _readable_part(raw: Mapping[str, Any]) -> VLLMServiceSpec:
+    found: dict[str, Any] = {}
+    for name, about in VLLMServiceSpec.model_fields.items():
+        alias = about.alias or name
+        with suppress(ValidationError):
+            if alias in raw:
+                found[name] = TypeAdapter(about.rebuild_annotation()).validate_python(raw[alias])
+    return VLLMServiceSpec.model_construct(**found)
 
 
 def _metadata(raw: Mapping[str, Any]) -> ObjectMeta:

@@ -23,6 +23,7 @@ __all__ = ["BAD_IN_A_ROW", "PAUSED", "Ending", "Rollout", "World", "advance"]
 
 PAUSED_FOR_AT_MOST: Final = timedelta(hours=24)
 """A person who pauses comes back within a day; then the candidate stops serving untried. Guardrails 8.1 (Held)."""
+UNREADABLE: Final = "the spec cannot be read"
 BLIND: Final = "metrics are missing"
 PAUSED: Final = "paused"
 SHORT: Final = "pods of the service itself are not ready"
@@ -97,8 +98,8 @@ def _verify(change: ActiveChange, world: World) -> ActiveChange:
 
 
 def _warm_up(change: ActiveChange, world: World) -> ActiveChange:
-    if world.paused:
-        return _hold(change, PAUSED, world=world)
+    if obstacle := UNREADABLE if world.unreadable else PAUSED if world.paused else "":
+        return _hold(change, obstacle, world=world)
     if not late(change, now=world.now):
         return change
     # A verdict needs its windows, however short the analysis is meant to be.
@@ -138,7 +139,7 @@ def _kept(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
 
 def _bake(change: ActiveChange, world: World) -> Step:
     """Watch; time in which nobody sees does not count, and is not waited for for ever."""
-    obstacle = PAUSED if world.paused else BLIND if world.blind else ""
+    obstacle = UNREADABLE if world.unreadable else PAUSED if world.paused else BLIND if world.blind else ""
     stopped = change.clock_stopped_at
     if not obstacle and stopped is not None:
         deadline = None if change.deadline is None else change.deadline + (world.now - stopped)
@@ -171,6 +172,8 @@ def _baked(change: ActiveChange, why: str) -> Step:
 
 def _obstacle(change: ActiveChange, world: World) -> str:
     """Why nothing can be measured now; empty when it can."""
+    if world.unreadable:
+        return UNREADABLE
     arms = world.arms
     silent = world.blind
     if change.strategy is StrategyType.CANARY:
@@ -207,7 +210,7 @@ def _held(change: ActiveChange, world: World) -> ActiveChange:
     if late(change, now=world.now):
         # Neither silence nor a pause is the candidate's fault: undone, but not remembered against it.
         return back(change, f"{change.state_reason} for too long", world=world)
-    if change.state_reason != obstacle and {change.state_reason, obstacle} <= {BLIND, PAUSED, SHORT}:
+    if change.state_reason != obstacle and {change.state_reason, obstacle} <= {UNREADABLE, BLIND, PAUSED, SHORT}:
         # Metrics went missing under a pause, or came back: each has its own patience, and a person's is longer.
         update = {
             "state_reason": obstacle,

@@ -78,6 +78,8 @@ class World:
     verification: Verification
     arms: Arms = NO_ARMS
     paused: bool = False
+    unreadable: bool = False
+    """The spec cannot be read: nobody knows what the user wants, nothing is concluded, and undoing goes on."""
     abort: str = ""
     """Why a person or the spec wants the change undone; empty when nobody does."""
 

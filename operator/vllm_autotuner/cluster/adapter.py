@@ -165,6 +165,30 @@ class Cluster:
                 content_type=SERVER_SIDE_APPLY,
             )
 
+    async def patch_child(
+        self, live: Object, patch: Object, *, service_name: str, service_uid: str, epoch: int
+    ) -> Object:
+        """Write some fields of a child, where its whole body is not known; return it. Never creates one.
+
+        Raises Refused when `live` belongs to somebody else, Conflict when anyone wrote it since it was read.
+        """
+        found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
+        if found is not None:
+            raise found
+        kind, metadata = kind_of(live), patch["metadata"]
+        stamped = {
+            "resourceVersion": live["metadata"]["resourceVersion"],
+            "annotations": {**metadata["annotations"], LEASE_EPOCH: str(epoch)},
+        }
+        async with self._admitted("patch", kind):
+            return await self._connection.request(
+                "PATCH",
+                kind.path(live["metadata"]["namespace"], live["metadata"]["name"]),
+                query=_as_operator(),
+                body=patch | {"metadata": metadata | stamped},
+                content_type=MERGE_PATCH,
+            )
+
     async def scale(self, namespace: str, name: str, replicas: int, *, resource_version: str) -> None:
         """Set the replicas of a Deployment by its scale, as autoscalers do; an apply of ours would have to keep them.
 

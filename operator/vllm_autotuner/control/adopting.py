@@ -85,7 +85,8 @@ def claims(services: Iterable[ServiceEntry]) -> Mapping[Key, Key]:
     found: dict[Key, tuple[tuple[str, str], Key]] = {}
     for entry in services:
         service = entry.service
-        if not isinstance(service, VLLMService) or service.spec.target_ref is None or service.metadata.deleting:
+        # Also of one whose spec cannot be read as a whole: it may have a change under way.
+        if service.spec.target_ref is None or service.metadata.deleting:
             continue
         deployment = Key(entry.namespace, service.spec.target_ref.name)
         age = (str(entry.body["metadata"].get("creationTimestamp", "")), entry.uid)

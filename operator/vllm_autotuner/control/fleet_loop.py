@@ -15,7 +15,7 @@ from datetime import datetime
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
-from vllm_autotuner.api.status import VLLMServiceStatus
+from vllm_autotuner.api.status import ChangeState, VLLMServiceStatus
 from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.control.adopted import Adopted
 from vllm_autotuner.control.adopting import Adopting
@@ -41,7 +41,7 @@ from vllm_autotuner.control.self_health import SelfHealth
 from vllm_autotuner.control.sight import Refusal, Sight
 from vllm_autotuner.control.sources import Sources
 from vllm_autotuner.control.starting import pods_view
-from vllm_autotuner.control.tick import Decision, decide, may_need_gpus
+from vllm_autotuner.control.tick import Decision, decide, keep_safe, may_need_gpus
 from vllm_autotuner.control.trials import arms_of, own_pods
 from vllm_autotuner.control.turns import Fleet, fleet_of
 from vllm_autotuner.control.upgrading import hashes_of
@@ -213,10 +213,10 @@ class FleetLoop:
     ) -> "_Decided | None":
         """Look at one service and decide; None when that was all. `queue`: what is told to who would begin a change."""
         service = entry.service
-        if isinstance(service, InvalidService):
-            await self._report_invalid(entry, service)
-            return None
         if service.metadata.deleting:
+            return None
+        if isinstance(service, InvalidService):
+            await self._keep_safe(key, entry, service, fleet=fleet, snapshots=snapshots)
             return None
         adopted = await self._adopted(entry, service)
         if isinstance(adopted, Unadoptable):
@@ -298,6 +298,7 @@ class FleetLoop:
         fleet: RegistrySnapshot,
         snapshots: Mapping[str, FleetSnapshot],
         adopted: Adopted | None,
+        unreadable: bool = False,
     ) -> Sight:
         context = self._context
         everything, deployment = fleet.pods_of(key), fleet.deployments.get(key)
@@ -307,9 +308,9 @@ class FleetLoop:
         waiting = self._outbox.waiting(service.metadata.uid, service.status)
         service = replace(service, status=remembering(service.status, waiting))
         interference = None
-        if adopted is None:
+        if adopted is None and not unreadable:
             interference = interference_of(deployment, asked_for(service, service.status, deployment))
-        else:
+        elif adopted is not None:
             everything = pods
         now = context.wall()
         warm_up = service.spec.tuning.strategy.warm_up
@@ -357,6 +358,7 @@ class FleetLoop:
             catalogue=context.settings.catalogue,
             interference=interference,
             runs=knobs_of(deployment) if interference is not None else None,
+            unreadable=unreadable,
             scaled_by=deployment.scaled_by if deployment is not None and adopted is None else "",
         )
 
@@ -403,13 +405,43 @@ class FleetLoop:
             raise NotFound(f"{'/'.join(key)} is gone", reason="Deleted")
         return found
 
-    async def _report_invalid(self, entry: ServiceEntry, service: InvalidService) -> None:
-        """Say on the object what cannot be read, and forget nothing that its status remembers."""
-        now = self._context.wall()
-        if service.status is not None:
-            await self._write(entry, service.status, invalid(service, now=now))
+    async def _keep_safe(
+        self,
+        key: Key,
+        entry: ServiceEntry,
+        invalid_one: InvalidService,
+        *,
+        fleet: RegistrySnapshot,
+        snapshots: Mapping[str, FleetSnapshot],
+    ) -> None:
+        """Bring a change to safety whose spec cannot be read any more, and say on the object what cannot be read."""
+        if invalid_one.status is None:
+            await self._report_unreadable(entry, invalid_one)
             return
-        before = entry.body["status"]
+        service = VLLMService(metadata=invalid_one.metadata, spec=invalid_one.spec, status=invalid_one.status)
+        await self._catch_up(entry, service.status)
+        found = await self._adopting.of(service)
+        adopted = found if isinstance(found, Adopted) else None
+        sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted, unreadable=True)
+        decision = keep_safe(sight)
+        after = invalid(invalid_one, decision.status, ended=decision.ended, now=sight.now)
+        _, written = await self._settle(entry, service, replace(decision, status=after))
+        self._memories.put(entry.uid, decision.history)
+
+        async def unchanged() -> bool:
+            return _same(written.body, (await self._read(key)).body)
+
+        change = after.active_change
+        if adopted is None:
+            await self._following.undo(service, after, fleet=fleet, unchanged=unchanged)
+            return
+        undoing = change is not None and change.state is ChangeState.ROLLING_BACK
+        if undoing and adopted.differs(after) and await unchanged():
+            await adopted.follow(after, cluster=self._context.cluster, epoch=self._context.election.epoch)
+
+    async def _report_unreadable(self, entry: ServiceEntry, service: InvalidService) -> None:
+        """Say on the object what cannot be read of its status, and forget nothing that it remembers."""
+        before, now = entry.body["status"], self._context.wall()
         after = unreadable(service, before, now=now)
         if after != before:
             self._seen(

@@ -11,9 +11,10 @@ from typing import Any
 
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.status import VLLMServiceStatus
+from vllm_autotuner.api.status import ChangeState, VLLMServiceStatus
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.trial import Trial, trials
+from vllm_autotuner.change.world import reaches_the_service
 from vllm_autotuner.cluster.kinds import DEPLOYMENT
 from vllm_autotuner.control.context import ControlContext
 from vllm_autotuner.control.interference import interference_of
@@ -27,6 +28,7 @@ from vllm_autotuner.control.views import DeploymentView
 from vllm_autotuner.guardrails.contest import is_lost
 from vllm_autotuner.workload.labels import CONFIG_HASH
 from vllm_autotuner.workload.rendering import render_deployment, render_service, render_trial
+from vllm_autotuner.workload.restoring import restored
 
 __all__ = ["Following", "asked_for"]
 
@@ -76,6 +78,40 @@ class Following:
             logger.info("applying a trial", extra={"service": service.key, "trial": trial.name})
             applied = await cluster.apply(render_trial(service, trial), epoch=epoch)
             self._context.registry.deployments.see(applied)
+
+    async def undo(
+        self, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot, unchanged: Unchanged
+    ) -> None:
+        """Take a change back whose spec cannot be read: nothing can be rendered, and nothing else is touched.
+
+        Trials are deleted. A Deployment that runs the value under test gets the old one written in its place.
+        """
+        key = Key(service.metadata.namespace, service.metadata.name)
+        too_many = surplus(status, fleet.deployments_of(key), service_uid=service.metadata.uid)
+        own, change = fleet.deployments.get(key), status.active_change
+        back = (
+            change is not None
+            and change.state is ChangeState.ROLLING_BACK
+            and reaches_the_service(change)
+            and own is not None
+            and own.config_hash == change.to.config_hash != change.from_.config_hash
+        )
+        if not (too_many or back) or not await unchanged():
+            return
+        for found in too_many:
+            await self._delete(found, service, status)
+        if back and change is not None:
+            cluster, epoch = self._context.cluster, self._context.election.epoch
+            live = await cluster.read(DEPLOYMENT, namespace=key.namespace, name=key.name)
+            logger.info("restoring without a spec", extra={"service": service.key, "knob": change.knob})
+            patched = await cluster.patch_child(
+                live,
+                restored(live, to=change.to, back=change.from_),
+                service_name=service.metadata.name,
+                service_uid=service.metadata.uid,
+                epoch=epoch,
+            )
+            self._context.registry.deployments.see(patched)
 
     async def _delete(self, found: DeploymentView, service: VLLMService, status: VLLMServiceStatus) -> None:
         logger.info("deleting a trial", extra={"service": service.key, "trial": found.name})

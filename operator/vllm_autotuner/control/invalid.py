@@ -7,17 +7,41 @@ from typing import Any
 from vllm_autotuner.api.conditions import Condition, ConditionType, Reason, set_condition
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
-from vllm_autotuner.api.status import StatusUnreadable, VLLMServiceStatus, parse_status
+from vllm_autotuner.api.status import ActiveChange, StatusUnreadable, VLLMServiceStatus, parse_status
+from vllm_autotuner.change.world import Ending
+from vllm_autotuner.control.reporting import about_change, change_text
 from vllm_autotuner.workload.adoption import Unadoptable
 
 __all__ = ["invalid", "not_adopted", "unreadable"]
 
 
-def invalid(service: InvalidService, *, now: datetime) -> VLLMServiceStatus:
-    """The status of an unreadable object: Stalled with the remedy; its workload is left as it is."""
-    status = service.status or VLLMServiceStatus()
-    reason = Reason(service.reason.value)
-    return _stalled(status, reason, service.message, generation=service.metadata.generation, now=now)
+def invalid(
+    service: InvalidService,
+    status: VLLMServiceStatus,
+    *,
+    ended: tuple[ActiveChange, Ending] | None = None,
+    now: datetime,
+) -> VLLMServiceStatus:
+    """The status of an object whose spec cannot be read: Stalled with the remedy, and how its change goes on."""
+    generation = service.metadata.generation
+    status = _stalled(status, Reason(service.reason.value), service.message, generation=generation, now=now)
+    failed = status.rollback_failed
+    said = [
+        *about_change(status, ended=ended),
+        (
+            ConditionType.ROLLBACK_FAILED,
+            failed is not None,
+            Reason.LAST_KNOWN_GOOD_NOT_SERVING,
+            "" if failed is None else failed.message,
+        ),
+    ]
+    conditions = status.conditions
+    for kind, state, reason, message in said:
+        conditions = set_condition(
+            conditions, type=kind, status=state, reason=reason, message=message, observed_generation=generation, now=now
+        )
+    summary = status.summary and status.summary.model_copy(update={"change": change_text(status.active_change)})
+    return status.model_copy(update={"conditions": conditions, "summary": summary})
 
 
 def unreadable(service: InvalidService, raw: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:

@@ -5,7 +5,7 @@ taken anew only together with something that changed.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -46,7 +46,17 @@ from vllm_autotuner.guardrails.chain import Allow, Deny, Hold, circuit_is_open, 
 from vllm_autotuner.guardrails.contest import is_lost
 from vllm_autotuner.planning.proposal import Proposal
 
-__all__ = ["ASKED_FOR", "asked_too_long", "described", "grounds_of", "recommended", "still_says", "value_said"]
+__all__ = [
+    "ASKED_FOR",
+    "about_change",
+    "asked_too_long",
+    "change_text",
+    "described",
+    "grounds_of",
+    "recommended",
+    "still_says",
+    "value_said",
+]
 
 SAME_RECOMMENDATION: Final = 0.2
 """A value that moved by less than this share is still the same recommendation: a new id for each tick would write each
@@ -225,17 +235,9 @@ def _conditions(
         ownership(status, sight),
         _metrics(diagnosis, sight),
         _recommending(status, sight),
+        *about_change(status, ended=ended),
     ):
         put(kind, state, reason, message)
-    change = status.active_change
-    about = "" if change is None else f"{change.knob} {change.from_value or 'default'} -> {change.to_value}"
-    state_text = "" if change is None else f"{about}: {change.state.value}"
-    put(ConditionType.TUNING_IN_PROGRESS, change is not None, Reason.CHANGE_ACTIVE, state_text)
-    if ended is not None:
-        finished, ending = ended
-        good = ending.outcome is Outcome.SUCCEEDED
-        message = f"{finished.knob}={finished.to_value}: {ending.reason}"
-        put(ConditionType.LAST_CHANGE_SUCCEEDED, good, Reason(ending.outcome.value), message)
     by_spec = sight.service.spec.paused
     paused_by = Reason.PAUSED_BY_SPEC if by_spec else Reason.PAUSED_BY_ANNOTATION
     where = "spec.paused is true" if by_spec else "the annotation vllm-autotuner.dev/pause is set"
@@ -252,6 +254,26 @@ def _conditions(
     why = circuit.reason if circuit is not None else ""
     put(ConditionType.CIRCUIT_OPEN, is_open, Reason.REPEATED_ROLLBACKS, f"{why}: recommendations only")
     return conditions
+
+
+def about_change(
+    status: VLLMServiceStatus, *, ended: tuple[ActiveChange, Ending] | None
+) -> Iterator[tuple[ConditionType, bool, Reason, str]]:
+    """What is said of the change under way, and of the one that has just ended."""
+    change = status.active_change
+    about = "" if change is None else f"{change.knob} {change.from_value or 'default'} -> {change.to_value}"
+    state_text = "" if change is None else f"{about}: {change.state.value}"
+    yield ConditionType.TUNING_IN_PROGRESS, change is not None, Reason.CHANGE_ACTIVE, state_text
+    if ended is not None:
+        finished, ending = ended
+        good = ending.outcome is Outcome.SUCCEEDED
+        message = f"{finished.knob}={finished.to_value}: {ending.reason}"
+        yield ConditionType.LAST_CHANGE_SUCCEEDED, good, Reason(ending.outcome.value), message
+
+
+def change_text(change: ActiveChange | None) -> str | None:
+    """A change in a word for `kubectl get`."""
+    return None if change is None else f"{change.knob}={change.to_value} {change.state.value}"
 
 
 def _serving(
@@ -335,13 +357,12 @@ def _recommending(status: VLLMServiceStatus, sight: Sight) -> tuple[ConditionTyp
 def _summary(status: VLLMServiceStatus, sight: Sight, *, targets: Targets) -> Summary:
     found = measure(sight.observation, targets=targets)
     usages = [usage for engine in sight.observation.engines if (usage := kv_mean(engine)) is not None]
-    change = status.active_change
     return Summary(
         effective=_knobs_text(effective_knobs(sight.service.spec, status)),
         ttft=_against(found.ttft_seconds, targets.ttft),
         tpot=_against(found.tpot_seconds, targets.tpot),
         kv_usage=f"{max(usages):.0%}" if usages else None,
-        change=None if change is None else f"{change.knob}={change.to_value} {change.state.value}",
+        change=change_text(status.active_change),
     )
 
 

@@ -84,6 +84,8 @@ class Sight:
     """None: the workload is rendered by the operator."""
     interference: Interference | None = None
     """What somebody else has done to the Deployment since we wrote it."""
+    unreadable: bool = False
+    """The spec cannot be read; `service` has what can be read of it."""
     runs: EngineKnobs | None = None
     """What the Deployment really asks the engine for, where that is not ours any more."""
     scaled_by: str = ""

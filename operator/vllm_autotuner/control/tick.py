@@ -49,7 +49,7 @@ from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.replicas import desired_replicas
 
-__all__ = ["Decision", "decide", "may_need_gpus"]
+__all__ = ["Decision", "decide", "keep_safe", "may_need_gpus"]
 
 TAKEN_BACK: Final = "a person asked for a rollback"
 """Why a change is undone; nobody is to blame."""
@@ -98,6 +98,24 @@ def decide(sight: Sight) -> Decision:
 def may_need_gpus(decision: Decision, sight: Sight) -> bool:
     """Whether free GPUs could make this decision another one: only for a class against which something is done."""
     return sight.mode is not Mode.OFF and decision.diagnosis.primary in LADDER
+
+
+def keep_safe(sight: Sight) -> Decision:
+    """Take one tick's decisions about a service whose spec cannot be read: its change does no harm, and does not stay.
+
+    Nothing begins. What runs is watched, held for as long as metrics may be missing, and then taken back; a person's
+    request and the kill switch act at once. Should the spec be the old one again before, the change goes on.
+    """
+    service, status = sight.service, sight.service.status
+    targets = targets_of(service.spec.objectives)
+    diagnosis, history = diagnose(
+        sight.observation, targets=targets, knobs=serving_knobs(service.spec, status), history=sight.history
+    )
+    requests = [each for each in asked(service, now=sight.now) if each.kind == RequestKind.ROLLBACK]
+    for request in requests if status.active_change is not None else ():
+        status = answered(status, request, spec=service.spec, now=sight.now)
+    status, ended = _change(status, sight, diagnosis=diagnosis, targets=targets, taken_back=bool(requests))
+    return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended)
 
 
 def _blind(sight: Sight, diagnosis: Diagnosis) -> bool:
@@ -157,6 +175,7 @@ def _change(
         verification=sight.verification,
         arms=sight.arms,
         paused=sight.paused,
+        unreadable=sight.unreadable,
         abort=TAKEN_BACK if taken_back else _abort(change, sight),
     )
     step = advance(change, world)
@@ -179,14 +198,16 @@ def _change(
 
 def _running(status: VLLMServiceStatus, kept: ConfigRef, *, sight: Sight) -> VLLMServiceStatus:
     """The status with this tested configuration in force."""
+    before = status.effective
     effective = Effective(
         **kept.knobs.model_dump(),
-        replicas=status.effective.replicas if status.effective else None,
+        replicas=before.replicas if before else None,
         config_hash=kept.config_hash,
         hash_version=sight.hash_version,
         since=sight.now,
         source=Source.TUNED,
-        basis=spec_knobs(sight.service.spec),
+        # A spec that cannot be read says nothing: what it said when the change began still stands.
+        basis=spec_knobs(sight.service.spec) if not sight.unreadable else before.basis if before else None,
     )
     return status.model_copy(update={"effective": effective})
 
@@ -195,6 +216,8 @@ def _abort(change: ActiveChange, sight: Sight) -> str:
     tuning = sight.service.spec.tuning
     if sight.limits.kill:
         return sight.limits.why
+    if sight.unreadable:
+        return ""
     if tuning.mode not in (Mode.AUTOMATIC, Mode.APPROVE):
         return f"spec.tuning.mode became {tuning.mode.value}"
     try:

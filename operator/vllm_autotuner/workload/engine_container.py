@@ -3,6 +3,7 @@
 Must not: choose a value. A knob that is None is left to the engine.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
@@ -26,6 +27,10 @@ SHARED_MEMORY: Final = "shm"
 """Name of the volume at /dev/shm: the ranks of one replica exchange tensors there, and 64 MiB do not do."""
 
 
+SHARED_MEMORY_MOUNT: Final = {"name": SHARED_MEMORY, "mountPath": "/dev/shm"}  # noqa: S108 (inside the pod)
+SHARED_MEMORY_VOLUME: Final = {"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory"}}
+
+
 def engine_container(
     *, model: Model, engine: Engine, knobs: EngineKnobs, accelerator: Accelerator | None
 ) -> dict[str, Any]:
@@ -46,7 +51,7 @@ def engine_container(
     if devices := device_resources(knobs=knobs, accelerator=accelerator):
         container["resources"] = devices
     if ranks(knobs) > 1:
-        container["volumeMounts"] = [{"name": SHARED_MEMORY, "mountPath": "/dev/shm"}]  # noqa: S108 (inside the pod)
+        container["volumeMounts"] = [SHARED_MEMORY_MOUNT]
     return container
 
 
@@ -55,14 +60,19 @@ def engine_args(*, model: Model, engine: Engine, knobs: EngineKnobs) -> list[str
     args = [model.name, "--served-model-name", model.served_name or model.name]
     if model.revision is not None:
         args += ["--revision", model.revision]
-    args += engine.args
+    return retuned([*args, *engine.args], knobs)
+
+
+def retuned(args: Sequence[str], knobs: EngineKnobs) -> list[str]:
+    """Return a command line with these values of the tuned flags and none of those that it had."""
     tuned = {
         "--max-num-seqs": knobs.max_num_seqs,
         "--max-model-len": knobs.max_model_len,
         "--kv-cache-dtype": knobs.kv_cache_dtype,
         "--tensor-parallel-size": knobs.tensor_parallel_size,
     }
-    return args + [f"{flag}={value}" for flag, value in tuned.items() if value is not None]
+    others = [word for word in args if word.partition("=")[0] not in tuned]
+    return others + [f"{flag}={value}" for flag, value in tuned.items() if value is not None]
 
 
 def device_resources(*, knobs: EngineKnobs, accelerator: Accelerator | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from vllm_autotuner.change.trial import Trial
 from vllm_autotuner.workload.engine_container import (
     DRAIN_SECONDS,
     HTTP_PORT,
-    SHARED_MEMORY,
+    SHARED_MEMORY_VOLUME,
     device_resources,
     engine_container,
     ranks,
@@ -115,7 +115,7 @@ def _pod_template(service: VLLMService, config: EngineKnobs) -> dict[str, Any]:
         "terminationGracePeriodSeconds": GRACE_SECONDS,
     }
     if ranks(config) > 1:
-        spec["volumes"] = [{"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory"}}]
+        spec["volumes"] = [SHARED_MEMORY_VOLUME]
     annotations = {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(HTTP_PORT),
