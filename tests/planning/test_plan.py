@@ -10,7 +10,10 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.advice import ADVICE
+from vllm_autotuner.planning.placement import Room
 from vllm_autotuner.planning.plan import LADDER, plan
+from vllm_autotuner.planning.platform import Platform
+from vllm_autotuner.planning.replicas import FREE_GPUS
 
 SILENT = {
     DiagnosisClass.METRICS_BLIND,
@@ -85,6 +88,16 @@ def test_replicas_that_are_not_ours_are_recommended_only() -> None:
     found = plan(situation(FULL, replicas=2))
     assert found.proposal is not None
     assert "spec.scaling is not set" in found.proposal.recommend_only
+
+
+def test_a_person_is_told_that_no_gpu_is_free_and_a_pod_that_is_ours_to_add_waits_for_one() -> None:
+    full = Platform(room=Room(free=(), largest_node=8))
+    told = plan(situation(FULL, replicas=2, platform=full)).proposal
+    assert told is not None
+    assert (told.value, told.limited_by) == (3, FREE_GPUS)
+    ours = plan(situation(FULL, scale=scaling(high=4), replicas=2, platform=full)).proposal
+    assert ours is not None
+    assert (ours.value, ours.limited_by, ours.recommend_only) == (3, None, "")
 
 
 @pytest.mark.parametrize("primary", list(DiagnosisClass))

@@ -40,7 +40,6 @@ def desired(
     newest: float | None = None,
     asked: float | None = None,
     planned: int | None = None,
-    most: int | None = None,
     **changed: Any,
 ) -> Scale:
     return desired_replicas(
@@ -55,7 +54,6 @@ def desired(
         knobs=EngineKnobs(max_num_seqs=64),
         planned=planned,
         now=NOW,
-        most=most,
     )
 
 
@@ -71,10 +69,6 @@ PATIENT = ScaleOut(waiting_for=timedelta(minutes=2))
 
 CASES = (
     Case(id="requests wait: one more", replicas=3, says="demand has been over capacity: A sentence."),
-    Case(id="no GPU for one more", given={"most": 2}, replicas=2, says="no node has room"),
-    Case(id="fewer are there already than find GPUs", given={"most": 1}, replicas=2, says="no node has room"),
-    Case(id="two were wanted, one finds a GPU", given={"most": 3, "planned": 4}, replicas=3),
-    Case(id="more GPUs than are needed", given={"most": 9, "planned": 4}, replicas=4),
     Case(
         id="not as long as was asked for",
         given={"scale_out": PATIENT, "held": 89},

@@ -341,7 +341,7 @@ def _ideas(
     )
     scales = _scales(sight)
     planned = proposal.count if proposal is not None and proposal.knob is Knob.REPLICAS else None
-    if scales and proposal is not None and planned is not None and not proposal.recommend_only:
+    if scales and planned is not None:
         # Replicas come and go by themselves here: that is announced when it happens, and asks nobody.
         proposal = None
     held = objections(proposal, context) if proposal is not None else ()
@@ -398,7 +398,6 @@ def _scaled(
         knobs=effective_knobs(spec, status),
         planned=planned,
         now=sight.now,
-        most=None if sight.room is None else replicas + sight.room.pods(sight.room.devices),
     ).replicas
 
 

@@ -289,7 +289,7 @@ def finds_gpus(proposal: Proposal, context: Context) -> Answer:
     devices = proposal.count if proposal.knob is Knob.TENSOR_PARALLEL_SIZE else room.devices
     answer = placeable(room, devices=devices)
     if isinstance(answer, Infeasible):
-        message = f"a change needs one pod more while it runs, and {answer.why}"
+        message = f"a change needs one pod more while it runs, and {answer.why} (nodesOnDemand: more would come)"
         return Hold(reason=HoldReason.NO_FREE_GPUS, message=message)
     return Allow()
 

@@ -61,7 +61,7 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
 def spread_batch(situation: Situation) -> Proposal | NothingToGain:
     """More replicas against slow tokens: a smaller batch on each engine, where some batch meets the objective."""
     if not room_for_replicas(situation):
-        return NothingToGain("a smaller batch on more replicas is not to be had: spec.scaling or GPUs leave no room")
+        return NothingToGain("a smaller batch on more replicas is not ours to have: spec.scaling leaves no room")
     if (why := not_slow_now(situation)) is not None:
         return why
     if knee_of(situation) is None and not met_before(situation):
@@ -80,7 +80,8 @@ def spread_batch(situation: Situation) -> Proposal | NothingToGain:
 def _within_room(proposal: Proposal, situation: Situation) -> Proposal:
     """As many replicas as find GPUs. Where none does, it is still what helps: a person can get some."""
     room, now = situation.platform.room, situation.replicas
-    if room is None:
+    if room is None or situation.scaling is not None:
+        # Replicas that are ours to add are asked for all the same: pods that wait are what brings nodes.
         return proposal
     if isinstance(lacking := placeable(room, devices=room.devices), Infeasible):
         return replace(proposal, limited_by=FREE_GPUS, recommend_only=proposal.recommend_only or lacking.why)

@@ -64,7 +64,6 @@ def desired_replicas(
     knobs: EngineKnobs,
     planned: int | None,
     now: datetime,
-    most: int | None = None,
 ) -> Scale:
     """Return the number of replicas to ask for; equal to `current` when nothing is to be done.
 
@@ -72,7 +71,8 @@ def desired_replicas(
     `asked_since`: when another number was last asked for. After each replica less, the rest have as long to show that
     they do; the next prediction would else rest on the same figures as the last.
     `planned`: as many replicas are what helps, by the plan; slow tokens alone do not tell whether they do.
-    `most`: as many find GPUs; None where nobody knows.
+    Whether a node has room is not asked: a replica that waits for one harms nobody, and is what brings nodes where they
+    come on demand, and what a higher priority is for where they do not.
     """
     inside = max(scaling.min_replicas, min(scaling.max_replicas, current))
     if inside != current:
@@ -119,11 +119,8 @@ def desired_replicas(
         return Scale(replicas=current, reason=why)
     if current >= scaling.max_replicas:
         return Scale(replicas=current, reason=f"at scaling.maxReplicas ({scaling.max_replicas})")
-    if most is not None and most <= current:
-        return Scale(replicas=current, reason="no node has room for one more replica")
     wanted = max(current + 1, math.ceil(current * _pressure(observation)), planned or 0)
     bounded = min(wanted, max(current + 1, current * LARGEST_STEP), scaling.max_replicas)
-    bounded = bounded if most is None else min(bounded, most)
     return Scale(replicas=bounded, reason=f"demand has been over capacity: {diagnosis.message}")
 
 
