@@ -9,6 +9,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from vllm_autotuner.api.durations import format_duration
+from vllm_autotuner.api.status import RECORD_LENGTH
 from vllm_autotuner.api.tuning import Budget, Strategy, Tuning
 from vllm_autotuner.change.analysis import BAD_IN_A_ROW
 from vllm_autotuner.change.comparison import FEWEST_REQUESTS, GROSS, LOOKS
@@ -21,6 +22,7 @@ from vllm_autotuner.change.memory import (
     ROLLBACKS_TO_OPEN,
     UNCLEAR_RETRY,
 )
+from vllm_autotuner.change.track_record import SAME_LOAD, TOLERANCE
 from vllm_autotuner.change.trial import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY
 from vllm_autotuner.cluster.throttle import ThrottleSettings
 from vllm_autotuner.control.reporting import ASKED_FOR
@@ -644,8 +646,16 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         id="G45",
         name="Shadow score of recommendations",
         prevents="trust that was not earned",
-        where=Where.NOWHERE,
-        missing="what a recommendation would have done is not followed up; `vllm-autotuner backtest` replays records",
+        default=f"the last {RECORD_LENGTH} in status.trackRecord; held: no latency {TOLERANCE:.0%} above "
+        f"what was foretold, at a load within {SAME_LOAD:.0%}",
+        where=Where.STATUS,
+        objects=("change.track_record:followed_up", "control.tracking:tracked"),
+        tests=(
+            "tests/control/test_tracking.py::test_what_a_person_carried_out_is_compared_with_what_was_foretold",
+            "tests/change/test_track_record.py::test_what_was_not_tested_says_nothing",
+        ),
+        missing="what nobody carries out is compared only where the load itself moves to the foretold batch; "
+        "`vllm-autotuner backtest` replays records",
     ),
     Guardrail(
         id="G46",

@@ -8,25 +8,31 @@ import pytest
 from tests.api.cases import SMALLEST
 
 from vllm_autotuner.api.fields import MESSAGE_MAX_LENGTH
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidReason, InvalidService, parse_service
 from vllm_autotuner.api.status import (
     EVIDENCE_LENGTH,
     FAILURE_MEMORY_LENGTH,
     HISTORY_LENGTH,
+    RECORD_LENGTH,
     UNTOLD_LENGTH,
     ActiveChange,
     Analysis,
+    Came,
     ChangeState,
     ChangeTarget,
+    ComparedBy,
     ConfigRef,
     Contribution,
     DiagnosisStatus,
     Evidence,
     FailedCandidate,
+    Foretold,
     HistoryEntry,
     Measurement,
     Outcome,
+    Prediction,
     StatusUnreadable,
     UntoldEvent,
     VLLMServiceStatus,
@@ -179,5 +185,18 @@ def test_the_fullest_status_stays_below_64_kib() -> None:
             for _ in range(FAILURE_MEMORY_LENGTH)
         ),
         untold=(UntoldEvent(reason="ChangeRolledBack", action="Tune", transition="0" * 64, note=long),) * UNTOLD_LENGTH,
+        track_record=tuple(
+            Foretold(
+                id="0" * 8,
+                knob="maxNumSeqs",
+                recommended="64",
+                made_at=moment,
+                knobs=EngineKnobs(max_num_seqs=64, max_model_len=4096, kv_cache_dtype="fp8", tensor_parallel_size=2),
+                in_system=1 / 3,
+                predicted=tuple(Prediction(name="n", unit="s", current=1 / 3, predicted=1 / 3) for _ in range(9)),
+                came=Came(at=moment, compared_by=ComparedBy.VALUE, windows=5, ttft_seconds=1 / 3, tpot_seconds=1 / 3),
+            )
+            for _ in range(RECORD_LENGTH)
+        ),
     )
     assert len(json.dumps(to_wire(status))) < 64 * 1024

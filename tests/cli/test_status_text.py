@@ -149,3 +149,31 @@ def test_a_change_is_told_with_what_was_foreseen_and_what_came() -> None:
 
 def test_a_change_of_an_earlier_version_has_no_grounds() -> None:
     assert "maxNumSeqs 64 -> 128" in told(ENTRY)
+
+
+FORETOLD: dict[str, Any] = {
+    "id": "a1",
+    "knob": "maxNumSeqs",
+    "current": "64",
+    "recommended": "128",
+    "madeAt": "2026-11-19T12:00:00Z",
+    "predicted": [
+        {"name": "TTFT", "unit": "s", "current": 4.0, "predicted": 1.0},
+        {"name": "TPOT", "unit": "s", "current": 0.03, "predicted": 0.04},
+    ],
+}
+
+
+def test_predictions_that_could_be_tested_are_told_with_what_came() -> None:
+    came = {"at": "2026-11-20T12:00:00Z", "comparedBy": "Value", "ttftSeconds": 1.1, "tpotSeconds": 0.06, "held": False}
+    by_load = {"comparedBy": "Load", "tpotSeconds": 0.04, "held": True}
+    record = [FORETOLD, FORETOLD | {"came": came}, FORETOLD | {"recommended": "32", "came": by_load}]
+    found = told_of({"trackRecord": record})
+    assert "of 2 prediction(s) that could be tested without the operator, 1 held" in found
+    assert "maxNumSeqs 64 -> 128: it was done; TTFT foretold 1 s, came 1.1 s (+10%), TPOT foretold 40 ms" in found
+    assert "came 60 ms (+50%)" in found
+    assert "maxNumSeqs 64 -> 32: the load came to that batch; TPOT foretold 40 ms, came 40 ms (+0%)" in found
+
+
+def test_predictions_that_nothing_tested_are_not_told() -> None:
+    assert "Track record" not in told_of({"trackRecord": [FORETOLD]})

@@ -37,19 +37,23 @@ from vllm_autotuner.api.fields import Message, Note, Timestamp, most_important, 
 from vllm_autotuner.api.grounds import Confidence, Evidence, Grounds, Prediction
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
+from vllm_autotuner.api.track_record import Came, ComparedBy, Foretold
 
 __all__ = [
     "EVIDENCE_LENGTH",
     "FAILURE_MEMORY_LENGTH",
     "HISTORY_LENGTH",
     "MEASUREMENTS_LENGTH",
+    "RECORD_LENGTH",
     "ActiveChange",
     "Analysis",
     "BudgetStatus",
+    "Came",
     "ChangeState",
     "ChangeTarget",
     "Circuit",
     "CircuitState",
+    "ComparedBy",
     "Confidence",
     "ConfigRef",
     "Contest",
@@ -58,6 +62,7 @@ __all__ = [
     "Effective",
     "Evidence",
     "FailedCandidate",
+    "Foretold",
     "Grounds",
     "HandledRequest",
     "HistoryEntry",
@@ -81,6 +86,9 @@ HISTORY_LENGTH: Final = 10
 
 FAILURE_MEMORY_LENGTH: Final = 20
 """Candidates remembered as failed. Forgetting one costs a repeated rollback; our choice, for size."""
+
+RECORD_LENGTH: Final = 10
+"""Recommendations whose predictions are followed up. Our choice, for size."""
 
 EVIDENCE_LENGTH: Final = 16
 
@@ -280,6 +288,9 @@ class VLLMServiceStatus(ApiModel):
 
     untold: Annotated[tuple[UntoldEvent, ...], *newest(UNTOLD_LENGTH)] = ()
     """Events that could not be posted; whoever leads tries again until they are."""
+
+    track_record: Annotated[tuple[Foretold, ...], *newest(RECORD_LENGTH)] = ()
+    """What recommendations that the operator did not carry out foretold, and what came, newest last."""
 
     conditions: Annotated[
         tuple[Condition, ...],

@@ -15,6 +15,7 @@ from vllm_autotuner.cli.change_text import change_lines
 from vllm_autotuner.cli.figures import figure, moment
 from vllm_autotuner.cli.history_text import entry_lines, foreseen
 from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.cli.track_record_text import record_lines
 from vllm_autotuner.control.looking import APPROVE
 
 __all__ = ["print_status"]
@@ -65,6 +66,7 @@ def _told(body: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Text |
             f"not tried again before {moment(entry['retryAfter'])}" if entry.get("retryAfter") else "not tried again"
         )
         yield Text(printable(f"Remembered: {entry['candidate']} did not help ({entry.get('reason', '')}); {retry}"))
+    yield from record_lines(status.get("trackRecord") or [])
     yield from _conditions(status.get("conditions") or [])
 
 

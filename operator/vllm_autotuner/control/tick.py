@@ -34,6 +34,7 @@ from vllm_autotuner.control.reporting import asked_too_long, described, grounds_
 from vllm_autotuner.control.requests import RequestKind, answered, asked
 from vllm_autotuner.control.scaling_beside import answers_beside
 from vllm_autotuner.control.sight import Sight, wanted_replicas
+from vllm_autotuner.control.tracking import tracked
 from vllm_autotuner.control.upgrading import hashed_now
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
@@ -91,6 +92,7 @@ def decide(sight: Sight) -> Decision:
     seen = not _blind(sight, diagnosis) or diagnosis.primary is DiagnosisClass.STARTUP_FAILURE
     sure = history.candidate is None and seen
     status, desired, asks = _ideas(status, sight, diagnosis=diagnosis, targets=targets, sure=sure)
+    status = tracked(status, sight, history=history)
     status = described(status, sight=sight, diagnosis=diagnosis, targets=targets, ended=ended)
     return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended, desired=desired, asks=asks)
 
