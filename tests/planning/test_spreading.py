@@ -95,6 +95,15 @@ def test_a_thrashing_pool_with_a_queue_gets_a_replica_first(waiting: float, refu
     assert not isinstance(alone, NothingToGain)
 
 
+@pytest.mark.parametrize(("came", "refused"), [(10, True), (60, False)])
+def test_evictions_of_a_smaller_fleet_lower_no_seats(came: int, refused: bool) -> None:
+    """The counters of the window are of the time in which the replica was starting."""
+    seen = observation(engine(running=64.0, kv=0.99, preemptions=30.0), engine(pod="chat-1", running=8.0))
+    given = situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, replicas=2)
+    since = datetime.fromtimestamp(NOW - came, tz=UTC)
+    assert isinstance(fit_seats_to_pool(replace(given, replicas_since=since)), NothingToGain) is refused
+
+
 NO_LINE = (*line(40.0, 48.0, base=0.012, per_sequence=0.0), *line(13.0, 15.0, base=0.02, per_sequence=0.0001))
 """Longer prompts on smaller batches: together tokens come no slower with a larger batch."""
 TOO_SLOW = tuple(replace(point, itl=point.itl * 4) for point in NO_LINE)

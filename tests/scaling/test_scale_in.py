@@ -109,6 +109,21 @@ def test_prompts_of_the_highest_load_count(tokens_per_second: float, fits: bool)
     assert (fewer(replace(seen, engines=calm)) is not None) is fits
 
 
+RISING = [8.0 + 0.6 * minute for minute in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("load", "fits"),
+    [
+        pytest.param(RISING, False, id="its highest is still to come"),
+        pytest.param(RISING[::-1], True, id="it was highest ten minutes ago"),
+        pytest.param([14.0, 13.0, 14.0, 15.0] * 5, True, id="it comes and goes"),
+    ],
+)
+def test_no_replica_leaves_while_the_load_rises(load: list[float], fits: bool) -> None:
+    assert (fewer(service([*EARLIER, *load], load)) is not None) is fits
+
+
 def test_a_peak_before_the_time_asked_about_does_not_count() -> None:
     assert fewer(service([*EARLIER, *MINUTES], [*EARLIER, *MINUTES])) is not None
     assert fewer(service([*MINUTES, *EARLIER], [*MINUTES, *EARLIER])) is None

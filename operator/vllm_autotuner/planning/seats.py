@@ -152,13 +152,18 @@ def met_before(situation: Situation) -> bool:
 
 def not_slow_now(situation: Situation) -> NothingToGain | None:
     """Refuse to act on a TPOT of before: the class outlasts it by its hysteresis, a reason to act does not."""
-    observation, reading = situation.observation, tpot_reading(_case(situation))
+    reading = tpot_reading(_case(situation))
     if isinstance(reading, Measured) and reading.value <= situation.targets.tpot.seconds:
         return NothingToGain("TPOT is inside its objective again")
-    since = situation.replicas_since
-    if since is not None and situation.replicas > 1 and observation.at - observation.window < since.timestamp():
+    if _of_fewer_replicas(situation):
         return NothingToGain("the TPOT that is measured is of fewer replicas still")
     return None
+
+
+def _of_fewer_replicas(situation: Situation) -> bool:
+    """Whether the window reaches back to before the newest replica: what it shows may be over."""
+    since, observation = situation.replicas_since, situation.observation
+    return since is not None and situation.replicas > 1 and observation.at - observation.window < since.timestamp()
 
 
 def room_for_replicas(situation: Situation) -> bool:
@@ -217,6 +222,8 @@ def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain("how many sequences the KV cache holds is not known yet: no usage and no lengths")
     if room_for_replicas(situation) and queues(observation):
         return NothingToGain("requests wait already: fewer seats lengthen the queue, a replica takes load off the pool")
+    if _of_fewer_replicas(situation):
+        return NothingToGain("the evictions that are counted are of fewer replicas still")
     bounds = situation.tuning.max_num_seqs
     step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(batch / LARGEST_STEP))
     limits = (step, *_failed_below(situation, batch=batch))

@@ -6,6 +6,7 @@ keeps the replica. Must not: look at the present load alone; the highest of the 
 
 from collections import defaultdict
 from datetime import timedelta
+from statistics import fmean
 from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
@@ -17,6 +18,7 @@ from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.performance.step_time import NoFit
 from vllm_autotuner.planning.limits import LARGEST_STEP
+from vllm_autotuner.planning.ranking import NOISE
 from vllm_autotuner.planning.seats import HEADROOM, kv_bound
 
 __all__ = ["fewer_do", "peak_tokens_per_second"]
@@ -28,6 +30,9 @@ Our choice, as for `Sustained`."""
 FARTHEST: Final = LARGEST_STEP**2
 """Times the largest batch seen up to which the curve is asked: half the engines need more than twice the batch each.
 The curve's margin is measured for one doubling; our choice to carry it on to the second."""
+LATELY: Final = 0.2
+"""Share of the stabilization time, the newest, whose load is compared with that of the whole: long enough that chance
+moves it by less than noise, short enough to see a rise of minutes. Our choice, unmeasured."""
 PRECISION: Final = 1e-3
 """Of the largest batch seen: far below the noise of what was measured."""
 
@@ -44,7 +49,9 @@ def fewer_do(
     if replicas < 2 or len(observation.engines) < replicas:
         return None
     peak = peak_tokens_per_second(observation, over=over)
-    if peak is None or _prompts_would_contend(observation, peak=peak, more=replicas / (replicas - 1)):
+    if peak is None or _rises(observation, over=over):
+        return None
+    if _prompts_would_contend(observation, peak=peak, more=replicas / (replicas - 1)):
         return None
     curve, pool = fit_batch_curve(observation.steps), kv_bound(observation)
     ttft = observation.ttft.quantile(targets.ttft.quantile)
@@ -83,14 +90,28 @@ def _prompts_would_contend(observation: Observation, *, peak: float, more: float
 
 def peak_tokens_per_second(observation: Observation, *, over: timedelta) -> float | None:
     """The most output tokens per second of all engines in any window within `over`; None when too few were seen."""
+    by_time = _tokens_by_window(observation, over=over)
+    if len(by_time) * observation.window < LEAST_SEEN * over.total_seconds():
+        return None
+    return max(by_time.values()) / observation.window
+
+
+def _rises(observation: Observation, *, over: timedelta) -> bool:
+    """Whether the load has been rising: then its highest is still to come, and what was seen says too little."""
+    whole, newest = (_tokens_by_window(observation, over=part) for part in (over, over * LATELY))
+    if not newest:
+        return False
+    return fmean(newest.values()) > fmean(whole.values()) * (1 + NOISE)
+
+
+def _tokens_by_window(observation: Observation, *, over: timedelta) -> dict[float, float]:
+    """Output tokens of all engines in each window that ended within `over`, by its end."""
     since = observation.at - over.total_seconds()
     by_time: dict[float, float] = defaultdict(float)
     for point in observation.steps:
         if point.time is not None and since < point.time <= observation.at:
             by_time[point.time] += point.tokens
-    if len(by_time) * observation.window < LEAST_SEEN * over.total_seconds():
-        return None
-    return max(by_time.values()) / observation.window
+    return by_time
 
 
 def _batch_for(tokens_per_second: float, curve: BatchCurve) -> float | None:
