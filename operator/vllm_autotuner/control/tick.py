@@ -32,7 +32,7 @@ from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.recent import lately, until_now
 from vllm_autotuner.control.reporting import asked_too_long, described, grounds_of, recommended, still_says, value_said
 from vllm_autotuner.control.requests import RequestKind, answered, asked
-from vllm_autotuner.control.scaling_beside import answers_beside
+from vllm_autotuner.control.scaling_beside import answers_beside, replicas_asked_since
 from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.control.tracking import tracked
 from vllm_autotuner.control.upgrading import hashed_now
@@ -392,7 +392,7 @@ def _scaled(
         current=replicas,
         ready=sight.rollout.ready,
         newest_since=sight.rollout.newest_since,
-        asked_since=None if status.effective is None else status.effective.since,
+        asked_since=replicas_asked_since(status),
         scaling=spec.scaling,
         diagnosis=diagnosis,
         observation=sight.observation,
