@@ -1,45 +1,69 @@
-"""The product in the loop: its own reading, deciding and rendering, tick by tick, with the status carried on.
+"""The product in the loop: its own fleet loop, tick by tick, in front of a simulated cluster.
 
-What the fleet loop does around `decide` is done here without an API server: the status goes through its wire form,
-the Deployment follows the written status. Must not: hold a threshold, or look into an engine.
+Nothing of the product is played here: it reads, decides, writes its status and its Deployments as in a real cluster.
+Must not: hold a threshold, or look into an engine.
 """
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, cast
 
-from benchmarks.closedloop.deployment import Deployment
+from benchmarks.closedloop.api_server import ApiServer
+from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.scenario import Scenario
 from benchmarks.closedloop.scraping import Scraper
 from benchmarks.closedloop.service import Owner
 from vllm_autotuner.api.model import to_wire
-from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.status import Effective, Outcome, VLLMServiceStatus
-from vllm_autotuner.change.effective import effective_knobs
+from vllm_autotuner.api.status import Effective, Outcome, VLLMServiceStatus, parse_status
 from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.control.looking import approved_id, hash_of, is_paused, observed, rollout_of, verification_of
-from vllm_autotuner.control.sight import Sight, wanted_replicas
-from vllm_autotuner.control.starting import pods_view
-from vllm_autotuner.control.tick import Decision, decide
-from vllm_autotuner.diagnosis.diagnose import History
-from vllm_autotuner.observation.snapshot import WindowSettings, take_snapshot
-from vllm_autotuner.workload.hashing import RENDERING_VERSION
-from vllm_autotuner.workload.rendering import pod_selector, render_deployment
+from vllm_autotuner.cluster.lease import Election
+from vllm_autotuner.control.context import ControlContext
+from vllm_autotuner.control.fleet_loop import FleetLoop
+from vllm_autotuner.control.liveness import Heartbeat
+from vllm_autotuner.control.own_metrics import OperatorMetrics
+from vllm_autotuner.control.registry import Registry
+from vllm_autotuner.control.settings import OperatorSettings
+from vllm_autotuner.control.sources import Sources
+from vllm_autotuner.control.views import ServiceEntry
+from vllm_autotuner.observation.prometheus import PrometheusAddress
+from vllm_autotuner.observation.snapshot import FleetSnapshot, WindowSettings, take_snapshot
 
 __all__ = ["Autotuner", "Ended"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A change that is over. Time in seconds since the start of the run."""
+    """A change that is over. Times in seconds since the start of the run."""
 
+    began: float
     at: float
     knob: str
     from_value: str | None
     to_value: str
     outcome: Outcome
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    """An election that this process has won for good."""
+
+    is_leader: bool = True
+    epoch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Scrapes:
+    """Answers as `control.sources.Sources` does, from what was scraped."""
+
+    scraper: Scraper
+
+    async def look(self, entries: Iterable[ServiceEntry], *, at: float) -> Mapping[str, FleetSnapshot]:
+        return {"": await take_snapshot(self.scraper.recording, at=at, settings=WindowSettings())}
+
+    def of(self, service: object, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
+        return snapshots[""]
 
 
 @dataclass(slots=True)
@@ -49,69 +73,84 @@ class Autotuner:
     scenario: Scenario
     owner: Owner
     scraper: Scraper
-    status: dict[str, Any] = field(default_factory=dict)
-    history: History = field(default_factory=History)
-    watching_since: datetime | None = None
     ended: list[Ended] = field(default_factory=list)
     classes: Counter[str] = field(default_factory=Counter)
     """Ticks by the class that was named."""
     named: list[tuple[float, str]] = field(default_factory=list)
     """(time, class) whenever another class was named."""
+    states: list[tuple[float, str]] = field(default_factory=list)
+    """(time, what a change does) whenever a change came into another state."""
+    _api: ApiServer | None = None
+    _loop: FleetLoop | None = None
+    _context: ControlContext | None = None
 
-    def begin(self, deployment: Deployment) -> None:
+    @property
+    def status(self) -> dict[str, Any]:
+        """As it was last written."""
+        assert self._api is not None
+        return self._api.status
+
+    def begin(self, cluster: SimulatedCluster) -> None:
         """The service has been serving at its start before the operator looks at it."""
+        cluster.apply(self.owner.rendered(seats=self.scenario.seats, replicas=self.scenario.replicas), ready=True)
         status = VLLMServiceStatus(effective=Effective(replicas=self.scenario.replicas))
-        self.status = to_wire(status)
-        deployment.apply(self.owner.rendered(seats=self.scenario.seats, replicas=self.scenario.replicas), ready=True)
-        self.watching_since = deployment.wall()
+        self._api = ApiServer(self.owner, cluster, status=to_wire(status))
 
-    async def tick(self, deployment: Deployment) -> None:
-        """Look, decide, write the status, let the workload follow."""
-        service = self.owner.service(self.status)
-        decision = decide(await self._sight(service, deployment))
-        self._note(decision, now=deployment.now)
-        self.history, self.status = decision.history, to_wire(decision.status)
-        written = self.owner.service(self.status)
-        knobs, replicas = effective_knobs(written.spec, written.status), wanted_replicas(written, written.status)
-        deployment.apply(render_deployment(written, knobs, replicas))
+        def seconds() -> float:
+            return cluster.wall().timestamp()
 
-    async def _sight(self, service: VLLMService, deployment: Deployment) -> Sight:
-        now = deployment.wall()
-        snapshot = await take_snapshot(self.scraper.recording, at=now.timestamp(), settings=WindowSettings())
-        pods, cluster = deployment.pod_views(), cast(Cluster, deployment)
-        starts = await pods_view(pods, warm_up=service.spec.tuning.strategy.warm_up, cluster=cluster, now=now)
-        observation = observed(snapshot, pods, now=now, starts=starts)
-        return Sight(
-            service=service,
-            observation=observation,
-            rollout=rollout_of(deployment.view(), pods, starts=starts),
-            verification=await verification_of(service, pods, cluster=cluster, observation=observation),
-            history=self.history,
-            hash_of=lambda knobs: hash_of(service, knobs),
-            hash_version=RENDERING_VERSION,
-            paused=is_paused(service),
-            approved=approved_id(service),
-            now=now,
-            watching_since=self.watching_since or now,
-            epoch=1,
-            pods=len(deployment.live),
-            selector=pod_selector(service.metadata.name),
+        self._context = ControlContext(
+            settings=OperatorSettings(prometheus=PrometheusAddress(url="http://127.0.0.1:9"), identity="benchmark"),
+            cluster=cast(Cluster, self._api),
+            registry=Registry(),
+            election=cast(Election, _Leader()),
+            metrics=OperatorMetrics(),
+            heartbeat=Heartbeat(seconds),
+            monotonic=seconds,
+            wall=cluster.wall,
         )
+        self._loop = FleetLoop(self._context, sources=cast(Sources, _Scrapes(self.scraper)))
 
-    def _note(self, decision: Decision, *, now: float) -> None:
-        named = decision.diagnosis.primary.value
+    async def tick(self, cluster: SimulatedCluster) -> None:
+        """Bring what the watches tell, and let the fleet loop look."""
+        assert self._api is not None
+        assert self._loop is not None
+        assert self._context is not None
+        self._api.tell(self._context.registry)
+        await self._loop.tick()
+        failed = self._context.metrics.registry.get_sample_value("vllm_autotuner_ticks_total", {"outcome": "Failed"})
+        assert not failed, "the fleet loop failed on this service; its log has the cause"
+        self._note(parse_status(self._api.status), now=cluster.now)
+
+    def _note(self, status: VLLMServiceStatus, *, now: float) -> None:
+        named = "" if status.diagnosis is None else status.diagnosis.class_
         self.classes[named] += 1
         if not self.named or self.named[-1][1] != named:
             self.named.append((now, named))
-        if decision.ended is not None:
-            change, ending = decision.ended
-            self.ended.append(
-                Ended(
-                    at=now,
-                    knob=change.knob,
-                    from_value=change.from_value,
-                    to_value=change.to_value,
-                    outcome=ending.outcome,
-                    reason=ending.reason,
+        change = status.active_change
+        state = "" if change is None else f"{change.knob}={change.to_value} {change.state.value}: {change.state_reason}"
+        if state and (not self.states or self.states[-1][1] != state):
+            self.states.append((now, state))
+        for entry in status.history:
+            if entry.finished_at is None or entry.started_at is None:
+                continue
+            # The loop stamps what it writes with the time of this very tick.
+            if entry.finished_at.timestamp() == self._now():
+                took = (entry.finished_at - entry.started_at).total_seconds()
+                self.ended.append(
+                    Ended(
+                        began=now - took,
+                        at=now,
+                        knob=entry.knob,
+                        from_value=entry.from_value,
+                        to_value=entry.to_value,
+                        outcome=entry.outcome,
+                        reason=entry.reason,
+                    )
                 )
-            )
+
+    def _now(self) -> float:
+        assert self._context is not None
+        return self._context.monotonic()
+
+

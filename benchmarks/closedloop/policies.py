@@ -6,7 +6,7 @@ Must not: drive time (`playing` does), or know a rule's inside.
 from dataclasses import dataclass
 from typing import Protocol
 
-from benchmarks.closedloop.deployment import Deployment
+from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.rivals import Rule, Seen
 from benchmarks.closedloop.scenario import Scenario
 from benchmarks.closedloop.scraping import Scraper
@@ -23,11 +23,11 @@ class Policy(Protocol):
         """Where scrapes go; None for one that never looks."""
         ...
 
-    def begin(self, deployment: Deployment) -> None:
+    def begin(self, cluster: SimulatedCluster) -> None:
         """Apply the Deployment that serves when the run begins."""
         ...
 
-    async def tick(self, deployment: Deployment) -> None:
+    async def tick(self, cluster: SimulatedCluster) -> None:
         """Every 15 s, after the scrape."""
         ...
 
@@ -43,19 +43,19 @@ class Fixed:
     scraper: Scraper | None = None
     _generation: int = 0
 
-    def begin(self, deployment: Deployment) -> None:
+    def begin(self, cluster: SimulatedCluster) -> None:
         """See Policy."""
-        self._apply(deployment, ready=True)
+        self._apply(cluster, ready=True)
 
-    async def tick(self, deployment: Deployment) -> None:
+    async def tick(self, cluster: SimulatedCluster) -> None:
         """See Policy."""
         if self.owner.generation != self._generation:
-            self._apply(deployment)
+            self._apply(cluster)
 
-    def _apply(self, deployment: Deployment, *, ready: bool = False) -> None:
+    def _apply(self, cluster: SimulatedCluster, *, ready: bool = False) -> None:
         self._generation = self.owner.generation
         body = self.owner.rendered(seats=self.seats, replicas=self.replicas, kv_cache_dtype=self.kv_cache_dtype)
-        deployment.apply(body, ready=ready)
+        cluster.apply(body, ready=ready)
 
 
 @dataclass(slots=True)
@@ -67,13 +67,13 @@ class Ruled:
     rule: Rule
     scraper: Scraper
 
-    def begin(self, deployment: Deployment) -> None:
+    def begin(self, cluster: SimulatedCluster) -> None:
         """See Policy."""
-        deployment.apply(self.owner.rendered(seats=self.scenario.seats, replicas=self.scenario.replicas), ready=True)
+        cluster.apply(self.owner.rendered(seats=self.scenario.seats, replicas=self.scenario.replicas), ready=True)
 
-    async def tick(self, deployment: Deployment) -> None:
+    async def tick(self, cluster: SimulatedCluster) -> None:
         """See Policy."""
-        ready = len(deployment.ready)
-        seen = Seen(now=deployment.now, replicas=deployment.replicas, ready=ready, gauges=self.scraper.gauges)
+        ready = len(cluster.ready)
+        seen = Seen(now=cluster.now, replicas=cluster.replicas, ready=ready, gauges=self.scraper.gauges)
         wanted = max(self.scenario.min_replicas, min(self.scenario.max_replicas, self.rule.wanted(seen)))
-        deployment.apply(self.owner.rendered(seats=self.scenario.seats, replicas=wanted))
+        cluster.apply(self.owner.rendered(seats=self.scenario.seats, replicas=wanted))

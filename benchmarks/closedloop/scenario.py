@@ -107,6 +107,10 @@ class Scenario:
     kv_cache_dtypes: tuple[str, ...] = ("auto",)
     """What the user allows; the first is the start."""
     disturbances: Sequence[Disturbance] = ()
+    scales: bool = True
+    """Whether the number of replicas may change; else it stays at `replicas`."""
+    bad: float = 0.0
+    """Probability, 0..1, that a value which the user has not written himself is secretly bad."""
     moments: Sequence[float] = (0.0,)
     """When something begins from which a policy has to recover; the start counts where the start is bad."""
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.closedloop.deployment import Deployment
+from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.scenario import Scenario, Upgrade
 from vllm_autotuner.simulation.ledger import Fate
 
@@ -49,10 +49,10 @@ class Score:
     """Goodput of each minute, requests per second."""
 
 
-def score(scenario: Scenario, deployment: Deployment) -> Score:
+def score(scenario: Scenario, cluster: SimulatedCluster) -> Score:
     """Reduce a finished run."""
-    ledger, half = deployment.fleet.ledger, scenario.duration / 2
-    ended = ledger.between(-1.0, deployment.now)
+    ledger, half = cluster.fleet.ledger, scenario.duration / 2
+    ended = ledger.between(-1.0, cluster.now)
     met = (ended.ttft <= scenario.objectives.ttft) & (ended.tpot <= scenario.objectives.tpot)
     upgrades = sum(isinstance(one, Upgrade) for one in scenario.disturbances)
     minutes, shares = timeline(ended.arrival, met, duration=scenario.duration)
@@ -62,10 +62,10 @@ def score(scenario: Scenario, deployment: Deployment) -> Score:
         settled_goodput=float(met[ended.arrival >= half].sum() / half),
         attainment=float(met.mean()) if len(ended) else 1.0,
         failed=len(ended) - ended.count(Fate.ANSWERED),
-        gpu_hours=deployment.gpu_seconds(0.0, scenario.duration) / 3600,
-        settled_gpus=deployment.gpu_seconds(half, scenario.duration) / half,
-        restarts=max(0, deployment.rollouts - upgrades),
-        scalings=max(0, len(deployment.scalings) - 1),
+        gpu_hours=cluster.gpu_seconds(0.0, scenario.duration) / 3600,
+        settled_gpus=cluster.gpu_seconds(half, scenario.duration) / half,
+        restarts=max(0, cluster.rollouts - upgrades),
+        scalings=max(0, len(cluster.scalings) - 1),
         recoveries=tuple(
             recovery(shares, since=since, until=until)
             for since, until in zip(scenario.moments, (*scenario.moments[1:], scenario.duration), strict=True)

@@ -8,7 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from benchmarks.closedloop.deployment import EPOCH, NAMESPACE, Deployment
+from benchmarks.closedloop.cluster import SimulatedCluster
+from benchmarks.closedloop.pods import EPOCH, NAMESPACE
 from vllm_autotuner.observation.exposition import Sample
 from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.observation.snapshot import WindowSettings
@@ -42,13 +43,13 @@ class Scraper:
     gauges: dict[str, deque[Gauges]] = field(default_factory=dict)
     """By pod name, newest last; pods that went away are left out."""
 
-    def scrape(self, deployment: Deployment) -> None:
+    def scrape(self, cluster: SimulatedCluster) -> None:
         """Read every ready pod, unless metrics are out."""
-        serving = {pod.name: pod.virtual for pod in deployment.ready if pod.virtual is not None}
+        serving = {pod.name: pod.virtual for pod in cluster.ready if pod.virtual is not None}
         self.gauges = {name: kept for name, kept in self.gauges.items() if name in serving}
-        at = EPOCH.timestamp() + deployment.now
+        at = EPOCH.timestamp() + cluster.now
         self.recording.forget(before=at - KEPT)
-        if not deployment.scraped:
+        if not cluster.scraped:
             return
         for name, pod in serving.items():
             for metric, labels, value in scraped(pod, extra={"namespace": NAMESPACE}):
@@ -56,4 +57,4 @@ class Scraper:
             assert pod.engine is not None
             metrics = pod.engine.metrics
             kept = self.gauges.setdefault(name, deque(maxlen=GAUGES_KEPT // INTERVAL))
-            kept.append(Gauges(deployment.now, metrics.running, metrics.waiting, metrics.kv_usage))
+            kept.append(Gauges(cluster.now, metrics.running, metrics.waiting, metrics.kv_usage))

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.closedloop.deployment import Deployment
+from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.policies import Fixed
 from benchmarks.closedloop.scenario import Scenario, Wedge
@@ -79,13 +79,13 @@ async def best_fixed(scenario: Scenario, *, fine: bool, told: Callable[[], None]
             perfect = False
             for index, seats in enumerate(seats_grid):
                 owner = Owner(scenario)
-                deployment = await play(scenario, Fixed(owner, seats, replicas, dtype), owner=owner)
+                cluster = await play(scenario, Fixed(owner, seats, replicas, dtype), owner=owner)
                 told()
-                found = score(scenario, deployment)
+                found = score(scenario, cluster)
                 runs.append((found, seats, replicas, dtype))
                 covered += 1
                 perfect |= found.attainment == 1.0
-                if most_in_flight(deployment) <= seats:
+                if most_in_flight(cluster) <= seats:
                     covered += len(seats_grid) - index - 1
                     break
             if perfect:
@@ -104,9 +104,9 @@ def _without_hangs(scenario: Scenario) -> Scenario:
     return scenario if len(kept) == len(scenario.disturbances) else replace(scenario, disturbances=kept)
 
 
-def most_in_flight(deployment: Deployment) -> int:
+def most_in_flight(cluster: SimulatedCluster) -> int:
     """The most requests that one pod ever had at once, waiting ones included."""
-    ended = deployment.fleet.ledger.between(-1.0, deployment.now)
+    ended = cluster.fleet.ledger.between(-1.0, cluster.now)
     most = 0
     for pod in np.unique(ended.pod):
         mine = ended.pod == pod
@@ -123,8 +123,8 @@ async def sweep(scenario: Scenario) -> Swept:
     tried: dict[int, float] = {}
     for seats in _order(scenario, tried):
         owner = Owner(trial)
-        deployment = await play(trial, Fixed(owner, seats, 1), owner=owner, faults=False)
-        tried[seats] = score(trial, deployment).goodput
+        cluster = await play(trial, Fixed(owner, seats, 1), owner=owner, faults=False)
+        tried[seats] = score(trial, cluster).goodput
     best = max(tried, key=lambda seats: (tried[seats], seats))
     gpus = scenario.hardware.tensor_parallel_size
     hours = len(tried) * (scenario.startup + trial.duration) * gpus / 3600

@@ -6,17 +6,17 @@ Must not: decide. Rivals and the product render their workload by the product's 
 from copy import deepcopy
 from typing import Any, Final
 
-from benchmarks.closedloop.deployment import EPOCH, IMAGE, NAME, NAMESPACE
+from benchmarks.closedloop.pods import EPOCH, IMAGE, NAME, NAMESPACE
 from benchmarks.closedloop.scenario import Scenario, Upgrade
 from vllm_autotuner.api.knobs import EngineKnobs
-from vllm_autotuner.api.service import VLLMService, parse_service
+from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService, parse_service
 from vllm_autotuner.workload.rendering import render_deployment
 
 __all__ = ["Owner"]
 
 COOLDOWN: Final = "5m"
-STRATEGY: Final = {"type": "InPlace", "bake": "2m"}
-"""The benchmark's fleet has no Deployments beside the service's own; a bake of 30m would leave no time for more."""
+BAKE: Final = "2m"
+"""The default of 30m would leave no time for another change in most runs."""
 CHANGES_PER_DAY: Final = 12
 """What a user grants who wants to see a service tuned within hours; the defaults (6h, 2 a day) are made for weeks."""
 
@@ -24,8 +24,8 @@ CHANGES_PER_DAY: Final = 12
 class Owner:
     """The person whose object it is: writes the spec, and edits it when the scenario says so."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self.spec = _spec(scenario)
+    def __init__(self, scenario: Scenario, *, bake: str = BAKE) -> None:
+        self.spec = _spec(scenario, bake=bake)
         self.generation = 1
         self._edits = sorted((one for one in scenario.disturbances if isinstance(one, Upgrade)), key=lambda one: one.at)
 
@@ -36,20 +36,26 @@ class Owner:
             self.spec["engine"]["image"] = self._edits.pop(0).image
             self.generation += 1
 
-    def service(self, status: dict[str, Any] | None = None) -> VLLMService:
+    def body(self, status: dict[str, Any] | None = None, *, version: int = 1) -> dict[str, Any]:
         """The object as the API server would hand it out."""
-        raw = {
+        return {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
             "metadata": {
                 "name": NAME,
                 "namespace": NAMESPACE,
                 "uid": "service",
                 "generation": self.generation,
+                "resourceVersion": str(version),
                 "creationTimestamp": EPOCH.isoformat(),
             },
             "spec": self.spec,
             "status": status or {},
         }
-        service = parse_service(raw)
+
+    def service(self) -> VLLMService:
+        """The object as it reads."""
+        service = parse_service(self.body())
         if not isinstance(service, VLLMService):
             raise AssertionError(f"the scenario writes an object that nobody can read: {service.message}")
         return service
@@ -64,7 +70,7 @@ class Owner:
         return render_deployment(service, knobs, replicas)
 
 
-def _spec(scenario: Scenario) -> dict[str, Any]:
+def _spec(scenario: Scenario, *, bake: str) -> dict[str, Any]:
     hardware, objectives = scenario.hardware, scenario.objectives
     engine: dict[str, Any] = {
         "image": IMAGE,
@@ -74,12 +80,13 @@ def _spec(scenario: Scenario) -> dict[str, Any]:
     if scenario.seats is not None:
         engine["maxNumSeqs"] = scenario.seats
     low, high = scenario.seat_bounds
+    scaling = {"minReplicas": scenario.min_replicas, "maxReplicas": scenario.max_replicas}
     return {
         "model": {"name": hardware.name},
         "engine": engine,
         "accelerator": {"resourceName": "nvidia.com/gpu"},
         "podTemplate": {"spec": {"terminationGracePeriodSeconds": scenario.grace}},
-        "scaling": {"minReplicas": scenario.min_replicas, "maxReplicas": scenario.max_replicas},
+        **({"scaling": scaling} if scenario.scales else {"replicas": scenario.replicas}),
         "objectives": {
             "ttft": {"target": _milliseconds(objectives.ttft)},
             "tpot": {"target": _milliseconds(objectives.tpot)},
@@ -90,7 +97,7 @@ def _spec(scenario: Scenario) -> dict[str, Any]:
             "kvCacheDtype": {"allowed": list(scenario.kv_cache_dtypes)},
             "budget": {"changesPerDay": CHANGES_PER_DAY},
             "cooldown": COOLDOWN,
-            "strategy": STRATEGY,
+            "strategy": {"bake": bake},
         },
     }
 

@@ -90,7 +90,7 @@ async def _played(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any]
             return best.score, {"setting": setting, "runs": best.tried, "settings": best.covered}
         case PolicyName.AUTOTUNER:
             product = Autotuner(scenario, owner, scraper)
-            deployment = await play(scenario, product, owner=owner)
+            cluster = await play(scenario, product, owner=owner)
             kept = sum(one.outcome is Outcome.SUCCEEDED for one in product.ended)
             undone = sum(one.outcome is Outcome.ROLLED_BACK for one in product.ended)
             notes = {
@@ -102,15 +102,15 @@ async def _played(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any]
             }
         case PolicyName.SWEEP:
             swept = await sweep(scenario)
-            deployment = await play(scenario, Fixed(owner, swept.seats, scenario.replicas), owner=owner)
+            cluster = await play(scenario, Fixed(owner, swept.seats, scenario.replicas), owner=owner)
             notes = {"trial_restarts": swept.restarts, "trial_gpu_hours": swept.gpu_hours}
         case PolicyName.DEFAULTS:
-            deployment = await play(scenario, Fixed(owner, None, scenario.replicas), owner=owner)
+            cluster = await play(scenario, Fixed(owner, None, scenario.replicas), owner=owner)
         case PolicyName.HPA | PolicyName.KEDA | PolicyName.SATURATION:
             policy: Policy = Ruled(scenario, owner, _rule(task.policy), scraper)
-            deployment = await play(scenario, policy, owner=owner)
-    notes |= {"seats_over_time": deployment.seats, "replicas_over_time": deployment.scalings}
-    return score(scenario, deployment), notes
+            cluster = await play(scenario, policy, owner=owner)
+    notes |= {"seats_over_time": cluster.seats, "replicas_over_time": cluster.scalings}
+    return score(scenario, cluster), notes
 
 
 def _rule(name: PolicyName) -> Rule:

@@ -7,7 +7,7 @@ import pytest
 from tests.benchmarks.drawn import case
 
 from benchmarks.closedloop.autotuner import Autotuner
-from benchmarks.closedloop.deployment import Deployment
+from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.policies import Fixed
 from benchmarks.closedloop.scenario import MetricsOutage, Scenario, Upgrade, Wedge
@@ -20,23 +20,23 @@ CAPPED = case(rate=3.0, seconds=1500.0, seats=8, max_replicas=1)
 """Eight seats finish 1.7 requests a second; thirty-two would finish 6."""
 
 
-def tuned(scenario: Scenario) -> tuple[Autotuner, Deployment]:
+def tuned(scenario: Scenario) -> tuple[Autotuner, SimulatedCluster]:
     owner = Owner(scenario)
     product = Autotuner(scenario, owner, Scraper())
     return product, asyncio.run(play(scenario, product, owner=owner))
 
 
-def fixed(scenario: Scenario, *, seats: int | None, replicas: int) -> Deployment:
+def fixed(scenario: Scenario, *, seats: int | None, replicas: int) -> SimulatedCluster:
     owner = Owner(scenario)
     return asyncio.run(play(scenario, Fixed(owner, seats, replicas), owner=owner))
 
 
 @pytest.fixture(scope="module")
-def capped() -> tuple[Autotuner, Deployment]:
+def capped() -> tuple[Autotuner, SimulatedCluster]:
     return tuned(CAPPED)
 
 
-def test_a_change_happens_in_the_engine_and_is_kept(capped: tuple[Autotuner, Deployment]) -> None:
+def test_a_change_happens_in_the_engine_and_is_kept(capped: tuple[Autotuner, SimulatedCluster]) -> None:
     product, deployment = capped
     assert [(one.knob, one.outcome) for one in product.ended][:1] == [("maxNumSeqs", Outcome.SUCCEEDED)]
     served = [pod for pod in deployment.pods if pod.virtual is not None]
@@ -46,7 +46,7 @@ def test_a_change_happens_in_the_engine_and_is_kept(capped: tuple[Autotuner, Dep
     assert score(CAPPED, deployment).settled_goodput > score(CAPPED, fixed(CAPPED, seats=8, replicas=1)).settled_goodput
 
 
-def test_the_status_is_carried_from_tick_to_tick(capped: tuple[Autotuner, Deployment]) -> None:
+def test_the_status_is_carried_from_tick_to_tick(capped: tuple[Autotuner, SimulatedCluster]) -> None:
     product, _ = capped
     status = parse_status(product.status)
     assert [entry.to_value for entry in status.history] == [one.to_value for one in product.ended]
@@ -56,7 +56,7 @@ def test_the_status_is_carried_from_tick_to_tick(capped: tuple[Autotuner, Deploy
     assert status.budget.changes_today == len(product.ended)
 
 
-def test_the_same_seed_gives_the_same_run(capped: tuple[Autotuner, Deployment]) -> None:
+def test_the_same_seed_gives_the_same_run(capped: tuple[Autotuner, SimulatedCluster]) -> None:
     product, deployment = tuned(CAPPED)
     assert asdict(score(CAPPED, deployment)) == asdict(score(CAPPED, capped[1]))
     assert product.status == capped[0].status
@@ -91,7 +91,7 @@ def test_an_image_that_does_not_start_leaves_the_old_pods_serving() -> None:
     scenario = case(seconds=600.0, disturbances=(Upgrade(at=100.0, image="vllm/vllm-openai:bad", pool_factor=0.0),))
     product, deployment = tuned(scenario)
     assert score(scenario, deployment).attainment == 1.0
-    crashing = [view for view in deployment.pod_views() if view.restarts]
+    crashing = [pod for pod in deployment.pods if pod.restarts]
     assert len(crashing) == 1
     text = asyncio.run(deployment.pod_log("bench", crashing[0].name, "vllm", previous=True, tail_bytes=32_768))
     assert "No available memory for the cache blocks" in text

@@ -1,6 +1,6 @@
 """What can go wrong with an engine on purpose, for tests and demonstrations. Everything is off by default.
 
-Must not: touch the scheduler's state; a fault only stretches steps or says when they end for good.
+Must not: touch the scheduler's state; a fault only stretches steps, says when they end for good, or which requests fail.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,12 @@ class Faults:
     """No step ends after this: gauges freeze, nothing moves, `/health` still answers 200."""
     crash_after: float | None = None
     """The process exits with code 1."""
+    fail_share: float = 0.0
+    """Part of the requests, 0..1, that the engine fails on at once: HTTP 500, counted as finished with `error`."""
 
     def __post_init__(self) -> None:
         ages = ("wedge_after", "crash_after")
-        check_numbers(self, positive=("degrade_factor",), not_negative=("slowdown_per_hour", *ages))
+        check_numbers(self, positive=("degrade_factor",), not_negative=("slowdown_per_hour", *ages), fractions=("fail_share",))
 
     def stretch(self, *, max_num_seqs: int, age: float) -> float:
         """Return the factor on the duration of a step at this age."""

@@ -33,6 +33,8 @@ class Fate(IntEnum):
     """The client gave up."""
     UNAVAILABLE = 4
     """No pod was ready (HTTP 503), and no attempt was left."""
+    FAILED = 5
+    """The engine failed on it (HTTP 500), and no attempt was left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class Period:
     """The requests that ended in a period of `seconds`, as columns. Failed ones have NaN as latencies."""
 
     seconds: float
+    number: IntArray
+    """Which request it is: the same in every run of the same traffic."""
     arrival: FloatArray
     ended: FloatArray
     ttft: FloatArray
@@ -137,6 +141,7 @@ class Ledger:
 
         return Period(
             seconds=end - start,
+            number=whole("number"),
             arrival=floats("arrival"),
             ended=floats("ended"),
             ttft=floats("ttft"),

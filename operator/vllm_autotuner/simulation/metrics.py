@@ -196,6 +196,10 @@ class EngineMetrics:
             request.prompt_tokens - outcome.sequence.cached_tokens for outcome, request in both
         )
 
+    def record_failure(self) -> None:
+        """Count a request that the engine failed on."""
+        self.finished[FinishReason.ERROR] += 1
+
     def record_abort(self) -> None:
         """Count a request whose client went away."""
         self.finished[FinishReason.ABORT] += 1

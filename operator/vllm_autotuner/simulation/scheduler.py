@@ -24,6 +24,7 @@ from vllm_autotuner.simulation.metrics import EngineMetrics
 from vllm_autotuner.simulation.sequence import (
     Outcome,
     Request,
+    RequestFailed,
     SchedulingPolicy,
     Sequence,
     State,
@@ -49,6 +50,7 @@ class SimulatedEngine:
         self.started = started
         self._halts_at = started + self.faults.halts_after
         self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
+        self._failing = random.Random(seed)  # noqa: S311 - a source of its own: without the fault nothing else changes
         self._pool = KvPool(num_blocks=config.num_gpu_blocks, block_size=config.block_size)
         self._waiting = WaitingQueue(config.scheduling_policy)
         self._running: dict[int, Sequence] = {}  # in order of admission: the last is the latest
@@ -115,9 +117,12 @@ class SimulatedEngine:
     def submit(self, request: Request) -> Sequence:
         """Queue a request at its arrival.
 
-        Raises RequestRefused when it can never run, ValueError when steps before its arrival were not advanced.
+        Raises RequestRefused when it can never run, RequestFailed by that fault, ValueError when steps before its arrival were not advanced.
         """
         refuse_impossible(request, max_model_len=self.config.max_model_len)
+        if self.faults.fail_share and self._failing.random() < self.faults.fail_share:
+            self.metrics.record_failure()
+            raise RequestFailed("EngineCore encountered an issue. See stack trace (above) for the root cause.")
         run = self._run
         if run is not None and run.end_of(run.done + 1) < min(request.arrival, self._halts_at):
             raise ValueError("steps are due before this arrival: call advance(arrival) first")

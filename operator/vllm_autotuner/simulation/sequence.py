@@ -37,6 +37,10 @@ class RequestRefused(Exception):
         self.parameter = parameter
 
 
+class RequestFailed(Exception):
+    """The engine failed on this request (HTTP 500); another one may go well."""
+
+
 def refuse_impossible(request: Request, *, max_model_len: int) -> None:
     """Raise RequestRefused, in vLLM's words, for a request that can never run."""
     limit = max_model_len
@@ -63,6 +67,7 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    ERROR = "error"
 
 
 class SchedulingPolicy(StrEnum):

@@ -26,7 +26,7 @@ from vllm_autotuner.simulation.configuration import EngineConfig, StartupRefused
 from vllm_autotuner.simulation.driver import EngineDriver
 from vllm_autotuner.simulation.exposition import CONTENT_TYPE, render
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
-from vllm_autotuner.simulation.sequence import RequestRefused
+from vllm_autotuner.simulation.sequence import RequestFailed, RequestRefused
 from vllm_autotuner.simulation.settings import Settings, SettingsError, settings_from
 
 LONGEST_BODY = 64 * 2**20
@@ -111,6 +111,8 @@ class EngineServer:
             return _error(str(error), status=error.status, parameter=error.parameter)
         except RequestRefused as error:
             return _error(str(error), status=400, parameter=error.parameter)
+        except RequestFailed as error:
+            return _error(str(error), status=500, parameter=None)
         head: dict[str, Any] = {
             "identity": f"{'chatcmpl' if chat else 'cmpl'}-{generation.sequence.identity}",
             "created": int(time.time()),

@@ -35,7 +35,7 @@ from vllm_autotuner.simulation.ledger import NO_POD, Ended, Fate, Ledger
 from vllm_autotuner.simulation.pods import Attempt, PodState, VirtualPod
 from vllm_autotuner.simulation.routing import Router, Routing
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
-from vllm_autotuner.simulation.sequence import Outcome, Request, RequestRefused
+from vllm_autotuner.simulation.sequence import Outcome, Request, RequestFailed, RequestRefused
 from vllm_autotuner.simulation.traffic import ClientRequest, Traffic
 
 __all__ = ["ClientPatience", "VirtualFleet"]
@@ -53,7 +53,7 @@ class ClientPatience:
     timeout: float = math.inf
     """Seconds for one attempt."""
     retries: int = 0
-    """Further attempts after a pod died, none was ready, or the time was up. What is refused is never repeated."""
+    """Further attempts after a pod died or failed, none was ready, or the time was up. What is refused is not repeated."""
     pause: float = 1.0
     """Seconds before each further attempt."""
 
@@ -120,7 +120,7 @@ class VirtualFleet:
         if not pod.under_way or grace <= 0:
             self._remove(pod, at=self.now)
             return
-        pod.state = PodState.DRAINING
+        pod.enter(PodState.DRAINING, at=self.now)
         self._plan(self.now + grace, lambda: self._remove(pod, at=self.now))
 
     def crash(self, pod: VirtualPod) -> None:
@@ -170,14 +170,14 @@ class VirtualFleet:
     # --- pods ---------------------------------------------------------------------------------------------------------
 
     def _boot(self, pod: VirtualPod, *, at: float) -> None:
-        pod.state = PodState.STARTING
+        pod.enter(PodState.STARTING, at=self.now)
         restarts = pod.restarts
         self._plan(at, lambda: self._open(pod, restarts=restarts))
 
     def _open(self, pod: VirtualPod, *, restarts: int) -> None:
         if pod.state is not PodState.STARTING or pod.restarts != restarts:
             return
-        pod.state = PodState.READY
+        pod.enter(PodState.READY, at=self.now)
         seed = random_stream(self._seed, "engine", pod.number, pod.restarts).getrandbits(32)
         pod.engine = SimulatedEngine(pod.config, started=self.now, faults=pod.faults, seed=seed)
         if pod.faults.crash_after is not None:
@@ -197,7 +197,7 @@ class VirtualFleet:
     def _remove(self, pod: VirtualPod, *, at: float) -> None:
         if pod.state is PodState.GONE:
             return
-        pod.state = PodState.GONE
+        pod.enter(PodState.GONE, at=at)
         pod.ended = at
         self._pods.remove(pod)
         self._gone_gpu_seconds += pod.gpu_seconds(until=at)
@@ -232,6 +232,9 @@ class VirtualFleet:
             sequence = pod.engine.submit(sent)
         except RequestRefused:
             self._end(request, Fate.REFUSED, attempt=attempt, pod=pod)
+            return
+        except RequestFailed:
+            self._failed(request, Fate.FAILED, attempt=attempt, pod=pod)
             return
         started = Attempt(request, attempt, pod, sequence)
         pod.under_way[sequence.identity] = started
