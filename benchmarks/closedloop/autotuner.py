@@ -40,7 +40,7 @@ class Ended:
     at: float
     knob: str
     from_value: str | None
-    to_value: str
+    to_value: str | None
     outcome: Outcome
     reason: str
 
@@ -152,5 +152,3 @@ class Autotuner:
     def _now(self) -> float:
         assert self._context is not None
         return self._context.monotonic()
-
-

@@ -4,7 +4,7 @@ Must not: play or judge a run.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -16,7 +16,10 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks.closedloop.comparing import figures_of, plotted, summarised, summary_of, tabled
+from benchmarks.closedloop.fleets import FLEETS
 from benchmarks.closedloop.hardware import hardware_of
+from benchmarks.closedloop.harm import HarmTask, suffer
+from benchmarks.closedloop.harm_report import harm_summarised, harm_summary, harm_tabled
 from benchmarks.closedloop.scenarios import SCENARIOS
 from benchmarks.closedloop.trial import PolicyName, Task, Trial, run
 from benchmarks.result_files import RESULTS, write_result
@@ -37,6 +40,11 @@ def main(
         list[str] | None, typer.Option(help=f"Engines to draw from: {', '.join(profile_names())}, or a .json file.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of everything random: cases, requests, engines.")] = 1,
+    bad: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Instead: fleets in which each value is secretly bad with this chance."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="With --bad: so many seeds, from --seed on.")] = 10,
     quick: Annotated[bool, typer.Option("--quick", help="Under an hour of load each and a coarse oracle.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
     save: Annotated[bool, typer.Option("--save", help="Write the figures to benchmarks/results.")] = False,
@@ -46,11 +54,20 @@ def main(
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
-    names = _known(scenario, of=SCENARIOS, what="scenario")
+    names = _known(scenario, of=SCENARIOS if bad is None else FLEETS, what="scenario")
     try:
         hardware = hardware_of(engine_profile)
     except ProfileError as error:
         raise typer.BadParameter(str(error)) from None
+    folders = [*([RESULTS] if save else []), *([output] if output is not None else [])]
+    if bad is not None:
+        tasks_of_harm = [
+            HarmTask(scenario=name, seed=each, share=bad, hardware=hardware)
+            for each in range(seed, seed + seeds)
+            for name in names
+        ]
+        _harm(console, tasks_of_harm, jobs=jobs, folders=folders)
+        return
     policies = list(dict.fromkeys(policy or PolicyName))
     tasks = [
         Task(scenario=name, policy=each, seed=seed, hardware=hardware, quick=quick)
@@ -81,8 +98,30 @@ def main(
     summary = summary_of(report)
     console.print(summarised(summary))
     figures = {"quick": quick, "seed": seed, "summary": summary, "scenarios": report}
-    for folder in [*([RESULTS] if save else []), *([output] if output is not None else [])]:
+    for folder in folders:
         console.print(f"figures: {write_result('closed_loop', figures, folder=folder)}")
+
+
+def _harm(console: Console, tasks: Sequence[HarmTask], *, jobs: int, folders: Sequence[Path]) -> None:
+    """Play fleets with secretly bad values, and tell what these cost."""
+    trials = []
+    with _progress(console, total=len(tasks)) as progress, _workers(jobs) as pool:
+        for future in as_completed([pool.submit(suffer, task) for task in tasks]):
+            trials.append(trial := future.result())
+            lost, below = trial.figures["goodput_lost_to_tuning"], trial.figures["below_ready_floor_seconds"]
+            progress.console.print(
+                f"{trial.task.scenario} {trial.task.seed}: lost {lost:+.2%}, below the floor {below:.0f} s, "
+                f"{', '.join(trial.figures['bad_values']) or 'no bad value'} ({trial.figures['real_seconds']:.0f} s)"
+            )
+            progress.advance(progress.task_ids[0])
+    trials.sort(key=lambda one: (tuple(FLEETS).index(one.task.scenario), one.task.seed))
+    console.print(harm_tabled(trials))
+    summary = harm_summary(trials)
+    console.print(harm_summarised(summary))
+    cases = [{"scenario": one.task.scenario, "seed": one.task.seed, **one.figures} for one in trials]
+    figures = {"bad": tasks[0].share, "summary": summary, "cases": cases}
+    for folder in folders:
+        console.print(f"figures: {write_result('bad_candidates', figures, folder=folder)}")
 
 
 def _known(given: list[str] | None, *, of: Iterable[str], what: str) -> list[str]:

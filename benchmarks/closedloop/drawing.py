@@ -5,6 +5,7 @@ Apart from `scenarios`, which says what is drawn from which range. Must not: kno
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from benchmarks.closedloop.capacity import Means, engine_of, knee_batch, kv_batc
 from benchmarks.closedloop.scenario import Hardware
 from vllm_autotuner.simulation.lengths import LogNormal
 
-__all__ = ["MOST_REPLICAS", "MOST_SEATS", "Draw", "TooSlow"]
+__all__ = ["FULL", "MOST_REPLICAS", "MOST_SEATS", "QUICK", "Draw", "Pace", "TooSlow"]
 
 MOST_SEATS: Final = 1024
 """Upper bound of max-num-seqs that every user grants: vLLM's own default on these GPUs."""
@@ -21,9 +22,24 @@ SMALLEST_BATCH: Final = 6
 """An objective that leaves room for fewer sequences is no tuning problem but one of hardware. Our choice."""
 MOST_REPLICAS: Final = 8
 """GPUs are not endless, neither here nor where services run. Our choice."""
-FULL: Final = (7200.0, 10_800.0)
-QUICK: Final = (1800.0, 2100.0)
-"""Seconds of a run, drawn from this range: hours for the real figures; `--quick` lets one or two changes happen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """For how long, and on how many replicas a case is played."""
+
+    seconds: tuple[float, float]
+    """Of a run, drawn from this range."""
+    startup: tuple[float, float]
+    """Seconds of a start, drawn from this range."""
+    fewest: int | None
+    """Replicas that the start has at least; None: always one."""
+
+
+FULL: Final = Pace(seconds=(7200.0, 10_800.0), startup=(60.0, 240.0), fewest=1)
+"""Hours, for the real figures."""
+QUICK: Final = Pace(seconds=(1800.0, 2100.0), startup=(60.0, 90.0), fewest=None)
+"""One or two changes happen."""
 
 
 class TooSlow(ValueError):
@@ -33,13 +49,13 @@ class TooSlow(ValueError):
 class Draw:
     """A seeded source of figures, with the engine that they are placed against."""
 
-    def __init__(self, name: str, *, seed: int, hardware: Sequence[Hardware], quick: bool) -> None:
+    def __init__(self, name: str, *, seed: int, hardware: Sequence[Hardware], pace: Pace) -> None:
         digest = hashlib.sha256(f"{name}/{seed}".encode()).digest()
         self.source = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-        self.name, self.seed, self.quick = name, seed, quick
+        self.name, self.seed, self.pace = name, seed, pace
         self.hardware = hardware[int(self.source.integers(len(hardware)))]
         self.engine = engine_of(self.hardware)
-        self.duration = round(self.between(*(QUICK if quick else FULL)) / 60) * 60.0
+        self.duration = round(self.between(*pace.seconds) / 60) * 60.0
 
     def between(self, low: float, high: float) -> float:
         """Return a number from the range, evenly."""
@@ -52,7 +68,7 @@ class Draw:
     def few(self, most: int) -> int:
         """Return the replicas of the start, up to `most`; one where it must be quick."""
         drawn = self.whole(1, most)
-        return 1 if self.quick else drawn
+        return 1 if self.pace.fewest is None else self.pace.fewest - 1 + drawn
 
     def maybe(self) -> bool:
         """Return a coin's side."""

@@ -6,6 +6,7 @@ Apart from the cluster, which decides when something happens to one. Must not: c
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 
 from vllm_autotuner.control.views import ENGINE_CONTAINER
@@ -115,7 +116,7 @@ class Pod:
         entered = [*self.virtual.entered, (until, PodState.GONE)]
         return [
             (since, min(at, until))
-            for (since, state), (at, _) in zip(entered, entered[1:], strict=False)
+            for (since, state), (at, _) in pairwise(entered)
             if state is PodState.READY and since < until
         ]
 
@@ -137,7 +138,8 @@ def pod_body(pod: Pod, *, version: int) -> Body:
     container: Body = {"name": ENGINE_CONTAINER, "restartCount": pod.restarts, "state": {"running": {}}}
     died = pod.refused_at
     if pod.virtual is not None:
-        times = dict((state, at) for at, state in pod.virtual.entered)  # noqa: C402 - the last of each state counts
+        # The last of each state counts.
+        times = {state: at for at, state in pod.virtual.entered}
         if pod.ready:
             ready["lastTransitionTime"] = wall(times[PodState.READY]).isoformat()
         died = times[PodState.STARTING] if pod.restarts else None

@@ -1,6 +1,7 @@
 """What can go wrong with an engine on purpose, for tests and demonstrations. Everything is off by default.
 
-Must not: touch the scheduler's state; a fault only stretches steps, says when they end for good, or which requests fail.
+Must not: touch the scheduler's state; a fault only stretches steps, says when they end for good, or how many requests
+fail.
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,9 @@ class Faults:
 
     def __post_init__(self) -> None:
         ages = ("wedge_after", "crash_after")
-        check_numbers(self, positive=("degrade_factor",), not_negative=("slowdown_per_hour", *ages), fractions=("fail_share",))
+        check_numbers(
+            self, positive=("degrade_factor",), not_negative=("slowdown_per_hour", *ages), fractions=("fail_share",)
+        )
 
     def stretch(self, *, max_num_seqs: int, age: float) -> float:
         """Return the factor on the duration of a step at this age."""

@@ -117,7 +117,8 @@ class SimulatedEngine:
     def submit(self, request: Request) -> Sequence:
         """Queue a request at its arrival.
 
-        Raises RequestRefused when it can never run, RequestFailed by that fault, ValueError when steps before its arrival were not advanced.
+        Raises RequestRefused when it can never run, RequestFailed by that fault, ValueError when steps before its
+        arrival were not advanced.
         """
         refuse_impossible(request, max_model_len=self.config.max_model_len)
         if self.faults.fail_share and self._failing.random() < self.faults.fail_share:

@@ -53,7 +53,7 @@ class ClientPatience:
     timeout: float = math.inf
     """Seconds for one attempt."""
     retries: int = 0
-    """Further attempts after a pod died or failed, none was ready, or the time was up. What is refused is not repeated."""
+    """Further attempts where a pod died or failed, none was ready, or time was up. What is refused is not repeated."""
     pause: float = 1.0
     """Seconds before each further attempt."""
 
