@@ -220,6 +220,26 @@ def test_fewer_gpus_must_only_be_safe() -> None:
     assert "fewer GPUs" in found.text
 
 
+@pytest.mark.parametrize(
+    ("pairs", "target", "kept"),
+    [
+        pytest.param(arms((0.4, 0.02), (0.4, 0.02)), TTFT, True, id="the queue is gone in both arms"),
+        pytest.param(arms((4.0, 0.02), (4.0, 0.02)), TTFT, False, id="both still queue: it did not help"),
+        pytest.param(arms((0.4, 0.026), (0.4, 0.02)), TTFT, False, id="tokens take longer, inside their objective"),
+        pytest.param(arms((3.0, 0.02), (0.4, 0.02)), TTFT, False, id="the candidate alone queues"),
+        pytest.param(arms((0.4, 0.02), (0.4, 0.02)), TPOT, False, id="not meant against a queue"),
+    ],
+)
+def test_where_the_trial_takes_the_queue_away_as_good_is_enough(
+    pairs: list[Pair], target: ChangeTarget, kept: bool
+) -> None:
+    found = compare(pairs, targets=TARGETS, target=target, final=True, queued=True)
+    assert (found.judgement is KEEP) is kept
+    assert compare(pairs, targets=TARGETS, target=target, final=True).judgement is not KEEP
+    dearer = compare(pairs, targets=TARGETS, target=target, final=True, queued=True, gpus=(1, 2))
+    assert dearer.judgement is not KEEP
+
+
 def test_it_says_what_it_saw() -> None:
     found = compare(arms((0.4, 0.03), (5.0, 0.02), requests=(2.0, 3.0)), targets=TARGETS, target=TTFT, final=False)
     assert (found.windows, found.candidate_requests, found.reference_requests) == (10, 600.0, 900.0)

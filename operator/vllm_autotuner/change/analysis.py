@@ -4,13 +4,15 @@ Apart from the machine, because what a window says is one question, and what fol
 Must not: undo anything, or look at pods. The judgement is `comparison`'s (both sides at once) or `verdict`'s.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import median
 from typing import Final, assert_never
 
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, Analysis, Measurement
-from vllm_autotuner.change.comparison import LOOKS, Pair, compare
+from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
 from vllm_autotuner.change.edges import late
 from vllm_autotuner.change.verdict import FEWEST_WINDOWS, Judgement, WindowVerdict, conclude, judge_window, measure
 from vllm_autotuner.change.windows import is_complete
@@ -92,8 +94,20 @@ def _judged_by_pairs(change: ActiveChange, analysis: Analysis, world: World, *, 
     pairs = _pairs(analysis)
     usable = sum(is_complete(pair.candidate) and is_complete(pair.reference) for pair in pairs)
     final = late(change, now=world.now) or (over and usable >= LOOKS[0])
-    found = compare(pairs, targets=world.targets, target=change.target, final=final, gpus=_gpus(change))
+    found = _compared(change, pairs, world, final=final)
     return Finding(change, found.judgement, found.text)
+
+
+def _compared(change: ActiveChange, pairs: Sequence[Pair], world: World, *, final: bool) -> Comparison:
+    before = [window.ttft_seconds for window in change.before if window.ttft_seconds is not None]
+    return compare(
+        pairs,
+        targets=world.targets,
+        target=change.target,
+        final=final,
+        gpus=_gpus(change),
+        queued=bool(before) and median(before) > world.targets.ttft.seconds,
+    )
 
 
 def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, str]:
@@ -132,7 +146,7 @@ def in_short(change: ActiveChange, world: World) -> str:
     analysis = change.analysis
     if analysis is None or not analysis.reference:
         return figures(change)
-    return compare(_pairs(analysis), targets=world.targets, target=change.target, final=True, gpus=_gpus(change)).text
+    return _compared(change, _pairs(analysis), world, final=True).text
 
 
 def figures(change: ActiveChange) -> str:

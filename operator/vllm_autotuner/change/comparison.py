@@ -84,14 +84,18 @@ def compare(
     target: ChangeTarget | None,
     final: bool,
     gpus: tuple[int, int] = (1, 1),
+    queued: bool = False,
 ) -> Comparison:
     """Judge the candidate by `pairs`, oldest first. Call it after each new window.
 
     `target`: what the change is meant to improve; None counts as throughput. `final`: no more windows will come, so
     the judgement is never None. `gpus`: of one replica of the reference and of the candidate; what takes more of them
-    must help an objective that the reference misses (or tokens per GPU), what takes fewer must only be safe.
+    must help an objective that the reference misses (or tokens per GPU), what takes fewer must only be safe. `queued`:
+    before the change the objective of TTFT was missed.
     """
-    question = Question(targets=targets, target=target or ChangeTarget.THROUGHPUT, final=final, gpus=gpus)
+    question = Question(
+        targets=targets, target=target or ChangeTarget.THROUGHPUT, final=final, gpus=gpus, queued=queued
+    )
     usable = [pair for pair in pairs if is_complete(pair.candidate) and is_complete(pair.reference)]
     ours, theirs = [pair.candidate for pair in usable], [pair.reference for pair in usable]
     length = window_length(ours)

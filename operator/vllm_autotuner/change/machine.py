@@ -13,6 +13,7 @@ from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outco
 from vllm_autotuner.change.analysis import BAD_IN_A_ROW, LONGEST_ANALYSIS, analyze, bake_harms, in_short
 from vllm_autotuner.change.comparison import LOOKS
 from vllm_autotuner.change.edges import late, moved
+from vllm_autotuner.change.failing import failing
 from vllm_autotuner.change.provisioning import promote, provision
 from vllm_autotuner.change.rollback import back, roll_back
 from vllm_autotuner.change.verdict import Judgement
@@ -45,6 +46,8 @@ def advance(change: ActiveChange, world: World) -> Step:
             what = "the engine does not start" if starting else "the engine crashed"
             undoing = back(change, f"{what}: {crashed.crashed or crashed.died}", world=world, harmful=True)
             return Step(undoing.model_copy(update={"lacked_memory": crashed.lacked_memory, "refused": crashed.refused}))
+        if why := failing(change, world):
+            return Step(back(change, f"the engine fails requests: {why}", world=world, harmful=True))
     match change.state:
         case ChangeState.PROVISIONING:
             return provision(change, world)

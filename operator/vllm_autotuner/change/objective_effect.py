@@ -18,6 +18,7 @@ from typing import Final
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.signed_rank import Interval
 from vllm_autotuner.change.verdict import Judgement
+from vllm_autotuner.change.windows import LATENCIES
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.planning.ranking import NOISE
 
@@ -48,6 +49,8 @@ class Question:
     """No more windows will come."""
     gpus: tuple[int, int]
     """Of one replica of the reference and of the candidate."""
+    queued: bool = False
+    """Requests came too late before the change: for the first token the objective was missed."""
 
     @property
     def dearer(self) -> float:
@@ -86,7 +89,9 @@ class ObjectiveEffect:
 def concluded(effects: Sequence[ObjectiveEffect], *, question: Question) -> tuple[Judgement, str]:
     """Keep when the target is helped and every latency safe, Revert when one is hurt; with the reason for people.
 
-    What takes fewer GPUs must only be safe.
+    What takes fewer GPUs must only be safe. So must what is meant against a queue that is gone in both arms: the pods
+    of the trial took it away, and they will not stay. Then tokens must come as fast as well, whatever is left of their
+    objective.
     """
     if hurt := [effect.objective.value for effect in effects if effect.hurt]:
         return Judgement.REVERT, f"worse: {', '.join(hurt)}"
@@ -96,7 +101,19 @@ def concluded(effects: Sequence[ObjectiveEffect], *, question: Question) -> tupl
             return Judgement.KEEP, f"better: {question.target.value}"
         if question.dearer < 1:
             return Judgement.KEEP, "as good on fewer GPUs"
+        if _is_relieved(effects, question=question):
+            return Judgement.KEEP, "as good, and the queue that it is meant for is gone beside the pods of the trial"
     return Judgement.INCONCLUSIVE, "neither better nor worse"
+
+
+def _is_relieved(effects: Sequence[ObjectiveEffect], *, question: Question) -> bool:
+    """Whether the trial itself has taken away what the candidate is meant to, and the candidate is as fast."""
+    if not question.queued or question.target is not ChangeTarget.TTFT or question.dearer != 1:
+        return False
+    first, tokens = (next((one for one in effects if one.objective is each), None) for each in LATENCIES)
+    if first is None or tokens is None:
+        return False
+    return first.reference <= question.targets.ttft.seconds and tokens.high < 1 + MARGINS[ChangeTarget.TPOT]
 
 
 def latency_effect(

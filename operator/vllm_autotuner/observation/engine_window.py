@@ -30,6 +30,8 @@ STALE_AFTER_INTERVALS: Final = 3
 """Scrape intervals without a sample after which an engine is silent. Design: diagnosis.md, inputs."""
 BY_LENGTH: Final = "length"
 """The finished reason of a request that ran into its token limit."""
+BY_ERROR: Final = "error"
+"""The finished reason of a request that the engine failed on."""
 COMPUTED: Final = "local_compute"
 """The source of prompt tokens that no cache held."""
 UNKNOWN_INTERVAL: Final = 60.0
@@ -82,6 +84,8 @@ class Endings:
     """Requests that ended at their token limit."""
     output_mean: float | None
     """Mean output tokens of a request; None when not exported."""
+    failed: float = 0.0
+    """Of those that finished: the engine failed on them. Some versions export the count with the first of them only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +189,12 @@ def _earlier(series: EngineSeries) -> Endings | None:
     mean = None
     if tokens is not None and requests is not None and requests.values[0] > 0:
         mean = tokens.values[0] / requests.values[0]
-    return Endings(finished=sum(finished.values()), by_length=finished.get(BY_LENGTH, 0.0), output_mean=mean)
+    return Endings(
+        finished=sum(finished.values()),
+        by_length=finished.get(BY_LENGTH, 0.0),
+        output_mean=mean,
+        failed=finished.get(BY_ERROR, 0.0),
+    )
 
 
 def _lately(series: EngineSeries) -> Endings | None:
@@ -197,7 +206,12 @@ def _lately(series: EngineSeries) -> Endings | None:
     summed = plain_increase(tokens.values) if tokens is not None else None
     counted = plain_increase(requests.values) if requests is not None else None
     mean = summed / counted if summed is not None and counted else None
-    return Endings(finished=finished, by_length=grown.get(BY_LENGTH) or 0.0, output_mean=mean)
+    return Endings(
+        finished=finished,
+        by_length=grown.get(BY_LENGTH) or 0.0,
+        output_mean=mean,
+        failed=grown.get(BY_ERROR) or 0.0,
+    )
 
 
 def _stalled_for(series: EngineSeries, *, at: float) -> float | None:
