@@ -5,12 +5,14 @@ Must not: decide, or tell anything that a watch would not bring.
 """
 
 import copy
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
 from benchmarks.closedloop.cluster import Deployment, SimulatedCluster
 from benchmarks.closedloop.pods import NAMESPACE, Body, pod_body
 from benchmarks.closedloop.service import Owner
+from vllm_autotuner.cluster.adapter import Page
 from vllm_autotuner.cluster.errors import Conflict
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, Kind
@@ -76,6 +78,11 @@ class ApiServer:
     async def pod_log(self, namespace: str, pod: str, container: str, **cut: Any) -> str:
         """See Cluster."""
         return await self._cluster.pod_log(namespace, pod, container, **cut)
+
+    async def pages(self, kind: Kind, **_: Any) -> AsyncIterator[Page]:
+        """See Cluster. A cluster whose nodes come when they are needed: what is free now says nothing."""
+        return
+        yield
 
     def _service(self) -> Body:
         return self._owner.body(self.status, version=self._version)

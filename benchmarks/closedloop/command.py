@@ -18,7 +18,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from benchmarks.closedloop.comparing import figures_of, plotted, summarised, summary_of, tabled
 from benchmarks.closedloop.fleets import FLEETS
 from benchmarks.closedloop.hardware import hardware_of
-from benchmarks.closedloop.harm import HarmTask, suffer
+from benchmarks.closedloop.harm import HarmTask, HarmTrial, suffer
 from benchmarks.closedloop.harm_report import harm_summarised, harm_summary, harm_tabled
 from benchmarks.closedloop.scenarios import SCENARIOS
 from benchmarks.closedloop.trial import PolicyName, Task, Trial, run
@@ -103,25 +103,24 @@ def main(
 
 
 def _harm(console: Console, tasks: Sequence[HarmTask], *, jobs: int, folders: Sequence[Path]) -> None:
-    """Play fleets with secretly bad values, and tell what these cost."""
-    trials = []
+    """Play fleets with secretly bad values, and tell what these cost. What was played is kept should the rest not be."""
+    trials: list[HarmTrial] = []
     with _progress(console, total=len(tasks)) as progress, _workers(jobs) as pool:
         for future in as_completed([pool.submit(suffer, task) for task in tasks]):
             trials.append(trial := future.result())
+            trials.sort(key=lambda one: (tuple(FLEETS).index(one.task.scenario), one.task.seed))
             lost, below = trial.figures["goodput_lost_to_tuning"], trial.figures["below_ready_floor_seconds"]
             progress.console.print(
                 f"{trial.task.scenario} {trial.task.seed}: lost {lost:+.2%}, below the floor {below:.0f} s, "
                 f"{', '.join(trial.figures['bad_values']) or 'no bad value'} ({trial.figures['real_seconds']:.0f} s)"
             )
+            cases = [{"scenario": one.task.scenario, "seed": one.task.seed, **one.figures} for one in trials]
+            figures = {"bad": tasks[0].share, "asked_for": len(tasks), "summary": harm_summary(trials), "cases": cases}
+            for folder in folders:
+                write_result("bad_candidates", figures, folder=folder)
             progress.advance(progress.task_ids[0])
-    trials.sort(key=lambda one: (tuple(FLEETS).index(one.task.scenario), one.task.seed))
     console.print(harm_tabled(trials))
-    summary = harm_summary(trials)
-    console.print(harm_summarised(summary))
-    cases = [{"scenario": one.task.scenario, "seed": one.task.seed, **one.figures} for one in trials]
-    figures = {"bad": tasks[0].share, "summary": summary, "cases": cases}
-    for folder in folders:
-        console.print(f"figures: {write_result('bad_candidates', figures, folder=folder)}")
+    console.print(harm_summarised(harm_summary(trials)))
 
 
 def _known(given: list[str] | None, *, of: Iterable[str], what: str) -> list[str]:
