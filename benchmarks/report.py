@@ -133,6 +133,79 @@ def closed_loop(result: Result) -> list[str]:
     return lines + _table(("scenario", "engine", "case"), stories)
 
 
+HARM_FIGURES: Final[tuple[tuple[str, str, float | None], ...]] = (
+    ("goodput lost to tuning, part of that without any change (below 0: gained)", "goodput_lost_to_tuning", 0.01),
+    ("the same in the worst case", "goodput_lost_to_tuning_in_the_worst_case", 0.01),
+    ("goodput lost against the same runs without bad values", "goodput_lost_to_bad_values", None),
+    (
+        "requests served well without any change, and badly by a pod with a bad value, part",
+        "spoiled_by_bad_values",
+        0.01,
+    ),
+    ("seconds with fewer serving pods than spec.replicas, all cases", "below_ready_floor_seconds", 0.0),
+    ("the same, without the pods of trials", "own_pods_below_ready_floor_seconds", 0.0),
+)
+
+
+def bad_candidates(result: Result) -> list[str]:
+    """Tell what secretly bad values cost, each case by itself as well."""
+    summary, cases = result["summary"], result["cases"]
+    seeds = sorted({case["seed"] for case in cases})
+    kinds = list(dict.fromkeys(case["scenario"] for case in cases))
+    ways = {way for name in ("tried", "promoted", "kept") for way in summary[f"bad_values_{name}"]}
+    rows = [
+        (
+            f"{case['scenario']} {case['seed']}",
+            f"{case['served_well']['off'] / case['requests']:.0%}",
+            *(
+                f"{100 * case[name]:.2f}"
+                for name in ("goodput_lost_to_tuning", "goodput_lost_to_bad_values", "spoiled_by_bad_values")
+            ),
+            f"{case['below_ready_floor_seconds']:.0f}",
+            f"{case['changes_kept']}, {case['changes_rolled_back']}",
+            f"{case['bad_pods']} for {case['bad_serving_seconds'] / 60:.0f} min",
+            "; ".join(case["bad_values"]) or "-",
+        )
+        for case in cases
+    ]
+    header = (
+        "case", "served well without any change", "lost to tuning, %", "lost to bad values, %", "spoiled, %",
+        "s below the floor", "changes kept, rolled back", "bad pods, serving", "bad values tried",
+    )  # fmt: skip
+    about = (
+        f"{len(cases)} fleets of 3 and 4 replicas ({', '.join(kinds)}; seeds {seeds[0]} to {seeds[-1]}), 70 to 80 "
+        "minutes each, in mode Automatic with the default strategy, but a cooldown of 5 minutes and 12 changes a day. "
+        f"Every value that the user has not written is bad with probability {result['bad']:g}: tokens 20 to 200 % "
+        "slower, no start, death after minutes, never ready, 5 to 50 % of the requests failed, or slower by the "
+        f"minute. Bad values came into {summary['cases_with_bad_values']} cases, on {summary['bad_pods']} pods. "
+        "Replicas are fixed, and each case is played three times with the same requests: as told, without any change, "
+        "and without bad values."
+    )
+    ended = (
+        f"{summary['changes_kept']} changes kept, {summary['changes_rolled_back']} rolled back. Over 1 % lost: "
+        f"{', '.join(summary['over_1_pct_lost']) or 'no case'}. Below the floor: "
+        f"{', '.join(summary['below_ready_floor']) or 'no case'}."
+    )
+    told = [
+        (way, *(str(summary[f"bad_values_{name}"].get(way, 0)) for name in ("tried", "promoted", "kept")))
+        for way in sorted(ways)
+    ]
+    return [
+        about,
+        "",
+        *_table(
+            ("figure", "measured", "at most", ""),
+            [_held(title, summary[name], most) for title, name, most in HARM_FIGURES],
+        ),
+        "",
+        *_table(("bad value", "tried", "reached the service's own pods", "kept to the end"), told),
+        "",
+        ended,
+        "",
+        *_table(header, rows),
+    ]
+
+
 def _goodputs(scenario: Result, names: Sequence[str]) -> list[str]:
     found = (scenario["policies"][name] for name in names)
     return [f"{one['goodput']:.2f} ({one['gpu_hours']:.1f})" for one in found]
@@ -353,6 +426,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="What does the whole product gain over defaults, autoscalers and an offline sweep?",
         command="python benchmarks/closed_loop.py --save",
         body=closed_loop,
+    ),
+    Section(
+        name="bad_candidates",
+        title="Secretly bad values",
+        question="What does tuning cost a fleet when 30 % of all values are bad, and nobody knows which?",
+        command="python benchmarks/closed_loop.py --bad 0.3 --save",
+        body=bad_candidates,
     ),
 )
 

@@ -13,6 +13,7 @@ from vllm_autotuner.api.status import RECORD_LENGTH
 from vllm_autotuner.api.tuning import Budget, Strategy, Tuning
 from vllm_autotuner.change.analysis import BAD_IN_A_ROW
 from vllm_autotuner.change.comparison import FEWEST_REQUESTS, GROSS, LOOKS
+from vllm_autotuner.change.failing import MOST_FAILED
 from vllm_autotuner.change.machine import PAUSED_FOR_AT_MOST
 from vllm_autotuner.change.memory import (
     CIRCUIT_OPEN_FOR,
@@ -372,15 +373,18 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         id="G23",
         name="Fast failure",
         prevents="long exposure to a candidate that is plainly broken",
-        default="a crash at once; " + ", ".join(f"{name.value} x{factor:.0f}" for name, factor in GROSS.items()),
+        default="a crash at once; "
+        + ", ".join(f"{name.value} x{factor:.0f}" for name, factor in GROSS.items())
+        + f"; {MOST_FAILED:.0%} of the requests failed",
         where=Where.MACHINE,
-        objects=("change.machine:advance", "change.comparison:compare"),
+        objects=("change.machine:advance", "change.comparison:compare", "change.failing:failing"),
         tests=(
             f"{MACHINE}test_a_crash_is_harm_in_every_state_also_when_paused_or_blind",
             f"{TICK}test_a_crash_at_start_is_undone_before_its_deadline",
             f"{CANARY}test_a_canary_that_does_not_start_goes_at_once",
+            "tests/change/test_failing.py::test_it_is_taken_back_at_once_and_remembered",
         ),
-        missing="the error rate is not judged: engines export none that a router would not hide",
+        missing="requests that a server refuses before its engine has them: engines export no count of those",
     ),
     Guardrail(
         id="G24",

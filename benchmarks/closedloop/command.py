@@ -103,7 +103,7 @@ def main(
 
 
 def _harm(console: Console, tasks: Sequence[HarmTask], *, jobs: int, folders: Sequence[Path]) -> None:
-    """Play fleets with secretly bad values, and tell what these cost. What was played is kept should the rest not be."""
+    """Play fleets with secretly bad values, and tell what these cost. Each case is kept as it ends."""
     trials: list[HarmTrial] = []
     with _progress(console, total=len(tasks)) as progress, _workers(jobs) as pool:
         for future in as_completed([pool.submit(suffer, task) for task in tasks]):

@@ -130,6 +130,14 @@ async def test_counters_remember_what_was_before_the_window() -> None:
     assert found.output_mean == pytest.approx(0.1)
 
 
+async def test_requests_that_the_engine_failed_on_are_counted_for_all_its_life() -> None:
+    found = await one(Engine(rates={"vllm:request_success_total{error}": 1.0}))
+    assert found.earlier is not None
+    assert found.lately is not None
+    assert found.earlier.failed == pytest.approx(NOW - SETTINGS.gauges - BORN, rel=1e-3)
+    assert found.lately.failed == pytest.approx(SETTINGS.gauges, rel=0.1)
+
+
 async def test_without_counters_nothing_was_before() -> None:
     assert (await one(Engine(without=frozenset({"vllm:request_success_total"})))).earlier is None
     told = (await one(Engine(without=frozenset({"vllm:request_generation_tokens"})))).earlier

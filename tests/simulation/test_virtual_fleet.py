@@ -164,6 +164,32 @@ def test_a_crash_comes_back_after_a_back_off_that_doubles() -> None:
     assert [round(at, 1) for at in seen.values()] == [0.1, 5.0, 8.0, 23.0, 26.0, 51.0, 54.0, 99.0]
 
 
+def test_an_engine_that_fails_requests_counts_them_and_ends_them_at_once() -> None:
+    tried = VirtualFleet(open_loop(5.0))
+    pod = tried.start_pod(config(), faults=Faults(fail_share=0.3))
+    tried.advance(200.0)
+    failed = sum(one.fate is Fate.FAILED for one in tried.ledger)
+    assert failed == pytest.approx(0.3 * tried.arrived, rel=0.2)
+    assert all(one.ended == one.arrival for one in tried.ledger if one.fate is Fate.FAILED)
+    assert pod.engine is not None
+    assert pod.engine.metrics.finished["error"] == failed
+    again = VirtualFleet(open_loop(5.0), patience=ClientPatience(retries=20))
+    again.start_pod(config(), faults=Faults(fail_share=0.3))
+    again.advance(200.0)
+    assert sum(one.fate is Fate.FAILED for one in again.ledger) == 0
+
+
+def test_it_is_known_when_a_pod_served() -> None:
+    tried = VirtualFleet(open_loop(0.0))
+    pod = tried.start_pod(config(), startup=5.0)
+    tried.advance(10.0)
+    tried.crash(pod)
+    tried.advance(40.0)
+    tried.terminate(pod)
+    starting, ready, gone = PodState.STARTING, PodState.READY, PodState.GONE
+    assert pod.entered == [(0.0, starting), (5.0, ready), (10.0, starting), (25.0, ready), (40.0, gone)]
+
+
 def test_a_wedged_pod_keeps_its_requests_until_clients_give_up() -> None:
     tried = fleet(patience=ClientPatience(timeout=5.0))
     tried.advance(10.0)

@@ -13,13 +13,13 @@ from vllm_autotuner.api.status import ActiveChange
 from vllm_autotuner.change.world import World, reaches_the_service
 from vllm_autotuner.observation.engine_window import EngineWindow
 
-__all__ = ["failing"]
+__all__ = ["MOST_FAILED", "failing"]
 
 FEWEST: Final = 5
 """Failed requests below which nothing is said: one or two may be an accident. Our choice, unmeasured."""
-MOST: Final = 0.02
+MOST_FAILED: Final = 0.02
 """Part of the requests that may fail beside engines that fail fewer. An engine that is well fails none. Our choice."""
-MOST_ALONE: Final = 0.2
+MOST_FAILED_ALONE: Final = 0.2
 """The same where no engine has the old configuration any more: it may have failed some as well. Our choice."""
 TIMES: Final = 3.0
 """Times the part that fails with the old configuration: what both fail of lies in the requests. Our choice."""
@@ -51,7 +51,7 @@ def failing(change: ActiveChange, world: World) -> str:
         reference = _counted((old or world).observation.engines)
     if found is None or found.failed < FEWEST:
         return ""
-    limit = MOST_ALONE if reference is None else max(MOST, TIMES * reference.part)
+    limit = MOST_FAILED_ALONE if reference is None else max(MOST_FAILED, TIMES * reference.part)
     if found.part <= limit:
         return ""
     beside = "" if reference is None else f"; with the old configuration {_told(reference)}"
