@@ -178,7 +178,7 @@ CASES = (
         state=ANALYZING,
         change={"analysis": analysis(good=8, since=AFTER)},
         to=BAKING,
-        why="TTFT 5.0 s -> 396 ms",
+        why="TTFT 5.0 s -> 400 ms",
     ),
     Case(
         id="time is over, too little was conclusive: a little longer",
@@ -208,7 +208,7 @@ CASES = (
         change={"analysis": analysis(good=4, bad=2, row=2, since=NOW - timedelta(minutes=3))},
         world={"observation": seen(ttft=9.0)},
         to=ROLLING_BACK,
-        why="TTFT 5.0 s -> 8.9 s",
+        why="TTFT 5.0 s -> 9.0 s",
         harmful=True,
     ),
     Case(
