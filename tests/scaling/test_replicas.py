@@ -1,6 +1,6 @@
 """How many replicas: out when waiting lasts, in from idleness or where fewer do, never on what replicas do not help."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from tests.builders import WINDOW, engine, latency, observation, targets
 from tests.planning.situations import diagnosis, scaling
 
 from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.spec import ScaleIn, ScaleOut
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation
@@ -40,6 +41,7 @@ def desired(
     newest: float | None = None,
     asked: float | None = None,
     planned: int | None = None,
+    failed: Sequence[ScaleInTried] = (),
     **changed: Any,
 ) -> Scale:
     return desired_replicas(
@@ -53,6 +55,7 @@ def desired(
         targets=targets(),
         knobs=EngineKnobs(max_num_seqs=64),
         planned=planned,
+        failed=failed,
         now=NOW,
     )
 

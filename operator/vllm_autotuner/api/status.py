@@ -37,6 +37,7 @@ from vllm_autotuner.api.fields import Message, Note, Timestamp, most_important, 
 from vllm_autotuner.api.grounds import Confidence, Evidence, Grounds, Prediction
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
+from vllm_autotuner.api.scale_ins import SCALE_INS_LENGTH, ScaleInTried
 from vllm_autotuner.api.track_record import Came, ComparedBy, Foretold
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "Prediction",
     "Recommendation",
     "RollbackFailure",
+    "ScaleInTried",
     "Source",
     "StatusUnreadable",
     "Summary",
@@ -264,6 +266,9 @@ class VLLMServiceStatus(ApiModel):
 
     failure_memory: Annotated[tuple[FailedCandidate, ...], *newest(FAILURE_MEMORY_LENGTH)] = ()
     """What did not help, newest last."""
+
+    scale_ins: Annotated[tuple[ScaleInTried, ...], *newest(SCALE_INS_LENGTH)] = ()
+    """Fewer replicas than before, and whether they did, newest last."""
 
     circuit: Circuit | None = None
     """Stops changes after repeated rollbacks."""

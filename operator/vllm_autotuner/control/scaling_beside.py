@@ -7,14 +7,13 @@ Apart from the tick, because which class may be answered beside which change is 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
-from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget, VLLMServiceStatus
+from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 
-__all__ = ["answers_beside", "replicas_asked_since"]
+__all__ = ["answers_beside"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +64,6 @@ def answers_beside(change: ActiveChange, diagnosed: DiagnosisClass) -> bool:
         return False
     measured = change.state in (ChangeState.ANALYZING, ChangeState.ROLLING_BACK)
     return diagnosed in beside.at_once or (measured and diagnosed in beside.untouched)
-
-
-def replicas_asked_since(status: VLLMServiceStatus) -> datetime | None:
-    """When another number of replicas was last asked for; None where nobody knows.
-
-    A setting that was kept is written down at its end as well, and moved no number: how long the pods that run it have
-    served, they tell.
-    """
-    since = None if status.effective is None else status.effective.since
-    return None if since in {entry.finished_at for entry in status.history} else since
 
 
 def _beside(change: ActiveChange) -> _Beside | None:

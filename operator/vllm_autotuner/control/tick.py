@@ -32,7 +32,8 @@ from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.recent import lately, until_now
 from vllm_autotuner.control.reporting import asked_too_long, described, grounds_of, recommended, still_says, value_said
 from vllm_autotuner.control.requests import RequestKind, answered, asked
-from vllm_autotuner.control.scaling_beside import answers_beside, replicas_asked_since
+from vllm_autotuner.control.scaling_beside import answers_beside
+from vllm_autotuner.control.scaling_since import failed_scale_ins, replicas_asked_since, scale_ins_after
 from vllm_autotuner.control.sight import Sight, wanted_replicas
 from vllm_autotuner.control.tracking import tracked
 from vllm_autotuner.control.upgrading import hashed_now
@@ -297,7 +298,7 @@ def _ideas(
         more = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas)
         if more is None or more <= replicas:
             return status, desired, None
-        return _with_replicas(status, more, now=sight.now), more, None
+        return _with_replicas(status, more, sight=sight), more, None
     if not sure:
         # Neither silence nor one odd moment confirms or refutes what stands.
         return status, desired, None
@@ -362,11 +363,11 @@ def _ideas(
     if scaling is None or replicas is None:
         return status, desired, asks
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
-        return _with_replicas(status, proposal.count, now=sight.now), proposal.count, asks
+        return _with_replicas(status, proposal.count, sight=sight), proposal.count, asks
     if not scales or (proposal is not None and _comes_soon(proposal, held)):
         return status, desired, asks
     wanted = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=planned)
-    return (status, desired, asks) if wanted is None else (_with_replicas(status, wanted, now=sight.now), wanted, asks)
+    return (status, desired, asks) if wanted is None else (_with_replicas(status, wanted, sight=sight), wanted, asks)
 
 
 def _scales(sight: Sight) -> bool:
@@ -399,6 +400,7 @@ def _scaled(
         targets=targets,
         knobs=effective_knobs(spec, status),
         planned=planned,
+        failed=failed_scale_ins(status, now=sight.now),
         now=sight.now,
     ).replicas
 
@@ -424,12 +426,14 @@ def _comes_soon(proposal: Proposal, held: Sequence[Hold | Deny]) -> bool:
     return proposal.knob is not Knob.REPLICAS and bool(others) and PASSING.issuperset(others)
 
 
-def _with_replicas(status: VLLMServiceStatus, replicas: int, *, now: datetime) -> VLLMServiceStatus:
+def _with_replicas(status: VLLMServiceStatus, replicas: int, *, sight: Sight) -> VLLMServiceStatus:
     if status.effective is None or status.effective.replicas == replicas:
         return status
-    return status.model_copy(
-        update={"effective": status.effective.model_copy(update={"replicas": replicas, "since": now})}
-    )
+    update = {
+        "effective": status.effective.model_copy(update={"replicas": replicas, "since": sight.now}),
+        "scale_ins": scale_ins_after(status, replicas, sight=sight),
+    }
+    return status.model_copy(update=update)
 
 
 def _just_over(status: VLLMServiceStatus, sight: Sight) -> bool:

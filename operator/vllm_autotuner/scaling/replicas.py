@@ -6,11 +6,13 @@ nor a fresh replica cascades.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.diagnosis.case import Case, queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -20,7 +22,8 @@ from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.scaling.backlog import ends_by_itself
-from vllm_autotuner.scaling.scale_in import fewer_do
+from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
+from vllm_autotuner.scaling.tried import too_few
 
 __all__ = ["Scale", "desired_replicas"]
 
@@ -63,6 +66,7 @@ def desired_replicas(
     targets: Targets,
     knobs: EngineKnobs,
     planned: int | None,
+    failed: Sequence[ScaleInTried],
     now: datetime,
 ) -> Scale:
     """Return the number of replicas to ask for; equal to `current` when nothing is to be done.
@@ -70,6 +74,7 @@ def desired_replicas(
     `newest_since`: when the newest replica became ready. Only what has waited since then has waited in spite of it.
     `asked_since`: when another number was last asked for. After each replica less, the rest have as long to show that
     they do; the next prediction would else rest on the same figures as the last.
+    `failed`: fewer replicas that were too few (`tried`).
     `planned`: as many replicas are what helps, by the plan; slow tokens alone do not tell whether they do.
     Whether a node has room is not asked: a replica that waits for one harms nobody, and is what brings nodes where they
     come on demand, and what a higher priority is for where they do not.
@@ -92,7 +97,7 @@ def desired_replicas(
         if all(since is None or now - since >= stable for since in (newest_since, asked_since)):
             why = fewer_do(observation, replicas=current, targets=targets, knobs=knobs, over=stable)
             if why is not None:
-                return Scale(replicas=current - 1, reason=why)
+                return _unless_tried(why, failed, current=current, observation=observation, over=stable)
     if diagnosis.primary not in SCALE_OUT_ON and not (
         planned is not None and diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE
     ):
@@ -122,6 +127,17 @@ def desired_replicas(
     wanted = max(current + 1, math.ceil(current * _pressure(observation)), planned or 0)
     bounded = min(wanted, max(current + 1, current * LARGEST_STEP), scaling.max_replicas)
     return Scale(replicas=bounded, reason=f"demand has been over capacity: {diagnosis.message}")
+
+
+def _unless_tried(
+    why: str, failed: Sequence[ScaleInTried], *, current: int, observation: Observation, over: timedelta
+) -> Scale:
+    """One fewer, unless so many have been too few at such a load."""
+    load = peak_tokens_per_second(observation, over=over)
+    against = None if load is None else too_few(failed, replicas=current - 1, load=load)
+    if against is None:
+        return Scale(replicas=current - 1, reason=why)
+    return Scale(replicas=current, reason=f"{against.replicas} replica(s) were too few at such a load before")
 
 
 def _straddles(observation: Observation, moment: float) -> bool:

@@ -1,0 +1,83 @@
+"""Fewer replicas that were too few are not tried again at that load, and nothing else is held back by them."""
+
+from datetime import timedelta
+
+import pytest
+from tests.scaling.test_replicas import NOW, desired
+from tests.scaling.test_scale_in import EARLIER, MINUTES, service
+
+from vllm_autotuner.api.scale_ins import ScaleInTried
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.scaling.tried import FORGOTTEN, after_scaling, failed_at, too_few
+
+TEN_MINUTES = timedelta(minutes=10)
+ON_TRIAL = ScaleInTried(replicas=2, config_hash="a", at=NOW - timedelta(minutes=5))
+FAILED = ON_TRIAL.model_copy(update={"failed_at": NOW, "tokens_per_second": 3000.0})
+
+
+def scaled(
+    *tried: ScaleInTried, before: int, to: int, load: float | None = 3000.0, runs: str = "a"
+) -> tuple[ScaleInTried, ...]:
+    return after_scaling(
+        tried, before=before, replicas=to, config_hash=runs, load=load, proves_itself=TEN_MINUTES, now=NOW
+    )
+
+
+def test_fewer_are_on_trial() -> None:
+    assert scaled(before=3, to=2) == (ScaleInTried(replicas=2, config_hash="a", at=NOW),)
+
+
+def test_more_within_ten_minutes_say_that_fewer_did_not_do_and_at_what_load() -> None:
+    assert scaled(ON_TRIAL, before=2, to=3) == (FAILED,)
+    assert scaled(ON_TRIAL, before=2, to=4, load=None)[0].tokens_per_second is None
+
+
+@pytest.mark.parametrize(
+    ("tried", "before", "runs"),
+    [
+        pytest.param(ON_TRIAL.model_copy(update={"at": NOW - timedelta(minutes=11)}), 2, "a", id="they did for long"),
+        pytest.param(ON_TRIAL, 3, "a", id="another number"),
+        pytest.param(ON_TRIAL, 2, "b", id="another setting"),
+        pytest.param(ON_TRIAL.model_copy(update={"at": None}), 2, "a", id="nobody knows when"),
+    ],
+)
+def test_more_for_another_reason_say_nothing(tried: ScaleInTried, before: int, runs: str) -> None:
+    assert scaled(tried, before=before, to=before + 1, runs=runs) == (tried,)
+
+
+def test_trying_again_replaces_the_trial_and_keeps_the_failure() -> None:
+    again = scaled(FAILED, ON_TRIAL, before=3, to=2)
+    assert again == (FAILED, ScaleInTried(replicas=2, config_hash="a", at=NOW))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "load", "speaks"),
+    [
+        pytest.param(2, 3000.0, True, id="the same again"),
+        pytest.param(2, 2701.0, True, id="less by noise"),
+        pytest.param(2, 2600.0, False, id="clearly less"),
+        pytest.param(1, 3000.0, True, id="even fewer"),
+        pytest.param(3, 9000.0, False, id="more of them have not been tried"),
+    ],
+)
+def test_what_a_failure_speaks_against(replicas: int, load: float, speaks: bool) -> None:
+    assert (too_few([FAILED], replicas=replicas, load=load) is not None) is speaks
+
+
+def test_where_the_load_is_not_known_every_load_may_be_too_much() -> None:
+    assert too_few([FAILED.model_copy(update={"tokens_per_second": None})], replicas=2, load=1.0) is not None
+
+
+def test_failures_are_of_one_setting_and_of_a_day() -> None:
+    assert failed_at([ON_TRIAL, FAILED], config_hash="a", now=NOW) == (FAILED,)
+    assert failed_at([FAILED], config_hash="b", now=NOW) == ()
+    assert failed_at([FAILED], config_hash="a", now=NOW + FORGOTTEN) == ()
+
+
+@pytest.mark.parametrize(("load", "replicas"), [(3000.0, 2), (9000.0, 1)])
+def test_a_replica_that_was_missed_before_is_kept(load: float, replicas: int) -> None:
+    """Two engines make 3,333 tokens/s at most, and one looks as if it could."""
+    alone = ScaleInTried(replicas=1, config_hash="a", at=NOW, failed_at=NOW, tokens_per_second=load)
+    seen = service([*EARLIER, *MINUTES], MINUTES)
+    found = desired(DiagnosisClass.HEALTHY, seen=seen, failed=[alone])
+    assert found.replicas == replicas
