@@ -47,8 +47,9 @@ test: binaries lint  ## All tests, including those on the real control plane
 faults: binaries  ## The fault tests T01 to T42 as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m tests.faults $(ARGS)
 
-soak: setup  ## Random stories of the fleet loop, STEPS=1000000 of them for a night; SEED=... plays a batch again
+soak: setup  ## Luck: STEPS=1000000 random stories of the fleet loop, then other examples for every property; SEED=... plays a batch again
 	@$(RUN) -m tests.control.soak --steps $(STEPS) $(if $(SEED),--seed $(SEED))
+	@$(if $(SEED),:,$(RUN) -m pytest tests -m hypothesis --hypothesis-profile=search $(ARGS))
 
 test-fast: setup  ## The tests that need no control plane (ARGS="-k ..." for some of them)
 	@$(RUN) -m pytest tests $(ARGS)

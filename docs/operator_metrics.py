@@ -7,27 +7,25 @@ Must not: say anything that a scrape does not say of itself.
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from vllm_autotuner.control.own_metrics import OperatorMetrics
 
 PAGE = Path(__file__).with_name("operator-metrics.md")
+ALERTS = Path(__file__).resolve().with_name("alerts.yaml")
 
 HEAD = """# Metrics of the operator
 
 Generated from the operator's registry by `make docs`; do not edit. Served on `/metrics`; the names and labels are API.
-Worth an alert:
+Worth an alert; [alerts.yaml](alerts.yaml) has these as rules for Prometheus, tested in one:
 
 | alert | expression | for |
 |---|---|---|
-| nobody leads | `max(vllm_autotuner_leader) < 1` or absent | 2m |
-| the loop fails on an object | `increase(vllm_autotuner_ticks_total{outcome="Failed"}[10m]) > 0` | 0m |
-| no tick comes to its end | `increase(vllm_autotuner_ticks_total{outcome="Done"}[5m]) == 0` | 5m |
-| a rollback failed | `increase(vllm_autotuner_changes_total{outcome="RollbackFailed"}[1h]) > 0` | 0m |
-| changes do harm | `increase(vllm_autotuner_rollbacks_total{cause="Harm"}[1d]) > 3` | 0m |
-| services cannot be seen | `vllm_autotuner_services{diagnosis="MetricsBlind"} > 0` | 15m |
+"""
 
+METRICS_HEAD = """
 | metric | type | labels | what it tells |
 |---|---|---|---|
 """
@@ -35,7 +33,13 @@ Worth an alert:
 
 def page() -> str:
     """The whole page."""
-    return HEAD + "".join(f"{row}\n" for row in sorted(_rows(OperatorMetrics())))
+    metrics = "".join(f"{row}\n" for row in sorted(_rows(OperatorMetrics())))
+    return HEAD + "".join(f"{row}\n" for row in _alerts()) + METRICS_HEAD + metrics
+
+
+def _alerts() -> Iterator[str]:
+    for rule in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"][0]["rules"]:
+        yield f"| {rule['alert']} | `{rule['expr']}` | {rule.get('for', '0m')} |"
 
 
 def _rows(metrics: OperatorMetrics) -> Iterator[str]:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import yaml
@@ -117,6 +117,12 @@ class Prometheus:
         if answer["status"] != "success":
             raise CommandError(f"{expression}: {answer['error']}")
         return [Sample(labels=series["metric"], value=float(series["value"][1])) for series in answer["data"]["result"]]
+
+    def rules(self) -> list[dict[str, Any]]:
+        """The rules that it evaluates, as it tells of them."""
+        with httpx.Client(trust_env=False, timeout=10) as client:
+            groups = client.get(f"{self.url}/api/v1/rules").json()["data"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
 
     async def _ready(self) -> bool:
         if not self._processes.listens(self._name, port=self._port):

@@ -357,6 +357,7 @@ async def test_when_the_old_configuration_no_longer_starts_the_new_one_goes_on()
     assert (found.seats(), serving(found)) == (96, 2)
 
 
+@pytest.mark.fault("T28")
 async def test_a_person_who_asks_for_a_rollback_has_it_in_the_next_tick_once() -> None:
     """T28."""
     for state in (ChangeState.PROVISIONING, ChangeState.ANALYZING, ChangeState.PROMOTING, ChangeState.BAKING):

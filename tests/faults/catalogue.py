@@ -176,7 +176,6 @@ FAULTS: Final = (
         number="T28",
         happens="a person asks for a rollback while the operator waits for something",
         holds="done in the next tick, acknowledged once",
-        missing="shown for taking the leave back (mode, bounds, kill switch); a request by annotation is not there yet",
     ),
     Fault(
         number="T29",

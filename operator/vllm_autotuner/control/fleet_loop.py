@@ -114,6 +114,9 @@ class FleetLoop:
         context = self._context
         context.metrics.leader.set(1 if context.election.is_leader else 0)
         if not context.election.is_leader:
+            if self._epoch is not None:
+                context.metrics.forget_fleet()
+                self._exported.clear()
             self._epoch = None
             return
         if self._epoch != context.election.epoch:

@@ -13,6 +13,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.cluster.errors import Conflict
 from vllm_autotuner.guardrails.chain import circuit_is_open
@@ -21,6 +22,9 @@ _TICK_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120)
 
 _CHANGE_BUCKETS: Final = (60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 """Seconds: from a start-up that fails at once to the longest that a paused change may wait."""
+
+HARM, NO_EFFECT, NOT_JUDGED = CAUSES = ("Harm", "NoEffect", "NotJudged")
+"""Why a change was taken back."""
 
 
 class OperatorMetrics:
@@ -121,6 +125,17 @@ class OperatorMetrics:
         self.swept = Counter(
             "vllm_autotuner_swept_objects", "Deleted objects that no watch had reported.", registry=registry
         )
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Show what an alert counts before it happens: `increase` does not see a series that is born with a 1."""
+        for outcome in ("Done", "Failed"):
+            self.ticks.labels(outcome=outcome)
+        for knob in set(Knob) - {Knob.REPLICAS}:
+            for ending in Outcome:
+                self.changes.labels(knob=knob.value, outcome=ending.value)
+            for cause in CAUSES:
+                self.rollbacks.labels(knob=knob.value, cause=cause)
 
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
@@ -140,7 +155,7 @@ class OperatorMetrics:
             seconds = max(0.0, (now - change.started_at).total_seconds())
             self.change_duration.labels(outcome=outcome.value).observe(seconds)
         if outcome in (Outcome.ROLLED_BACK, Outcome.ROLLBACK_FAILED):
-            cause = "NotJudged" if change.harmful is None else "Harm" if change.harmful else "NoEffect"
+            cause = NOT_JUDGED if change.harmful is None else HARM if change.harmful else NO_EFFECT
             self.rollbacks.labels(knob=change.knob, cause=cause).inc()
 
     def set_statuses(self, statuses: Iterable[VLLMServiceStatus], *, now: datetime) -> None:
@@ -173,6 +188,12 @@ class OperatorMetrics:
         self.services.clear()
         for name, count in by_class.items():
             self.services.labels(diagnosis=name).set(count)
+
+    def forget_fleet(self) -> None:
+        """Stop exporting what only the leader knows: standing still it would be taken for the present."""
+        for gauge in (self.services, self.active_changes, self.held_recommendations, self.desired_replicas):
+            gauge.clear()
+        self.open_circuits.set(0)
 
     def forget_service(self, namespace: str, name: str) -> None:
         """Stop exporting the numbers of a deleted service."""
