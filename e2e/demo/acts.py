@@ -8,6 +8,7 @@ from typing import Any, Final
 from e2e.demo.manifests import NAMESPACE
 from e2e.demo.play import ActFailed, Kinds, Play, in_words
 from e2e.demo.watchers import waiting_since
+from e2e.monitor import SERVICES
 from vllm_autotuner.change.trial import Track
 from vllm_autotuner.workload.labels import STABLE
 
@@ -189,6 +190,7 @@ async def explain(play: Play) -> None:
     play.check("Automatic" in table and "DIAGNOSIS" in table, "kubectl shows mode and diagnosis")
     told = await play.explain("chat")
     play.check("maxNumSeqs" in told and "TTFT" in told, "explain tells what changed and why")
+    await _nothing_was_broken(play)
 
 
 Act = Callable[[Play], Awaitable[None]]
@@ -205,6 +207,17 @@ async def _canary_serves(play: Play, name: str, change: Mapping[str, Any], *, re
     play.check(True, f"to compare with: {found[Track.BASELINE]}, as fresh, with {old} seats")
     untouched = await play.generation(name) == generation
     play.check(untouched, f"the {replicas} pods that served before are untouched")
+
+
+async def _nothing_was_broken(play: Play) -> None:
+    """Check that what must always be so was so, of every service, in everything that was ever written about it."""
+    names = [each["metadata"]["name"] for each in (await play.stage.get(SERVICES.format(namespace=NAMESPACE)))["items"]]
+    for name in names:
+        await play.monitor.at_rest(name)
+    seen = sum(len(play.monitor.statuses(name)) for name in names)
+    broken = [f"{name}: {each}" for name in names for each in play.monitor.broken(name)]
+    invariants = f"the invariants of docs/invariants.md held in {seen} statuses of {len(names)} services"
+    play.check(seen and not broken, f"{invariants}{'; '.join(broken[:3])}")
 
 
 def _pending(play: Play, name: str) -> Any:
