@@ -37,7 +37,7 @@ setup: $(VENV)/.synced  ## The Python environment, from the lock file
 binaries: setup  ## etcd, the Kubernetes control plane, Prometheus and Helm, built from Go modules once (about 10 minutes)
 	@$(RUN) -m e2e.binaries
 
-demo: binaries  ## The main job, live, on a real control plane (about 3 minutes; ENGINE=vllm for the real engine)
+demo: binaries  ## The main job, live, on a real control plane (about 4 minutes; ENGINE=vllm for the real engine)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m e2e.demo --engine $(ENGINE) $(ARGS)
 
 test: binaries lint  ## All tests, including those on the real control plane
