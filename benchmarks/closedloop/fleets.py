@@ -17,7 +17,7 @@ from vllm_autotuner.simulation.traffic import Content, Mix
 
 __all__ = ["FLEETS", "draw_fleet"]
 
-FLEET: Final = Pace(seconds=(4200.0, 4800.0), startup=(60.0, 120.0), fewest=3)
+FLEET: Final = Pace(seconds=(3300.0, 3600.0), startup=(60.0, 90.0), fewest=3)
 """Time for one change to the end of its bake, or for as many failures as the circuit lets through. From three replicas
 on a canary has a fresh pod to be compared with."""
 
