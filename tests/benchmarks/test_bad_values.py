@@ -66,6 +66,7 @@ def test_candidate_and_fresh_baseline_serve_beside_the_replicas() -> None:
         (Way.SLOWER, "TPOT"),
         (Way.DOES_NOT_START, "the engine does not start"),
         (Way.DIES_LATER, "the engine crashed"),
+        (Way.FAILS_REQUESTS, "the engine fails requests"),
     ],
 )
 def test_a_bad_value_is_found_out_and_taken_back(way: Way, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
