@@ -187,3 +187,18 @@ async def test_the_flags_of_a_deployment_that_is_somebodys_own_are_put_back_to_t
     await found.ticks(ticks_of(SAFE_WITHIN))
     assert [entry.outcome for entry in found.status().history] == [Outcome.ROLLED_BACK]
     assert (found.args, len(found.api.written)) == (ARGS, 2)
+
+
+@pytest.mark.fault("T34")
+@pytest.mark.parametrize("state", [ChangeState.VERIFYING, ChangeState.ANALYZING, ChangeState.BAKING])
+async def test_a_change_of_a_knob_that_only_another_version_knows_is_taken_back(state: ChangeState) -> None:
+    found = await reach(state)
+
+    def rename(body: dict[str, Any]) -> None:
+        body["status"]["activeChange"]["knob"] = "maxNumBatchedTokens"
+
+    found.api.edit("chat", rename)
+    await found.ticks(6)
+    assert [entry.outcome for entry in found.status().history] == [Outcome.ROLLED_BACK]
+    assert found.status().history[0].reason == "maxNumBatchedTokens is no knob of this version"
+    assert found.seats() == 64

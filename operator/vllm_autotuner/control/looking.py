@@ -138,6 +138,8 @@ async def verification_of(
     change = service.status.active_change
     if change is None or change.state is not ChangeState.VERIFYING:
         return Undecided("nothing to verify")
+    if change.knob not in set(Knob):
+        return Undecided(f"{change.knob} is no knob of this version")
     serving = [pod for pod in pods if pod.ready and not pod.deleting and pod.config_hash == change.to.config_hash]
     pools = {engine.key.pod: engine.pool for engine in observation.engines}
     witnesses = [replace(await _witness(pod, cluster=cluster), pool=pools.get(pod.name)) for pod in serving]
