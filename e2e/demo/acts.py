@@ -156,8 +156,11 @@ async def roll_back(play: Play) -> None:
 
 
 async def find_no_device(play: Play) -> None:
-    """Act 6: a canary for which there is no GPU ends the change, and that was all."""
-    play.screen.act("Act 6", "code runs on the last two GPUs of the cluster; there is none for a canary")
+    """Act 6: a canary for which there is no GPU ends the change, and that was all. With rights in the whole cluster the
+    operator would count GPUs, and not begin."""
+    play.screen.act(
+        "Act 6", "code has the last two GPUs; with rights in one namespace the operator cannot count them, so it tries"
+    )
     generation = await play.generation("code")
     load = await play.load("code", CROWD * 2)
     async for change in play.changes("code", seconds=180):
