@@ -14,6 +14,7 @@ from e2e.bed import Bed
 from e2e.control_plane import write_kubeconfig
 from e2e.operator_account import install, vllm_service
 from e2e.ports import free_ports
+from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.cluster import adapter
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.client import Connection, connect
@@ -22,6 +23,7 @@ from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, LEASE, POD, VLLM_SERVICE, Kind
 from vllm_autotuner.cluster.lease import Election, LeaseSettings
 from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
+from vllm_autotuner.control.rooms import Rooms
 from vllm_autotuner.workload.labels import LEASE_EPOCH, MANAGED_BY, MANAGED_SELECTOR, OPERATOR, SERVICE
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
@@ -268,6 +270,59 @@ async def test_selectors_keep_other_peoples_objects_out(bed: Bed, cluster: Clust
     await cluster.apply(child(service), epoch=7)
     pages = cluster.pages(DEPLOYMENT, namespace=namespace, selector=MANAGED_SELECTOR)
     assert [each["metadata"]["name"] async for page in pages for each in page.objects] == ["chat"]
+
+
+async def test_free_gpus_are_what_the_scheduler_would_count(bed: Bed, cluster: Cluster, namespace: str) -> None:
+    """Under the chart's rights: nodes, the pods on them that have not ended, and what a quota leaves."""
+    gpus, label = "nvidia.com/gpu", "nvidia.com/gpu.product"
+    nodes = {"gpus-1": 8, "gpus-2": 2}
+    try:
+        for name, count in nodes.items():
+            labels = {label: "NVIDIA-H100-80GB-HBM3", "pool": "gpus"}
+            taint = {"key": gpus, "value": "present", "effect": "NoSchedule"}
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+            bed.apply([node | {"spec": {"taints": [taint]}}])
+            resources = {"cpu": "8", "memory": "64Gi", "pods": "10", gpus: str(count)}
+            ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": None, "lastTransitionTime": None}
+            status = {"status": {"capacity": resources, "allocatable": resources, "conditions": [ready]}}
+            bed.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
+            # The controllers that look after nodes taint new ones until somebody has seen them ready.
+            spec = {"spec": {"taints": [taint]}}
+            bed.kubectl("patch", "node", name, "--type=merge", "-p", json.dumps(spec))
+        quota = {"spec": {"hard": {f"requests.{gpus}": "7"}}, "metadata": {"name": "gpus", "namespace": namespace}}
+        bed.apply([quota | {"apiVersion": "v1", "kind": "ResourceQuota"}])
+        bed.kubectl("wait", "-n", namespace, "resourcequota/gpus", "--for=jsonpath={.status.hard}", "--timeout=30s")
+        bed.apply([_gpu_pod(namespace, "chat-0", "gpus-1", 2), _gpu_pod(namespace, "other", "gpus-1", 3)])
+        ended = {"status": {"phase": "Succeeded"}}
+        bed.apply([_gpu_pod(namespace, "done", "gpus-2", 1)])
+        bed.kubectl(
+            "patch", "pod", "done", "-n", namespace, "--subresource=status", "--type=merge", "-p", json.dumps(ended)
+        )
+        service = parse_service(vllm_service(namespace))
+        assert isinstance(service, VLLMService)
+        rooms = Rooms(cluster, enabled=True)
+        await rooms.look(NOW)
+        room = rooms.of(service, ["chat-0"], now=NOW)
+        assert room is not None
+        assert (room.free, room.vacated, room.largest_node, room.devices) == ((3, 2), (5, 2), 8, 2)
+        assert room.product == "NVIDIA-H100-80GB-HBM3"
+        assert room.quota is not None
+        assert 1 <= room.quota <= 2, "the ended pod counts until the quota's controller has seen its end"
+    finally:
+        bed.kubectl("delete", "node", *nodes, "--ignore-not-found", "--wait=false")
+
+
+def _gpu_pod(namespace: str, name: str, node: str, devices: int) -> dict[str, Any]:
+    """A pod on a node that no kubelet looks after: it stays as it is written."""
+    engine = {"name": "vllm", "image": "python:3", "resources": {"limits": {"nvidia.com/gpu": str(devices)}}}
+    spec = {
+        "nodeName": node,
+        "nodeSelector": {"pool": "gpus"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "containers": [engine],
+    }
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 async def test_a_persons_annotations_are_set_and_removed(bed: Bed, service: dict[str, Any]) -> None:
