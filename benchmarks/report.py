@@ -356,6 +356,48 @@ def verdict_in_place(result: Result) -> list[str]:
     return [about, "", *_table(("windows before", "change", "Keep, %", "Revert, %", "Inconclusive, %"), rows)]
 
 
+def forecasts(result: Result) -> list[str]:
+    """Tell how far off the forecasts were, by where they come from, and the worst of them."""
+    rows = [
+        (
+            kind,
+            f"{each['ttft_foretold']} of {each['pairs']}",
+            *(_maybe(each, name, form) for name, form in FORECAST_FIGURES),
+        )
+        for kind, each in result["summary"].items()
+    ]
+    worst = [(each["change"], f"{each['foretold_s']:.3g}", f"{each['measured_s']:.3g}") for each in result["worst"]]
+    return [
+        "Errors in %, foretold over measured less one. *Within a quarter*: neither is over a quarter above the other.",
+        "",
+        *_table(
+            (
+                "pairs", "foretold", "TTFT: median", "signed", "worst", "within a quarter", "TPOT: median", "worst",
+            ),
+            rows,
+        ),
+        "",
+        "The forecasts of TTFT that were furthest off, seconds:",
+        "",
+        *_table(("change", "foretold", "measured"), worst),
+    ]  # fmt: skip
+
+
+FORECAST_FIGURES: Final = (
+    ("ttft_median_abs_pct", "{:.1f}"),
+    ("ttft_median_pct", "{:+.1f}"),
+    ("ttft_worst_pct", "{:+.0f}"),
+    ("ttft_within_a_quarter", "{:.0%}"),
+    ("tpot_median_abs_pct", "{:.1f}"),
+    ("tpot_worst_pct", "{:+.0f}"),
+)
+"""Where a figure stands in the summary of a kind, and how it is written."""
+
+
+def _maybe(each: Mapping[str, Any], name: str, form: str) -> str:
+    return form.format(each[name]) if name in each else "-"
+
+
 SECTIONS: Final[tuple[Section, ...]] = (
     Section(
         name="curves",
@@ -377,6 +419,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="How often is the right class named in recordings of a real vLLM in known trouble?",
         command="python benchmarks/scenes.py --save",
         body=scenes,
+    ),
+    Section(
+        name="forecasts",
+        title="Forecasts of a plan",
+        question="How near do the TTFT and TPOT that a recommendation foretells come to what the other setting does?",
+        command="python benchmarks/forecasts.py --save",
+        body=forecasts,
     ),
     Section(
         name="engine_speed",

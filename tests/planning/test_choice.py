@@ -85,6 +85,27 @@ def test_more_demand_is_never_served_faster() -> None:
     assert tpots == sorted(tpots)
 
 
+@pytest.mark.parametrize(
+    ("knob", "value", "waits"),
+    [
+        pytest.param(Knob.MAX_NUM_SEQS, 128, 0.0, id="more seats"),
+        pytest.param(Knob.MAX_NUM_SEQS, 60, 0.0, id="as many as run"),
+        pytest.param(Knob.MAX_NUM_SEQS, 30, 30 * 256 * 0.023 / 30, id="half of them wait for the other half"),
+        pytest.param(Knob.REPLICAS, 2, 0.0, id="more replicas"),
+    ],
+)
+def test_where_nothing_waits_too_few_seats_make_a_queue(knob: Knob, value: int, waits: float) -> None:
+    steps = line(8, 16, 32, 60, base=0.014, per_sequence=0.0003)
+    calm = served(observation(engine(running=60.0, kv=0.4), ttft=latency(0.4)), steps=steps, output=256.0)
+    given_ = situation(calm, primary=DiagnosisClass.PAST_TPOT_KNEE, knobs=EngineKnobs(max_num_seqs=64))
+    demand = demand_of(given_)
+    now = current_setting(given_, demand)
+    then = setting_with(now, knob, value, situation=given_, demand=demand)
+    assert (demand.queued, demand.ttft is not None) == (False, True)
+    ttft = outlook(then, now=now, situation=given_, demand=demand).ttft
+    assert ttft == pytest.approx((demand.ttft or 0.0) + waits, rel=1e-6)
+
+
 def effects(**changes: float | int | None) -> Outlook:
     given_: dict[str, float | int | None] = {
         "tpot": 0.04, "ttft": 1.0, "tokens_per_second": 1000.0, "goodput": 1000.0, "held": 50.0, "pool": 1e5,

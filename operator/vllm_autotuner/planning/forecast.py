@@ -214,24 +214,33 @@ def _batch(setting: Setting, demand: Demand, *, rate_of: Setting) -> float:
 
 
 def _ttft(setting: Setting, *, now: Setting, demand: Demand) -> float | None:
-    """Return TTFT at its quantile: the measured one, by as much as waiting and prefill change."""
-    then, before = _mean_ttft(setting, now=now, demand=demand), _mean_ttft(now, now=now, demand=demand)
-    if then is None or before is None or demand.ttft is None:
-        return None
-    return demand.ttft * then / before if before > 0 else then
+    """Return TTFT at its quantile: the measured one, by as much as waiting and prefill change.
 
-
-def _mean_ttft(setting: Setting, *, now: Setting, demand: Demand) -> float | None:
-    if setting.prefill is None or isinstance(setting.step, NoFit):
+    Where nothing waits yet, what will wait comes on top: no ratio leads from no queue to one.
+    """
+    then, before = _wait(setting, now=now, demand=demand), _wait(now, now=now, demand=demand)
+    if then is None or before is None or demand.ttft is None or not setting.prefill or not now.prefill:
         return None
     if not demand.queued:
-        return setting.prefill
-    if demand.output_tokens is None or setting.capacity is None:
+        return demand.ttft * setting.prefill / now.prefill + then
+    return demand.ttft * (setting.prefill + then) / (now.prefill + before)
+
+
+def _wait(setting: Setting, *, now: Setting, demand: Demand) -> float | None:
+    """Mean seconds that a request waits for its turn; None where nobody knows."""
+    if isinstance(setting.step, NoFit):
+        return None
+    room = None if setting.capacity is None else setting.replicas * setting.capacity
+    if not demand.queued:
+        # A burst at one scrape is no queue: what holds as many as now still holds it.
+        enough = demand.in_system if now.capacity is None else min(demand.in_system, now.replicas * now.capacity)
+        if room is None or room >= enough:
+            return 0.0
+    if demand.output_tokens is None or room is None:
         return None
     batch = _batch(setting, demand, rate_of=now)
-    waiting = max(0.0, demand.in_system - setting.replicas * setting.capacity)
     finishing = setting.replicas * batch / setting.step.predict(batch) / demand.output_tokens
-    return setting.prefill + waiting / finishing
+    return max(0.0, demand.in_system - room) / finishing
 
 
 def _pool_tokens(seen: Observation) -> float | None:
