@@ -44,9 +44,9 @@ from vllm_autotuner.planning.forecast import Setting, current_setting, outlook, 
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.simulation.traffic import ClosedLoop, Content, Mix
 
-GROWING: Final = 600.0
+GROWING: Final = 400.0
 """Seconds over which the clients come: without a spread of batches there is no fit of step times."""
-MEASURED: Final = 300.0
+MEASURED: Final = 200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
