@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from vllm_autotuner.observation.errors import Unreadable
+from vllm_autotuner.observation.exposition import Sample
 from vllm_autotuner.observation.questions import Buckets, Growths, Means, Samples
 from vllm_autotuner.observation.recording import Recording, load_recording
 from vllm_autotuner.observation.series import Series
@@ -155,3 +156,19 @@ async def test_what_is_kept_answers_as_before(tmp_path: Path) -> None:
     cut.forget(before=50)
     question = Growths(names=("a_total",), window=30, step=30)
     assert await cut.ask(question, at=90) == await whole.ask(question, at=90) != []
+
+
+async def test_growth_at_moments_that_have_passed_is_what_it_would_be_anew() -> None:
+    question = Growths(names=("c_total",), window=60, step=10)
+    looked, late = Recording(), Sample("c_total", (("pod", "b"),), 500.0, None)
+    for time in range(0, 130, 5):
+        looked.add(Sample("c_total", (("pod", "a"),), float(time), None), time=float(time))
+        asked = await looked.ask(question, at=float(time))
+        anew = Recording()
+        for before in range(0, time + 1, 5):
+            anew.add(Sample("c_total", (("pod", "a"),), float(before), None), time=float(before))
+        assert asked == await anew.ask(question, at=float(time))
+    for time in (81.0, 84.0, 89.0):
+        looked.add(late, time=time)
+    pods = [one.labels.get("pod") for one in await looked.ask(question, at=125.0)]
+    assert pods == ["a", "b"], "what comes late is told as well"

@@ -38,6 +38,8 @@ class Recording:
     def __init__(self) -> None:
         self._series: dict[str, dict[tuple[tuple[str, str], ...], tuple[list[float], list[float]]]] = defaultdict(dict)
         self._sorted = True
+        self._grown: dict[tuple[tuple[str, ...], int, float], list[Series]] = {}
+        """Answers about moments that have passed, by names, step, moment: the next look asks for nearly all again."""
         self.series = 0
         """How many were ever begun."""
         self.label_size = 0
@@ -53,6 +55,8 @@ class Recording:
             found = labelled[sample.labels] = ([], [])
             self.series += 1
             self.label_size += sum(len(label) + len(text) for label, text in sample.labels)
+        if self._grown and time < self.last:
+            self._grown.clear()
         times, values = found
         if times and time < times[-1]:
             self._sorted = False
@@ -72,6 +76,7 @@ class Recording:
                     del times[:old], values[:old]
             if not labelled:
                 del self._series[name]
+        self._grown = {key: answer for key, answer in self._grown.items() if key[-1] >= before}
         starts = (times[0] for labelled in self._series.values() for times, _ in labelled.values())
         self.first = min(starts, default=math.inf)
 
@@ -127,6 +132,16 @@ class Recording:
                 answered.setdefault(key, Series(labels=labels, times=[at], values=[value]))
         return list(answered.values())
 
+    def _grown_at(self, names: Sequence[str], *, moment: float, step: int) -> list[Series]:
+        key = (tuple(names), step, moment)
+        answer = self._grown.get(key)
+        if answer is None:
+            answer = self._newest(names, at=moment, window=step)
+            if moment < self.last:
+                # Whatever comes now is later, or `add` forgets it.
+                self._grown[key] = answer
+        return answer
+
     def _increases(self, name: str, *, at: float, window: int, by: tuple[str, ...]) -> dict[tuple[str, ...], float]:
         grown: dict[tuple[str, ...], float] = {}
         for one in self._of(name):
@@ -152,7 +167,7 @@ class Recording:
     def _growths(self, names: Sequence[str], *, moments: Sequence[float], step: int) -> list[Series]:
         points: dict[tuple[tuple[str, str], ...], tuple[list[float], list[float]]] = {}
         for moment in moments:
-            for one in self._newest(names, at=moment, window=step):
+            for one in self._grown_at(names, moment=moment, step=step):
                 times, values = points.setdefault(tuple(sorted(one.labels.items())), ([], []))
                 times.append(moment)
                 values.append(one.values[0])

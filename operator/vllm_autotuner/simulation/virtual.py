@@ -82,7 +82,8 @@ class VirtualFleet:
         self._pods: list[VirtualPod] = []
         self._gone_gpu_seconds = 0.0
         self._pods_so_far = 0
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._agenda: list[tuple[float, int, Callable[[], None], Attempt | None]] = []
+        """(time, order, what happens, the attempt that it is about: once that is over, nothing happens)."""
         self._order = count()
 
     @property
@@ -142,9 +143,12 @@ class VirtualFleet:
         self.now = until
 
     def _next_event(self) -> float:
-        at = self._traffic.peek()
-        if self._agenda:
-            at = min(at, self._agenda[0][0])
+        at, agenda = self._traffic.peek(), self._agenda
+        # Nearly every request ends long before its client would give up: a moment at which nothing happens is none.
+        while agenda and (attempt := agenda[0][3]) is not None and attempt.over:
+            heapq.heappop(agenda)
+        if agenda:
+            at = min(at, agenda[0][0])
         if self._traffic.reacts:
             # An answer may bring a request at the same moment: no engine may run ahead of another one's answer.
             for pod in self._pods:
@@ -157,15 +161,15 @@ class VirtualFleet:
         self._step_engines(at)
         self.now = at
         while self._agenda and self._agenda[0][0] <= at:
-            _, _, event = heapq.heappop(self._agenda)
+            _, _, event, _ = heapq.heappop(self._agenda)
             event()
         # A client may answer at once to what happened just now: still the same moment.
         while self._traffic.peek() <= at:
             self.arrived += 1
             self._send(self._traffic.take(), attempt=1)
 
-    def _plan(self, at: float, event: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (at, next(self._order), event))
+    def _plan(self, at: float, event: Callable[[], None], *, about: Attempt | None = None) -> None:
+        heapq.heappush(self._agenda, (at, next(self._order), event, about))
 
     # --- pods ---------------------------------------------------------------------------------------------------------
 
@@ -239,7 +243,7 @@ class VirtualFleet:
         started = Attempt(request, attempt, pod, sequence)
         pod.under_way[sequence.identity] = started
         if math.isfinite(self._patience.timeout):
-            self._plan(self.now + self._patience.timeout, lambda: self._give_up(started))
+            self._plan(self.now + self._patience.timeout, lambda: self._give_up(started), about=started)
 
     def _step_engines(self, until: float) -> None:
         found = [
