@@ -168,7 +168,7 @@ async def test_growth_at_moments_that_have_passed_is_what_it_would_be_anew() -> 
         for before in range(0, time + 1, 5):
             anew.add(Sample("c_total", (("pod", "a"),), float(before), None), time=float(before))
         assert asked == await anew.ask(question, at=float(time))
-    for time in (81.0, 84.0, 89.0):
-        looked.add(late, time=time)
+    for when in (81.0, 84.0, 89.0):
+        looked.add(late, time=when)
     pods = [one.labels.get("pod") for one in await looked.ask(question, at=125.0)]
     assert pods == ["a", "b"], "what comes late is told as well"
