@@ -369,8 +369,8 @@ def forecasts(result: Result) -> list[str]:
     worst = [(each["change"], f"{each['foretold_s']:.3g}", f"{each['measured_s']:.3g}") for each in result["worst"]]
     about = (
         "Errors in %, foretold over measured less one. *Within a quarter*: neither is over a quarter above the other. "
-        "A forecast carries the measured prefill over: prompts that disturb each other less (`measured`: half the clients "
-        "per replica) are in none, so what more replicas gain is foretold too small."
+        "A forecast carries the measured prefill over: prompts that disturb each other less (`measured`: half the "
+        "clients per replica) are in none, so what more replicas gain is foretold too small."
     )
     return [
         about,
