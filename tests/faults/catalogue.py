@@ -115,13 +115,12 @@ FAULTS: Final = (
         number="T17",
         happens="the candidate makes vLLM crash at its start",
         holds="seen by the exit code before the deadline; the old pods serve; the candidate is remembered",
-        missing=CANARY_IN_PROCESS,
+        missing="canary pods on the real control plane, but with the real engine (`make e2e-vllm`)",
     ),
     Fault(
         number="T18",
         happens="the candidate needs more KV cache than fits",
         holds="as T17, in the engine's own words; no equal or larger value is tried again",
-        missing="for ever: a day later, then two, then a week, the same value may be tried again",
     ),
     Fault(
         number="T19",
