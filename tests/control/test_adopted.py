@@ -1,7 +1,7 @@
 """A Deployment of somebody else's: looked at always, written where nobody puts it back, restored to the letter."""
 
 import pytest
-from tests.control.adopting_bed import ARGS, AdoptingBed, adopting, args_of, managed, seats, theirs
+from tests.control.adopting_bed import ARGS, NAME, AdoptingBed, adopting, args_of, managed, seats, theirs
 from tests.control.cluster_model import Load
 from tests.control.loop_bed import service_body, slow_beyond_64
 
@@ -374,3 +374,32 @@ async def test_what_another_service_had_found_is_not_ours_to_restore() -> None:
     found.api.edit("chat", lambda body: body["spec"]["tuning"].update(maxNumSeqs={"min": 16, "max": 96}, mode="Off"))
     await found.ticks(STEADY)
     assert found.args == ARGS
+
+
+async def test_a_change_is_over_when_its_deployment_is_gone() -> None:
+    """It would keep its turn of the fleet for ever."""
+    found = adopting()
+    await in_state(found, "Analyzing")
+    del found.api.objects["Deployment", NAME]
+    await found.ticks(2)
+    status = found.status()
+    assert (status.active_change, status.failure_memory) == (None, ())
+    assert [(entry.outcome, entry.reason[:23]) for entry in status.history] == [
+        (Outcome.SUPERSEDED, "there is no Deployment ")
+    ]
+    assert found.told.count("ChangeSuperseded") == 1
+    assert found.condition("Stalled")[1] == "TargetNotFound"
+    assert found.condition("LastChangeSucceeded")[0] == "False"
+
+
+async def test_a_missing_permission_ends_no_change() -> None:
+    found = adopting()
+    await in_state(found, "Analyzing")
+    found.api.refuses = lambda verb, name: (
+        Refused("deployments is forbidden", reason="Forbidden", status=403) if verb == "read" else None
+    )
+    await found.ticks(2)
+    assert found.change() is not None
+    found.api.refuses = lambda verb, name: None
+    await to_the_end(found)
+    assert found.args == TUNED

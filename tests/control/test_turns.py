@@ -191,7 +191,9 @@ def test_only_a_person_may_take_so_long_that_others_do_not_wait(state: str, why:
     assert fleet_of([service(activeChange=held)], now=START).running == (Running(gpus=4, parked=parked),)
 
 
-@pytest.mark.parametrize(("state", "counts"), [("RollingBack", 0), ("Held", 1)])
-def test_a_rollback_that_does_not_end_waits_for_a_person_and_nobody_waits_for_it(state: str, counts: int) -> None:
-    late = CHANGE | {"state": state, "deadline": (START - timedelta(minutes=1)).isoformat()}
+@pytest.mark.parametrize(
+    ("state", "minutes", "counts"), [("RollingBack", 1, 0), ("Held", 1, 1), ("Held", 11, 0), ("Analyzing", 11, 0)]
+)
+def test_what_does_not_end_waits_for_a_person_and_nobody_waits_for_it(state: str, minutes: int, counts: int) -> None:
+    late = CHANGE | {"state": state, "deadline": (START - timedelta(minutes=minutes)).isoformat()}
     assert len(fleet_of([service(activeChange=late)], now=START).running) == counts

@@ -15,7 +15,8 @@ from datetime import datetime
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
-from vllm_autotuner.api.status import ChangeState, VLLMServiceStatus
+from vllm_autotuner.api.status import ActiveChange, ChangeState, VLLMServiceStatus
+from vllm_autotuner.change.world import Ending
 from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.control.adopted import Adopted
 from vllm_autotuner.control.adopting import Adopting
@@ -240,7 +241,7 @@ class FleetLoop:
         """Persist a decision, announce it, and make the workload follow it."""
         key, decision, uid, adopted = decided.key, decided.decision, decided.entry.uid, decided.adopted
         try:
-            service, entry = await self._settle(decided.entry, decided.service, decision)
+            service, entry = await self._settle(decided.entry, decided.service, decision.status, ended=decision.ended)
         except Conflict:
             # Someone wrote the object since our watch saw it: decide again from what the API server has now.
             fresh = await self._read(key)
@@ -252,7 +253,7 @@ class FleetLoop:
             adopted = again
             sight = await self._sight(key, fresh.service, fleet=fleet, snapshots=snapshots, adopted=adopted)
             decision = self._decide(replace(sight, queue=decided.sight.queue))
-            service, entry = await self._settle(fresh, fresh.service, decision)
+            service, entry = await self._settle(fresh, fresh.service, decision.status, ended=decision.ended)
         self._memories.put(entry.uid, decision.history)
         self._export(key, decision.desired)
 
@@ -281,7 +282,8 @@ class FleetLoop:
         """What is known of the Deployment that a service names; None where it has one of our own."""
         found = await self._adopting.of(service)
         if isinstance(found, Unadoptable):
-            await self._write(entry, service.status, not_adopted(service, found, now=self._context.wall()))
+            status, ended = not_adopted(service, found, now=self._context.wall())
+            await self._settle(entry, service, status, ended=ended)
         return found
 
     def _export(self, key: Key, desired: int | None) -> None:
@@ -366,21 +368,26 @@ class FleetLoop:
         )
 
     async def _settle(
-        self, entry: ServiceEntry, service: VLLMService, decision: Decision
+        self,
+        entry: ServiceEntry,
+        service: VLLMService,
+        after: VLLMServiceStatus,
+        *,
+        ended: tuple[ActiveChange, Ending] | None,
     ) -> tuple[VLLMService, ServiceEntry]:
         """Persist the decision, then say what it means."""
         try:
-            written = await self._write(entry, service.status, decision.status)
+            written = await self._write(entry, service.status, after)
         except Unavailable:
             # Perhaps it was carried out and the answer was lost: then nobody has told yet what stands there (T03).
             self._memories.told(entry.uid, everything=False)
             raise
         if written is entry:
             return service, entry
-        events = announcements(service, decision.status, ended=decision.ended)
+        events = announcements(service, after, ended=ended)
         await self._outbox.post(events, about=entry, status=service.status)
-        if decision.ended is not None:
-            change, ending = decision.ended
+        if ended is not None:
+            change, ending = ended
             self._context.metrics.count_ending(change, ending.outcome, now=self._context.wall())
         found = written.service
         return (found if isinstance(found, VLLMService) else service), written
@@ -428,7 +435,7 @@ class FleetLoop:
         sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted, unreadable=True)
         decision = keep_safe(sight)
         after = invalid(invalid_one, decision.status, ended=decision.ended, now=sight.now)
-        _, written = await self._settle(entry, service, replace(decision, status=after))
+        _, written = await self._settle(entry, service, after, ended=decision.ended)
         self._memories.put(entry.uid, decision.history)
 
         async def unchanged() -> bool:

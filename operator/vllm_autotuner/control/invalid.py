@@ -1,13 +1,14 @@
 """What is said about an object that cannot be acted upon. Everything its status remembers is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from vllm_autotuner.api.conditions import Condition, ConditionType, Reason, set_condition
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
-from vllm_autotuner.api.status import ActiveChange, StatusUnreadable, VLLMServiceStatus, parse_status
+from vllm_autotuner.api.status import ActiveChange, Outcome, StatusUnreadable, VLLMServiceStatus, parse_status
+from vllm_autotuner.change.memory import remembered
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.control.reporting import about_change, change_text
 from vllm_autotuner.workload.adoption import Unadoptable
@@ -35,13 +36,7 @@ def invalid(
             "" if failed is None else failed.message,
         ),
     ]
-    conditions = status.conditions
-    for kind, state, reason, message in said:
-        conditions = set_condition(
-            conditions, type=kind, status=state, reason=reason, message=message, observed_generation=generation, now=now
-        )
-    summary = status.summary and status.summary.model_copy(update={"change": change_text(status.active_change)})
-    return status.model_copy(update={"conditions": conditions, "summary": summary})
+    return _saying(status, said, generation=generation, now=now)
 
 
 def unreadable(service: InvalidService, raw: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
@@ -55,20 +50,37 @@ def unreadable(service: InvalidService, raw: Mapping[str, Any], *, now: datetime
     return {**raw, "conditions": told["conditions"], "observedGeneration": generation}
 
 
-def not_adopted(service: VLLMService, why: Unadoptable, *, now: datetime) -> VLLMServiceStatus:
-    """The status of a service whose Deployment (spec.targetRef) cannot be looked after; nothing is written to it."""
-    generation = service.metadata.generation
-    status = _stalled(service.status, why.reason, why.message, generation=generation, now=now)
-    conditions = set_condition(
-        status.conditions,
-        type=ConditionType.ADOPTED,
-        status=False,
-        reason=why.reason,
-        message=why.message,
-        observed_generation=generation,
-        now=now,
-    )
-    return status.model_copy(update={"conditions": conditions})
+def not_adopted(
+    service: VLLMService, why: Unadoptable, *, now: datetime
+) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
+    """The status of a service whose Deployment (spec.targetRef) cannot be looked after; nothing is written to it.
+
+    A change under way is over with what it was made on; a permission that is missing may come back in time.
+    """
+    generation, status, ended = service.metadata.generation, service.status, None
+    change = status.active_change
+    if change is not None and why.reason is not Reason.FORBIDDEN:
+        ended = (change, Ending(outcome=Outcome.SUPERSEDED, reason=why.message))
+        status = remembered(status, *ended, spec=service.spec, now=now)
+    status = _stalled(status, why.reason, why.message, generation=generation, now=now)
+    said = (*about_change(status, ended=ended), (ConditionType.ADOPTED, False, why.reason, why.message))
+    return _saying(status, said, generation=generation, now=now), ended
+
+
+def _saying(
+    status: VLLMServiceStatus,
+    said: Iterable[tuple[ConditionType, bool, Reason, str]],
+    *,
+    generation: int,
+    now: datetime,
+) -> VLLMServiceStatus:
+    conditions = status.conditions
+    for kind, state, reason, message in said:
+        conditions = set_condition(
+            conditions, type=kind, status=state, reason=reason, message=message, observed_generation=generation, now=now
+        )
+    summary = status.summary and status.summary.model_copy(update={"change": change_text(status.active_change)})
+    return status.model_copy(update={"conditions": conditions, "summary": summary})
 
 
 def _stalled(

@@ -5,7 +5,8 @@ Apart from the loop, because it is a sum over all services. Must not: remember, 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ActiveChange, ChangeState
@@ -16,6 +17,10 @@ from vllm_autotuner.control.settings import OperatorSettings
 from vllm_autotuner.guardrails.turns import Asking, Running, next_to_begin
 
 __all__ = ["Fleet", "fleet_of"]
+
+OVERDUE: Final = timedelta(minutes=10)
+"""A deadline is acted upon within a tick. Past it for so long, nobody can act on this object (a permission is missing,
+it trips a defect of ours), and it must not keep a whole fleet waiting. Our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +62,11 @@ def fleet_of(services: Iterable[VLLMService | InvalidService], *, now: datetime)
 
 
 def _takes_a_turn(change: ActiveChange, *, now: datetime) -> bool:
-    """Whether others wait for it: not for half an hour in which it is only watched, nor for a rollback without end."""
+    """Whether others wait for it: not for half an hour in which it is only watched, nor for what does not end."""
     if change.state is ChangeState.BAKING:
         return False
-    late = change.deadline is not None and now >= change.deadline
-    return not (change.state is ChangeState.ROLLING_BACK and late)
+    patience = timedelta() if change.state is ChangeState.ROLLING_BACK else OVERDUE
+    return change.deadline is None or now < change.deadline + patience
 
 
 def _is_parked(change: ActiveChange) -> bool:
