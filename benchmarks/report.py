@@ -172,9 +172,11 @@ def bad_candidates(result: Result) -> list[str]:
         "case", "served well without any change", "lost to tuning, %", "lost to bad values, %", "spoiled, %",
         "s below the floor", "changes kept, rolled back", "bad pods, serving", "bad values tried",
     )  # fmt: skip
+    broken_off = len(cases) < result["asked_for"]
     about = (
-        f"{len(cases)} fleets of 3 and 4 replicas ({', '.join(kinds)}; seeds {seeds[0]} to {seeds[-1]}), about an hour "
-        "each, in mode Automatic with the default strategy, but a cooldown of 5 minutes and 12 changes a day. "
+        (f"The run was broken off after {len(cases)} of {result['asked_for']} cases. " if broken_off else "")
+        + f"{len(cases)} fleets of 3 and 4 replicas ({', '.join(kinds)}; seeds {seeds[0]} to {seeds[-1]}), about an "
+        "hour each, in mode Automatic with the default strategy, but a cooldown of 5 minutes and 12 changes a day. "
         f"Every value that the user has not written is bad with probability {result['bad']:g}: tokens 20 to 200 % "
         "slower, no start, death after minutes, never ready, 5 to 50 % of the requests failed, or slower by the "
         f"minute. Bad values came into {summary['cases_with_bad_values']} cases, on {summary['bad_pods']} pods. "
