@@ -179,7 +179,8 @@ def bad_candidates(result: Result) -> list[str]:
         "hour each, in mode Automatic with the default strategy, but a cooldown of 5 minutes and 12 changes a day. "
         f"Every value that the user has not written is bad with probability {result['bad']:g}: tokens 20 to 200 % "
         "slower, no start, death after minutes, never ready, 5 to 50 % of the requests failed, or slower by the "
-        f"minute. Bad values came into {summary['cases_with_bad_values']} cases, on {summary['bad_pods']} pods. "
+        f"minute. Something was tried in {sum(bool(case['states']) for case in cases)} cases, bad values in "
+        f"{summary['cases_with_bad_values']} of them, on {summary['bad_pods']} pods. "
         "Replicas are fixed, and each case is played three times with the same requests: as told, without any change, "
         "and without bad values."
     )
