@@ -11,8 +11,7 @@ from enum import StrEnum
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.status import RECORD_LENGTH
 from vllm_autotuner.api.tuning import Budget, Strategy, Tuning
-from vllm_autotuner.change.analysis import BAD_IN_A_ROW
-from vllm_autotuner.change.comparison import FEWEST_REQUESTS, GROSS, LOOKS
+from vllm_autotuner.change.comparison import FEWEST_REQUESTS, GROSS, GROSS_WINDOWS, LOOKS
 from vllm_autotuner.change.failing import MOST_FAILED
 from vllm_autotuner.change.machine import PAUSED_FOR_AT_MOST
 from vllm_autotuner.change.memory import (
@@ -327,10 +326,15 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="verdicts on noise",
         default=f"looks after {', '.join(map(str, LOOKS))} windows with {FEWEST_REQUESTS:.0f} requests an arm",
         where=Where.MACHINE,
-        objects=("change.comparison:compare",),
+        objects=(
+            "change.comparison:compare",
+            "change.before_after:compare_periods",
+            "guardrails.chain:enough_requests",
+        ),
         tests=(
             "tests/change/test_comparison.py::test_time_up_means_a_judgement_and_never_a_keep_without_evidence",
             "tests/change/test_comparison.py::test_how_long_it_takes",
+            "tests/change/test_before_after.py::test_ten_windows_after",
         ),
     ),
     Guardrail(
@@ -353,19 +357,19 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="throughput that is bought with the latency that was promised",
         default="TTFT and TPOT",
         where=Where.MACHINE,
-        objects=("planning.ranking:rank", "change.comparison:compare"),
-        tests=("tests/change/test_verdict.py::test_more_tokens_do_not_buy_a_missed_objective",),
+        objects=("planning.ranking:rank", "change.objective_effect:concluded"),
+        tests=("tests/change/test_comparison.py::test_ten_windows",),
         missing="error rate and preemptions are no objectives of a service yet",
     ),
     Guardrail(
         id="G22",
         name="Limits of bad windows",
         prevents="slow and jittery rollbacks",
-        default=f"{BAD_IN_A_ROW} in a row; windows without data count for nothing",
+        default=f"{GROSS_WINDOWS} grossly bad ones in a row; windows without data count for nothing",
         where=Where.MACHINE,
         objects=("change.analysis:analyze",),
         tests=(
-            f"{MACHINE}test_the_threshold_of_bad_windows_is_reached_exactly",
+            f"{MACHINE}test_the_threshold_of_gross_windows_is_reached_exactly",
             f"{MACHINE}test_no_data_is_evidence_for_nothing",
         ),
     ),

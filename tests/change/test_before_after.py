@@ -151,9 +151,9 @@ CASES = (
         judgement=KEEP,
     ),
     Case(
-        id="too few requests before",
-        before=period(ttft=5.0, rate=1.0, windows=1),
-        after=period(later=20, rate=1.0),
+        id="too few requests after",
+        before=period(ttft=5.0, rate=0.1),
+        after=period(later=20, rate=0.1),
         judgement=INCONCLUSIVE,
     ),
 )

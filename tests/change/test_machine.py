@@ -1,16 +1,19 @@
 """One step at a time: from each state, what each kind of world makes of a change."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.change.worlds import NOW, OLD, STRATEGY, analysis, change, rollout, seen, silent, world
+from tests.builders import engine
+from tests.change.worlds import NOW, OLD, STRATEGY, TARGETS, analysis, change, rollout, seen, silent, world
 
 from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome
+from vllm_autotuner.change.comparison import GROSS_WINDOWS
 from vllm_autotuner.change.edges import EDGES, IllegalMove, moved
-from vllm_autotuner.change.machine import BAD_IN_A_ROW, Ending, World, advance
+from vllm_autotuner.change.machine import Ending, World, advance
+from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.verification import NotEffective, Undecided
 from vllm_autotuner.observation.observation import Observation
 
@@ -178,7 +181,7 @@ CASES = (
         state=ANALYZING,
         change={"analysis": analysis(good=8, since=AFTER)},
         to=BAKING,
-        why="TTFT 5.0 s -> 400 ms",
+        why="better: TTFT; TTFT 5.0 s -> 400 ms",
     ),
     Case(
         id="time is over, too little was conclusive: a little longer",
@@ -203,19 +206,19 @@ CASES = (
         harmful=False,
     ),
     Case(
-        id="the third bad window in a row ends it at once",
+        id="the third grossly bad window ends it at once",
         state=ANALYZING,
-        change={"analysis": analysis(good=4, bad=2, row=2, since=NOW - timedelta(minutes=3))},
-        world={"observation": seen(ttft=9.0)},
+        change={"analysis": analysis(bad=2, row=2, since=NOW - timedelta(minutes=3), ttft=16.0)},
+        world={"observation": seen(ttft=16.0)},
         to=ROLLING_BACK,
-        why="TTFT 5.0 s -> 9.0 s",
+        why="TTFT 5.0 s -> 15.8 s",
         harmful=True,
     ),
     Case(
-        id="the second bad window in a row does not",
+        id="the second grossly bad window does not",
         state=ANALYZING,
-        change={"analysis": analysis(good=4, bad=1, row=1, since=NOW - timedelta(minutes=3))},
-        world={"observation": seen(ttft=9.0)},
+        change={"analysis": analysis(bad=1, row=1, since=NOW - timedelta(minutes=3), ttft=16.0)},
+        world={"observation": seen(ttft=16.0)},
     ),
     Case(
         id="an inconclusive window between them breaks the row",
@@ -232,9 +235,9 @@ CASES = (
         row=2,
     ),
     Case(
-        id="as many bad windows as good ones: harm",
+        id="worse in every window: harm",
         state=ANALYZING,
-        change={"analysis": analysis(good=4, bad=3, since=AFTER)},
+        change={"analysis": analysis(bad=8, since=AFTER, ttft=9.0)},
         world={"observation": seen(ttft=9.0)},
         to=ROLLING_BACK,
         why="TTFT",
@@ -519,11 +522,18 @@ def test_a_change_that_helps_ends_well() -> None:
 
 def test_a_long_analysis_keeps_the_newest_measurements_only() -> None:
     """The status has room for ten: an eleventh would be refused by the API server, and the change would never end."""
+    states, after, _ = run(change(PROVISIONING), ticks(70, observation=quiet, rollout=rollout()))
+    assert states[-1] is ROLLING_BACK
+    assert after.analysis is not None
+    assert (len(after.analysis.last), after.analysis.no_data > 10) == (10, True)
+
+
+def test_the_tenth_window_is_the_last_look() -> None:
     undecided = lambda now: seen(ttft=4.9, tpot=0.02, tokens=15_000, at=now)  # noqa: E731
     states, after, _ = run(change(PROVISIONING), ticks(70, observation=undecided, rollout=rollout()))
     assert states[-1] is ROLLING_BACK
     assert after.analysis is not None
-    assert (len(after.analysis.last), after.analysis.windows_inconclusive > 10) == (10, True)
+    assert (after.harmful, after.analysis.windows_inconclusive) == (False, 10)
 
 
 def test_no_data_is_evidence_for_nothing() -> None:
@@ -535,9 +545,80 @@ def test_no_data_is_evidence_for_nothing() -> None:
     assert (states, after.harmful) == ([ANALYZING, ROLLING_BACK], False)
 
 
-def test_the_threshold_of_bad_windows_is_reached_exactly() -> None:
-    bad = lambda now: seen(ttft=9.0, at=now)  # noqa: E731
+def test_the_threshold_of_gross_windows_is_reached_exactly() -> None:
+    bad = lambda now: seen(ttft=16.0, at=now)  # noqa: E731
     _, after, _ = run(change(ANALYZING, analysis=analysis(since=NOW)), ticks(30, observation=bad))
     assert after.state is ROLLING_BACK
     assert after.analysis is not None
-    assert after.analysis.windows_bad == BAD_IN_A_ROW
+    assert after.analysis.windows_bad == GROSS_WINDOWS
+
+
+def under(load: float, *, ttft: float) -> Callable[[datetime], Observation]:
+    """TTFT where so many times as many requests come as before."""
+
+    def found(now: datetime) -> Observation:
+        busy = engine(finished=60.0 * load, generation_tokens=15_000.0 * load)
+        return replace(seen(ttft=ttft, at=now), engines=(busy,))
+
+    return found
+
+
+SERVED = tuple(
+    measure(under(1.0, ttft=1.5)(NOW - timedelta(seconds=30 * age)), targets=TARGETS) for age in range(9, -1, -1)
+)
+"""Ten windows before: inside the objective of 2 s, with 2 requests/s."""
+
+
+@pytest.mark.parametrize(
+    ("load", "harmful"),
+    [
+        pytest.param(1.0, True, id="as many requests: harm"),
+        pytest.param(0.5, True, id="fewer requests: harm all the more"),
+        pytest.param(2.0, False, id="twice as many: nobody knows, undone without blame"),
+    ],
+)
+def test_in_place_the_load_is_taken_out(load: float, harmful: bool) -> None:
+    given = change(ANALYZING, analysis=analysis(since=NOW), before=SERVED, baseline=SERVED[-1])
+    states, after, _ = run(given, ticks(60, observation=under(load, ttft=3.0)))
+    assert (states, after.harmful) == ([ANALYZING, ROLLING_BACK], harmful)
+
+
+def test_harm_in_the_bake_is_told_from_load_as_well() -> None:
+    given = change(BAKING, before=SERVED, baseline=SERVED[-1], deadline=NOW + timedelta(minutes=4))
+    states, after, _ = run(given, ticks(60, observation=under(1.0, ttft=3.0)))
+    assert (states, after.harmful) == ([BAKING, ROLLING_BACK], True)
+    states, _, ending = run(given, ticks(60, observation=under(2.0, ttft=3.0)))
+    assert states == [BAKING]
+    assert ending is not None
+    assert ending.outcome is Outcome.SUCCEEDED
+
+
+def test_ten_windows_before_allow_an_earlier_look_than_one() -> None:
+    better = lambda now: seen(at=now)  # noqa: E731
+    waited = tuple(one.model_copy(update={"ttft_seconds": 5.0}) for one in SERVED)
+    for before, windows in ((waited, 7), (waited[-1:], 10)):
+        given = change(ANALYZING, analysis=analysis(since=NOW), before=before, baseline=before[-1])
+        _, after, _ = run(given, ticks(60, observation=better))
+        assert after.state is BAKING or after.bake is not None
+        assert after.analysis is not None
+        assert after.analysis.windows_good == windows
+
+
+@pytest.mark.parametrize(
+    ("load", "state", "windows"),
+    [
+        pytest.param(1.0, BAKING, 7, id="2 requests/s: as soon as it shows"),
+        pytest.param(0.05, ROLLING_BACK, 20, id="one in 10 s: sought for all ten minutes, then undone without blame"),
+    ],
+)
+def test_few_requests_are_waited_for_until_the_deadline_and_no_longer(
+    load: float, state: ChangeState, windows: int
+) -> None:
+    waited = tuple(one.model_copy(update={"ttft_seconds": 5.0, "requests_per_second": 2.0 * load}) for one in SERVED)
+    after = change(ANALYZING, analysis=analysis(since=NOW), before=waited, baseline=waited[-1])
+    passed = 0
+    while after.state is ANALYZING and passed < 30:
+        passed += 1
+        now = NOW + timedelta(seconds=30 * passed)
+        after = advance(after, world(now, observation=under(load, ttft=0.4)(now))).change
+    assert (after.state, bool(after.harmful), passed) == (state, False, windows)

@@ -19,8 +19,15 @@ from vllm_autotuner.api.status import (
     Prediction,
     Recommendation,
 )
-from vllm_autotuner.change.track_record import KEPT_FOR, SAME_LOAD, TOLERANCE, Now, followed_up, noted
-from vllm_autotuner.change.verdict import FEWEST_WINDOWS
+from vllm_autotuner.change.track_record import (
+    FEWEST_WINDOWS,
+    KEPT_FOR,
+    SAME_LOAD,
+    TOLERANCE,
+    Now,
+    followed_up,
+    noted,
+)
 
 THEN = EngineKnobs(max_num_seqs=64)
 DONE = EngineKnobs(max_num_seqs=128)

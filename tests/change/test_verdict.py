@@ -1,4 +1,4 @@
-"""What one window says, and what all of them say together."""
+"""What is measured in one window, and what it says."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -6,12 +6,11 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.builders import NOT_MEASURED, engine, latency, nobody, observation, targets
-from tests.change.worlds import NOW, TARGETS, measured, seen
+from tests.builders import NOT_MEASURED, engine, latency, nobody, observation
+from tests.change.worlds import NOW, TARGETS, seen
 
-from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.api.status import ChangeTarget, Measurement
-from vllm_autotuner.change.verdict import FEWEST_WINDOWS, Judgement, WindowVerdict, conclude, judge_window, measure
+from vllm_autotuner.change.verdict import WindowVerdict, judge_window, measure
 
 GOOD, BAD = WindowVerdict.GOOD, WindowVerdict.BAD
 INCONCLUSIVE, NO_DATA = WindowVerdict.INCONCLUSIVE, WindowVerdict.NO_DATA
@@ -165,56 +164,6 @@ def test_what_is_missing_proves_nothing(
     after = window(*levels)
     if after.ttft_seconds is None or after.tpot_seconds is None:
         assert judge_window(after, before=before, targets=TARGETS, target=target) is NO_DATA
-
-
-def verdict(good: int, bad: int, *, after: tuple[Measurement, ...], before: Measurement | None = QUEUED) -> Judgement:
-    return conclude(after, good=good, bad=bad, before=before, targets=TARGETS)
-
-
-BETTER = measured(5)
-WORSE = measured(5, ttft=9.0)
-
-
-@pytest.mark.parametrize(
-    ("found", "judgement"),
-    [
-        pytest.param(verdict(5, 0, after=BETTER), Judgement.KEEP, id="good throughout: kept"),
-        pytest.param(verdict(4, 1, after=BETTER), Judgement.KEEP, id="mostly good: kept"),
-        pytest.param(verdict(3, 3, after=BETTER), Judgement.REVERT, id="as often bad as good: undone"),
-        pytest.param(verdict(0, 1, after=WORSE), Judgement.REVERT, id="bad and never good: undone"),
-        pytest.param(
-            verdict(FEWEST_WINDOWS - 1, 0, after=BETTER), Judgement.INCONCLUSIVE, id="too few good windows: no verdict"
-        ),
-        pytest.param(verdict(0, 0, after=()), Judgement.INCONCLUSIVE, id="no windows: no verdict"),
-        pytest.param(verdict(5, 0, after=BETTER, before=None), Judgement.INCONCLUSIVE, id="no baseline: no verdict"),
-        pytest.param(
-            verdict(5, 0, after=BETTER, before=window(None, None)),
-            Judgement.INCONCLUSIVE,
-            id="an empty baseline: no verdict",
-        ),
-        pytest.param(verdict(5, 0, after=(QUEUED,) * 5), Judgement.REVERT, id="the same on the whole: undone"),
-        pytest.param(verdict(5, 4, after=WORSE), Judgement.REVERT, id="good windows, but worse on the whole: undone"),
-    ],
-)
-def test_all_windows_together(found: Judgement, judgement: Judgement) -> None:
-    assert found is judgement
-
-
-@pytest.mark.fault("T21")
-def test_more_tokens_do_not_buy_a_missed_objective() -> None:
-    after = tuple(replace_tokens(one, 1e6) for one in measured(5, ttft=0.5, tpot=0.06))
-    throughput = targets(ttft=60, tpot=0.05, profile=Profile.THROUGHPUT)
-    found = conclude(after, good=5, bad=0, before=window(0.5, 0.04), targets=throughput)
-    assert found is Judgement.REVERT
-
-
-def replace_tokens(one: Measurement, tokens: float) -> Measurement:
-    return one.model_copy(update={"tokens_per_second": tokens})
-
-
-def test_one_wild_window_does_not_decide() -> None:
-    wild = (*measured(4), *measured(1, ttft=90.0))
-    assert verdict(4, 1, after=wild) is Judgement.KEEP
 
 
 def test_a_measurement_holds_what_a_verdict_needs() -> None:

@@ -27,7 +27,7 @@ def test_the_table_is_what_the_code_does() -> None:
     assert found == {
         "looks, windows with data": ", ".join(map(str, LOOKS)),
         "Keep from (earlier only when time is up)": str(KEEP_FROM),
-        "finished requests in each arm, at least": f"{FEWEST_REQUESTS:.0f}",
+        "finished requests in each arm, and after a change in place, at least": f"{FEWEST_REQUESTS:.0f}",
         "margin of TTFT": f"{100 * MARGINS[ChangeTarget.TTFT]:g} %",
         "margin of TPOT and of tokens per second": f"{100 * MARGINS[ChangeTarget.TPOT]:g} %",
         "room inside a target": f"{100 * INSIDE:g} %",

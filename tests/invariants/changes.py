@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tests.invariants.moment import ENDINGS, NOTHING, Moment, environment_of
 
-from vllm_autotuner.change.verdict import FEWEST_WINDOWS
+from vllm_autotuner.change.comparison import LOOKS
 
 _UNDOABLE: Final = ("Provisioning", "Verifying", "WarmingUp", "Analyzing", "Held", "Promoting", "Baking")
 MOVES: Final[Mapping[str, frozenset[str]]] = {
@@ -154,9 +154,10 @@ def measured(moment: Moment) -> Iterator[str]:
     entry, over = moment.entry, moment.over
     if entry is None or over is None or entry["outcome"] != "Succeeded":
         return
-    good = (over.get("analysis") or NOTHING).get("windowsGood", 0)
-    if good < FEWEST_WINDOWS:
-        yield f"{good} good window(s), {FEWEST_WINDOWS} are needed"
+    counted = over.get("analysis") or NOTHING
+    seen = sum(counted.get(name, 0) for name in ("windowsGood", "windowsBad", "windowsInconclusive"))
+    if seen < LOOKS[0]:
+        yield f"{seen} window(s) with data, {LOOKS[0]} are needed"
     for side in ("before", "after"):
         lacking = [name for name in ("ttftSeconds", "tpotSeconds") if (entry.get(side) or NOTHING).get(name) is None]
         if lacking:

@@ -81,7 +81,7 @@ def seen(found: Body, **rest: Any) -> Seen:
 
 ONE: Body = {"changesToday": 1, "windowStart": NOON}
 IDLE = seen(body())
-JUDGED = {"windowsGood": 3}
+JUDGED = {"windowsGood": 5}
 WELL: Sequence[Seen] = [
     IDLE,
     *(
@@ -234,7 +234,12 @@ CASES = (
     ),
     Broken(id="I10", what="what failed", twist=remembers(), says="rests until"),
     Broken(id="I10", what="for ever", twist=remembers(retryAfter=None), says="rests until"),
-    Broken(id="I11", what="one good window", twist=status(5, activeChange=change("Baking")), says="0 good window"),
+    Broken(
+        id="I11",
+        what="no window with data",
+        twist=status(5, activeChange=change("Baking")),
+        says="0 window(s) with data",
+    ),
     Broken(
         id="I11",
         what="no TPOT",

@@ -1,7 +1,7 @@
 """One window after the other until a verdict: both arms of a canary at the same time, or before against after in place.
 
 Apart from the machine, because what a window says is one question, and what follows from it another.
-Must not: undo anything, or look at pods. The judgement is `comparison`'s (both sides at once) or `verdict`'s.
+Must not: undo anything, or look at pods. The judgement is `comparison`'s (both sides at once) or `before_after`'s.
 """
 
 from collections.abc import Sequence
@@ -10,25 +10,22 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Final, assert_never
 
-from vllm_autotuner.api.spec import StrategyType
+from vllm_autotuner.api.spec import Strategy, StrategyType
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, Analysis, Measurement
-from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
+from vllm_autotuner.change.before_after import compare_periods
+from vllm_autotuner.change.comparison import FEWEST_REQUESTS, LOOKS, Comparison, Pair, compare
 from vllm_autotuner.change.edges import late
-from vllm_autotuner.change.verdict import FEWEST_WINDOWS, Judgement, WindowVerdict, conclude, judge_window, measure
-from vllm_autotuner.change.windows import is_complete
+from vllm_autotuner.change.verdict import Judgement, WindowVerdict, judge_window, measure_per_pod
+from vllm_autotuner.change.windows import is_complete, requests_in, window_length
 from vllm_autotuner.change.world import World
-from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = ["BAD_IN_A_ROW", "LONGEST_ANALYSIS", "Finding", "analyze", "bake_harms", "figures", "in_short"]
+__all__ = ["Finding", "analyze", "bake_harms", "in_short", "longest"]
 
-BAD_IN_A_ROW: Final = 3
-"""Bad windows in a row that end the experiment at once. Our choice: one is chance, three are harm."""
 LONGEST_ANALYSIS: Final = 2
 """How many times spec.tuning.strategy.analysis may be spent where windows say too little. Our choice."""
-MORE_LOAD: Final = 0.25
-"""Share by which more requests may finish than ever before in this change, and latency still be the change's doing.
-Beyond it the load explains it, and undoing the change would not help. Our choice, unmeasured."""
+FEWEST_TO_LOOK: Final = LOOKS[0] + 2
+"""Windows for which there is always time: those of the first verdict, one without data, and one that just began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +36,11 @@ class Finding:
     judgement: Judgement | None = None
     why: str = ""
     """For people, with the judgement."""
+
+
+def longest(strategy: Strategy, *, window: timedelta) -> timedelta:
+    """How long a verdict is sought. It needs its windows, however short the analysis is meant to be."""
+    return max(LONGEST_ANALYSIS * strategy.analysis, FEWEST_TO_LOOK * window)
 
 
 def analyze(change: ActiveChange, world: World) -> Finding:
@@ -55,22 +57,9 @@ def analyze(change: ActiveChange, world: World) -> Finding:
     analysis = _with_window(analysis, change, world)
     change = change.model_copy(update={"analysis": analysis})
     over = world.now - (analysis.started_at or world.now) >= world.strategy.analysis
-    if change.strategy is StrategyType.CANARY:
-        return _judged_by_pairs(change, analysis, world, over=over)
-    if analysis.consecutive_bad >= BAD_IN_A_ROW:
-        return Finding(change, Judgement.REVERT, figures(change))
-    enough = analysis.windows_good + analysis.windows_bad >= FEWEST_WINDOWS
-    if not over or not (enough or late(change, now=world.now)):
-        return Finding(change)
-    judgement = conclude(
-        analysis.last,
-        good=analysis.windows_good,
-        bad=analysis.windows_bad,
-        before=change.baseline,
-        targets=world.targets,
-        gpus=_gpus(change),
-    )
-    return Finding(change, judgement, figures(change))
+    final = late(change, now=world.now) or (over and _says_enough(analysis))
+    found = _compared(analysis, change, world, before=_before(change), final=final)
+    return Finding(change, found.judgement, _told(change, found))
 
 
 def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChange:
@@ -89,25 +78,44 @@ def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChang
     return change.model_copy(update=update)
 
 
-def _judged_by_pairs(change: ActiveChange, analysis: Analysis, world: World, *, over: bool) -> Finding:
-    """Both sides at the same time: the load is the same on both, so nothing has to be taken out of it."""
-    pairs = _pairs(analysis)
-    usable = sum(is_complete(pair.candidate) and is_complete(pair.reference) for pair in pairs)
-    final = late(change, now=world.now) or (over and usable >= LOOKS[0])
-    found = _compared(change, pairs, world, final=final)
-    return Finding(change, found.judgement, found.text)
-
-
-def _compared(change: ActiveChange, pairs: Sequence[Pair], world: World, *, final: bool) -> Comparison:
-    before = [window.ttft_seconds for window in change.before if window.ttft_seconds is not None]
+def _compared(
+    analysis: Analysis, change: ActiveChange, world: World, *, before: Sequence[Measurement], final: bool
+) -> Comparison:
+    """Both sides at the same time where there are pods for it, else `before` against now with the load taken out."""
+    gpus = change.from_.tensor_parallel_size or 1, change.to.tensor_parallel_size or 1
+    if not analysis.reference:
+        return compare_periods(
+            before, analysis.last, targets=world.targets, target=change.target, final=final, gpus=gpus
+        )
+    waited = [window.ttft_seconds for window in change.before if window.ttft_seconds is not None]
     return compare(
-        pairs,
+        _pairs(analysis),
         targets=world.targets,
         target=change.target,
         final=final,
-        gpus=_gpus(change),
-        queued=bool(before) and median(before) > world.targets.ttft.seconds,
+        gpus=gpus,
+        queued=bool(waited) and median(waited) > world.targets.ttft.seconds,
     )
+
+
+def _before(change: ActiveChange) -> Sequence[Measurement]:
+    # A change that an older version began took only its baseline with it.
+    return change.before or ((change.baseline,) if change.baseline is not None else ())
+
+
+def _says_enough(analysis: Analysis) -> bool:
+    """Whether more time is not needed for evidence: of few requests there are more in the rest of it."""
+    if analysis.reference:
+        pairs = [pair for pair in _pairs(analysis) if is_complete(pair.candidate) and is_complete(pair.reference)]
+        arms = [[pair.candidate for pair in pairs], [pair.reference for pair in pairs]]
+    else:
+        arms = [[window for window in analysis.last if is_complete(window)]]
+    return all(len(arm) >= LOOKS[0] and _requests(arm) >= FEWEST_REQUESTS for arm in arms)
+
+
+def _requests(windows: Sequence[Measurement]) -> float:
+    # Unknown is not enough either.
+    return requests_in(windows, length=window_length(windows)) or 0.0
 
 
 def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, str]:
@@ -118,16 +126,14 @@ def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, str]:
     bake = _begun(change.bake, change, now=world.now)
     if world.now - _last_look(bake, now=world.now) < timedelta(seconds=world.observation.window):
         return change, ""
-    bake = _with_window(bake, change, world, tested=change.analysis)
-    harm = ""
-    if bake.reference:
-        found = compare(_pairs(bake), targets=world.targets, target=change.target, final=False, gpus=_gpus(change))
-        harm = found.text if found.judgement is Judgement.REVERT else ""
-        if len(bake.last) >= LOOKS[-1]:
-            # A look at every further window would find harm by chance: the next ones are a comparison of their own.
-            bake = Analysis(started_at=world.now)
-    elif bake.consecutive_bad >= BAD_IN_A_ROW:
-        harm = "latency was over its objective, and worse than before the change"
+    bake = _with_window(bake, change, world)
+    # Beside the pods of a trial each had fewer requests than it has now: the load was this one before the change.
+    tested = change.analysis.reference if change.analysis is not None else ()
+    found = _compared(bake, change, world, before=change.before or tested or _before(change), final=False)
+    harm = found.text if found.judgement is Judgement.REVERT else ""
+    if len(bake.last) >= LOOKS[-1]:
+        # A look at every further window would find harm by chance: the next ones are a comparison of their own.
+        bake = Analysis(started_at=world.now)
     return change.model_copy(update={"bake": bake}), harm
 
 
@@ -137,19 +143,18 @@ def _pairs(analysis: Analysis) -> list[Pair]:
     return [Pair(candidate=candidate, reference=reference) for candidate, reference in sides][::-1]
 
 
-def _gpus(change: ActiveChange) -> tuple[int, int]:
-    return change.from_.tensor_parallel_size or 1, change.to.tensor_parallel_size or 1
-
-
 def in_short(change: ActiveChange, world: World) -> str:
-    """What led to the change being kept: of a canary both sides over all windows, else before and after."""
-    analysis = change.analysis
-    if analysis is None or not analysis.reference:
-        return figures(change)
-    return _compared(change, _pairs(analysis), world, final=True).text
+    """What led to the change being kept."""
+    if change.analysis is None:
+        return _figures(change)
+    return _told(change, _compared(change.analysis, change, world, before=_before(change), final=True))
 
 
-def figures(change: ActiveChange) -> str:
+def _told(change: ActiveChange, found: Comparison) -> str:
+    return found.text if found.effects else f"{_figures(change)}: {found.text}"
+
+
+def _figures(change: ActiveChange) -> str:
     """Before and after in one line: the baseline and the newest window."""
     analysis = change.analysis
     before = change.baseline
@@ -185,16 +190,10 @@ def _without_unseen(change: ActiveChange, *, looked: datetime, window: timedelta
     return change.model_copy(update={"deadline": change.deadline + unseen})
 
 
-def _with_window(analysis: Analysis, change: ActiveChange, world: World, *, tested: Analysis | None = None) -> Analysis:
-    """One window more. Both sides at the same time where pods with the old configuration still serve.
-
-    `tested`: in the bake, what led to the verdict.
-    """
+def _with_window(analysis: Analysis, change: ActiveChange, world: World) -> Analysis:
+    """One window more. Both sides at the same time where pods with the old configuration still serve."""
     found, reference = _sides(change, world)
-    before = reference or change.baseline
-    verdict = judge_window(found, before=before, targets=world.targets, target=change.target)
-    if verdict is WindowVerdict.BAD and tested is not None and reference is None and _more_load(found, change, tested):
-        verdict = WindowVerdict.INCONCLUSIVE
+    verdict = judge_window(found, before=reference or change.baseline, targets=world.targets, target=change.target)
     update = {
         "last": (*analysis.last, found)[-MEASUREMENTS_LENGTH:],
         "reference": () if reference is None else (*analysis.reference, reference)[-MEASUREMENTS_LENGTH:],
@@ -206,32 +205,14 @@ def _sides(change: ActiveChange, world: World) -> tuple[Measurement, Measurement
     """The new configuration and the old one in the same window; None where no pod has the old one any more."""
     arms = world.arms
     if change.strategy is StrategyType.IN_PLACE:
-        return measure(world.observation, targets=world.targets), None
+        return measure_per_pod(world.observation, targets=world.targets), None
     new = world.observation if change.promoted or arms.canary is None else arms.canary.observation
     if change.baseline_ref is not None and arms.baseline is not None:
         old: Observation | None = arms.baseline.observation
     else:
         old = None if change.promoted else world.observation
-    return _per_pod(new, targets=world.targets), None if old is None else _per_pod(old, targets=world.targets)
-
-
-def _per_pod(observation: Observation, *, targets: Targets) -> Measurement:
-    """A measurement that can be compared with one of more or fewer pods: what adds up is divided by them."""
-    found, pods = measure(observation, targets=targets), len({engine.key.pod for engine in observation.engines})
-    if pods <= 1:
-        return found
-    names = ("requests_per_second", "tokens_per_second", "running", "waiting")
-    return found.model_copy(
-        update={name: value / pods for name in names if (value := getattr(found, name)) is not None}
-    )
-
-
-def _more_load(found: Measurement, change: ActiveChange, tested: Analysis) -> bool:
-    """Whether more requests finish than ever while the change was tested: then latency says nothing about it."""
-    compared = tested.reference or ((change.baseline,) if change.baseline is not None else ())
-    known = [one.requests_per_second for one in (*compared, *tested.last) if one.requests_per_second is not None]
-    now = found.requests_per_second
-    return now is None or not known or now > max(known) * (1 + MORE_LOAD)
+    found = measure_per_pod(new, targets=world.targets)
+    return found, None if old is None else measure_per_pod(old, targets=world.targets)
 
 
 def _counted(analysis: Analysis, verdict: WindowVerdict) -> Analysis:

@@ -134,8 +134,9 @@ def _judged(
     count = len(new.windows)
     if not old.windows or count < LOOKS[0]:
         return waiting, f"{count} of {LOOKS[0]} windows with data, {len(old.windows)} before"
-    if any(number is None or number < FEWEST_REQUESTS for number in requests):
-        return waiting, f"fewer than {FEWEST_REQUESTS:.0f} requests are known before and after"
+    # After only: of one window before nobody can ask that much, and the bounds know that it is one.
+    if requests[0] is None or requests[0] < FEWEST_REQUESTS:
+        return waiting, f"fewer than {FEWEST_REQUESTS:.0f} requests are known after the change"
     last = question.final or count >= LOOKS[-1]
     if not last and (count not in LOOKS or len(old.windows) < FEWEST_BEFORE):
         return None, "more windows are needed"

@@ -10,8 +10,7 @@ from typing import Final, assert_never
 
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome
-from vllm_autotuner.change.analysis import BAD_IN_A_ROW, LONGEST_ANALYSIS, analyze, bake_harms, in_short
-from vllm_autotuner.change.comparison import LOOKS
+from vllm_autotuner.change.analysis import analyze, bake_harms, in_short, longest
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.failing import failing
 from vllm_autotuner.change.provisioning import promote, provision
@@ -20,7 +19,7 @@ from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided
 from vllm_autotuner.change.world import Ending, Rollout, Step, World, reaches_the_service
 
-__all__ = ["BAD_IN_A_ROW", "PAUSED", "Ending", "Rollout", "World", "advance"]
+__all__ = ["PAUSED", "Ending", "Rollout", "World", "advance"]
 
 PAUSED_FOR_AT_MOST: Final = timedelta(hours=24)
 """A person who pauses comes back within a day; then the candidate stops serving untried. Guardrails 8.1 (Held)."""
@@ -29,8 +28,6 @@ BLIND: Final = "metrics are missing"
 PAUSED: Final = "paused"
 SHORT: Final = "pods of the service itself are not ready"
 """Why a change is held; also the beginning of what is said when it takes too long."""
-FEWEST_TO_LOOK: Final = LOOKS[0] + 2
-"""Windows for which there is always time: those of the first verdict, one without data, and one that just began."""
 
 
 def advance(change: ActiveChange, world: World) -> Step:
@@ -105,9 +102,7 @@ def _warm_up(change: ActiveChange, world: World) -> ActiveChange:
         return _hold(change, obstacle, world=world)
     if not late(change, now=world.now):
         return change
-    # A verdict needs its windows, however short the analysis is meant to be.
-    windows = timedelta(seconds=FEWEST_TO_LOOK * world.observation.window)
-    limit = max(LONGEST_ANALYSIS * world.strategy.analysis, windows)
+    limit = longest(world.strategy, window=timedelta(seconds=world.observation.window))
     analyzing = moved(change, ChangeState.ANALYZING, why="measuring", now=world.now, limit=limit)
     return analyzing.model_copy(update={"analysis": Analysis(started_at=world.now)})
 

@@ -14,11 +14,12 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.status import ActiveChange, Came, ComparedBy, Foretold, Measurement, Prediction, Recommendation
-from vllm_autotuner.change.verdict import FEWEST_WINDOWS
 from vllm_autotuner.planning.bounds import with_value
 
-__all__ = ["KEPT_FOR", "NEAR_BATCH", "SAME_LOAD", "TOLERANCE", "Now", "followed_up", "noted"]
+__all__ = ["FEWEST_WINDOWS", "KEPT_FOR", "NEAR_BATCH", "SAME_LOAD", "TOLERANCE", "Now", "followed_up", "noted"]
 
+FEWEST_WINDOWS: Final = 3
+"""Windows that a figure is compared with. Our choice: one may be chance, three in a row are a state."""
 SAME_LOAD: Final = 0.2
 """Loads within this share of each other are alike. Our choice: on measured curves latency then moves by less than the
 tolerance, short of the knee."""

@@ -1,15 +1,11 @@
-"""Good or bad, on measured TTFT and TPOT: one window at a time, then all of them.
+"""What is measured in one window of a change, and what that one window says: for people, who watch it being tried.
 
-Before/after in place: the load may have moved in between, so a window only counts as good when nothing is hurt and the
-target of the change is clearly better or met. Missing data is evidence for nothing.
-Must not: know how a change came about, or undo it.
+What all windows say together, and with it what becomes of the change, is `comparison`'s and `before_after`'s.
+Must not: decide. Missing data is evidence for nothing.
 """
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from statistics import median
-from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.status import ChangeTarget, Measurement
@@ -17,12 +13,9 @@ from vllm_autotuner.diagnosis.case import Case, tpot_reading
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
-from vllm_autotuner.planning.ranking import NOISE, Effect, best
+from vllm_autotuner.planning.ranking import NOISE
 
-__all__ = ["FEWEST_WINDOWS", "Judgement", "WindowVerdict", "conclude", "is_baseline", "judge_window", "measure"]
-
-FEWEST_WINDOWS: Final = 3
-"""Conclusive windows before a verdict. Our choice: one may be chance, three in a row are a state."""
+__all__ = ["Judgement", "WindowVerdict", "is_baseline", "judge_window", "measure", "measure_per_pod"]
 
 
 class WindowVerdict(StrEnum):
@@ -57,6 +50,17 @@ def measure(observation: Observation, *, targets: Targets) -> Measurement:
     )
 
 
+def measure_per_pod(observation: Observation, *, targets: Targets) -> Measurement:
+    """A measurement that can be compared with one of more or fewer pods: what adds up is divided by them."""
+    found, pods = measure(observation, targets=targets), len({engine.key.pod for engine in observation.engines})
+    if pods <= 1:
+        return found
+    names = ("requests_per_second", "tokens_per_second", "running", "waiting")
+    return found.model_copy(
+        update={name: value / pods for name in names if (value := getattr(found, name)) is not None}
+    )
+
+
 def is_baseline(measurement: Measurement) -> bool:
     """Whether a later measurement can be compared with this one."""
     known = (measurement.ttft_seconds, measurement.tpot_seconds, measurement.tokens_per_second)
@@ -86,30 +90,6 @@ def judge_window(
     return WindowVerdict.GOOD if helped else WindowVerdict.INCONCLUSIVE
 
 
-def conclude(
-    measurements: Sequence[Measurement],
-    *,
-    good: int,
-    bad: int,
-    before: Measurement | None,
-    targets: Targets,
-    gpus: tuple[int, int] = (1, 1),
-) -> Judgement:
-    """Keep only what most windows call good *and* what is better on the whole than the baseline.
-
-    `gpus`: of one replica, before and after. The same replicas serve on both sides of a change in place.
-    """
-    if bad > 0 and bad >= good:
-        return Judgement.REVERT
-    if before is None or good < FEWEST_WINDOWS:
-        return Judgement.INCONCLUSIVE
-    sides = {"before": _effect([before], gpus=gpus[0]), "after": _effect(measurements, gpus=gpus[1])}
-    known = {name: effect for name, effect in sides.items() if effect is not None}
-    if len(known) < len(sides):
-        return Judgement.INCONCLUSIVE
-    return Judgement.KEEP if best(known, targets=targets, current="before") == "after" else Judgement.REVERT
-
-
 def _hurt(before: float, after: float, target: Target) -> bool:
     """Over its objective, and worse than before by more than noise. Inside the objective nothing is hurt."""
     return after > target.seconds and after > before * (1 + NOISE)
@@ -118,15 +98,6 @@ def _hurt(before: float, after: float, target: Target) -> bool:
 def _helped(before: float, after: float, target: Target) -> bool:
     """Clearly better than before, or inside an objective that was missed."""
     return after < before * (1 - NOISE) or (after <= target.seconds < before)
-
-
-def _effect(measurements: Sequence[Measurement], *, gpus: int) -> Effect | None:
-    ttft = [m.ttft_seconds for m in measurements if m.ttft_seconds is not None]
-    tpot = [m.tpot_seconds for m in measurements if m.tpot_seconds is not None]
-    tokens = [m.tokens_per_second for m in measurements if m.tokens_per_second is not None]
-    if not (ttft and tpot and tokens):
-        return None
-    return Effect(ttft=median(ttft), tpot=median(tpot), tokens_per_second=median(tokens), gpus=gpus)
 
 
 def _rounded(value: float | None) -> float | None:

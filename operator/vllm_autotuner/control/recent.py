@@ -1,4 +1,4 @@
-"""What was measured of a service lately, while nothing changed: what the next change in place is compared with.
+"""What was measured of a service lately, per pod and while nothing changed: what a change in place is compared with.
 
 Apart from the tick, which decides; here windows are only kept. In memory, as losing them costs evidence and never a
 decision: a change takes a copy into its status when it begins. Must not: keep a window of another configuration.
@@ -7,7 +7,7 @@ decision: a change takes a copy into its status when it begins. Must not: keep a
 from datetime import UTC, datetime, timedelta
 
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, Measurement
-from vllm_autotuner.change.verdict import measure
+from vllm_autotuner.change.verdict import measure_per_pod
 from vllm_autotuner.change.windows import collected
 from vllm_autotuner.control.sight import Sight
 from vllm_autotuner.diagnosis.objectives import Targets
@@ -19,7 +19,7 @@ def lately(sight: Sight, *, targets: Targets) -> tuple[Measurement, ...]:
     """The last windows, newest last; forgotten as soon as pods come or go."""
     if sight.service.status.active_change is not None or not sight.rollout.settled:
         return ()
-    found, length = measure(sight.observation, targets=targets), timedelta(seconds=sight.observation.window)
+    found, length = measure_per_pod(sight.observation, targets=targets), timedelta(seconds=sight.observation.window)
     return collected(sight.history.measured, found, length=length)
 
 
@@ -28,7 +28,7 @@ def until_now(sight: Sight, *, targets: Targets, since: float) -> tuple[Measurem
 
     `since`: Unix seconds from which the service has had what the change is to cure; how it was before is another load.
     """
-    found, length = measure(sight.observation, targets=targets), timedelta(seconds=sight.observation.window)
+    found, length = measure_per_pod(sight.observation, targets=targets), timedelta(seconds=sight.observation.window)
     began = datetime.fromtimestamp(since, tz=UTC)
     windows = (one for one in sight.history.measured if began <= one.at - length and one.at <= found.at - length)
     return (*windows, found)[-MEASUREMENTS_LENGTH:]

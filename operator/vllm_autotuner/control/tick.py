@@ -24,6 +24,7 @@ from vllm_autotuner.api.status import (
 from vllm_autotuner.change.begin import begin
 from vllm_autotuner.change.clock import followed_clock
 from vllm_autotuner.change.effective import effective_knobs, is_tuned, serving_knobs, settled_knobs, spec_knobs
+from vllm_autotuner.change.foreseen import lacks_requests
 from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.memory import failed_seats, failed_values, infeasible_knobs, remembered, spent
 from vllm_autotuner.change.trial import gpus_added
@@ -335,6 +336,7 @@ def _ideas(
         limits=sight.limits,
         locked=sight.adoption.locked if sight.adoption is not None else {},
         measured=is_baseline(measure(sight.observation, targets=targets)),
+        too_few=_too_few(proposal, status, sight=sight, diagnosis=diagnosis, targets=targets),
         trouble=sight.trouble,
         queue=sight.queue,
         room=sight.room,
@@ -368,6 +370,19 @@ def _ideas(
         return status, desired, asks
     wanted = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=planned)
     return (status, desired, asks) if wanted is None else (_with_replicas(status, wanted, sight=sight), wanted, asks)
+
+
+def _too_few(
+    proposal: Proposal | None, status: VLLMServiceStatus, *, sight: Sight, diagnosis: Diagnosis, targets: Targets
+) -> str:
+    if proposal is None or proposal.knob is Knob.REPLICAS:
+        return ""
+    return lacks_requests(
+        _change_of(proposal, status, sight=sight, diagnosis=diagnosis, targets=targets),
+        replicas=max(1, sight.rollout.replicas),
+        strategy=sight.service.spec.tuning.strategy,
+        window=timedelta(seconds=sight.observation.window),
+    )
 
 
 def _scales(sight: Sight) -> bool:

@@ -91,6 +91,8 @@ class Context:
     """Knobs of an adopted Deployment that are not ours to write, with the reason."""
     measured: bool = True
     """What a verdict compares is known of the last window."""
+    too_few: str = ""
+    """Why the requests that come now allow no verdict; empty when they do."""
     knobs: EngineKnobs = EngineKnobs()
     """What runs, and what the proposal would change one value of."""
     resting: tuple[tuple[str, str], ...] = ()
@@ -169,6 +171,13 @@ def measured_before(proposal: Proposal, context: Context) -> Answer:
         return Allow()
     message = "TTFT, TPOT or throughput is not known yet: nothing to compare with afterwards"
     return Hold(reason=HoldReason.NOT_MEASURED, message=message)
+
+
+def enough_requests(proposal: Proposal, context: Context) -> Answer:
+    """Where too few come for a verdict, a change would be undone whatever it does (G19). Replicas need none."""
+    if not context.too_few or proposal.knob is Knob.REPLICAS:
+        return Allow()
+    return Hold(reason=HoldReason.TOO_FEW_REQUESTS, message=f"recommended, not applied: {context.too_few}")
 
 
 def confident(proposal: Proposal, context: Context) -> Answer:
@@ -312,6 +321,7 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     in_window,  # and at an hour the user allows
     metrics_fresh,  # no evidence, no change
     measured_before,  # no before, no verdict
+    enough_requests,  # and none on a handful of requests
     confident,  # a guess is shown, not applied
     watched_long_enough,  # a fresh leader looks first
     operator_well,  # and so does one that was in trouble

@@ -25,6 +25,8 @@ class HoldReason(StrEnum):
     """Fresh metrics are missing: no evidence, no change. Remedy: condition MetricsAvailable."""
     NOT_MEASURED = "NotMeasured"
     """The last window lacks a latency or the throughput: nothing to compare with afterwards. Remedy: more requests."""
+    TOO_FEW_REQUESTS = "TooFewRequests"
+    """Fewer requests come than a verdict needs. Remedy: wait for more, or change it by hand in the spec."""
     LOW_CONFIDENCE = "LowConfidence"
     """The diagnosis or its prediction rests on too little. Remedy: wait, or change it by hand."""
     CHANGE_ACTIVE = "ChangeActive"

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.diagnosis.objectives import Targets
 
-__all__ = ["NOISE", "Effect", "best", "clearly_better", "rank"]
+__all__ = ["NOISE", "Effect", "clearly_better", "rank"]
 
 NOISE: Final = 0.1
 """Differences below 10 % are noise, predicted or measured (G08). Design, planning.md."""
@@ -41,11 +41,6 @@ def rank(effect: Effect, *, targets: Targets) -> tuple[float, ...]:
         case unreachable:
             assert_never(unreachable)
     return (missed, float(effect.gpus), *margin)
-
-
-def best(effects: dict[str, Effect], *, targets: Targets, current: str | None = None) -> str:
-    """The name of the best effect; ties go to `current`. Raises ValueError without effects."""
-    return min(effects, key=lambda name: (rank(effects[name], targets=targets), name != current))
 
 
 def clearly_better(one: Effect, other: Effect, *, targets: Targets) -> bool:

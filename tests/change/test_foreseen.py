@@ -1,0 +1,72 @@
+"""Whether a verdict is to be expected of a change, by the requests that come before it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from tests.change.worlds import BEFORE, STRATEGY, canary_change, change
+
+from vllm_autotuner.api.spec import Strategy
+from vllm_autotuner.api.status import ActiveChange, ChangeState
+from vllm_autotuner.change.foreseen import lacks_requests
+
+WINDOW = timedelta(seconds=30)
+"""Ten of them are kept: 5 minutes. Fifty requests in them are one in six seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    id: str
+    change: ActiveChange
+    rates: tuple[float | None, ...]
+    """Requests per second of a pod in each window before."""
+    enough: bool
+    replicas: int = 1
+    strategy: Strategy = STRATEGY
+    window: timedelta = WINDOW
+
+
+IN_PLACE = change(ChangeState.PROVISIONING)
+CANARY = canary_change(ChangeState.PROVISIONING, baseline=False)
+FRESH = canary_change(ChangeState.PROVISIONING)
+CASES = (
+    Case(id="fifty in five minutes", change=IN_PLACE, rates=(50 / 300 + 1e-9,), enough=True),
+    Case(id="one fewer", change=IN_PLACE, rates=(49 / 300,), enough=False),
+    Case(id="nobody asks", change=IN_PLACE, rates=(0.0, 0.0), enough=False),
+    Case(id="the mean counts", change=IN_PLACE, rates=(0.05, 0.3), enough=True),
+    Case(id="windows that do not tell are no zeros", change=IN_PLACE, rates=(None, 0.3), enough=True),
+    Case(id="nobody knows", change=IN_PLACE, rates=(None, None), enough=False),
+    Case(id="nothing was measured", change=IN_PLACE, rates=(), enough=False),
+    Case(
+        id="longer windows hold more: ten minutes",
+        change=IN_PLACE,
+        rates=(0.1,),
+        window=timedelta(minutes=1),
+        enough=True,
+    ),
+    Case(
+        id="a short analysis has time for seven windows",
+        change=IN_PLACE,
+        rates=(0.2,),
+        strategy=STRATEGY.model_copy(update={"analysis": timedelta(seconds=10)}),
+        enough=False,
+    ),
+    Case(id="a canary takes a third of two pods' requests", change=CANARY, replicas=2, rates=(0.26,), enough=True),
+    Case(id="and so needs more of them", change=CANARY, replicas=2, rates=(0.24,), enough=False),
+    Case(id="with a fresh pod beside it they are five", change=FRESH, replicas=3, rates=(0.28,), enough=True),
+    Case(id="and each gets less", change=FRESH, replicas=3, rates=(0.27,), enough=False),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id}: {case.enough}")
+def test_requests_are_foreseen(case: Case) -> None:
+    before = tuple(BEFORE.model_copy(update={"requests_per_second": rate}) for rate in case.rates)
+    given = case.change.model_copy(update={"before": before})
+    why = lacks_requests(given, replicas=case.replicas, strategy=case.strategy, window=case.window)
+    assert (why == "") is case.enough, why
+
+
+def test_it_says_how_many() -> None:
+    given = IN_PLACE.model_copy(update={"before": (BEFORE.model_copy(update={"requests_per_second": 0.04}),)})
+    why = lacks_requests(given, replicas=1, strategy=STRATEGY, window=WINDOW)
+    assert why == "a pod would finish about 12 requests in the 5 min of a trial, 50 are needed for a verdict"
