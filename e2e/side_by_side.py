@@ -25,7 +25,7 @@ from vllm_autotuner.simulation.load import Load, Traffic
 
 TALK: Final = Traffic(model=MODEL, prompt_tokens=(20, 60), output_tokens=(20, 40))
 QUICK: Final = {"warmUp": "2s", "analysis": "30s", "bake": "2s", "provisioningDeadline": "10m"}
-"""Phases of seconds; the analysis then ends after five windows."""
+"""Phases of seconds; the analysis then ends after six windows."""
 PATIENCE: Final = 180.0
 """Seconds for anything that needs a rollout or a verdict; ten times what it takes on an idle machine."""
 CROWD: Final = 9

@@ -10,7 +10,7 @@ from e2e.stage import condition, until
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TRIED: Final = {"strategy": QUICK | {"analysis": "60s", "bake": "4s"}}
-"""A verdict needs five windows of 6 s, on a busy machine a few more."""
+"""A verdict needs six windows of 6 s, on a busy machine a few more."""
 LONG: Final = 300.0
 """Seconds for a whole story, in which two sets of pods start one after the other."""
 NO_ROOM: Final[dict[str, Any]] = {

@@ -184,10 +184,10 @@ def _summary(
         "harmful_promotions_played": breaking.rate(Judgement.KEEP),
         "promotions_of_20_pct_slower_inside_the_objective": paid.promoted_inside,
         "promotions_for_tpot_of_20_pct_slower": drawn["tpot", REGRESSION].rates.rate(Judgement.KEEP),
-        "wrong_rejections_of_equals_in_5_windows": max(
+        "wrong_rejections_of_equals_in_few_windows": max(
             few[name, 0.0].rates.rate(Judgement.REVERT) for name in ("tpot", "ttft")
         ),
-        "harmful_promotions_in_5_windows": few["ttft_paid_with_tpot", REGRESSION].breaking.rate(Judgement.KEEP),
+        "harmful_promotions_in_few_windows": few["ttft_paid_with_tpot", REGRESSION].breaking.rate(Judgement.KEEP),
         "regressions_found_for_what_they_are": breaking.rate(Judgement.REVERT),
         "regressions_found_for_what_they_are_drawn": paid.breaking.rate(Judgement.REVERT),
         "tpot_of_the_played_regression_median": float(np.median(real)) if real else None,

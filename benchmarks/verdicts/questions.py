@@ -13,14 +13,16 @@ import numpy as np
 from benchmarks.verdicts.noise import Effects, Noise, drawn
 from benchmarks.verdicts.rates import Rates, objectives, verdict_of
 from vllm_autotuner.api.status import ChangeTarget
+from vllm_autotuner.change.comparison import LOOKS
 from vllm_autotuner.change.verdict import Judgement
 
 __all__ = ["EFFECTS", "FEWEST", "QUESTIONS", "TIGHTNESS", "WINDOWS", "Answer", "Question", "answer"]
 
 WINDOWS: Final = 10
 """What an analysis keeps at most, and what its default of 5 minutes sees in windows of 30 s."""
-FEWEST: Final = 5
-"""What those 5 minutes see where Prometheus scrapes every 15 s: then a window is stretched to 60 s."""
+FEWEST: Final = LOOKS[0]
+"""What an analysis of 5 minutes sees where Prometheus scrapes every 15 s: then a window is stretched to 60 s, and it
+waits for the windows of the first look."""
 TIGHTNESS: Final = (0.7, 1.5)
 """Objective over what the reference does, drawn log-evenly: from missed by a good deal to met with room."""
 EFFECTS: Final = (-0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)

@@ -9,7 +9,7 @@ from vllm_autotuner.simulation.load import Traffic
 NAMESPACE: Final = "demo"
 
 BRIEF: Final = {"warmUp": "3s", "analysis": "50s", "bake": "12s", "provisioningDeadline": "2m"}
-"""Phases of seconds instead of minutes, so that the story is told in minutes: five windows of ten seconds for a
+"""Phases of seconds instead of minutes, so that the story is told in minutes: six windows of ten seconds for a
 verdict, and one to bake."""
 GPUS: Final = 2
 """Devices of the cluster: as many as `code` has taken."""

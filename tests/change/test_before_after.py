@@ -12,6 +12,7 @@ from tests.change.worlds import NOW
 
 from vllm_autotuner.api.status import ChangeTarget, Measurement
 from vllm_autotuner.change.before_after import compare_periods
+from vllm_autotuner.change.comparison import LOOKS
 from vllm_autotuner.change.verdict import Judgement
 
 KEEP, REVERT, INCONCLUSIVE = Judgement.KEEP, Judgement.REVERT, Judgement.INCONCLUSIVE
@@ -167,13 +168,13 @@ def test_ten_windows_after(case: Case) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "early"),
     [
-        pytest.param(QUEUED, period(later=20, windows=4), None, id="four windows are too few"),
-        pytest.param(QUEUED, period(later=20, windows=7), KEEP, id="seven good windows"),
-        pytest.param(BUSY, period(later=20, ttft=3.0, windows=5), REVERT, id="five bad windows"),
-        pytest.param(BUSY, period(later=20, ttft=3.0, windows=6), None, id="nobody looks at six"),
-        pytest.param(BUSY[:1], period(later=20, ttft=3.0, windows=7), None, id="one window before: only the last look"),
-        pytest.param(CALM, period(later=20, ttft=9.0, windows=3), REVERT, id="gross, three times"),
-        pytest.param(CALM, period(later=20, ttft=9.0, rate=9.0, windows=3), None, id="gross, at twice the load"),
+        pytest.param(QUEUED, period(later=20, windows=5), None, id="five windows are too few"),
+        pytest.param(QUEUED, period(later=20, windows=8), KEEP, id="eight good windows"),
+        pytest.param(BUSY, period(later=20, ttft=3.0, windows=6), REVERT, id="six bad windows"),
+        pytest.param(BUSY, period(later=20, ttft=3.0, windows=7), None, id="nobody looks at seven"),
+        pytest.param(BUSY[:1], period(later=20, ttft=3.0, windows=8), None, id="one window before: only the last look"),
+        pytest.param(CALM, period(later=20, ttft=9.0, windows=4), REVERT, id="gross, four times"),
+        pytest.param(CALM, period(later=20, ttft=9.0, rate=9.0, windows=4), None, id="gross, at twice the load"),
         pytest.param(CALM, period(later=20, windows=10), INCONCLUSIVE, id="the last look is final"),
     ],
 )
@@ -208,7 +209,7 @@ def test_whatever_was_measured_there_is_an_answer(
     found = compare_periods(windows(before), windows(after, later=20), targets=TARGETS, target=target, final=final)
     assert found.judgement is not None or not final
     if found.judgement is KEEP:
-        assert found.windows >= 5
+        assert found.windows >= LOOKS[0]
     assert found.text
 
 

@@ -183,22 +183,22 @@ SILENT = Pair(candidate=window(99, ttft=None), reference=window(99))
     ("pairs", "early", "at_last"),
     [
         pytest.param([], None, INCONCLUSIVE, id="nothing measured"),
-        pytest.param(arms(*GOOD, windows=4), None, INCONCLUSIVE, id="four good windows are too few"),
-        pytest.param(arms(*GOOD, windows=5), None, KEEP, id="five good windows are enough when time is up"),
-        pytest.param(arms(*GOOD, windows=7), KEEP, KEEP, id="seven good windows"),
-        pytest.param(arms(*HARM, windows=5), REVERT, REVERT, id="five bad windows"),
-        pytest.param(arms(*GOOD, windows=8), None, KEEP, id="nobody looks at eight, unless it is the end"),
-        pytest.param(arms(*UNCLEAR, windows=5), None, INCONCLUSIVE, id="no clear effect yet"),
+        pytest.param(arms(*GOOD, windows=5), None, INCONCLUSIVE, id="five good windows are too few"),
+        pytest.param(arms(*GOOD, windows=6), None, KEEP, id="six good windows are enough when time is up"),
+        pytest.param(arms(*GOOD, windows=8), KEEP, KEEP, id="eight good windows"),
+        pytest.param(arms(*HARM, windows=6), REVERT, REVERT, id="six bad windows"),
+        pytest.param(arms(*GOOD, windows=9), None, KEEP, id="nobody looks at nine, unless it is the end"),
+        pytest.param(arms(*UNCLEAR, windows=6), None, INCONCLUSIVE, id="no clear effect yet"),
         pytest.param(arms(*UNCLEAR, windows=10), INCONCLUSIVE, INCONCLUSIVE, id="the last look is final"),
-        pytest.param([*arms(*GOOD, windows=4), SILENT], None, INCONCLUSIVE, id="a silent window is none"),
-        pytest.param([SILENT, *arms(*GOOD, windows=7)], KEEP, KEEP, id="and takes nothing away"),
+        pytest.param([*arms(*GOOD, windows=5), SILENT], None, INCONCLUSIVE, id="a silent window is none"),
+        pytest.param([SILENT, *arms(*GOOD, windows=8)], KEEP, KEEP, id="and takes nothing away"),
         pytest.param(arms(*GOOD, requests=(0.15, 2.0)), None, INCONCLUSIVE, id="45 requests in the candidate"),
         pytest.param(arms(*GOOD, requests=(2.0, 0.15)), None, INCONCLUSIVE, id="45 requests in the reference"),
         pytest.param(arms(*GOOD, requests=(None, 2.0)), None, INCONCLUSIVE, id="nobody knows how many requests"),
         pytest.param(arms((None, None), (5.0, 0.02)), None, INCONCLUSIVE, id="a silent candidate is not blamed"),
-        pytest.param(arms((6.0, 0.02), (1.0, 0.02), windows=3), REVERT, REVERT, id="gross, three times"),
-        pytest.param(arms((6.0, 0.02), (1.0, 0.02), windows=2), None, INCONCLUSIVE, id="gross, but only twice"),
-        pytest.param(arms((1.9, 0.02), (0.1, 0.02), windows=3), None, INCONCLUSIVE, id="many times, yet inside"),
+        pytest.param(arms((6.0, 0.02), (1.0, 0.02), windows=4), REVERT, REVERT, id="gross, four times"),
+        pytest.param(arms((6.0, 0.02), (1.0, 0.02), windows=3), None, INCONCLUSIVE, id="gross, but only three times"),
+        pytest.param(arms((1.9, 0.02), (0.1, 0.02), windows=4), None, INCONCLUSIVE, id="many times, yet inside"),
     ],
 )
 def test_how_long_it_takes(pairs: list[Pair], early: Judgement | None, at_last: Judgement) -> None:
@@ -272,7 +272,7 @@ def paired(drawn: Sequence[tuple[tuple[Level, ...], tuple[Level, ...]]]) -> list
 
 
 ANY = st.lists(st.tuples(WINDOWS, WINDOWS), max_size=14).map(paired)
-COMPLETE = st.lists(st.tuples(KNOWN, KNOWN), min_size=5, max_size=14).map(paired)
+COMPLETE = st.lists(st.tuples(KNOWN, KNOWN), min_size=6, max_size=14).map(paired)
 
 
 @st.composite
@@ -281,7 +281,7 @@ def steady(draw: st.DrawFn) -> list[Pair]:
     effect = {name: draw(st.floats(0.3, 2.0)) for name in ("ttft", "tpot", "tokens")}
     base = (draw(st.floats(0.2, 10.0)), draw(st.floats(0.005, 0.2)))
     noise = st.floats(0.9, 1.1)
-    count = draw(st.integers(5, 12))
+    count = draw(st.integers(6, 12))
     drawn: list[tuple[tuple[Level, ...], tuple[Level, ...]]] = []
     for _ in range(count):
         ours = (base[0] * effect["ttft"] * draw(noise), base[1] * effect["tpot"] * draw(noise))

@@ -81,7 +81,7 @@ def seen(found: Body, **rest: Any) -> Seen:
 
 ONE: Body = {"changesToday": 1, "windowStart": NOON}
 IDLE = seen(body())
-JUDGED = {"windowsGood": 5}
+JUDGED = {"windowsGood": 6}
 WELL: Sequence[Seen] = [
     IDLE,
     *(
