@@ -357,8 +357,8 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="throughput that is bought with the latency that was promised",
         default="TTFT and TPOT",
         where=Where.MACHINE,
-        objects=("planning.ranking:rank", "change.objective_effect:concluded"),
-        tests=("tests/change/test_comparison.py::test_ten_windows",),
+        objects=("planning.ranking:rank", "change.objective_effect:concluded", "change.rejections:rejections"),
+        tests=("tests/change/test_comparison.py::test_ten_windows", "tests/change/test_rejections.py::test_a_canary"),
         missing="error rate and preemptions are no objectives of a service yet",
     ),
     Guardrail(

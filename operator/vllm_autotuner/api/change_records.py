@@ -90,6 +90,9 @@ class Measurement(ApiModel):
     requests_per_second: Number = None
     """Finished requests."""
 
+    rejected_per_second: Number = None
+    """Requests that a limit of the queue turned away. Absent where the engine does not tell, as before vLLM 0.32."""
+
     tokens_per_second: Number = None
     """Generated tokens."""
 

@@ -20,13 +20,12 @@ from typing import Final
 from vllm_autotuner.api.status import ChangeTarget, Measurement
 from vllm_autotuner.change.comparison import (
     FEWEST_REQUESTS,
-    FIRST_LEVEL,
     GROSS,
     GROSS_WINDOWS,
-    LEVEL,
     LOOKS,
     Comparison,
     comparison,
+    level_at,
     when_due,
 )
 from vllm_autotuner.change.objective_effect import (
@@ -38,6 +37,7 @@ from vllm_autotuner.change.objective_effect import (
     throughput_effect,
 )
 from vllm_autotuner.change.rank_sum import difference
+from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, turns_away
 from vllm_autotuner.change.signed_rank import interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.change.windows import LATENCIES, is_complete, level_of, requests_in, window_length
@@ -92,12 +92,28 @@ def compare_periods(
     length = window_length((*old.windows, *new.windows))
     requests = requests_in(new.windows, length=length), requests_in(old.windows, length=length)
     effects = _effects(old, new, question=question) if old.windows and new.windows else ()
-    judgement, why = _judged(old, new, effects, requests, question=question)
-    return comparison(judgement, why, effects=effects, windows=len(new.windows), requests=requests)
+    # Who turns everybody away has no latency: all windows that tell of it count.
+    counted = _counted(before), _counted(after)
+    turned_away = _turned_away(*counted, level=level_at(len(new.windows)))
+    if _turns_away(*counted):
+        judgement: Judgement | None = Judgement.REVERT
+        why = "it turns requests away"
+    else:
+        judgement, why = _judged(old, new, effects, turned_away, requests, question=question)
+    return comparison(
+        judgement, why, effects=effects, turned_away=turned_away, windows=len(new.windows), requests=requests
+    )
 
 
 def _period(measured: Sequence[Measurement]) -> _Period:
-    windows = tuple(window for window in measured if is_complete(window))
+    return _with_loads(tuple(window for window in measured if is_complete(window)))
+
+
+def _counted(measured: Sequence[Measurement]) -> _Period:
+    return _with_loads(tuple(window for window in measured if rejected_share([window]) is not None))
+
+
+def _with_loads(windows: tuple[Measurement, ...]) -> _Period:
     earlier = (None, *windows)[: len(windows)]
     return _Period(
         windows=windows, loads=tuple(_load(one, window) for one, window in zip(earlier, windows, strict=True))
@@ -105,9 +121,9 @@ def _period(measured: Sequence[Measurement]) -> _Period:
 
 
 def _load(earlier: Measurement | None, window: Measurement) -> float | None:
-    """Requests per second that came: finished, and what did not finish; finished alone where nobody knows more."""
+    """Requests per second that came: finished, turned away, and what did not finish; where nobody knows more, none."""
     finished = window.requests_per_second
-    if finished is None or not 0 < finished < math.inf:
+    if finished is None or not 0 < (finished := finished + (window.rejected_per_second or 0.0)) < math.inf:
         return None
     if earlier is None or earlier.at >= window.at or None in (one := (*_held(earlier), *_held(window))):
         return finished
@@ -124,6 +140,7 @@ def _judged(
     old: _Period,
     new: _Period,
     effects: Sequence[ObjectiveEffect],
+    turned_away: Rejections | None,
     requests: tuple[float | None, float | None],
     *,
     question: Question,
@@ -142,13 +159,39 @@ def _judged(
         return None, "more windows are needed"
     if not effects:
         return when_due(Judgement.INCONCLUSIVE, windows=count, last=last), "the load was another one"
-    judgement, why = concluded(effects, question=question)
+    judgement, why = concluded(effects, turned_away=turned_away, question=question)
     return when_due(judgement, windows=count, last=last), why
+
+
+def _turned_away(old: _Period, new: _Period, *, level: float) -> Rejections | None:
+    """Worse where no more came than before, as good where no fewer came: more are an excuse, fewer no proof."""
+    if not old.windows or not new.windows:
+        return None
+    lighter = _under(new, at_most=_scaled(old.load, 1 + SAME_LOAD))
+    harder = _under(new, at_least=_scaled(old.load, 1 - SAME_LOAD))
+    apart = difference(_shares(lighter or new.windows), _shares(old.windows), level=level)
+    shown = rejections(lighter or new.windows, old.windows, apart=apart)
+    proven = rejections(harder or new.windows, old.windows, apart=apart)
+    if shown is None or proven is None:
+        return None
+    return replace(shown, hurt=shown.hurt and len(lighter) >= LOOKS[0], safe=proven.safe)
+
+
+def _turns_away(old: _Period, new: _Period) -> bool:
+    newest, usual = new.windows[-GROSS_WINDOWS:], rejected_share(old.windows)
+    lighter = _under(new, at_most=_scaled(old.load, 1 + SAME_LOAD))
+    if usual is None or len(newest) < GROSS_WINDOWS or not all(window in lighter for window in newest):
+        return False
+    return turns_away(newest, [usual] * len(newest), length=window_length((*old.windows, *new.windows)))
+
+
+def _shares(windows: Sequence[Measurement]) -> list[float]:
+    return [share for window in windows if (share := rejected_share([window])) is not None]
 
 
 def _effects(old: _Period, new: _Period, *, question: Question) -> tuple[ObjectiveEffect, ...]:
     """Of the objectives for which there are enough windows with a load that proves something."""
-    level = FIRST_LEVEL if len(new.windows) < LOOKS[1] else LEVEL
+    level = level_at(len(new.windows))
     harder = _under(new, at_least=_scaled(old.load, 1 - SAME_LOAD))
     effects = []
     for objective in LATENCIES:

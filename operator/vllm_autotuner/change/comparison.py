@@ -26,12 +26,13 @@ from vllm_autotuner.change.objective_effect import (
     target_of,
     throughput_effect,
 )
+from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, turns_away
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.change.windows import LATENCIES, is_complete, level_of, requests_in, window_length
 from vllm_autotuner.diagnosis.objectives import Targets
 
-__all__ = ["FEWEST_REQUESTS", "LOOKS", "Comparison", "Pair", "compare", "comparison", "when_due"]
+__all__ = ["FEWEST_REQUESTS", "LOOKS", "Comparison", "Pair", "compare", "comparison", "level_at", "when_due"]
 
 LOOKS: Final = (6, 8, 10)
 """Windows with data in both arms after which a verdict is sought; the last of them is final. Looking after every one
@@ -104,8 +105,13 @@ def compare(
     length = window_length(ours)
     requests = requests_in(ours, length=length), requests_in(theirs, length=length)
     effects = _effects(usable, question=question) if usable else ()
-    judgement, why = _judged(usable, effects, requests, question=question)
-    return comparison(judgement, why, effects=effects, windows=len(usable), requests=requests)
+    turned_away = _turned_away(pairs, level=level_at(len(usable)))
+    if _turns_away(pairs):
+        judgement: Judgement | None = Judgement.REVERT
+        why = "it turns requests away"
+    else:
+        judgement, why = _judged(usable, effects, turned_away, requests, question=question)
+    return comparison(judgement, why, effects=effects, turned_away=turned_away, windows=len(usable), requests=requests)
 
 
 def comparison(
@@ -113,10 +119,12 @@ def comparison(
     why: str,
     *,
     effects: tuple[ObjectiveEffect, ...],
+    turned_away: Rejections | None,
     windows: int,
     requests: tuple[float | None, float | None],
 ) -> Comparison:
     """Put it together, with the text for people. `requests`: of the candidate and of the reference."""
+    told = [*(effect.told() for effect in effects), "" if turned_away is None else turned_away.told()]
     counts = " and ".join("unknown" if count is None else f"{count:.0f}" for count in requests)
     return Comparison(
         judgement=judgement,
@@ -124,13 +132,14 @@ def comparison(
         windows=windows,
         candidate_requests=requests[0],
         reference_requests=requests[1],
-        text="; ".join([why, *(effect.told() for effect in effects), f"{windows} windows, {counts} requests"]),
+        text="; ".join(part for part in (why, *told, f"{windows} windows, {counts} requests") if part),
     )
 
 
 def _judged(
     usable: Sequence[Pair],
     effects: Sequence[ObjectiveEffect],
+    turned_away: Rejections | None,
     requests: tuple[float | None, float | None],
     *,
     question: Question,
@@ -145,7 +154,7 @@ def _judged(
     last = question.final or len(usable) >= LOOKS[-1]
     if not last and len(usable) not in LOOKS:
         return None, "more windows are needed"
-    judgement, why = concluded(effects, question=question)
+    judgement, why = concluded(effects, turned_away=turned_away, question=question)
     return when_due(judgement, windows=len(usable), last=last), why
 
 
@@ -155,8 +164,30 @@ def when_due(judgement: Judgement, *, windows: int, last: bool) -> Judgement | N
     return None if early and not last else judgement
 
 
+def level_at(windows: int) -> float:
+    """The chance to miss a bound in a look at so many windows."""
+    return FIRST_LEVEL if windows < LOOKS[1] else LEVEL
+
+
+def _turned_away(pairs: Sequence[Pair], *, level: float) -> Rejections | None:
+    """Of all windows: who turns everybody away has no latency."""
+    shares = [(rejected_share([pair.candidate]), rejected_share([pair.reference])) for pair in pairs]
+    apart = [ours - theirs for ours, theirs in shares if ours is not None and theirs is not None]
+    if not apart:
+        return None
+    ours, theirs = [pair.candidate for pair in pairs], [pair.reference for pair in pairs]
+    return rejections(ours, theirs, apart=interval(apart, level=level))
+
+
+def _turns_away(pairs: Sequence[Pair]) -> bool:
+    newest = [pair.candidate for pair in pairs[-GROSS_WINDOWS:]]
+    usual = [rejected_share([pair.reference]) for pair in pairs[-GROSS_WINDOWS:]]
+    length = window_length([pair.candidate for pair in pairs])
+    return len(newest) == GROSS_WINDOWS and turns_away(newest, usual, length=length)
+
+
 def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEffect, ...]:
-    level = FIRST_LEVEL if len(usable) < LOOKS[1] else LEVEL
+    level = level_at(len(usable))
 
     def bounds(values: Iterable[float]) -> Interval:
         return interval([math.log(value) for value in values], level=level)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vllm_autotuner.api.status import ChangeTarget
+from vllm_autotuner.change.rejections import Rejections
 from vllm_autotuner.change.signed_rank import Interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.change.windows import LATENCIES
@@ -86,17 +87,22 @@ class ObjectiveEffect:
         return f"{self.objective.value} {levels} ({_change(self.ratio)}{bounds})"
 
 
-def concluded(effects: Sequence[ObjectiveEffect], *, question: Question) -> tuple[Judgement, str]:
-    """Keep when the target is helped and every latency safe, Revert when one is hurt; with the reason for people.
+def concluded(
+    effects: Sequence[ObjectiveEffect], *, turned_away: Rejections | None, question: Question
+) -> tuple[Judgement, str]:
+    """Keep when the target is helped and all else safe, Revert when one is hurt; with the reason for people.
 
     What takes fewer GPUs must only be safe. So must what is meant against a queue that is gone in both arms: the pods
     of the trial took it away, and they will not stay. Then tokens must come as fast as well, whatever is left of their
-    objective.
+    objective. `turned_away`: None where nobody knows.
     """
     if hurt := [effect.objective.value for effect in effects if effect.hurt]:
         return Judgement.REVERT, f"worse: {', '.join(hurt)}"
+    if turned_away is not None and turned_away.hurt:
+        return Judgement.REVERT, "worse: it turns requests away"
     latencies = [effect for effect in effects if effect.objective is not ChangeTarget.THROUGHPUT]
-    if latencies and all(effect.safe for effect in latencies):
+    serves_all = turned_away is None or turned_away.safe
+    if serves_all and latencies and all(effect.safe for effect in latencies):
         if any(effect.helped for effect in effects if effect.objective is question.target):
             return Judgement.KEEP, f"better: {question.target.value}"
         if question.dearer < 1:

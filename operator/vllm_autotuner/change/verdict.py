@@ -44,6 +44,7 @@ def measure(observation: Observation, *, targets: Targets) -> Measurement:
         ttft_seconds=_rounded(number(observation.ttft.quantile(targets.ttft.quantile))),
         tpot_seconds=_rounded(number(tpot_reading(case))),
         requests_per_second=_rounded(observation.finished_per_second),
+        rejected_per_second=_rounded(observation.rejected_per_second),
         tokens_per_second=_rounded(observation.generated_per_second),
         running=sum(moment.running for moment in last) if last else None,
         waiting=sum(moment.waiting for moment in last) if last else None,
@@ -55,7 +56,7 @@ def measure_per_pod(observation: Observation, *, targets: Targets) -> Measuremen
     found, pods = measure(observation, targets=targets), len({engine.key.pod for engine in observation.engines})
     if pods <= 1:
         return found
-    names = ("requests_per_second", "tokens_per_second", "running", "waiting")
+    names = ("requests_per_second", "rejected_per_second", "tokens_per_second", "running", "waiting")
     return found.model_copy(
         update={name: value / pods for name in names if (value := getattr(found, name)) is not None}
     )

@@ -89,6 +89,17 @@ class Observation:
         return self._rate([engine.finished for engine in self.engines])
 
     @property
+    def rejected_per_second(self) -> float | None:
+        """Requests that a limit of the queue turned away. None where an engine does not tell."""
+        of_pods: dict[str, list[float]] = {}
+        for engine in self.engines:
+            counted = of_pods.setdefault(engine.key.pod, [])
+            # A server counts for all engine cores behind it, and stands with the first of them.
+            if engine.rejected is not None and engine.sampled > 0:
+                counted.append(engine.rejected / engine.sampled)
+        return sum(map(sum, of_pods.values())) if of_pods and all(of_pods.values()) else None
+
+    @property
     def generated_per_second(self) -> float | None:
         """Output tokens per second over all engines."""
         return self._rate([engine.generation_tokens for engine in self.engines])
