@@ -39,7 +39,7 @@ class Noise:
 
     seed: int
     standing: FloatArray
-    """Mean difference, shape (2,)."""
+    """Mean difference without its sampling error, shape (2,)."""
     deviations: FloatArray
     """Of each window from it, shape (windows, 2)."""
     levels: FloatArray
@@ -67,8 +67,8 @@ def fitted(played: Sequence[Played]) -> list[Noise]:
     return [
         Noise(
             seed=one.case.seed,
-            standing=ratio.mean(axis=0),
-            deviations=ratio - ratio.mean(axis=0),
+            standing=_shrunk(ratio, memory=memory),
+            deviations=(ratio - ratio.mean(axis=0)) * np.sqrt(len(ratio) / (len(ratio) - 1)),
             levels=_logs([p.reference for p in pairs]),
             memory=memory,
             shape=pairs[-1],
@@ -81,6 +81,14 @@ def fitted(played: Sequence[Played]) -> list[Noise]:
 def _logs(windows: Sequence[Measurement]) -> FloatArray:
     found: FloatArray = np.log([[window.ttft_seconds or np.nan, window.tpot_seconds or np.nan] for window in windows])
     return found
+
+
+def _shrunk(ratio: FloatArray, *, memory: FloatArray) -> FloatArray:
+    """The mean, without what its windows make of it by chance: drawn windows have that chance once more."""
+    mean: FloatArray = ratio.mean(axis=0)
+    chance = ratio.var(axis=0, ddof=1) / len(ratio) * (1 + memory) / (1 - memory)
+    kept: FloatArray = mean * np.sqrt(np.clip(1 - chance / np.maximum(mean**2, 1e-12), 0, 1))
+    return kept
 
 
 def _memory(deviations: Sequence[FloatArray]) -> FloatArray:

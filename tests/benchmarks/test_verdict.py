@@ -87,6 +87,19 @@ def test_what_is_fitted_is_what_was_played() -> None:
     assert effect_on_tpot(played) == pytest.approx(1.1, rel=0.01)
 
 
+def test_a_difference_that_chance_explains_is_no_difference_between_pods() -> None:
+    """Drawn from pods that are equal: without the correction their mean would be drawn again, with chance on top."""
+    equal = noise(ttft=0.3, tpot=0.05, memory=0.0)
+    plays = []
+    for seed in range(60):
+        pairs = drawn(equal, effects=Effects(), windows=12, source=np.random.default_rng(seed))
+        plays.append(Played(case=draw_case(1), steps=1.0, pairs=tuple(pairs)))
+    spread = np.std([found.standing for found in fitted(plays)], axis=0)
+    assert (spread < 0.9 * np.array([0.3, 0.05]) / np.sqrt(12)).all()
+    widths = np.mean([found.deviations.std(axis=0) for found in fitted(plays)], axis=0)
+    assert widths == pytest.approx([0.3, 0.05], rel=0.1)
+
+
 def test_rates_know_how_sure_they_are() -> None:
     rates = Rates()
     assert rates.at_most(Judgement.KEEP) == 1.0
