@@ -268,9 +268,9 @@ VERDICT_FIGURES: Final[tuple[tuple[str, str, float | None], ...]] = (
     ("equals rejected (Revert)", "wrong_rejections_of_equals", 0.05),
     ("the same: upper end of its 95 % interval", "wrong_rejections_of_equals_95_pct_below", None),
     ("the same on arms as played, without fitted noise", "wrong_rejections_of_equals_played", 0.05),
-    ("equals rejected after 6 windows, where there are no more", "wrong_rejections_of_equals_in_few_windows", None),
+    ("equals rejected where windows end with the first look", "wrong_rejections_of_equals_in_few_windows", None),
     ("TPOT 20 % longer and over its objective, kept", "harmful_promotions", 0.01),
-    ("the same after 6 windows, where there are no more", "harmful_promotions_in_few_windows", None),
+    ("the same where windows end with the first look", "harmful_promotions_in_few_windows", None),
     ("the same: upper end of its 95 % interval", "harmful_promotions_95_pct_below", None),
     ("the same on arms as played", "harmful_promotions_played", 0.01),
     (
