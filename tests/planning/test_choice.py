@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.builders import engine, latency, observation, targets
-from tests.planning.situations import QWEN_32B, line, scaling, served, situation
+from tests.planning.situations import QWEN_32B, lengths, line, scaling, served, situation
 from tests.planning.test_ranking import EFFECTS, TARGETS
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
@@ -104,6 +104,20 @@ def test_where_nothing_waits_too_few_seats_make_a_queue(knob: Knob, value: int, 
     assert (demand.queued, demand.ttft is not None) == (False, True)
     ttft = outlook(then, now=now, situation=given_, demand=demand).ttft
     assert ttft == pytest.approx((demand.ttft or 0.0) + waits, rel=1e-6)
+
+
+def test_where_a_queue_ends_long_prompts_stay_long() -> None:
+    """All have waited alike; what is left at the 95th percentile is the prefill of a prompt four times the mean."""
+    steps = line(8, 16, 32, 60, base=0.014, per_sequence=0.0003)
+    seen = served(observation(engine(running=60.0, waiting=40.0, kv=0.3), ttft=latency(8.0)), steps=steps, prefill=0.1)
+    seen = replace(seen, prompt_length=lengths(4096.0))
+    given_ = situation(seen, primary=DiagnosisClass.CONCURRENCY_CAPPED, knobs=EngineKnobs(max_num_seqs=60))
+    demand = demand_of(given_)
+    now = current_setting(given_, demand)
+    wider = setting_with(now, Knob.MAX_NUM_SEQS, 120, situation=given_, demand=demand)
+    assert demand.queued
+    assert demand.prefill_tail == pytest.approx(0.4, rel=0.05)
+    assert outlook(wider, now=now, situation=given_, demand=demand).ttft == pytest.approx(demand.prefill_tail)
 
 
 def effects(**changes: float | int | None) -> Outlook:

@@ -29,6 +29,8 @@ class Demand:
     """Mean time in which a prompt is computed, once its turn has come."""
     ttft: float | None
     """At the quantile of its objective."""
+    prefill_tail: float | None = None
+    """That of a prompt as long as at the quantile of TTFT's objective: it is computed in proportion to its length."""
     tail: float
     """TPOT at the quantile of its objective over its mean, at least 1."""
 
@@ -44,13 +46,16 @@ def demand_of(situation: Situation) -> Demand:
     """Return the demand on a service. Assumes that an engine reports."""
     seen, targets = situation.observation, situation.targets
     case = Case(observation=seen, targets=targets, knobs=situation.knobs)
+    prefill, prompt = number(seen.prefill_time.mean), _mean(seen, seen.prompted_per_second)
+    longer = number(seen.prompt_length.quantile(targets.ttft.quantile))
     return Demand(
         in_system=sum(max(moment.running + moment.waiting for moment in each.moments) for each in seen.engines),
         queued=any(waiting_share(each) >= Sustained().stay.limit for each in seen.engines),
-        prompt_tokens=_mean(seen, seen.prompted_per_second) or number(seen.prompt_length.quantile(0.5)),
+        prompt_tokens=prompt or number(seen.prompt_length.quantile(0.5)),
         output_tokens=_mean(seen, seen.generated_per_second) or number(seen.output_length.quantile(0.5)),
-        prefill=number(seen.prefill_time.mean),
+        prefill=prefill,
         ttft=number(seen.ttft.quantile(targets.ttft.quantile)),
+        prefill_tail=prefill * max(1.0, longer / prompt) if prefill and longer and prompt else None,
         tail=tpot_tail(case),
     )
 

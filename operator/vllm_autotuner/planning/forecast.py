@@ -216,14 +216,17 @@ def _batch(setting: Setting, demand: Demand, *, rate_of: Setting) -> float:
 def _ttft(setting: Setting, *, now: Setting, demand: Demand) -> float | None:
     """Return TTFT at its quantile: the measured one, by as much as waiting and prefill change.
 
-    Where nothing waits yet, what will wait comes on top: no ratio leads from no queue to one.
+    Where nothing waits yet, what will wait comes on top: no ratio leads from no queue to one. And where a queue ends,
+    what is left of it is no less than the prefill itself at that quantile: all wait alike, but long prompts stay long.
     """
     then, before = _wait(setting, now=now, demand=demand), _wait(now, now=now, demand=demand)
     if then is None or before is None or demand.ttft is None or not setting.prefill or not now.prefill:
         return None
     if not demand.queued:
         return demand.ttft * setting.prefill / now.prefill + then
-    return demand.ttft * (setting.prefill + then) / (now.prefill + before)
+    scaled = demand.ttft * (setting.prefill + then) / (now.prefill + before)
+    floor = (demand.prefill_tail or 0.0) * setting.prefill / now.prefill
+    return max(scaled, min(floor, demand.ttft))
 
 
 def _wait(setting: Setting, *, now: Setting, demand: Demand) -> float | None:
