@@ -177,11 +177,16 @@ CASES = (
         change={"analysis": analysis(good=7, since=NOW - timedelta(minutes=4))},
     ),
     Case(
-        id="good windows and the time is over: kept, and watched",
+        id="ten good windows: kept, and watched",
         state=ANALYZING,
-        change={"analysis": analysis(good=8, since=AFTER)},
+        change={"analysis": analysis(good=9, since=AFTER)},
         to=BAKING,
         why="better: TTFT; TTFT 5.0 s -> 400 ms",
+    ),
+    Case(
+        id="the time that was meant is over, more windows may still tell: a little longer",
+        state=ANALYZING,
+        change={"analysis": analysis(good=6, since=AFTER)},
     ),
     Case(
         id="time is over, too little was conclusive: a little longer",
@@ -237,7 +242,7 @@ CASES = (
     Case(
         id="worse in every window: harm",
         state=ANALYZING,
-        change={"analysis": analysis(bad=8, since=AFTER, ttft=9.0)},
+        change={"analysis": analysis(bad=9, since=AFTER, ttft=9.0)},
         world={"observation": seen(ttft=9.0)},
         to=ROLLING_BACK,
         why="TTFT",

@@ -82,7 +82,7 @@ class Strategy(ApiModel):
     """Serving without judgement, for caches and compilation. Default: 60s."""
 
     analysis: Duration = timedelta(minutes=5)
-    """How long a verdict is sought before it is Inconclusive. Default: 5m."""
+    """How long a verdict is sought; up to twice that where its ten windows take longer. Default: 5m."""
 
     bake: Duration = timedelta(minutes=30)
     """How long a change that was kept is watched before it counts as good; harm in it is undone. Default: 30m."""

@@ -13,17 +13,17 @@ from typing import Final, assert_never
 from vllm_autotuner.api.spec import Strategy, StrategyType
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, Analysis, Measurement
 from vllm_autotuner.change.before_after import compare_periods
-from vllm_autotuner.change.comparison import FEWEST_REQUESTS, LOOKS, Comparison, Pair, compare
+from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
 from vllm_autotuner.change.edges import late
 from vllm_autotuner.change.verdict import Judgement, WindowVerdict, judge_window, measure_per_pod
-from vllm_autotuner.change.windows import is_complete, requests_in, window_length
 from vllm_autotuner.change.world import World
 from vllm_autotuner.observation.observation import Observation
 
 __all__ = ["Finding", "analyze", "bake_harms", "in_short", "longest"]
 
 LONGEST_ANALYSIS: Final = 2
-"""How many times spec.tuning.strategy.analysis may be spent where windows say too little. Our choice."""
+"""How many times spec.tuning.strategy.analysis may be spent until the windows of the last look are there: they are long
+where Prometheus scrapes seldom, and six cannot tell that a latency that grew stays inside its target. Our choice."""
 FEWEST_TO_LOOK: Final = LOOKS[0] + 2
 """Windows for which there is always time: those of the first verdict, one without data, and one that just began."""
 
@@ -56,9 +56,7 @@ def analyze(change: ActiveChange, world: World) -> Finding:
     change = _without_unseen(change, looked=max(since, change.state_since or since), window=window, now=world.now)
     analysis = _with_window(analysis, change, world)
     change = change.model_copy(update={"analysis": analysis})
-    over = world.now - (analysis.started_at or world.now) >= world.strategy.analysis
-    final = late(change, now=world.now) or (over and _says_enough(analysis))
-    found = _compared(analysis, change, world, before=_before(change), final=final)
+    found = _compared(analysis, change, world, before=_before(change), final=late(change, now=world.now))
     return Finding(change, found.judgement, _told(change, found))
 
 
@@ -101,21 +99,6 @@ def _compared(
 def _before(change: ActiveChange) -> Sequence[Measurement]:
     # A change that an older version began took only its baseline with it.
     return change.before or ((change.baseline,) if change.baseline is not None else ())
-
-
-def _says_enough(analysis: Analysis) -> bool:
-    """Whether more time is not needed for evidence: of few requests there are more in the rest of it."""
-    if analysis.reference:
-        pairs = [pair for pair in _pairs(analysis) if is_complete(pair.candidate) and is_complete(pair.reference)]
-        arms = [[pair.candidate for pair in pairs], [pair.reference for pair in pairs]]
-    else:
-        arms = [[window for window in analysis.last if is_complete(window)]]
-    return all(len(arm) >= LOOKS[0] and _requests(arm) >= FEWEST_REQUESTS for arm in arms)
-
-
-def _requests(windows: Sequence[Measurement]) -> float:
-    # Unknown is not enough either.
-    return requests_in(windows, length=window_length(windows)) or 0.0
 
 
 def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, str]:
