@@ -77,8 +77,8 @@ def test_only_harm_is_a_warning(kind: str, warnings: set[str]) -> None:
 def test_notes_tell_what_and_why() -> None:
     notes = {event.reason: event.note for event in story("harms").events}
     assert notes["ChangeStarted"].startswith("maxNumSeqs 64 -> 128: All 64 seats are taken")
-    assert notes["ChangeRollingBack"].startswith("maxNumSeqs=128: TTFT 5.9 s -> 396 ms, TPOT 18 ms -> 89 ms")
-    assert notes["ChangeRolledBack"].startswith("maxNumSeqs 64 -> 128: TTFT 5.9 s")
+    assert notes["ChangeRollingBack"].startswith("maxNumSeqs=128: TTFT 6.0 s -> 400 ms, TPOT 18 ms -> 90 ms")
+    assert notes["ChangeRolledBack"].startswith("maxNumSeqs 64 -> 128: TTFT 6.0 s")
 
 
 def test_a_standing_recommendation_is_told_once() -> None:

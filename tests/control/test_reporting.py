@@ -366,7 +366,7 @@ def test_the_short_texts() -> None:
     found.tick(CAPPED)
     assert summary(found) == {
         "effective": "seqs=128",
-        "ttft": "5.9s/2.0s",
+        "ttft": "6.0s/2.0s",
         "tpot": "18ms/50ms",
         "kvUsage": "32%",
         "change": "maxNumSeqs=128 Provisioning",
@@ -405,10 +405,10 @@ def test_figures_are_taken_anew_only_with_something_that_changed() -> None:
     found = desk(tuning__mode="Recommend")
     found.tick(observation(ttft=latency(0.1)))
     found.tick(observation(ttft=latency(0.5)))
-    assert summary(found)["ttft"] == "99ms/2.0s"
+    assert summary(found)["ttft"] == "100ms/2.0s"
     found.edit(tuning__cooldown="1h")
     found.tick(observation(ttft=latency(0.5)))
-    assert summary(found)["ttft"] == "495ms/2.0s"
+    assert summary(found)["ttft"] == "500ms/2.0s"
 
 
 def test_a_diagnosis_is_told_with_its_evidence() -> None:
@@ -448,4 +448,4 @@ def test_how_a_change_ended_stays_until_the_next() -> None:
     condition = found.condition(ConditionType.LAST_CHANGE_SUCCEEDED)
     assert condition is not None
     assert (condition.status.value, condition.reason) == ("True", Reason.SUCCEEDED)
-    assert condition.message.startswith("maxNumSeqs=128: TTFT 5.9 s -> 396 ms")
+    assert condition.message.startswith("maxNumSeqs=128: better: TTFT; TTFT 6.0 s -> 400 ms")

@@ -73,7 +73,7 @@ def test_the_default_token_budget_grows_with_the_seats_but_a_given_one_does_not(
             ["--gpu-memory-utilization=0.2"], {}, StartupReason.INSUFFICIENT_KV_CACHE, None, id="nothing is left"
         ),
         pytest.param(
-            ["--max-num-batched-tokens=8"], {}, StartupReason.UNKNOWN, None, id="a budget below the seats is unknown"
+            ["--max-num-batched-tokens=8"], {}, StartupReason.INVALID_FLAG, None, id="a budget below the seats"
         ),
     ],
 )
