@@ -152,6 +152,18 @@ CASES = (
         judgement=KEEP,
     ),
     Case(
+        id="by chance a few less of not many in a window: the same load",
+        before=period(ttft=5.0, rate=1.2, windows=1),
+        after=period(later=20, rate=1.03),
+        judgement=KEEP,
+    ),
+    Case(
+        id="the same part less of many is another load",
+        before=period(ttft=5.0, rate=12.0, windows=1),
+        after=period(later=20, rate=10.3),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
         id="too few requests after",
         before=period(ttft=5.0, rate=0.1),
         after=period(later=20, rate=0.1),

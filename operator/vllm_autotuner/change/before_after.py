@@ -2,8 +2,8 @@
 
 Apart from `comparison`, because no window has a partner here: the load may have moved in between. So a window after
 the change only counts where its load makes it the harder case for what it is to show:
-  better or safe: windows that served at least what was served before, less `SAME_LOAD`: a lighter load proves nothing;
-  worse:          windows that served at most that, plus `SAME_LOAD`: a heavier load is an excuse.
+  better or safe: windows with at least the load of before, less what is the same load: a lighter one proves nothing;
+  worse:          windows with at most that, plus what is the same load: a heavier one is an excuse.
 Load is the requests per second that came: finished, plus what running and waiting grew since the window before. Running
 itself is no measure of it, as it is what most changes move. Where requests queued before and still do, a longer TTFT
 says that the queue is longer; it counts only in windows with clearly fewer tokens per second than before.
@@ -14,6 +14,7 @@ Must not: read a clock, or fill in a number that is missing.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from statistics import median
 from typing import Final
 
@@ -47,7 +48,8 @@ from vllm_autotuner.planning.ranking import NOISE
 __all__ = ["compare_periods"]
 
 SAME_LOAD: Final = NOISE
-"""Loads that differ by less are the same. As every other difference: below 10 % is noise."""
+"""Loads that differ by less are the same, as every other difference: below 10 % is noise. So is what chance alone does
+to the number of requests in a window of before, where that is more (one in the square root of them)."""
 FEWEST_BEFORE: Final = 3
 """Windows before the change for an early look. One alone says little, so then only the last look counts. Our choice."""
 
@@ -58,6 +60,8 @@ class _Period:
 
     windows: tuple[Measurement, ...]
     loads: tuple[float | None, ...]
+    length: timedelta | None
+    """Of a window."""
 
     def typical(self, objective: ChangeTarget) -> float | None:
         """The median level."""
@@ -69,6 +73,12 @@ class _Period:
         """The median load."""
         known = [load for load in self.loads if load is not None]
         return median(known) if known else None
+
+    @property
+    def same(self) -> float:
+        """Part by which another load is still this one: requests come by chance, and a window has only so many."""
+        known = [count for window in self.windows if (count := requests_in([window], length=self.length))]
+        return max(SAME_LOAD, 1 / math.sqrt(median(known))) if known else SAME_LOAD
 
     @property
     def queued(self) -> bool:
@@ -88,12 +98,12 @@ def compare_periods(
 ) -> Comparison:
     """Judge what was measured `after` by what was measured `before`, both oldest first. Otherwise as `compare`."""
     question = Question(targets=targets, target=target or ChangeTarget.THROUGHPUT, final=final, gpus=gpus)
-    old, new = _period(before), _period(after)
-    length = window_length((*old.windows, *new.windows))
+    length = window_length((*before, *after))
+    old, new = _period(before, length=length), _period(after, length=length)
     requests = requests_in(new.windows, length=length), requests_in(old.windows, length=length)
     effects = _effects(old, new, question=question) if old.windows and new.windows else ()
     # Who turns everybody away has no latency: all windows that tell of it count.
-    counted = _counted(before), _counted(after)
+    counted = _counted(before, length=length), _counted(after, length=length)
     turned_away = _turned_away(*counted, level=level_at(len(new.windows)))
     if _turns_away(*counted):
         judgement: Judgement | None = Judgement.REVERT
@@ -105,19 +115,18 @@ def compare_periods(
     )
 
 
-def _period(measured: Sequence[Measurement]) -> _Period:
-    return _with_loads(tuple(window for window in measured if is_complete(window)))
+def _period(measured: Sequence[Measurement], *, length: timedelta | None) -> _Period:
+    return _with_loads(tuple(window for window in measured if is_complete(window)), length=length)
 
 
-def _counted(measured: Sequence[Measurement]) -> _Period:
-    return _with_loads(tuple(window for window in measured if rejected_share([window]) is not None))
+def _counted(measured: Sequence[Measurement], *, length: timedelta | None) -> _Period:
+    return _with_loads(tuple(window for window in measured if rejected_share([window]) is not None), length=length)
 
 
-def _with_loads(windows: tuple[Measurement, ...]) -> _Period:
+def _with_loads(windows: tuple[Measurement, ...], *, length: timedelta | None) -> _Period:
     earlier = (None, *windows)[: len(windows)]
-    return _Period(
-        windows=windows, loads=tuple(_load(one, window) for one, window in zip(earlier, windows, strict=True))
-    )
+    loads = tuple(_load(one, window) for one, window in zip(earlier, windows, strict=True))
+    return _Period(windows=windows, loads=loads, length=length)
 
 
 def _load(earlier: Measurement | None, window: Measurement) -> float | None:
@@ -167,8 +176,8 @@ def _turned_away(old: _Period, new: _Period, *, level: float) -> Rejections | No
     """Worse where no more came than before, as good where no fewer came: more are an excuse, fewer no proof."""
     if not old.windows or not new.windows:
         return None
-    lighter = _under(new, at_most=_scaled(old.load, 1 + SAME_LOAD))
-    harder = _under(new, at_least=_scaled(old.load, 1 - SAME_LOAD))
+    lighter = _under(new, at_most=_scaled(old.load, 1 + old.same))
+    harder = _under(new, at_least=_scaled(old.load, 1 - old.same))
     apart = difference(_shares(lighter or new.windows), _shares(old.windows), level=level)
     shown = rejections(lighter or new.windows, old.windows, apart=apart)
     proven = rejections(harder or new.windows, old.windows, apart=apart)
@@ -179,10 +188,10 @@ def _turned_away(old: _Period, new: _Period, *, level: float) -> Rejections | No
 
 def _turns_away(old: _Period, new: _Period) -> bool:
     newest, usual = new.windows[-GROSS_WINDOWS:], rejected_share(old.windows)
-    lighter = _under(new, at_most=_scaled(old.load, 1 + SAME_LOAD))
+    lighter = _under(new, at_most=_scaled(old.load, 1 + old.same))
     if usual is None or len(newest) < GROSS_WINDOWS or not all(window in lighter for window in newest):
         return False
-    return turns_away(newest, [usual] * len(newest), length=window_length((*old.windows, *new.windows)))
+    return turns_away(newest, [usual] * len(newest), length=old.length)
 
 
 def _shares(windows: Sequence[Measurement]) -> list[float]:
@@ -192,7 +201,7 @@ def _shares(windows: Sequence[Measurement]) -> list[float]:
 def _effects(old: _Period, new: _Period, *, question: Question) -> tuple[ObjectiveEffect, ...]:
     """Of the objectives for which there are enough windows with a load that proves something."""
     level = level_at(len(new.windows))
-    harder = _under(new, at_least=_scaled(old.load, 1 - SAME_LOAD))
+    harder = _under(new, at_least=_scaled(old.load, 1 - old.same))
     effects = []
     for objective in LATENCIES:
         good = _latency(objective, old, harder, level=level, question=question)
@@ -227,7 +236,7 @@ def _under(period: _Period, *, at_least: float | None = None, at_most: float | N
 
 def _blamed(objective: ChangeTarget, old: _Period, new: _Period) -> list[Measurement]:
     """The windows in which a worse latency is the configuration's doing and not the load's."""
-    lighter = _under(new, at_most=_scaled(old.load, 1 + SAME_LOAD))
+    lighter = _under(new, at_most=_scaled(old.load, 1 + old.same))
     if objective is not ChangeTarget.TTFT or not old.queued:
         return lighter
     tokens = old.typical(ChangeTarget.THROUGHPUT)
