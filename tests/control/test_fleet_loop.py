@@ -212,7 +212,7 @@ async def test_endless_conflicts_change_nothing_and_lose_nothing() -> None:
     assert (found.change("busy"), found.seats("busy")) == (None, 64)
     assert found.change("chat") is not None
     found.api.refuses = lambda verb, name: None
-    await found.ticks(30)
+    await found.ticks(60)
     assert found.seats("busy") == found.seats("chat") == 128
     assert len(found.status("busy").history) == 1
 
