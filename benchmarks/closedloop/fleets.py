@@ -35,18 +35,8 @@ def _work(figures: Draw) -> Mix:
 def capped(figures: Draw) -> Case:
     """max-num-seqs is a little too low: at times requests queue for a seat, while there is room in the pool."""
     mix = _work(figures)
-    means, seats, replicas = means_of(mix), figures.whole(6, 14), figures.few(2)
-    load = figures.between(0.80, 0.98)
-    tpot = round(step_seconds(figures.engine, means, batch=4 * seats) * figures.between(1.1, 1.6), 3)
-    return Case(
-        story=f"{replicas} replicas with {seats} seats each, {load:.0%} taken on average",
-        levels=[(0.0, replicas * load * rate_at(figures.engine, means, batch=seats))],
-        content=Content(mix),
-        objectives=Objectives(ttft=round(figures.between(1.0, 3.0), 1), tpot=tpot),
-        replicas=replicas,
-        max_replicas=replicas,
-        seats=seats,
-    )
+    seats, replicas = figures.whole(6, 14), figures.few(2)
+    return _seated(figures, mix, seats=seats, replicas=replicas, load=figures.between(0.80, 0.98))
 
 
 def past_knee(figures: Draw) -> Case:
@@ -70,18 +60,24 @@ def past_knee(figures: Draw) -> Case:
 def bursty(figures: Draw) -> Case:
     """Seats that do on average, and not in a burst."""
     mix = _work(figures)
-    means, seats, replicas = means_of(mix), figures.whole(8, 16), figures.few(2)
+    seats, replicas = figures.whole(8, 16), figures.few(2)
     burstiness, load = figures.between(2.0, 4.0), figures.between(0.55, 0.75)
+    case = _seated(figures, mix, seats=seats, replicas=replicas, load=load)
+    return replace(case, story=f"{case.story}, bursts of {burstiness:.1f}", burstiness=burstiness)
+
+
+def _seated(figures: Draw, mix: Mix, *, seats: int, replicas: int, load: float) -> Case:
+    """As much load as that part of these seats carries, and objectives that far more seats would still meet."""
+    means = means_of(mix)
     tpot = round(step_seconds(figures.engine, means, batch=4 * seats) * figures.between(1.1, 1.6), 3)
     return Case(
-        story=f"{replicas} replicas with {seats} seats each, {load:.0%} taken on average, bursts of {burstiness:.1f}",
+        story=f"{replicas} replicas with {seats} seats each, {load:.0%} taken on average",
         levels=[(0.0, replicas * load * rate_at(figures.engine, means, batch=seats))],
         content=Content(mix),
         objectives=Objectives(ttft=round(figures.between(1.0, 3.0), 1), tpot=tpot),
         replicas=replicas,
         max_replicas=replicas,
         seats=seats,
-        burstiness=burstiness,
     )
 
 

@@ -15,6 +15,7 @@ from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, Analysi
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
 from vllm_autotuner.change.edges import late
+from vllm_autotuner.change.objective_effect import told_seconds
 from vllm_autotuner.change.verdict import Judgement, WindowVerdict, judge_window, measure_per_pod
 from vllm_autotuner.change.world import World
 from vllm_autotuner.observation.observation import Observation
@@ -145,7 +146,7 @@ def _figures(change: ActiveChange) -> str:
     if before is None or after is None:
         return "no figures"
     parts = [
-        f"{name} {_ms(old)} -> {_ms(new)}"
+        f"{name} {_told_or_unknown(old)} -> {_told_or_unknown(new)}"
         for name, old, new in (
             ("TTFT", before.ttft_seconds, after.ttft_seconds),
             ("TPOT", before.tpot_seconds, after.tpot_seconds),
@@ -213,5 +214,5 @@ def _counted(analysis: Analysis, verdict: WindowVerdict) -> Analysis:
     return analysis.model_copy(update=counted)
 
 
-def _ms(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+def _told_or_unknown(seconds: float | None) -> str:
+    return "unknown" if seconds is None else told_seconds(seconds)

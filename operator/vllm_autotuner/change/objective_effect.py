@@ -23,7 +23,15 @@ from vllm_autotuner.change.windows import LATENCIES
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.planning.ranking import NOISE
 
-__all__ = ["ObjectiveEffect", "Question", "concluded", "latency_effect", "target_of", "throughput_effect"]
+__all__ = [
+    "ObjectiveEffect",
+    "Question",
+    "concluded",
+    "latency_effect",
+    "target_of",
+    "throughput_effect",
+    "told_seconds",
+]
 
 INSIDE: Final = 0.05
 """Part of a target that must be left for an objective to count as safe whatever the reference does. Our choice: half of
@@ -82,7 +90,7 @@ class ObjectiveEffect:
         if self.objective is ChangeTarget.THROUGHPUT:
             levels = f"{self.reference:.0f} -> {self.candidate:.0f} tokens/s"
         else:
-            levels = f"{_seconds(self.reference)} -> {_seconds(self.candidate)}"
+            levels = f"{told_seconds(self.reference)} -> {told_seconds(self.candidate)}"
         bounds = "" if math.isinf(self.high) else f", {_change(self.low)} to {_change(self.high)}"
         return f"{self.objective.value} {levels} ({_change(self.ratio)}{bounds})"
 
@@ -175,7 +183,8 @@ def target_of(objective: ChangeTarget, targets: Targets) -> Target:
             raise ValueError("throughput has no service level")
 
 
-def _seconds(seconds: float) -> str:
+def told_seconds(seconds: float) -> str:
+    """A time as people say it: 508 ms, but 2.4 s."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 

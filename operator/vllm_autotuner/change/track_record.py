@@ -129,15 +129,8 @@ def _is_like(window: Measurement, foretold: Foretold) -> bool:
 def _tests_batch(window: Measurement, foretold: Foretold, now: Now) -> bool:
     """Whether each engine runs the batch that the recommended seats would have filled."""
     seats, replicas = _value(foretold), foretold.replicas or 0
-    if (
-        foretold.knob != Knob.MAX_NUM_SEQS
-        or isinstance(seats, str)
-        or (now.knobs, now.replicas)
-        != (
-            foretold.knobs,
-            replicas,
-        )
-    ):
+    as_then = (now.knobs, now.replicas) == (foretold.knobs, replicas)
+    if foretold.knob != Knob.MAX_NUM_SEQS or isinstance(seats, str) or not as_then:
         return False
     filled = foretold.in_system is not None and foretold.in_system >= seats * replicas
     return filled and _near(window.running, float(seats * replicas), by=NEAR_BATCH)
