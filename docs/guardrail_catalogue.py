@@ -455,13 +455,14 @@ GUARDRAILS: tuple[Guardrail, ...] = (
     ),
     Guardrail(
         id="G30",
-        name="Memory of failed values, by environment",
-        prevents="the same failure again",
-        default=f"{_time(FIRST_RETRY)}, doubling to {_time(LONGEST_RETRY)}",
+        name="Memory of values that failed or that a person declined, by environment",
+        prevents="the same failure again, and a person's No that wears off",
+        default=f"{_time(FIRST_RETRY)}, doubling to {_time(LONGEST_RETRY)}; declined: until a person asks to retry",
         where=Where.CHAIN,
         objects=(f"{CHAIN}:rested", "change.memory:failed_values", "change.memory:environment_of"),
         tests=(
             IN_CHAIN,
+            f"{TICK}test_what_a_person_declined_is_not_tried_again_until_he_asks_for_it",
             f"{MEMORY}test_what_failed_elsewhere_may_be_tried",
             f"{TICK}test_what_was_rolled_back_is_kept_clear_of",
         ),

@@ -21,7 +21,7 @@ from vllm_autotuner.api.status import (
     parse_status,
 )
 from vllm_autotuner.change.machine import Ending
-from vllm_autotuner.change.memory import environment_of, failed_seats, remembered, spent
+from vllm_autotuner.change.memory import environment_of, failed_seats, remembered, spent, without_declined
 
 SPEC = service({"tuning.cooldown": "2h"}).spec
 DAY = timedelta(days=1)
@@ -121,6 +121,34 @@ def test_what_the_engine_refuses_rests_until_a_second_refusal_cannot_open_the_ci
     assert (again.failure_memory[0].failures, again.failure_memory[0].retry_after) == (2, NOW + timedelta(days=14))
     assert again.circuit is not None
     assert again.circuit.state is CircuitState.CLOSED
+
+
+@pytest.mark.parametrize("harmful", [HARMFUL, WITHOUT_EFFECT, NEVER_JUDGED])
+@pytest.mark.parametrize("outcome", [Outcome.ROLLED_BACK, Outcome.ROLLBACK_FAILED, Outcome.SUPERSEDED])
+def test_what_a_person_declined_rests_until_he_asks_for_it(harmful: bool | None, outcome: Outcome) -> None:
+    after = ended(outcome=outcome, harmful=harmful, declined=True)
+    assert failed_seats(SPEC, after, now=NOW + 1000 * DAY) == (96,)
+    (entry,) = after.failure_memory
+    assert (entry.declined_at, entry.failures) == (NOW, 0 if harmful is NEVER_JUDGED else 1)
+    assert entry.reason == ("a person asked for a rollback" if harmful is NEVER_JUDGED else "TTFT rose")
+    asked = after.model_copy(update={"failure_memory": without_declined(after.failure_memory)})
+    blamed = ended(outcome=outcome, harmful=harmful).failure_memory
+    assert asked.failure_memory == blamed, "what failed besides rests as long as ever"
+
+
+def test_what_failed_before_it_was_declined_is_counted_on_and_known_afterwards() -> None:
+    failed = ended(harmful=WITHOUT_EFFECT, lacked_memory=True)
+    declined = ended(failed, harmful=NEVER_JUDGED, declined=True, now=NOW + DAY)
+    (entry,) = declined.failure_memory
+    assert (entry.failures, entry.reason, entry.declined_at) == (1, "TTFT rose", NOW + DAY)
+    assert without_declined(declined.failure_memory) == failed.failure_memory
+    (again,) = ended(declined, harmful=HARMFUL).failure_memory
+    assert (again.failures, again.declined_at) == (2, NOW + DAY)
+
+
+def test_what_was_declined_elsewhere_may_be_tried() -> None:
+    other = service({"engine.image": "vllm/vllm-openai:v0.33.0"}).spec
+    assert failed_seats(other, ended(harmful=NEVER_JUDGED, declined=True), now=NOW) == ()
 
 
 def test_candidates_are_remembered_apart() -> None:
@@ -229,6 +257,7 @@ EDITED = st.fixed_dictionaries(
                 optional={
                     "failures": st.integers(-5, 10**9),
                     "environment": st.sampled_from(["", environment_of(SPEC)]),
+                    "declinedAt": st.just(NOW.isoformat()),
                 },
             ),
             max_size=3,

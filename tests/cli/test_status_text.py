@@ -177,3 +177,41 @@ def test_predictions_that_could_be_tested_are_told_with_what_came() -> None:
 
 def test_predictions_that_nothing_tested_are_not_told() -> None:
     assert "Track record" not in told_of({"trackRecord": [FORETOLD]})
+
+
+FAILED: dict[str, Any] = {
+    "candidate": "maxNumSeqs=128",
+    "knob": "maxNumSeqs",
+    "value": "128",
+    "failures": 1,
+    "retryAfter": "2026-11-21T12:00:00Z",
+    "reason": "TPOT rose",
+}
+DECLINED: dict[str, Any] = {
+    "candidate": "maxNumSeqs=128",
+    "knob": "maxNumSeqs",
+    "value": "128",
+    "failures": 0,
+    "declinedAt": "2026-11-20T12:00:00Z",
+    "reason": "a person asked for a rollback",
+}
+ASK_AGAIN = "kubectl annotate vllm chat -n prod vllm-autotuner.dev/retry=$(date +%s) --overwrite"
+
+
+def test_what_a_person_declined_is_told_with_the_way_to_have_it_tried_again() -> None:
+    text = told_of({"failureMemory": [DECLINED]})
+    assert "a person had maxNumSeqs=128 taken back at 2026-11-20 12:00:00Z; not tried again until asked" in text
+    assert ASK_AGAIN in text
+    assert "did not help" not in text
+
+
+def test_what_failed_is_told_with_the_end_of_its_rest() -> None:
+    text = told_of({"failureMemory": [FAILED]})
+    assert "maxNumSeqs=128 did not help (TPOT rose); not tried again before 2026-11-21 12:00:00Z" in text
+    assert "retry=" not in text
+
+
+def test_what_failed_and_was_declined_is_told_as_both() -> None:
+    text = told_of({"failureMemory": [FAILED | {"declinedAt": DECLINED["declinedAt"]}]})
+    assert "did not help (TPOT rose)" in text
+    assert ASK_AGAIN in text

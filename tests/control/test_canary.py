@@ -370,11 +370,14 @@ async def test_a_person_who_asks_for_a_rollback_has_it_in_the_next_tick_once() -
         await until(found, None)
         await found.tick()
         assert (outcomes(found), found.seats(), extras(found)) == ([Outcome.ROLLED_BACK], 64, {})
-        assert found.status().failure_memory == ()
+        (entry,) = found.status().failure_memory
+        assert (entry.candidate, entry.reason, entry.failures) == ("maxNumSeqs=128", "a person asked for a rollback", 0)
+        assert entry.declined_at == found.status().history[0].finished_at
+        assert found.status().circuit is None, "nobody is to blame"
         assert [(each.kind, each.nonce) for each in found.status().handled_requests] == [("rollback", "1")]
 
 
-async def test_a_retry_ends_the_cooldown_and_a_used_one_does_nothing() -> None:
+async def test_a_retry_ends_the_cooldown_lets_what_was_declined_be_tried_and_acts_once() -> None:
     found = await reach(ChangeState.ANALYZING, 2)
     ask(found, "rollback", "1")
     await until(found, None)
@@ -382,11 +385,24 @@ async def test_a_retry_ends_the_cooldown_and_a_used_one_does_nothing() -> None:
     assert (found.change(), len(found.status().history)) == (None, 1)
     ask(found, "retry", "1")
     await until(found, ChangeState.PROVISIONING)
+    change = found.change()
+    assert change is not None
+    assert (change.to_value, change.declined, found.status().failure_memory) == ("128", None, ())
     await until(found, None, at_most=80)
     assert outcomes(found) == [Outcome.ROLLED_BACK, Outcome.SUCCEEDED]
     assert found.status().cooldown_until is not None
     await found.ticks(5)
     assert found.status().cooldown_until is not None, "a request that was acted upon acts no second time"
+
+
+async def test_a_retry_while_it_is_taken_back_ends_no_rollback_and_remembers_nothing() -> None:
+    found = await reach(ChangeState.BAKING, 2)
+    ask(found, "rollback", "1")
+    await found.tick()
+    ask(found, "retry", "1")
+    await until(found, None)
+    assert (outcomes(found), found.seats()) == ([Outcome.ROLLED_BACK], 64)
+    assert found.status().failure_memory == ()
 
 
 async def test_after_a_failed_rollback_a_person_may_try_the_old_configuration_again() -> None:

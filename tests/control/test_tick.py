@@ -168,6 +168,24 @@ def test_what_was_rolled_back_is_kept_clear_of() -> None:
     assert found.seats == 96, "half way between 64 and the 128 that crashed"
 
 
+@pytest.mark.fault("T28")
+def test_what_a_person_declined_is_not_tried_again_until_he_asks_for_it() -> None:
+    found = reach("Analyzing")
+    found.annotations["vllm-autotuner.dev/rollback"] = "1"
+    found.until(None, CAPPED)
+    for days in (1, 30, 300):
+        found.now += timedelta(days=days)
+        # Half way to it may be tried: that is refused as well, and so on.
+        found.until("Provisioning", CAPPED)
+        assert found.seats != 128
+        found.annotations["vllm-autotuner.dev/rollback"] = f"after {days}"
+        found.until(None, CAPPED)
+    assert [entry.value for entry in found.read.failure_memory] == ["128", "96", "80", "72"]
+    found.annotations["vllm-autotuner.dev/retry"] = "1"
+    found.until("Provisioning", CAPPED)
+    assert found.seats == 128
+
+
 def test_two_harmful_changes_open_the_circuit_until_two_weeks_have_passed() -> None:
     found = reach("RollingBack")
     found.until(None, CAPPED)

@@ -174,7 +174,7 @@ FAULTS: Final = (
     Fault(
         number="T28",
         happens="a person asks for a rollback while the operator waits for something",
-        holds="done in the next tick, acknowledged once",
+        holds="done in the next tick, acknowledged once; the value is not tried again before he asks to retry",
     ),
     Fault(
         number="T29",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from tests.invariants.leave import retried
 from tests.invariants.moment import ENDINGS, NOTHING, Moment, environment_of
 
 from vllm_autotuner.change.comparison import LOOKS
@@ -137,7 +138,10 @@ def ended_once(moment: Moment) -> Iterator[str]:
 
 
 def not_repeated(moment: Moment) -> Iterator[str]:
-    """The same knob and value, in the same image, flags, model and device, before `retryAfter`."""
+    """The same knob and value, in the same image, flags, model and device, before `retryAfter`.
+
+    One that a person declined: not before his retry, which may come with this very write.
+    """
     change, before = moment.began, moment.before
     if change is None or before is None:
         return
@@ -145,6 +149,8 @@ def not_repeated(moment: Moment) -> Iterator[str]:
     for entry in before.status.get("failureMemory") or ():
         same = (entry["knob"], entry["value"]) == (change["knob"], change["toValue"])
         rests = entry.get("retryAfter") is None or begins < _time(entry["retryAfter"])
+        if entry.get("declinedAt"):
+            rests = not retried(moment) or (entry.get("failures", 1) > 0 and rests)
         if same and rests and moment.past.failed_in.get(entry.get("environment", "")) == here:
             yield f"{entry['candidate']} failed and rests until {entry.get('retryAfter')}"
 

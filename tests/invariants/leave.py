@@ -44,7 +44,7 @@ def rested(moment: Moment) -> Iterator[str]:
     """By status.cooldownUntil as it was before, unless a person's retry has ended it with this very write."""
     until = moment.before.status.get("cooldownUntil") if moment.before is not None else None
     if (
-        not _retried(moment)
+        not retried(moment)
         and moment.began is not None
         and until is not None
         and _time(moment.began["startedAt"]) < _time(until)
@@ -65,13 +65,13 @@ def within_budget(moment: Moment) -> Iterator[str]:
 def circuit_closed(moment: Moment) -> Iterator[str]:
     """By status.circuit as it was before, unless a person's retry has closed it with this very write."""
     circuit = (moment.before.status.get("circuit") if moment.before is not None else None) or NOTHING
-    if moment.began is None or circuit.get("state") != "Open" or _retried(moment):
+    if moment.began is None or circuit.get("state") != "Open" or retried(moment):
         return
     if circuit.get("until") is None or _time(moment.began["startedAt"]) < _time(circuit["until"]):
         yield f"change {moment.began['id']} began; open until {circuit.get('until', 'a person closes it')}"
 
 
-def _retried(moment: Moment) -> bool:
+def retried(moment: Moment) -> bool:
     """Whether a retry was acted upon that was not before."""
     before = moment.before.status if moment.before is not None else NOTHING
     known = [each for each in before.get("handledRequests") or () if each["kind"] == RETRY]

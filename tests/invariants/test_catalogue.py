@@ -17,6 +17,7 @@ from vllm_autotuner.change.edges import EDGES
 
 NOON = "2026-11-20T12:00:00Z"
 LATER = "2026-11-20T12:20:00Z"
+LONG_AGO = "2026-11-20T11:00:00Z"
 Body = dict[str, Any]
 OLD: Body = {"maxNumSeqs": 64, "configHash": "h64"}
 NEW: Body = {"maxNumSeqs": 128, "configHash": "h128"}
@@ -234,6 +235,8 @@ CASES = (
     ),
     Broken(id="I10", what="what failed", twist=remembers(), says="rests until"),
     Broken(id="I10", what="for ever", twist=remembers(retryAfter=None), says="rests until"),
+    Broken(id="I10", what="declined", twist=remembers(retryAfter=None, declinedAt=LATER, failures=0)),
+    Broken(id="I10", what="declined after its rest", twist=remembers(retryAfter=LONG_AGO, declinedAt=LATER)),
     Broken(
         id="I11",
         what="no window with data",
@@ -299,13 +302,24 @@ def test_a_trial_may_run_with_its_change_and_one_tick_longer() -> None:
 
 def test_what_failed_elsewhere_or_long_ago_may_be_tried() -> None:
     story = list(WELL)
-    remembers(retryAfter="2026-11-20T11:00:00Z")(story)
+    remembers(retryAfter=LONG_AGO)(story)
     assert not [text for text in told(story) if text.startswith("I10")]
     story = list(WELL)
     remembers()(story)
     elsewhere = copy.deepcopy(dict(story[0].service))
     elsewhere["spec"]["engine"]["image"] = "vllm/vllm-openai:v0.31.0"
     assert not [text for text in told([replace(story[0], service=elsewhere), *story]) if text.startswith("I10")]
+
+
+def test_what_was_declined_may_be_tried_once_a_person_asks_to_retry() -> None:
+    story = list(WELL)
+    remembers(retryAfter=None, declinedAt=LATER, failures=0)(story)
+    status(1, handledRequests=[{"kind": "retry", "nonce": "1"}])(story)
+    assert not [text for text in told(story) if text.startswith("I10")]
+    story = list(WELL)
+    remembers(declinedAt=LATER, failures=1)(story)
+    status(1, handledRequests=[{"kind": "retry", "nonce": "1"}])(story)
+    assert [text for text in told(story) if text.startswith("I10")], "it failed besides"
 
 
 def test_a_status_that_a_person_wrote_is_held_against_nobody() -> None:

@@ -211,6 +211,9 @@ class ActiveChange(ApiModel):
     refused: bool | None = None
     """True when the engine does not take the value: model, device or its other flags forbid it."""
 
+    declined: bool | None = None
+    """True when a person asked to take it back: the value is not tried again before a person asks to retry."""
+
     state_since: Timestamp | None = None
     """Since when."""
 
@@ -272,7 +275,7 @@ class RollbackFailure(ApiModel):
 
 
 class FailedCandidate(ApiModel):
-    """A value that did not help, and until when it is not tried again."""
+    """A value that did not help, or that a person declined, and until when it is not tried again."""
 
     candidate: str
     """Such as maxNumSeqs=64."""
@@ -289,8 +292,11 @@ class FailedCandidate(ApiModel):
     infeasible: EngineKnobs | None = None
     """For lack of memory: the whole configuration. What needs as much of everything is not tried either, at no time."""
 
+    declined_at: Timestamp | None = None
+    """When a person asked to take it back: not tried again, whatever retryAfter says, before a person asks to retry."""
+
     failures: int = 1
-    """How often."""
+    """How often; 0 when it did not fail, and a person declined it."""
 
     last_failure_time: Timestamp | None = None
     """When last."""

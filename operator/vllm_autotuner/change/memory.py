@@ -1,9 +1,10 @@
-"""What is remembered after a change: cooldown, budget, the failed candidate, the circuit breaker, the history.
+"""What is remembered after a change: cooldown, budget, what failed or was declined, the circuit breaker, the history.
 
 All of it stands in status; a person may have edited it, so it is read like any other input.
 """
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -25,7 +26,19 @@ from vllm_autotuner.api.status import (
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.guardrails.chain import BUDGET_WINDOW
 
-__all__ = ["environment_of", "failed_seats", "failed_values", "infeasible_knobs", "remembered", "spent"]
+__all__ = [
+    "DECLINED",
+    "environment_of",
+    "failed_seats",
+    "failed_values",
+    "infeasible_knobs",
+    "remembered",
+    "spent",
+    "without_declined",
+]
+
+DECLINED: Final = "a person asked for a rollback"
+"""Why a change is undone, and why its value is remembered; nobody is to blame."""
 
 FIRST_RETRY: Final = timedelta(days=1)
 """A harmful candidate is left alone for a day: it sees one daily peak on the old configuration. Our choice."""
@@ -55,12 +68,13 @@ def environment_of(spec: VLLMServiceSpec) -> str:
 
 
 def failed_values(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: datetime) -> tuple[tuple[str, str], ...]:
-    """Knobs and values that were rolled back in this environment and rest until later."""
+    """Knobs and values that were rolled back in this environment and rest until later, or until a person says so."""
     environment = environment_of(spec)
     return tuple(
         (entry.knob, entry.value)
         for entry in status.failure_memory
-        if entry.environment == environment and (entry.retry_after is None or now < entry.retry_after)
+        if entry.environment == environment
+        and (entry.declined_at is not None or entry.retry_after is None or now < entry.retry_after)
     )
 
 
@@ -75,6 +89,12 @@ def infeasible_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> tuple[
     environment = environment_of(spec)
     found = (entry.infeasible for entry in status.failure_memory if entry.environment == environment)
     return tuple(knobs for knobs in found if knobs is not None)
+
+
+def without_declined(memory: Iterable[FailedCandidate]) -> tuple[FailedCandidate, ...]:
+    """What is remembered once a person takes his No back: what failed besides still rests."""
+    failed = (entry for entry in memory if entry.declined_at is None or entry.failures > 0)
+    return tuple(entry.model_copy(update={"declined_at": None}) for entry in failed)
 
 
 def spent(budget: BudgetStatus | None, *, now: datetime) -> BudgetStatus:
@@ -112,7 +132,7 @@ def remembered(
         "cooldown_until": now + spec.tuning.cooldown * _rejections(status, ending),
     }
     # What was never judged (aborted, blind for too long) is no failure, and may be tried again after the cooldown.
-    if change.harmful is not None:
+    if change.harmful is not None or change.declined:
         memory = _with_failure(status, change, ending, environment=environment_of(spec), now=now)
         update["failure_memory"] = memory[-FAILURE_MEMORY_LENGTH:]
     if ending.outcome is Outcome.ROLLBACK_FAILED:
@@ -142,25 +162,38 @@ def _with_failure(
     earlier = next(
         (one for one in status.failure_memory if one.candidate == candidate and one.environment == environment), None
     )
-    failures = (max(0, earlier.failures) if earlier else 0) + 1
+    found = earlier or FailedCandidate(
+        candidate=candidate,
+        knob=change.knob,
+        value=change.to_value,
+        environment=environment,
+        failures=0,
+        reason=DECLINED,
+    )
+    if change.harmful is not None:
+        found = found.model_copy(update=_failed_again(found, change, ending, now=now))
+    if change.declined:
+        found = found.model_copy(update={"declined_at": now})
+    return (*(one for one in status.failure_memory if one is not earlier), found)
+
+
+def _failed_again(
+    candidate: FailedCandidate, change: ActiveChange, ending: Ending, *, now: datetime
+) -> Mapping[str, object]:
+    failures = max(0, candidate.failures) + 1
     # 16 doublings are far past the longest wait; an edited status must not overflow.
     wait = (FIRST_RETRY if change.harmful else UNCLEAR_RETRY) * (1 << min(failures - 1, 16))
     if change.refused:
         # A second refusal within the circuit's window would end all tuning, for what the first one had said already.
         wait = LONGEST_RETRY
-    infeasible = change.to.knobs if change.lacked_memory else earlier.infeasible if earlier else None
-    found = FailedCandidate(
-        candidate=candidate,
-        knob=change.knob,
-        value=change.to_value,
-        environment=environment,
-        failures=failures,
-        last_failure_time=now,
-        retry_after=None if infeasible is not None else now + min(wait, LONGEST_RETRY),
-        reason=ending.reason,
-        infeasible=infeasible,
-    )
-    return (*(one for one in status.failure_memory if one is not earlier), found)
+    infeasible = change.to.knobs if change.lacked_memory else candidate.infeasible
+    return {
+        "failures": failures,
+        "last_failure_time": now,
+        "retry_after": None if infeasible is not None else now + min(wait, LONGEST_RETRY),
+        "reason": ending.reason,
+        "infeasible": infeasible,
+    }
 
 
 def _circuit(circuit: Circuit | None, *, now: datetime) -> Circuit:

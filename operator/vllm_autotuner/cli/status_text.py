@@ -17,6 +17,7 @@ from vllm_autotuner.cli.history_text import entry_lines, foreseen
 from vllm_autotuner.cli.terminal import printable
 from vllm_autotuner.cli.track_record_text import record_lines
 from vllm_autotuner.control.looking import APPROVE
+from vllm_autotuner.control.requests import PREFIX, RequestKind
 
 __all__ = ["print_status"]
 
@@ -62,12 +63,24 @@ def _told(body: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Text |
         for entry in history[: -SHOWN - 1 : -1]:
             yield from entry_lines(entry)
     for entry in status.get("failureMemory") or []:
-        retry = (
-            f"not tried again before {moment(entry['retryAfter'])}" if entry.get("retryAfter") else "not tried again"
-        )
-        yield Text(printable(f"Remembered: {entry['candidate']} did not help ({entry.get('reason', '')}); {retry}"))
+        yield from _remembered(entry, namespace=namespace, name=name)
     yield from record_lines(status.get("trackRecord") or [])
     yield from _conditions(status.get("conditions") or [])
+
+
+def _remembered(entry: Mapping[str, Any], *, namespace: str, name: str) -> Iterator[Text]:
+    """What failed, what a person declined, and until when neither is tried again."""
+    candidate, retry, declined = entry["candidate"], entry.get("retryAfter"), entry.get("declinedAt")
+    if entry.get("failures", 1) > 0:
+        rests = f"not tried again before {moment(retry)}" if retry else "not tried again"
+        yield Text(printable(f"Remembered: {candidate} did not help ({entry.get('reason', '')}); {rests}"))
+    if declined:
+        yield Text(
+            printable(
+                f"Remembered: a person had {candidate} taken back at {moment(declined)}; not tried again until asked: "
+                f"kubectl annotate vllm {name} -n {namespace} {PREFIX}{RequestKind.RETRY}=$(date +%s) --overwrite"
+            )
+        )
 
 
 def _diagnosis(diagnosis: Mapping[str, Any]) -> Panel:

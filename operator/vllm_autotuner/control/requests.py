@@ -1,9 +1,10 @@
 """What a person asks for by annotation, once for each value: to take a change back, or to be let go on after a stop.
 
-`vllm-autotuner.dev/rollback` ends the change under way; after a failed rollback it tries the last known good
-configuration once more. `vllm-autotuner.dev/retry` closes the circuit, ends the cooldown, accepts what serves after a
-failed rollback, and writes a workload again that was left to somebody else. The value only has to be another one than
-the last time, such as the time of day.
+`vllm-autotuner.dev/rollback` ends the change under way, in whatever state, and its value is not tried again; after a
+failed rollback it tries the last known good configuration once more. `vllm-autotuner.dev/retry` lets values that were
+taken back so be tried again, closes the circuit, ends the cooldown, accepts what serves after a failed rollback, and
+writes a workload again that was left to somebody else. The value only has to be another one than the last time, such as
+the time of day. Who switches the mode off or narrows the bounds under a change says nothing about its value.
 Looked at first in every tick and in every state (T28). Must not: begin anything; every guardrail is asked as always.
 """
 
@@ -15,6 +16,7 @@ from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import Effective, HandledRequest, Source, VLLMServiceStatus
 from vllm_autotuner.change.effective import spec_knobs
+from vllm_autotuner.change.memory import without_declined
 
 __all__ = ["RequestKind", "answered", "asked"]
 
@@ -44,9 +46,13 @@ def answered(
 ) -> VLLMServiceStatus:
     """The status after a request; a change under way is ended by the machine, not here."""
     others = tuple(each for each in status.handled_requests if each.kind != request.kind)
+    change, retries = status.active_change, request.kind == RequestKind.RETRY
     update: dict[str, object] = {"handled_requests": (*others, request)}
-    if request.kind == RequestKind.RETRY:
+    if change is not None:
+        update["active_change"] = change.model_copy(update={"declined": None if retries else True})
+    if retries:
         update |= {"rollback_failed": None, "circuit": None, "cooldown_until": None, "contest": None}
+        update["failure_memory"] = without_declined(status.failure_memory)
     elif status.rollback_failed is not None and status.last_known_good is not None:
         good, before = status.last_known_good, status.effective
         update |= {

@@ -8,7 +8,6 @@ Order within a tick: the spec, then health and the change under way, then new id
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode
@@ -26,7 +25,7 @@ from vllm_autotuner.change.clock import followed_clock
 from vllm_autotuner.change.effective import effective_knobs, is_tuned, serving_knobs, settled_knobs, spec_knobs
 from vllm_autotuner.change.foreseen import lacks_requests
 from vllm_autotuner.change.machine import advance
-from vllm_autotuner.change.memory import failed_seats, failed_values, infeasible_knobs, remembered, spent
+from vllm_autotuner.change.memory import DECLINED, failed_seats, failed_values, infeasible_knobs, remembered, spent
 from vllm_autotuner.change.trial import gpus_added
 from vllm_autotuner.change.verdict import is_baseline, measure
 from vllm_autotuner.change.world import Ending, World
@@ -53,9 +52,6 @@ from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.replicas import desired_replicas
 
 __all__ = ["Decision", "decide", "keep_safe", "may_need_gpus"]
-
-TAKEN_BACK: Final = "a person asked for a rollback"
-"""Why a change is undone; nobody is to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +176,7 @@ def _change(
         arms=sight.arms,
         paused=sight.paused,
         unreadable=sight.unreadable,
-        abort=TAKEN_BACK if taken_back else _abort(change, sight),
+        abort=DECLINED if taken_back else _abort(change, sight),
     )
     step = advance(change, world)
     status = status.model_copy(update={"active_change": step.change})
