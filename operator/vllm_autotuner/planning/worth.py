@@ -7,6 +7,7 @@ An effect that nobody predicts is neither: it is for the verdict to find, and fo
 from typing import Final
 
 from vllm_autotuner.api.status import ChangeTarget
+from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.planning.forecast import Outlook
 from vllm_autotuner.planning.ranking import NOISE
@@ -27,7 +28,7 @@ DEVIATIONS: Final = 2.0
 def not_worth(before: Outlook, after: Outlook, *, target: ChangeTarget, targets: Targets) -> str:
     """Say why the effect on what the change is meant to improve is not worth it; empty when it is, or is not known."""
     if before.tpot is not None and after.tpot is not None and before.tpot <= targets.tpot.seconds < after.tpot:
-        return f"tokens would come at {after.tpot * 1000:.0f} ms, over the objective that is met now"
+        return f"tokens would come at {told_seconds(after.tpot)}, over the objective that is met now"
     match target:
         case ChangeTarget.TTFT:
             pair, limit = (before.ttft, after.ttft), targets.ttft.seconds

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.diagnosis.case import Case, tpot_tail
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.diagnosis.prefill_bound import CONTENDING, prefill_share
@@ -71,7 +72,7 @@ def fewer_do(
         return None
     return (
         f"{replicas - 1} replica(s) carry the highest load of {over.total_seconds() / 60:.0f} min at a batch of "
-        f"{batch:.0f} each, {tpot * 1000:.0f} ms per token"
+        f"{batch:.0f} each, {told_seconds(tpot)} per token"
     )
 
 

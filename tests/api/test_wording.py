@@ -1,0 +1,26 @@
+"""Times in words."""
+
+import pytest
+
+from vllm_autotuner.api.wording import told_seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.0, "0 ms"),
+        (0.00004, "0.04 ms"),
+        (0.00045, "0.45 ms"),
+        (0.00097, "0.97 ms"),
+        (0.0042, "4.2 ms"),
+        (0.005, "5 ms"),
+        (0.00999, "10 ms"),
+        (0.0507, "51 ms"),
+        (0.508, "508 ms"),
+        (0.9996, "1.0 s"),
+        (2.44, "2.4 s"),
+        (160.04, "160.0 s"),
+    ],
+)
+def test_a_time_has_the_digits_that_tell_it_from_nothing(seconds: float, told: str) -> None:
+    assert told_seconds(seconds) == told
