@@ -149,6 +149,8 @@ async def test_every_window_of_a_healthy_engine() -> None:
         assert median.value == pytest.approx(0.1, rel=0.01)
     assert found.prompt_length.quantile(0.5) == found.output_length.quantile(0.5)
     assert {(point.running, round(point.itl, 6)) for point in found.steps} == {(4.0, 0.1)}
+    assert {round(each.mean, 6) for each in found.first_tokens} == {0.1}
+    assert [each.time for each in found.first_tokens] == [point.time for point in found.steps]
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------

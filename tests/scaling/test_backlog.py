@@ -61,10 +61,19 @@ def test_an_engine_that_was_seen_once_may_be_the_one_whose_queue_grows() -> None
 @pytest.mark.parametrize(
     ("running", "ends"),
     [
-        pytest.param(line(40, 30), True, id="a quarter less"),
-        pytest.param(line(40, 37), False, id="noise"),
-        pytest.param(line(30, 40), False, id="more"),
+        pytest.param(line(100, 75), "requests become fewer: 100 -> 75", id="a quarter less"),
+        pytest.param(line(40, 30), None, id="a quarter less of few may be chance"),
+        pytest.param(line(1000, 950), None, id="noise"),
+        pytest.param(line(30, 40), None, id="more"),
+        pytest.param([*line(20, 237)[:-2], 237.0, 109.0], "requests become fewer: 237", id="a burst that is over"),
     ],
 )
-def test_where_nothing_waits_fewer_must_run(running: list[float], ends: bool) -> None:
-    assert (ends_by_itself(observation(engine(running=running)), since=None) is not None) is ends
+def test_where_nothing_waits_fewer_must_be_there(running: list[float], ends: str | None) -> None:
+    assert (ends_by_itself(observation(engine(running=running)), since=None) or "").startswith(ends or "")
+    assert (ends_by_itself(observation(engine(running=running)), since=None) is not None) is (ends is not None)
+
+
+def test_a_queue_that_a_fresh_replica_has_taken_is_gone_although_more_run() -> None:
+    old = engine(pod="old", running=741.0, waiting=[*line(659, 79)[:-1], 0.0])
+    fresh = engine(pod="fresh", running=line(63, 560))
+    assert ends_by_itself(observation(old, fresh), since=None) == "requests become fewer: 1463 -> 1301"

@@ -228,3 +228,10 @@ def test_a_window_that_reaches_behind_the_newest_replica_says_nothing_of_slow_to
     slow = observation(engine(running=39.0))
     for newest, replicas in ((WINDOW - 1, 2), (WINDOW + 31, 3)):
         assert desired(DiagnosisClass.PAST_TPOT_KNEE, seen=slow, newest=newest, planned=3).replicas == replicas
+
+
+def test_requests_that_began_on_fewer_replicas_tell_of_those() -> None:
+    """Each took 20 s: what ended at the start of the window began so much earlier."""
+    slow = observation(engine(running=39.0), e2e=latency(20.0))
+    for newest, replicas in ((WINDOW + 19, 2), (WINDOW + 31, 3)):
+        assert desired(DiagnosisClass.PAST_TPOT_KNEE, seen=slow, newest=newest, planned=3).replicas == replicas

@@ -13,7 +13,7 @@ from tests.scaling.test_replicas import desired
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.observation.observation import Observation, StepPoint
+from vllm_autotuner.observation.observation import FirstTokens, Observation, StepPoint
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
 
 TEN_MINUTES = timedelta(minutes=10)
@@ -122,6 +122,17 @@ RISING = [8.0 + 0.6 * minute for minute in range(20)]
 )
 def test_no_replica_leaves_while_the_load_rises(load: list[float], fits: bool) -> None:
     assert (fewer(service([*EARLIER, *load], load)) is not None) is fits
+
+
+def test_a_burst_that_was_late_keeps_the_replica_while_it_is_remembered() -> None:
+    """Half an hour ago, with as many replicas as now: what one fewer would have made of it is known well enough."""
+    calm = service([*EARLIER, *MINUTES], MINUTES)
+    past = tuple(
+        FirstTokens(mean=3.0 if back in (40, 41, 42) else 0.2, requests=100.0, time=AT - WINDOW * back)
+        for back in range(50)
+    )
+    assert fewer(replace(calm, first_tokens=past[:40])) is not None
+    assert fewer(replace(calm, first_tokens=past)) is None
 
 
 def test_a_peak_before_the_time_asked_about_does_not_count() -> None:

@@ -22,7 +22,27 @@ from vllm_autotuner.observation.pods import PodsView
 from vllm_autotuner.observation.reading import NoData
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot, StepPart
 
-__all__ = ["STALE_AFTER_INTERVALS", "EngineWindow", "KVPool", "Moment", "Observation", "StepPoint", "observe"]
+__all__ = [
+    "STALE_AFTER_INTERVALS",
+    "EngineWindow",
+    "FirstTokens",
+    "KVPool",
+    "Moment",
+    "Observation",
+    "StepPoint",
+    "observe",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokens:
+    """How long first tokens took in one state window of one engine; seconds, Unix seconds."""
+
+    mean: float
+    requests: float
+    """That got their first token: its weight."""
+    time: float
+    """End of the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +75,8 @@ class Observation:
     recent_output_length: Distribution = field(default_factory=Distribution)
     """Over the state window: mean and count only."""
     steps: tuple[StepPoint, ...] = ()
+    first_tokens: tuple[FirstTokens, ...] = ()
+    """Over the long window, for each engine and state window in it."""
     pods: PodsView | None = None
     """None where no Kubernetes tells."""
 
@@ -162,6 +184,7 @@ def observe(
         recent_prompt_length=distribution_of(series, Meaning.PROMPT_LENGTH, snapshot=snapshot),
         recent_output_length=distribution_of(series, Meaning.OUTPUT_LENGTH, snapshot=snapshot),
         steps=tuple(point for one in series for point in _step_points(one)),
+        first_tokens=tuple(each for one in series for each in _first_tokens(one)),
         pods=pods,
     )
 
@@ -180,8 +203,17 @@ def _lengths(series: Sequence[EngineSeries], meaning: Meaning) -> Distribution:
 
 
 def _step_points(series: EngineSeries) -> Iterable[StepPoint]:
-    running, sums, counts = (series.steps.get(part, {}) for part in StepPart)
+    parts = (StepPart.RUNNING, StepPart.ITL_SECONDS, StepPart.ITL_COUNT)
+    running, sums, counts = (series.steps.get(part, {}) for part in parts)
     for time, mean_running in running.items():
         total, count = sums.get(time), counts.get(time)
         if total and count and count > 0 and mean_running > 0:
             yield StepPoint(running=mean_running, itl=total / count, tokens=count, time=time)
+
+
+def _first_tokens(series: EngineSeries) -> Iterable[FirstTokens]:
+    sums, counts = (series.steps.get(part, {}) for part in (StepPart.TTFT_SECONDS, StepPart.TTFT_COUNT))
+    for time, count in counts.items():
+        total = sums.get(time)
+        if total is not None and count > 0:
+            yield FirstTokens(mean=total / count, requests=count, time=time)

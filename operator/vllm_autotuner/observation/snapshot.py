@@ -56,11 +56,13 @@ class EngineKey:
 
 
 class StepPart(StrEnum):
-    """The three series a step-time point is made of."""
+    """The series of which there is one value each state window: what a step-time point and a mean TTFT are made of."""
 
     RUNNING = "mean running"
     ITL_SECONDS = "ITL seconds"
     ITL_COUNT = "ITL count"
+    TTFT_SECONDS = "TTFT seconds"
+    TTFT_COUNT = "TTFT count"
 
 
 @dataclass(slots=True)
@@ -132,15 +134,21 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
 
 def _second_round(window: int, *, settings: WindowSettings) -> list[tuple[Meaning | StepPart | None, Question]]:
     parts = tuple(f"{name}{end}" for meaning in MEANS for name in NAMES[meaning].names for end in ("_sum", "_count"))
-    itl = NAMES[Meaning.ITL].names
+
+    def growths(meaning: Meaning, end: str) -> Growths:
+        names = tuple(f"{name}_{end}" for name in NAMES[meaning].names)
+        return Growths(names=names, window=settings.long, step=window)
+
     return [
         (None, Samples(names=(*_names_of(Kind.COUNTER), *parts), window=settings.gauges)),
         (None, Samples(names=(CACHE_INFO,), window=settings.gauges)),
         *((meaning, Buckets(names=NAMES[meaning].names, window=window)) for meaning in STATE_HISTOGRAMS),
         *((meaning, Buckets(names=NAMES[meaning].names, window=settings.long)) for meaning in LENGTHS),
         (StepPart.RUNNING, Means(name=NAMES[Meaning.RUNNING].names[0], window=settings.long, step=window)),
-        (StepPart.ITL_SECONDS, Growths(names=tuple(f"{n}_sum" for n in itl), window=settings.long, step=window)),
-        (StepPart.ITL_COUNT, Growths(names=tuple(f"{n}_count" for n in itl), window=settings.long, step=window)),
+        (StepPart.ITL_SECONDS, growths(Meaning.ITL, "sum")),
+        (StepPart.ITL_COUNT, growths(Meaning.ITL, "count")),
+        (StepPart.TTFT_SECONDS, growths(Meaning.TTFT, "sum")),
+        (StepPart.TTFT_COUNT, growths(Meaning.TTFT, "count")),
     ]
 
 

@@ -5,6 +5,7 @@ which a replica was starting says nothing about the replicas that there are now.
 Must not: look at samples from before the newest replica served.
 """
 
+import math
 from typing import Final
 
 from vllm_autotuner.observation.engine_window import EngineWindow, Moment
@@ -17,12 +18,18 @@ ENDS_WITHIN: Final = 120.0
 """Seconds in which a queue must be gone at its present pace to be left alone. About what an engine takes to start
 (peers report 1 to 4 minutes): a replica would not come before. Our choice."""
 
+DEVIATIONS: Final = 2.0
+"""Times the square root of how many requests there were at most, by which fewer must be there now: as many come and go
+by chance where arrivals are independent (Poisson). The usual choice: 19 of 20."""
+
 
 def ends_by_itself(observation: Observation, *, since: float | None) -> str | None:
     """Say how what has piled up ends; None when it does not, or when that is not known.
 
     `since`: Unix seconds from which on the present replicas have served. Worked: 200 waiting, 100 fewer every 30 s, are
-    gone in 60 s. Where nothing waits, the sequences that run must have become fewer by more than noise.
+    gone in 60 s. Where nothing waits any more, clearly fewer requests must be there than at the most in that time: a
+    burst is on its way out, or a fresh replica took what had piled up. Worked: of 237 half a minute ago 109 are left;
+    2 * sqrt(237) = 31 fewer would have been chance.
     """
     lately = [_after(engine, since) for engine in observation.engines]
     known = [moments for moments in lately if len(moments) > 1]
@@ -33,8 +40,14 @@ def ends_by_itself(observation: Observation, *, since: float | None) -> str | No
     if waiting > 0:
         ends = -waiting / pace if pace < 0 else float("inf")
         return f"the queue of {waiting:.0f} ends in {ends:.0f} s at its present pace" if ends <= ENDS_WITHIN else None
-    before, now = (sum(moments[index].running for moments in known) for index in (0, -1))
-    return f"sequences become fewer: {before:.0f} -> {now:.0f}" if now < before * (1 - NOISE) else None
+    # Engines are scraped at their own moments: those that are as many scrapes old are added up.
+    there = [
+        sum(moments[-back].running + moments[-back].waiting for moments in known)
+        for back in range(1, min(map(len, known)) + 1)
+    ]
+    most, now = max(there), there[0]
+    fewer = most - now > max(NOISE * most, DEVIATIONS * math.sqrt(most))
+    return f"requests become fewer: {most:.0f} -> {now:.0f}" if fewer else None
 
 
 def _after(engine: EngineWindow, since: float | None) -> list[Moment]:

@@ -20,6 +20,7 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.observation.reading import number
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.scaling.backlog import ends_by_itself
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
@@ -94,8 +95,16 @@ def desired_replicas(
         stable = scaling.scale_in.stabilization
         # A replica that was added has as long to show what it was needed for. The class may be young: the figures
         # of the whole time decide, and those stand in the metrics.
-        if all(since is None or now - since >= stable for since in (newest_since, asked_since)):
-            why = fewer_do(observation, replicas=current, targets=targets, knobs=knobs, over=stable)
+        moments = [moment for moment in (newest_since, asked_since) if moment is not None]
+        if all(now - moment >= stable for moment in moments):
+            why = fewer_do(
+                observation,
+                replicas=current,
+                targets=targets,
+                knobs=knobs,
+                over=stable,
+                since=max((moment.timestamp() for moment in moments), default=None),
+            )
             if why is not None:
                 return _unless_tried(why, failed, current=current, observation=observation, over=stable)
     if diagnosis.primary not in SCALE_OUT_ON and not (
@@ -141,8 +150,11 @@ def _unless_tried(
 
 
 def _straddles(observation: Observation, moment: float) -> bool:
-    """Whether the window reaches back behind a moment (Unix seconds)."""
-    return observation.at - observation.window < moment
+    """Whether what the window says reaches back behind a moment (Unix seconds).
+
+    A request tells its time per token when it ends: of those that end in a window the first began a request earlier.
+    """
+    return observation.at - observation.window - (number(observation.e2e.mean) or 0.0) < moment
 
 
 def _pressure(observation: Observation) -> float:

@@ -15,12 +15,12 @@ from vllm_autotuner.diagnosis.case import Case, tpot_tail
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.diagnosis.prefill_bound import CONTENDING, prefill_share
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.performance.step_time import NoFit
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.planning.ranking import NOISE
 from vllm_autotuner.planning.seats import HEADROOM, kv_bound
+from vllm_autotuner.scaling.lateness import ttft_lately
 
 __all__ = ["fewer_do", "peak_tokens_per_second"]
 
@@ -39,13 +39,21 @@ PRECISION: Final = 1e-3
 
 
 def fewer_do(
-    observation: Observation, *, replicas: int, targets: Targets, knobs: EngineKnobs, over: timedelta
+    observation: Observation,
+    *,
+    replicas: int,
+    targets: Targets,
+    knobs: EngineKnobs,
+    over: timedelta,
+    since: float | None = None,
 ) -> str | None:
     """Say how one replica fewer would serve the highest load of the time `over`; None when it would not.
 
-    None as well when something that the answer needs is not known. Worked: 2 engines at 20 sequences, with steps of
-    10 ms and 0.1 ms a sequence, give 3,333 tokens/s together; one alone needs a batch of 50 for them at 15 ms a token
-    where that was seen, and of 75 at 22 ms where nothing above 20 was (15 % slower for each doubling).
+    None as well when something that the answer needs is not known. `since`: Unix seconds from which on there are so
+    many replicas; all first tokens that are remembered from then on count, as bursts may be farther apart than `over`.
+    Worked: 2 engines at 20 sequences, with steps of 10 ms and 0.1 ms a sequence, give 3,333 tokens/s together; one
+    alone needs a batch of 50 for them at 15 ms a token where that was seen, and of 75 at 22 ms where nothing above 20
+    was (15 % slower for each doubling).
     """
     if replicas < 2 or len(observation.engines) < replicas:
         return None
@@ -55,8 +63,8 @@ def fewer_do(
     if _prompts_would_contend(observation, peak=peak, more=replicas / (replicas - 1)):
         return None
     curve, pool = fit_batch_curve(observation.steps), kv_bound(observation)
-    ttft = observation.ttft.quantile(targets.ttft.quantile)
-    if pool is None or isinstance(curve, NoFit) or not isinstance(ttft, Measured):
+    ttft = ttft_lately(observation, targets=targets, since=since)
+    if pool is None or isinstance(curve, NoFit) or ttft is None:
         return None
     batch, before = _batch_for(peak / (replicas - 1), curve), _batch_for(peak / replicas, curve)
     if batch is None or before is None:
@@ -67,7 +75,7 @@ def fewer_do(
     tail = tpot_tail(Case(observation=observation, targets=targets, knobs=knobs))
     tpot = curve.at_most(batch) * tail
     # Prompts wait for steps and for other prompts: longer steps and more of both in each.
-    first = ttft.value * curve.at_most(batch) / curve.at_most(before) * replicas / (replicas - 1)
+    first = ttft * curve.at_most(batch) / curve.at_most(before) * replicas / (replicas - 1)
     if tpot > targets.tpot.seconds * (1 - HEADROOM) or first > targets.ttft.seconds * (1 - HEADROOM):
         return None
     return (

@@ -1,0 +1,55 @@
+"""How late first tokens have been, over all the time that is remembered: a burst counts for longer than it lasts.
+
+Apart from `scale_in`, which asks whether a load fits. Between bursts it does: the present window says nothing of
+them, and neither does the highest load: tokens per second of a minute hide what ten seconds asked for.
+Pure. Must not: count what was before the replicas that there are now.
+"""
+
+import math
+from collections import defaultdict
+
+from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.observation.observation import FirstTokens, Observation
+from vllm_autotuner.observation.reading import Measured
+
+__all__ = ["ttft_lately"]
+
+
+def ttft_lately(observation: Observation, *, targets: Targets, since: float | None) -> float | None:
+    """Return TTFT at its quantile (seconds) over the remembered windows that began after `since` (Unix seconds).
+
+    What came before anything came in time had piled up on fewer replicas, and does not count. Each window is late by
+    its mean, and by as much more as the present one is at the quantile: the latest windows that hold the share of
+    requests which may be late say how late. None where first tokens are not measured.
+    Worked: 95 requests at 0.2 s on average and 5 at 2 s, the present tail 1.5 times the mean: 0.3 s at p95; with 6 at
+    2 s it is 3 s.
+    """
+    quantile, target = targets.ttft.quantile, targets.ttft.seconds
+    now, mean = observation.ttft.quantile(quantile), observation.ttft.mean
+    if not isinstance(now, Measured):
+        return None
+    tail = max(1.0, now.value / mean.value) if isinstance(mean, Measured) and mean.value > 0 else 1.0
+    windows = [one for one in observation.first_tokens if since is None or one.time - observation.window >= since]
+    timely = min((time for time, mean in _means(windows).items() if mean * tail <= target), default=math.inf)
+    late = _at_quantile([one for one in windows if one.time >= timely], quantile)
+    return now.value if late is None else max(now.value, late * tail)
+
+
+def _means(windows: list[FirstTokens]) -> dict[float, float]:
+    """Mean TTFT of all engines together, by the end of the window."""
+    seconds: dict[float, float] = defaultdict(float)
+    requests: dict[float, float] = defaultdict(float)
+    for one in windows:
+        seconds[one.time] += one.mean * one.requests
+        requests[one.time] += one.requests
+    return {time: seconds[time] / count for time, count in requests.items()}
+
+
+def _at_quantile(windows: list[FirstTokens], quantile: float) -> float | None:
+    """Return the mean at or below which windows hold that share of the requests; None without windows."""
+    below, everything = 0.0, sum(one.requests for one in windows)
+    for one in sorted(windows, key=lambda one: one.mean):
+        below += one.requests
+        if below >= quantile * everything:
+            return one.mean
+    return None
