@@ -122,8 +122,8 @@ def closed_loop(result: Result) -> list[str]:
     rows = [
         (title, ", ".join(summary[name]) or "none", "holds" if not summary[name] else "**missed**")
         for title, name in (
-            ("second half below 95 % of the oracle's goodput", "below_95_pct_of_the_oracle"),
-            ("second half on more than 110 % of its GPUs", "over_110_pct_of_its_gpus"),
+            ("settled part below 95 % of the oracle's goodput", "below_95_pct_of_the_oracle"),
+            ("settled part on more than 110 % of its GPUs", "over_110_pct_of_its_gpus"),
             ("more than 3 restarts", "over_three_restarts"),
         )
     ]

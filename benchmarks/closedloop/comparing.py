@@ -19,9 +19,9 @@ LEVEL: Final = 0.01
 """Goodput within 1 % counts as level; then GPU-hours decide, again by more than 1 %. As the oracle's own choice."""
 
 SETTLED_SHARE: Final = 0.95
-"""Of the oracle's goodput in the second half: what the product is to reach once it had time to learn."""
+"""Of the oracle's goodput in the settled part of the run: what the product is to reach once it had time to learn."""
 MORE_GPUS: Final = 1.10
-"""Times the oracle's GPUs in the second half that it may take for it."""
+"""Times the oracle's GPUs in that part that it may take for it."""
 MOST_RESTARTS: Final = 3
 """Rollouts for one scenario."""
 

@@ -6,7 +6,7 @@ there are. Must not: draw a random number.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from vllm_autotuner.simulation.arrivals import RateCurve
 from vllm_autotuner.simulation.configuration import Profile
@@ -22,6 +22,11 @@ __all__ = [
     "Upgrade",
     "Wedge",
 ]
+
+
+REACTION: Final = 120.0
+"""Seconds in which a policy can have seen what has become of a load that it was blind to: four scrapes of 15 s in which
+it shows, as many again to believe it. The start of what it then asks for comes on top. Our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +118,16 @@ class Scenario:
     """Probability, 0..1, that a value which the user has not written himself is secretly bad."""
     moments: Sequence[float] = (0.0,)
     """When something begins from which a policy has to recover; the start counts where the start is bad."""
+
+    @property
+    def settled_from(self) -> float:
+        """From when on a policy had time to learn: for the second half, but not while or just after it was blind.
+
+        A fixed setting that was chosen knowing the whole run serves what grew within an outage of the metrics from its
+        first second. Who has to see it cannot before the outage ends, whatever it does; nor serve it before a start.
+        """
+        outages = [one.until for one in self.disturbances if isinstance(one, MetricsOutage)]
+        return max([self.duration / 2, *(until + REACTION + self.startup for until in outages)])
 
     def traffic(self) -> OpenLoop:
         """The requests, from the first on: the same for everyone who asks."""

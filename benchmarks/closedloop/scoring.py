@@ -32,13 +32,13 @@ class Score:
     goodput: float
     """Requests per second, over the whole run, that met both objectives."""
     settled_goodput: float
-    """The same over the second half: what a policy reaches once it had time to learn."""
+    """The same from `Scenario.settled_from` on: what a policy reaches once it had time to learn."""
     attainment: float
     """Part of all requests, 0..1, that met both objectives. A failed one met neither."""
     failed: int
     gpu_hours: float
     settled_gpus: float
-    """Mean GPUs that were paid for over the second half."""
+    """Mean GPUs that were paid for in that time."""
     restarts: int
     """Rollouts that the policy asked for; the user's own are not counted."""
     scalings: int
@@ -51,7 +51,8 @@ class Score:
 
 def score(scenario: Scenario, cluster: SimulatedCluster) -> Score:
     """Reduce a finished run."""
-    ledger, half = cluster.fleet.ledger, scenario.duration / 2
+    ledger, settled = cluster.fleet.ledger, scenario.settled_from
+    lasting = scenario.duration - settled
     ended = ledger.between(-1.0, cluster.now)
     met = (ended.ttft <= scenario.objectives.ttft) & (ended.tpot <= scenario.objectives.tpot)
     upgrades = sum(isinstance(one, Upgrade) for one in scenario.disturbances)
@@ -59,11 +60,11 @@ def score(scenario: Scenario, cluster: SimulatedCluster) -> Score:
     return Score(
         requests=len(ended),
         goodput=float(met.sum() / scenario.duration),
-        settled_goodput=float(met[ended.arrival >= half].sum() / half),
+        settled_goodput=float(met[ended.arrival >= settled].sum() / lasting),
         attainment=float(met.mean()) if len(ended) else 1.0,
         failed=len(ended) - ended.count(Fate.ANSWERED),
         gpu_hours=cluster.gpu_seconds(0.0, scenario.duration) / 3600,
-        settled_gpus=cluster.gpu_seconds(half, scenario.duration) / half,
+        settled_gpus=cluster.gpu_seconds(settled, scenario.duration) / lasting,
         restarts=max(0, cluster.rollouts - upgrades),
         scalings=max(0, len(cluster.scalings) - 1),
         recoveries=tuple(

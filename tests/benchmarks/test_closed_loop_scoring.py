@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from benchmarks.closedloop.drawing import TooSlow
 from benchmarks.closedloop.hardware import hardware_of
 from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.policies import Fixed
+from benchmarks.closedloop.scenario import MetricsOutage
 from benchmarks.closedloop.scenarios import SCENARIOS, draw
 from benchmarks.closedloop.scoring import recovery, score, timeline
 from benchmarks.closedloop.searching import best_fixed, grid, most_in_flight, sweep
@@ -50,6 +52,19 @@ def test_a_run_that_serves_everything_well() -> None:
     assert found.gpu_hours == pytest.approx(600 / 3600)
     assert found.settled_gpus == pytest.approx(1.0)
     assert sum(found.per_minute) * 60 == pytest.approx(found.requests, abs=0.1)
+
+
+def test_no_policy_has_settled_while_it_is_blind() -> None:
+    """The second half counts; where metrics are out in it, what comes two minutes and a start after they are back."""
+    scenario = case(rate=1.0, seconds=1000.0)
+    early = replace(scenario, disturbances=(MetricsOutage(at=100.0, until=200.0),))
+    late = replace(scenario, disturbances=(MetricsOutage(at=400.0, until=600.0),))
+    assert (scenario.settled_from, early.settled_from) == (500.0, 500.0)
+    assert late.settled_from == 720.0 + scenario.startup
+    owner = Owner(late)
+    deployment = asyncio.run(play(late, Fixed(owner, 64, 2), owner=owner))
+    assert score(late, deployment).settled_goodput == pytest.approx(1.0, rel=0.2)
+    assert score(late, deployment).settled_gpus == pytest.approx(2.0)
 
 
 def test_requests_that_nobody_answers_in_time_have_failed() -> None:
@@ -108,6 +123,7 @@ def test_another_seed_is_another_case_of_the_same_kind(name: str) -> None:
         assert one.min_replicas <= one.replicas <= one.max_replicas
         assert one.rate.rate(one.duration) == 0.0
         assert all(0 <= moment < one.duration for moment in one.moments)
+        assert one.duration / 2 <= one.settled_from < one.duration
 
 
 def test_an_engine_that_is_too_slow_for_the_case_is_not_drawn() -> None:
