@@ -356,7 +356,13 @@ def verdict_in_place(result: Result) -> list[str]:
         for windows, found in result["by_windows_before"].items()
         for kind, told in kinds.items()
     ]
-    return [about, "", *_table(("windows before", "change", "Keep, %", "Revert, %", "Inconclusive, %"), rows)]
+    lines = [about, "", *_table(("windows before", "change", "Keep, %", "Revert, %", "Inconclusive, %"), rows)]
+    if "bake" not in result:
+        return lines
+    baked = {"equals": "equal", "tpot_breaks_its_objective": "TPOT 20 % longer and over its objective"}
+    ended = [(told, f"{100 * result['bake'][kind]['revert']:.1f}") for kind, told in baked.items()]
+    told = f"The bake, {result['bake_windows']} windows against ten before; an alarm takes the change back:"
+    return [*lines, "", told, "", *_table(("change", "alarm, %"), ended)]
 
 
 def forecasts(result: Result) -> list[str]:

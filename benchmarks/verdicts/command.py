@@ -19,7 +19,7 @@ from rich.table import Table
 from benchmarks.result_files import RESULTS, write_result
 from benchmarks.verdicts.arms import Played, play
 from benchmarks.verdicts.drawing import draw_case
-from benchmarks.verdicts.in_place import BASELINES, PlayedInPlace, play_in_place, rates_in_place
+from benchmarks.verdicts.in_place import BAKED, BASELINES, PlayedInPlace, alarms_in_bake, play_in_place, rates_in_place
 from benchmarks.verdicts.noise import Noise, fitted
 from benchmarks.verdicts.picture import plotted
 from benchmarks.verdicts.questions import EFFECTS, FEWEST, QUESTIONS, WINDOWS, Answer, Question, answer
@@ -117,7 +117,12 @@ def _in_place(seeds: Sequence[int], *, jobs: int, console: Console) -> dict[str,
             "ttft_halved": helped.figures(),
             "ttft_halved_but_tpot_breaks_its_objective": breaking.figures(),
         }
-    return {"cases": len(seeds), "by_windows_before": rows}
+    alarms = partial(alarms_in_bake, target=ChangeTarget.TPOT, source=source)
+    bake = {
+        "equals": alarms(found[0.0])[0].figures(),
+        "tpot_breaks_its_objective": alarms(found[REGRESSION], breaks=1 + REGRESSION)[1].figures(),
+    }
+    return {"cases": len(seeds), "by_windows_before": rows, "bake_windows": BAKED, "bake": bake}
 
 
 def _played(seeds: Sequence[int], *, jobs: int, console: Console) -> tuple[list[Played], list[Played]]:

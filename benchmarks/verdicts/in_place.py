@@ -1,4 +1,4 @@
-"""A change in place, where the load moves: windows before and after, and how often the verdict on them errs.
+"""A change in place, where the load moves: windows before and after, and how often verdict and bake err on them.
 
 Apart from `arms` and `noise`: there is no pair whose noise could be fitted, so every figure is of services as played.
 Must not: judge by itself.
@@ -18,17 +18,20 @@ from benchmarks.verdicts.questions import TIGHTNESS, WINDOWS
 from benchmarks.verdicts.rates import Rates, Verdict, objectives
 from vllm_autotuner.api.status import ChangeTarget, Measurement
 from vllm_autotuner.change.before_after import compare_periods
+from vllm_autotuner.change.comparison import LOOKS
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.change.windows import is_complete
 from vllm_autotuner.diagnosis.objectives import Targets
 
-__all__ = ["BASELINES", "PlayedInPlace", "play_in_place", "rates_in_place"]
+__all__ = ["BAKED", "BASELINES", "PlayedInPlace", "alarms_in_bake", "play_in_place", "rates_in_place"]
 
 BASELINES: Final = (1, 3, 10)
 """Windows before the change: after a restart of the operator, soon after the trouble began, and at best."""
 DRAINS_WITHIN: Final = 60.0
 """Seconds that the old pods have to answer what they had begun."""
 OBJECTIVES_A_CASE: Final = 20
+BAKED: Final = 30
+"""Windows of a bake: its default of 30 minutes, in windows of 60 s as Prometheus scrapes every 15 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +40,12 @@ class PlayedInPlace:
 
     before: tuple[Measurement, ...]
     after: tuple[Measurement, ...]
+    baked: tuple[Measurement, ...] = ()
+    """What came after those that the verdict was found by."""
 
 
-def play_in_place(case: Case, *, steps: float, seed: int) -> PlayedInPlace:
-    """Serve, put new pods in the place of all old ones, and go on serving after the warm-up."""
+def play_in_place(case: Case, *, steps: float, seed: int, baked: int = BAKED) -> PlayedInPlace:
+    """Serve, put new pods in the place of all old ones, and go on serving after the warm-up and through the bake."""
     bed = Bed(case, seed=seed)
     old = [bed.start() for _ in range(case.replicas)]
     bed.fleet.advance(SETTLED_AFTER)
@@ -49,8 +54,10 @@ def play_in_place(case: Case, *, steps: float, seed: int) -> PlayedInPlace:
     for pod in old:
         bed.fleet.terminate(pod, grace=DRAINS_WITHIN)
     bed.serve(WARM_UP, scraping=new)
-    after = bed.windows(WINDOWS, arms=(new,))
-    return PlayedInPlace(before=tuple(one for (one,) in before), after=tuple(one for (one,) in after))
+    after = [one for (one,) in bed.windows(WINDOWS + baked, arms=(new,))]
+    return PlayedInPlace(
+        before=tuple(one for (one,) in before), after=tuple(after[:WINDOWS]), baked=tuple(after[WINDOWS:])
+    )
 
 
 def rates_in_place(
@@ -65,18 +72,52 @@ def rates_in_place(
     for one in played:
         before = [window for window in one.before[-baseline:] if is_complete(window)]
         after = [_with_ttft(window, times=ttft) for window in one.after]
-        usual = [(window.ttft_seconds, window.tpot_seconds) for window in one.before if is_complete(window)]
-        if not usual:
-            continue
-        centre = [median(level for level in column if level is not None) for column in zip(*usual, strict=True)]
-        for _ in range(OBJECTIVES_A_CASE):
-            tight = np.exp(source.uniform(math.log(TIGHTNESS[0]), math.log(TIGHTNESS[1]), size=2)).tolist()
-            targets = objectives(ttft=centre[0] * tight[0], tpot=centre[1] * tight[1])
+        for targets, tight in _objectives(one, source):
             verdict = _verdict(before, after, targets=targets, target=target)
             found.add(verdict)
-            if breaks > max(1.1, tight[1]):
+            if breaks > max(1.1, tight):
                 breaking.add(verdict)
     return found, breaking
+
+
+def alarms_in_bake(
+    played: Sequence[PlayedInPlace], *, target: ChangeTarget, breaks: float = 1.0, source: np.random.Generator
+) -> tuple[Rates, Rates]:
+    """What a whole bake says after ten windows before: Revert is an alarm, all else counts as Inconclusive.
+
+    All, and those on candidates whose TPOT, `breaks` times as long, is truly over its objective.
+    """
+    found, breaking = Rates(), Rates()
+    for one in played:
+        before = [window for window in one.before if is_complete(window)]
+        for targets, tight in _objectives(one, source):
+            verdict = _alarm(before, one.baked, targets=targets, target=target)
+            found.add(verdict)
+            if breaks > max(1.1, tight):
+                breaking.add(verdict)
+    return found, breaking
+
+
+def _objectives(one: PlayedInPlace, source: np.random.Generator) -> list[tuple[Targets, float]]:
+    """Objectives for a service by what it did before, and how tight that of TPOT is; none without windows."""
+    usual = [(window.ttft_seconds, window.tpot_seconds) for window in one.before if is_complete(window)]
+    if not usual:
+        return []
+    centre = [median(level for level in column if level is not None) for column in zip(*usual, strict=True)]
+    tight = np.exp(source.uniform(math.log(TIGHTNESS[0]), math.log(TIGHTNESS[1]), size=(OBJECTIVES_A_CASE, 2))).tolist()
+    return [(objectives(ttft=centre[0] * ttft, tpot=centre[1] * tpot), tpot) for ttft, tpot in tight]
+
+
+def _alarm(
+    before: Sequence[Measurement], baked: Sequence[Measurement], *, targets: Targets, target: ChangeTarget
+) -> Verdict:
+    """Look after each window as the operator does: once the last look is over, the next windows begin anew."""
+    for count in range(1, len(baked) + 1):
+        newest = baked[(count - 1) // LOOKS[-1] * LOOKS[-1] : count]
+        found = compare_periods(before, newest, targets=targets, target=target, final=False)
+        if found.judgement is Judgement.REVERT:
+            return Verdict(judgement=Judgement.REVERT, windows=count)
+    return Verdict(judgement=Judgement.INCONCLUSIVE, windows=len(baked))
 
 
 def _verdict(

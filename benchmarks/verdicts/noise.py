@@ -5,13 +5,14 @@ Apart from `arms`, because this takes a millisecond where that takes minutes. Dr
   remembers a part of the one before it (first-order, the part is estimated over all cases, its bias for short series
   corrected), with steps taken from the case's own deviations, TTFT and TPOT of one window together;
   the level of the reference: that of the same window.
+Of each latency the quantile and the mean are drawn, all four of one window together.
 Assumes that an effect multiplies a latency. Must not: judge, or know an objective.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -20,9 +21,12 @@ from vllm_autotuner.api.status import Measurement
 from vllm_autotuner.change.comparison import Pair
 from vllm_autotuner.change.windows import is_complete
 
-__all__ = ["Effects", "Noise", "drawn", "fitted"]
+__all__ = ["COLUMNS", "Effects", "Noise", "drawn", "fitted"]
 
 FloatArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+COLUMNS: Final = ("ttft_seconds", "tpot_seconds", "ttft_mean_seconds", "tpot_mean_seconds")
+"""Of a measurement: what is drawn of each arm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +39,17 @@ class Effects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """How two arms of the same configuration differ in one case. Logarithms; columns: TTFT, TPOT."""
+    """How two arms of the same configuration differ in one case. Logarithms, with `COLUMNS`."""
 
     seed: int
     standing: FloatArray
-    """Mean difference without its sampling error, shape (2,)."""
+    """Mean difference without its sampling error, shape (4,)."""
     deviations: FloatArray
-    """Of each window from it, shape (windows, 2)."""
+    """Of each window from it, shape (windows, 4)."""
     levels: FloatArray
-    """Of the reference in the same windows, shape (windows, 2)."""
+    """Of the reference in the same windows, shape (windows, 4)."""
     memory: FloatArray
-    """Part of a deviation that the next window keeps, shape (2,)."""
+    """Part of a deviation that the next window keeps, shape (4,)."""
     shape: Pair
     """A window of it, for everything else that is measured."""
     length: timedelta
@@ -53,7 +57,7 @@ class Noise:
     @property
     def centre(self) -> tuple[float, float]:
         """The usual TTFT and TPOT of the reference, in seconds."""
-        ttft, tpot = np.exp(np.median(self.levels, axis=0)).tolist()
+        ttft, tpot = np.exp(np.median(self.levels[:, :2], axis=0)).tolist()
         return ttft, tpot
 
 
@@ -79,7 +83,8 @@ def fitted(played: Sequence[Played]) -> list[Noise]:
 
 
 def _logs(windows: Sequence[Measurement]) -> FloatArray:
-    found: FloatArray = np.log([[window.ttft_seconds or np.nan, window.tpot_seconds or np.nan] for window in windows])
+    levels = [[getattr(window, name) or np.nan for name in COLUMNS] for window in windows]
+    found: FloatArray = np.log(levels)
     return found
 
 
@@ -109,7 +114,7 @@ def drawn(noise: Noise, *, effects: Effects, windows: int, source: np.random.Gen
     for index in range(1, windows):
         deviation[index] = noise.memory * deviation[index - 1] + keep * steps[index]
     side = 1 if source.integers(2) else -1
-    ratio = side * (noise.standing + deviation) + np.log([effects.ttft, effects.tpot])
+    ratio = side * (noise.standing + deviation) + np.log([effects.ttft, effects.tpot] * 2)
     theirs = noise.levels[rows]
     return [
         Pair(
@@ -123,6 +128,5 @@ def drawn(noise: Noise, *, effects: Effects, windows: int, source: np.random.Gen
 
 
 def _window(shape: Measurement, *, noise: Noise, index: int, levels: FloatArray) -> Measurement:
-    ttft, tpot = levels.tolist()
-    update = {"at": shape.at + index * noise.length, "ttft_seconds": ttft, "tpot_seconds": tpot}
+    update = {"at": shape.at + index * noise.length, **dict(zip(COLUMNS, levels.tolist(), strict=True))}
     return shape.model_copy(update=update)

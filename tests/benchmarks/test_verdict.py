@@ -8,17 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from tests.change.test_comparison import arms
+from tests.change.test_comparison import arms, with_means
 from typer.testing import CliRunner
 
 from benchmarks.report import verdict, verdict_in_place
 from benchmarks.verdicts.arms import Played
 from benchmarks.verdicts.command import main
 from benchmarks.verdicts.drawing import draw_case
-from benchmarks.verdicts.noise import Effects, Noise, drawn, fitted
+from benchmarks.verdicts.in_place import PlayedInPlace, alarms_in_bake
+from benchmarks.verdicts.noise import COLUMNS, Effects, Noise, drawn, fitted
 from benchmarks.verdicts.questions import QUESTIONS, answer
 from benchmarks.verdicts.rates import Rates, Verdict
 from benchmarks.verdicts.simulated import effect_on_tpot
+from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.verdict import Judgement
 
 APP = typer.Typer()
@@ -26,14 +28,14 @@ APP.command()(main)
 
 
 def noise(*, ttft: float, tpot: float, memory: float = 0.2, standing: float = 0.0) -> Noise:
-    """Normal deviations of these widths, each window keeping `memory` of the one before."""
+    """Normal deviations of these widths, of means half as wide, each window keeping `memory` of the one before."""
     draws = np.random.default_rng(11)
     return Noise(
         seed=1,
-        standing=np.array([standing, standing / 10]),
-        deviations=draws.normal(size=(200, 2)) * [ttft, tpot],
-        levels=np.log([0.8, 0.03]) + draws.normal(size=(200, 2)) * [0.2, 0.03],
-        memory=np.array([memory, memory]),
+        standing=np.array([standing, standing / 10] * 2),
+        deviations=draws.normal(size=(200, 4)) * [ttft, tpot, ttft / 2, tpot / 2],
+        levels=np.log([0.8, 0.03, 0.4, 0.025]) + draws.normal(size=(200, 4)) * ([0.2, 0.03] * 2),
+        memory=np.array([memory] * 4),
         shape=arms((0.8, 0.03), (0.8, 0.03), windows=1)[0],
         length=timedelta(seconds=60),
     )
@@ -68,20 +70,17 @@ def test_the_verdict_has_power_at_all() -> None:
 def test_drawn_arms_have_the_effect_and_the_noise_they_are_given() -> None:
     one = noise(ttft=0.3, tpot=0.05, memory=0.5)
     pairs = drawn(one, effects=Effects(ttft=0.5, tpot=1.2), windows=2000, source=np.random.default_rng(5))
-    ratios = np.log(
-        [[(p.candidate.ttft_seconds or 0) / (p.reference.ttft_seconds or 1),
-          (p.candidate.tpot_seconds or 0) / (p.reference.tpot_seconds or 1)] for p in pairs]
-    )  # fmt: skip
-    assert np.exp(ratios.mean(axis=0)) == pytest.approx([0.5, 1.2], rel=0.05)
-    assert ratios.std(axis=0) == pytest.approx([0.3, 0.05], rel=0.15)
+    ratios = np.log([[getattr(p.candidate, name) / getattr(p.reference, name) for name in COLUMNS] for p in pairs])
+    assert np.exp(ratios.mean(axis=0)) == pytest.approx([0.5, 1.2, 0.5, 1.2], rel=0.05)
+    assert ratios.std(axis=0) == pytest.approx([0.3, 0.05, 0.15, 0.025], rel=0.15)
     assert np.corrcoef(ratios[1:, 0], ratios[:-1, 0])[0, 1] == pytest.approx(0.5, abs=0.08)
 
 
 def test_what_is_fitted_is_what_was_played() -> None:
-    pairs = tuple(arms((0.6, 0.033), (0.5, 0.03)))
+    pairs = tuple(with_means(arms((0.6, 0.033), (0.5, 0.03)), ttft=1.3, tpot=1.05))
     played = Played(case=draw_case(1), steps=1.0, pairs=pairs)
     (found,) = fitted([played, replace(played, pairs=pairs[:7])])
-    assert np.exp(found.standing) == pytest.approx([1.2, 1.1], rel=0.01)
+    assert np.exp(found.standing) == pytest.approx([1.2, 1.1, 1.3, 1.05], rel=0.01)
     assert np.array(found.centre) == pytest.approx([0.5, 0.03], rel=0.02)
     assert found.length == timedelta(seconds=30)
     assert effect_on_tpot(played) == pytest.approx(1.1, rel=0.01)
@@ -95,9 +94,9 @@ def test_a_difference_that_chance_explains_is_no_difference_between_pods() -> No
         pairs = drawn(equal, effects=Effects(), windows=12, source=np.random.default_rng(seed))
         plays.append(Played(case=draw_case(1), steps=1.0, pairs=tuple(pairs)))
     spread = np.std([found.standing for found in fitted(plays)], axis=0)
-    assert (spread < 0.9 * np.array([0.3, 0.05]) / np.sqrt(12)).all()
+    assert (spread < 0.9 * np.array([0.3, 0.05, 0.15, 0.025]) / np.sqrt(12)).all()
     widths = np.mean([found.deviations.std(axis=0) for found in fitted(plays)], axis=0)
-    assert widths == pytest.approx([0.3, 0.05], rel=0.1)
+    assert widths == pytest.approx([0.3, 0.05, 0.15, 0.025], rel=0.1)
 
 
 def test_rates_know_how_sure_they_are() -> None:
@@ -135,7 +134,20 @@ def test_a_quick_run_in_place(tmp_path: Path) -> None:
     figures = json.loads((tmp_path / "verdict_in_place.json").read_text())
     assert set(figures["by_windows_before"]) == {"1", "3", "10"}
     assert all(rates["equals"]["trials"] > 0 for rates in figures["by_windows_before"].values())
-    assert "| 10 | equal, for TPOT |" in "\n".join(verdict_in_place(figures))
+    text = "\n".join(verdict_in_place(figures))
+    assert "| 10 | equal, for TPOT |" in text
+    assert "The bake, 30 windows against ten before" in text
+
+
+def test_a_bake_of_equals_is_quiet_and_one_of_tokens_twice_as_slow_is_not() -> None:
+    pairs = arms((0.5, 0.03), (0.5, 0.03), windows=50)
+    before, calm = tuple(p.reference for p in pairs[:10]), tuple(p.candidate for p in pairs[20:])
+    slow = tuple(one.model_copy(update={"tpot_seconds": 0.06}) for one in calm)
+    for baked, alarms in ((calm, 0.0), (slow, 1.0)):
+        one = PlayedInPlace(before=before, after=(), baked=baked)
+        _, breaking = alarms_in_bake([one], target=ChangeTarget.TPOT, breaks=2.0, source=np.random.default_rng(1))
+        assert breaking.total == 20
+        assert breaking.rate(Judgement.REVERT) == alarms
 
 
 def test_the_cases_that_chose_the_method_cannot_judge_it() -> None:

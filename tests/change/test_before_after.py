@@ -229,3 +229,24 @@ def test_whatever_was_measured_there_is_an_answer(
 def test_the_same_windows_again_are_no_effect(drawn: Drawn, target: ChangeTarget) -> None:
     again = [one.model_copy(update={"at": one.at + timedelta(hours=1)}) for one in windows(drawn)]
     assert judged(windows(drawn), again, target=target) is not KEEP
+
+
+def with_means(windows: Sequence[Measurement], *, tpot: float = 0.015) -> tuple[Measurement, ...]:
+    return tuple(
+        window.model_copy(
+            update={"ttft_mean_seconds": 0.3, "tpot_mean_seconds": tpot * (window.tpot_seconds or 0) / 0.02}
+        )
+        for window in windows
+    )
+
+
+def test_the_means_before_and_after_must_agree() -> None:
+    """What a quantile shows within its bucket, the mean has to show as well."""
+    slow, slower = period(ttft=5.0, tpot=0.08, waiting=10), period(tpot=0.08, later=20)
+    assert judged(slow, slower) is KEEP
+    assert judged(with_means(slow), with_means(slower)) is KEEP
+    assert judged(with_means(slow), with_means(slower, tpot=0.018)) is INCONCLUSIVE
+    assert judged(with_means(slow), slower) is KEEP
+    fine, broken = period(tpot=0.04), period(tpot=0.06, later=20)
+    assert judged(with_means(fine), with_means(broken, tpot=0.01)) is INCONCLUSIVE
+    assert judged(with_means(fine), with_means(broken)) is REVERT

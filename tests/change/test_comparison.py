@@ -173,6 +173,63 @@ def test_ten_windows(case: Case) -> None:
     assert judged(arms(case.candidate, case.reference, tokens=case.tokens), target=case.target) is case.judgement
 
 
+def with_means(pairs: Sequence[Pair], *, ttft: Level = 1.0, tpot: Level = 1.0) -> list[Pair]:
+    """Both arms with means; `ttft` and `tpot`: of the candidate, times those of the reference."""
+
+    def known(one: Measurement, times: tuple[Level, Level]) -> Measurement:
+        means = [None if by is None else level * by for level, by in zip((0.3, 0.015), times, strict=True)]
+        return one.model_copy(update={"ttft_mean_seconds": means[0], "tpot_mean_seconds": means[1]})
+
+    return [
+        replace(pair, candidate=known(pair.candidate, (ttft, tpot)), reference=known(pair.reference, (1.0, 1.0)))
+        for pair in pairs
+    ]
+
+
+SHORTER_QUEUE = arms((0.4, 0.081), (5.0, 0.08))
+NOISY_TTFT = [
+    replace(pair, candidate=pair.candidate.model_copy(update={"ttft_seconds": 2.4 * factor}))
+    for pair, factor in zip(
+        arms((2.4, 0.04), (2.4, 0.08)), (0.8, 1.4, 0.9, 1.3, 0.7, 1.35, 0.85, 1.15, 0.75, 1.05), strict=True
+    )
+]
+"""Tokens come faster; TTFT is as long on average, but its p95 differs by a quarter from window to window."""
+
+
+@pytest.mark.parametrize(
+    ("pairs", "target", "judgement"),
+    [
+        pytest.param(SHORTER_QUEUE, TTFT, KEEP, id="as good by the quantile, nobody knows the mean"),
+        pytest.param(with_means(SHORTER_QUEUE), TTFT, KEEP, id="as good by both"),
+        pytest.param(
+            with_means(SHORTER_QUEUE, tpot=1.2), TTFT, INCONCLUSIVE, id="within a bucket a quantile hides slower tokens"
+        ),
+        pytest.param(with_means(SHORTER_QUEUE, tpot=None), TTFT, KEEP, id="one arm has no mean"),
+        pytest.param(NOISY_TTFT, TPOT, INCONCLUSIVE, id="a noisy p95 alone does not show that it is as good"),
+        pytest.param(with_means(NOISY_TTFT), TPOT, KEEP, id="with a mean that is as good it does"),
+        pytest.param(with_means(NOISY_TTFT, ttft=1.3), TPOT, INCONCLUSIVE, id="with one that is worse it does not"),
+        pytest.param(
+            with_means(arms((0.4, 0.06), (5.0, 0.04)), ttft=0.1, tpot=1.5), TTFT, REVERT, id="worse by both is worse"
+        ),
+        pytest.param(
+            with_means(arms((0.4, 0.06), (5.0, 0.04)), ttft=0.1),
+            TTFT,
+            INCONCLUSIVE,
+            id="worse by the quantile only is not blamed, and not kept",
+        ),
+        pytest.param(
+            with_means(arms((0.4, 0.047), (5.0, 0.044)), ttft=0.1, tpot=1.2),
+            TTFT,
+            INCONCLUSIVE,
+            id="inside as measured, but not by what the mean grew by",
+        ),
+        pytest.param(with_means(arms((0.4, 0.04), (5.0, 0.035)), ttft=0.1, tpot=1.2), TTFT, KEEP, id="inside by both"),
+    ],
+)
+def test_means_that_are_known(pairs: list[Pair], target: ChangeTarget, judgement: Judgement) -> None:
+    assert judged(pairs, target=target, final=True) is judgement
+
+
 GOOD = ((0.4, 0.03), (5.0, 0.02))
 UNCLEAR = ((0.5, 0.02), (0.5, 0.02))
 HARM = ((2.5, 0.02), (1.5, 0.02))

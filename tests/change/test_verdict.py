@@ -171,6 +171,8 @@ def test_a_measurement_holds_what_a_verdict_needs() -> None:
     assert found.at == NOW + timedelta(minutes=1)
     assert found.ttft_seconds == pytest.approx(0.4, rel=0.02)
     assert found.tpot_seconds == pytest.approx(0.03, rel=0.02)
+    assert found.ttft_mean_seconds == pytest.approx(0.4, rel=0.02)
+    assert found.tpot_mean_seconds == pytest.approx(0.03, rel=0.02)
     assert (found.running, found.waiting) == (39, 0)
 
 

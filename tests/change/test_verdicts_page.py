@@ -12,6 +12,7 @@ from vllm_autotuner.change.comparison import (
     GROSS_WINDOWS,
     KEEP_FROM,
     LEVEL,
+    LIKELY,
     LOOKS,
 )
 from vllm_autotuner.change.objective_effect import INSIDE, MARGINS
@@ -33,6 +34,7 @@ def test_the_table_is_what_the_code_does() -> None:
         "room inside a target": f"{100 * INSIDE:g} %",
         "chance to miss a bound, first look": f"{100 * FIRST_LEVEL:.1f} %",
         "chance to miss a bound, later looks": f"{100 * LEVEL:.1f} %",
+        "the same for the quantile of a latency that is to be safe, where the mean is": f"{100 * LIKELY:g} %",
         "gross: times the reference, TTFT": f"{GROSS[ChangeTarget.TTFT]:g}",
         "gross: times the reference, TPOT": f"{GROSS[ChangeTarget.TPOT]:g}",
         "gross: newest windows, all of them": str(GROSS_WINDOWS),

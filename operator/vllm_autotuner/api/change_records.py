@@ -87,6 +87,12 @@ class Measurement(ApiModel):
     tpot_seconds: Number = None
     """Time per output token at the objective's quantile."""
 
+    ttft_mean_seconds: Number = None
+    """Mean time to first token: exact, where a quantile of a histogram lies somewhere in its bucket."""
+
+    tpot_mean_seconds: Number = None
+    """Mean time per output token."""
+
     requests_per_second: Number = None
     """Finished requests."""
 

@@ -23,6 +23,7 @@ from vllm_autotuner.change.comparison import (
     FEWEST_REQUESTS,
     GROSS,
     GROSS_WINDOWS,
+    LIKELY,
     LOOKS,
     Comparison,
     comparison,
@@ -39,9 +40,9 @@ from vllm_autotuner.change.objective_effect import (
 )
 from vllm_autotuner.change.rank_sum import difference
 from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, turns_away
-from vllm_autotuner.change.signed_rank import interval
+from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
-from vllm_autotuner.change.windows import LATENCIES, is_complete, level_of, requests_in, window_length
+from vllm_autotuner.change.windows import LATENCIES, is_complete, level_of, mean_of, requests_in, window_length
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.planning.ranking import NOISE
 
@@ -258,10 +259,22 @@ def _latency(
     return latency_effect(
         objective,
         ratio=difference(ours, theirs, level=level),
+        likely=difference(ours, theirs, level=LIKELY).high,
+        mean=_mean(objective, old, windows, level=level),
         ours=interval(ours, level=level),
         theirs=interval(theirs, level=level),
         question=question,
     )
+
+
+def _mean(objective: ChangeTarget, old: _Period, windows: Sequence[Measurement], *, level: float) -> Interval | None:
+    """How far the means lie apart; None unless every window has one."""
+    ours, theirs = (
+        [math.log(mean) for window in period if (mean := mean_of(window, objective)) is not None]
+        for period in (windows, old.windows)
+    )
+    complete = len(ours) == len(windows) and len(theirs) == len(old.windows)
+    return difference(ours, theirs, level=level) if complete else None
 
 
 def _throughput(

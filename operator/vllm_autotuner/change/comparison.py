@@ -29,10 +29,10 @@ from vllm_autotuner.change.objective_effect import (
 from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, turns_away
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
-from vllm_autotuner.change.windows import LATENCIES, is_complete, level_of, requests_in, window_length
+from vllm_autotuner.change.windows import LATENCIES, is_complete, level_of, mean_of, requests_in, window_length
 from vllm_autotuner.diagnosis.objectives import Targets
 
-__all__ = ["FEWEST_REQUESTS", "LOOKS", "Comparison", "Pair", "compare", "comparison", "level_at", "when_due"]
+__all__ = ["FEWEST_REQUESTS", "LIKELY", "LOOKS", "Comparison", "Pair", "compare", "comparison", "level_at", "when_due"]
 
 LOOKS: Final = (6, 8, 10)
 """Windows with data in both arms after which a verdict is sought; the last of them is final. Looking after every one
@@ -48,6 +48,10 @@ FIRST_LEVEL: Final = 1 / 64
 LEVEL: Final = 1 / 128
 """The same at later looks. Our choice, by the error rates of `benchmarks/verdict.py`: 1/64 finds a fifth more of the
 true improvements, but promoted too many that harm."""
+LIKELY: Final = 1 / 20
+"""The same for a quantile that is to be as good as the reference, where the mean is as good at `LEVEL`: harm shows in
+the mean, which is exact and of all requests, while a quantile lies somewhere in its bucket and is of the slowest few.
+Our choice, by the same rates."""
 GROSS: Final = {ChangeTarget.TTFT: 3.0, ChangeTarget.TPOT: 2.0}
 """Times the reference, and over the target: a gross violation. Our choice, by the same rates: of identical pods that
 queue one doubles now and then."""
@@ -198,6 +202,8 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
         effect = latency_effect(
             objective,
             ratio=bounds(ours / theirs for ours, theirs in levels),
+            likely=interval([math.log(ours / theirs) for ours, theirs in levels], level=LIKELY).high,
+            mean=_mean(usable, objective, level=level),
             ours=bounds(ours / limit for ours, _ in levels),
             theirs=bounds(theirs / limit for _, theirs in levels),
             question=question,
@@ -212,6 +218,13 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
         )
         effects.append(effect)
     return tuple(effects)
+
+
+def _mean(pairs: Sequence[Pair], objective: ChangeTarget, *, level: float) -> Interval | None:
+    """Of the ratios of the means; None unless every window has them in both arms."""
+    means = [(mean_of(pair.candidate, objective), mean_of(pair.reference, objective)) for pair in pairs]
+    known = [math.log(ours / theirs) for ours, theirs in means if ours is not None and theirs is not None]
+    return interval(known, level=level) if len(known) == len(pairs) else None
 
 
 def _levels(pairs: Sequence[Pair], objective: ChangeTarget) -> list[tuple[float, float]]:

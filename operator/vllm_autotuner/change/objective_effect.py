@@ -131,15 +131,29 @@ def _is_relieved(effects: Sequence[ObjectiveEffect], *, question: Question) -> b
 
 
 def latency_effect(
-    objective: ChangeTarget, *, ratio: Interval, ours: Interval, theirs: Interval, question: Question
+    objective: ChangeTarget,
+    *,
+    ratio: Interval,
+    likely: float,
+    mean: Interval | None,
+    ours: Interval,
+    theirs: Interval,
+    question: Question,
 ) -> ObjectiveEffect:
     """Judge a latency. Intervals of logarithms: candidate / reference, candidate / target, reference / target.
 
+    `mean`: candidate / reference of the means; None where they are not known. `likely`: the upper bound of `ratio` at
+    `comparison.LIKELY`, which is enough where the mean is sure.
     A candidate that takes more GPUs only helps where the reference misses the objective.
     """
     seconds, margin = target_of(objective, question.targets).seconds, math.log1p(MARGINS[objective])
     over, missed = ours.estimate > 0, theirs.estimate > 0
     enough = ratio.estimate <= -margin or (missed and not over)
+    inside, as_good, worse = ours.high < _WELL_INSIDE, ratio.high < margin, ratio.low > margin
+    if mean is not None:
+        inside = inside and theirs.estimate + mean.estimate < _WELL_INSIDE
+        as_good = likely < margin and mean.high < margin
+        worse = worse and mean.estimate > margin / 2
     return ObjectiveEffect(
         objective=objective,
         candidate=math.exp(ours.estimate) * seconds,
@@ -147,8 +161,8 @@ def latency_effect(
         ratio=math.exp(ratio.estimate),
         low=math.exp(ratio.low),
         high=math.exp(ratio.high),
-        hurt=ratio.low > margin and over,
-        safe=ratio.high < margin or ours.high < _WELL_INSIDE,
+        hurt=worse and over,
+        safe=as_good or inside,
         helped=ratio.high < 0 and enough and (missed or question.dearer <= 1),
     )
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.status import ChangeTarget, Measurement
-from vllm_autotuner.diagnosis.case import Case, tpot_reading
+from vllm_autotuner.diagnosis.case import Case, tpot_mean, tpot_reading
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
@@ -43,6 +43,8 @@ def measure(observation: Observation, *, targets: Targets) -> Measurement:
         at=datetime.fromtimestamp(observation.at, tz=UTC),
         ttft_seconds=_rounded(number(observation.ttft.quantile(targets.ttft.quantile))),
         tpot_seconds=_rounded(number(tpot_reading(case))),
+        ttft_mean_seconds=_rounded(number(observation.ttft.mean)),
+        tpot_mean_seconds=_rounded(number(tpot_mean(case))),
         requests_per_second=_rounded(observation.finished_per_second),
         rejected_per_second=_rounded(observation.rejected_per_second),
         tokens_per_second=_rounded(observation.generated_per_second),

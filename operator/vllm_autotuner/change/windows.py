@@ -11,7 +11,7 @@ from typing import Final
 
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ChangeTarget, Measurement
 
-__all__ = ["LATENCIES", "collected", "is_complete", "level_of", "requests_in", "window_length"]
+__all__ = ["LATENCIES", "collected", "is_complete", "level_of", "mean_of", "requests_in", "window_length"]
 
 KEPT_FOR: Final = timedelta(minutes=15)
 """How long a window says what the service is like: load moves within the hour. Our choice, unmeasured."""
@@ -37,6 +37,21 @@ def level_of(window: Measurement, objective: ChangeTarget) -> float | None:
             level = window.tpot_seconds
         case ChangeTarget.THROUGHPUT:
             level = window.tokens_per_second
+    return _positive(level)
+
+
+def mean_of(window: Measurement, objective: ChangeTarget) -> float | None:
+    """The mean of what `level_of` has a quantile of; throughput has one level only."""
+    match objective:
+        case ChangeTarget.TTFT:
+            return _positive(window.ttft_mean_seconds)
+        case ChangeTarget.TPOT:
+            return _positive(window.tpot_mean_seconds)
+        case ChangeTarget.THROUGHPUT:
+            return level_of(window, objective)
+
+
+def _positive(level: float | None) -> float | None:
     return level if level is not None and 0 < level < math.inf else None
 
 

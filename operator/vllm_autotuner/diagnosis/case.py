@@ -25,6 +25,7 @@ __all__ = [
     "queues",
     "seats_taken_share",
     "step_time",
+    "tpot_mean",
     "tpot_reading",
     "tpot_tail",
     "ttft_reading",
@@ -129,9 +130,14 @@ def tpot_reading(case: Case) -> Reading:
     return _tpot(case).quantile(case.targets.tpot.quantile)
 
 
+def tpot_mean(case: Case) -> Reading:
+    """The mean of what `tpot_reading` has a quantile of (seconds)."""
+    return _tpot(case).mean
+
+
 def tpot_tail(case: Case) -> float:
     """TPOT at the target's quantile over its own mean, at least 1: a step-time model knows means only."""
-    at_quantile, mean = tpot_reading(case), _tpot(case).mean
+    at_quantile, mean = tpot_reading(case), tpot_mean(case)
     if isinstance(at_quantile, Measured) and isinstance(mean, Measured) and mean.value > 0:
         return max(1.0, at_quantile.value / mean.value)
     return 1.0
