@@ -4,6 +4,9 @@ With m the margin of an objective (`MARGINS`), it is
   hurt    when the interval of candidate / reference lies above 1 + m, and the candidate's level over the target;
   safe    when it ends below 1 + m, or when the interval of the candidate's level ends below the target by `INSIDE`;
   helped  when it ends below 1, and the centre is better by m, or inside a target that the reference misses.
+Where the means are known they must agree: a quantile lies somewhere in its bucket, so near an edge it moves by a sixth
+for 2 % of difference, and hides or invents harm. Hurt: the mean is worse by half of m as well. Safe: the interval of
+its ratios ends below 1 + m as well, or what it grew by leaves the reference's level inside the target.
 Hurt and safe thus both have to be shown, and what shows neither is unclear.
 Apart from how ratios come about: `comparison` takes them from the same windows of two arms, `before_after` from
 different times of one.
