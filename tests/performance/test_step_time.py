@@ -73,6 +73,7 @@ def test_says_why_there_is_no_model(points: list[StepPoint], says: str) -> None:
     found: StepTimeFit = fit_step_time(points)
     assert isinstance(found, NoFit)
     assert says in found.why
+    assert found.unmoved is (says == "only moved between")
 
 
 def test_a_negative_base_is_physically_impossible_and_becomes_zero() -> None:

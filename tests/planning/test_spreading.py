@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from tests.builders import NOW, SCRAPES, engine, latency, observation
-from tests.planning.situations import line, scaling, situation, with_steps
+from tests.builders import NOW, SCRAPES, engine, latency, observation, targets
+from tests.planning.situations import line, scaling, served, situation, with_steps
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Scaling
@@ -124,6 +124,43 @@ def test_without_a_model_replicas_come_where_the_objective_has_been_met(
     found = plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale)).proposal
     assert found is not None
     assert (found.knob, found.confidence) == (knob, confidence)
+
+
+ONE_BATCH = line(30.0, 32.0, 34.0, 31.0, base=0.03, per_sequence=0.001)
+"""The load keeps one batch, and tokens come at 62 ms."""
+FEW = ONE_BATCH[:2]
+NEVER_IN_TIME = tuple(replace(point, itl=point.itl * 5) for point in NO_LINE)
+
+
+@pytest.mark.parametrize(
+    ("steps", "objective", "replicas", "high", "knob", "count"),
+    [
+        # 62 ms at 32 sequences of 1,152 tokens: alone 62 / (1 + 32 * 0.0086) = 48.6 ms.
+        pytest.param(ONE_BATCH, 0.056, 1, 4, Knob.REPLICAS, 2, id="one more tells what a smaller batch does"),
+        pytest.param(ONE_BATCH, 0.056, 3, 4, Knob.REPLICAS, 4, id="and one only, however many there are"),
+        pytest.param(ONE_BATCH, 0.056, 1, 1, Knob.MAX_NUM_SEQS, 16, id="there may be no more: a guess is shown"),
+        pytest.param(ONE_BATCH, 0.050, 1, 4, Knob.MAX_NUM_SEQS, 16, id="no engine would be in time: a guess is shown"),
+        pytest.param(FEW, 0.056, 1, 4, Knob.MAX_NUM_SEQS, 16, id="too few windows: more will come"),
+        pytest.param(NEVER_IN_TIME, 0.056, 1, 4, Knob.MAX_NUM_SEQS, 16, id="the batch has moved, and showed nothing"),
+    ],
+)
+def test_without_a_model_one_replica_more_is_worth_a_look(
+    steps: tuple[StepPoint, ...], objective: float, replicas: int, high: int, knob: Knob, count: int
+) -> None:
+    """Waiting for a load that never moves would leave the objective missed for good."""
+    late = latency(0.062)
+    seen = with_steps(served(observation(engine(running=32.0, kv=0.2), tpot=late, itl=late), prefill=None), steps)
+    found = plan(
+        situation(
+            seen,
+            primary=DiagnosisClass.PAST_TPOT_KNEE,
+            scale=scaling(high=high),
+            replicas=replicas,
+            against=targets(tpot=objective),
+        )
+    ).proposal
+    assert found is not None
+    assert (found.knob, found.count) == (knob, count)
 
 
 def test_so_many_replicas_at_once_as_the_knee_asks_for() -> None:

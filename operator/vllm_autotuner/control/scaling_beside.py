@@ -11,7 +11,9 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget
+from vllm_autotuner.diagnosis.case import Sustained, waiting_share
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.observation import Observation
 
 __all__ = ["answers_beside"]
 
@@ -28,7 +30,7 @@ class _Beside:
 
 _FEWER_SEATS: Final = _Beside(
     at_once=frozenset({DiagnosisClass.OVERLOADED, DiagnosisClass.KV_CACHE_SATURATED, DiagnosisClass.PREFILL_BOUND}),
-    untouched=frozenset({DiagnosisClass.PREEMPTION_THRASH}),
+    untouched=frozenset({DiagnosisClass.PREEMPTION_THRASH, DiagnosisClass.PAST_TPOT_KNEE}),
 )
 _MORE_SEATS: Final = _Beside(
     at_once=frozenset({DiagnosisClass.OVERLOADED, DiagnosisClass.PREFILL_BOUND}),
@@ -47,6 +49,7 @@ _BESIDE: Final[Mapping[Knob, _Beside]] = {
                 DiagnosisClass.PREEMPTION_THRASH,
                 DiagnosisClass.PREFILL_BOUND,
                 DiagnosisClass.CONCURRENCY_CAPPED,
+                DiagnosisClass.PAST_TPOT_KNEE,
             }
         )
     ),
@@ -54,8 +57,12 @@ _BESIDE: Final[Mapping[Knob, _Beside]] = {
 """max-num-seqs goes by its direction; another tensor-parallel degree moves every limit there is, so nothing is here."""
 
 
-def answers_beside(change: ActiveChange, diagnosed: DiagnosisClass) -> bool:
-    """Whether replicas may be added against this class although the change is not over."""
+def answers_beside(change: ActiveChange, diagnosed: DiagnosisClass, *, observation: Observation) -> bool:
+    """Whether replicas may be added against this class although the change is not over.
+
+    Seats that are nearly enough leave a queue that comes and goes. It waits: what more replicas make better can no
+    longer be told from what the seats do, and the change would be undone for it.
+    """
     if change.state is ChangeState.BAKING:
         # The change was found good: half an hour of watching it is too long to let requests wait.
         return True
@@ -63,7 +70,13 @@ def answers_beside(change: ActiveChange, diagnosed: DiagnosisClass) -> bool:
     if beside is None or change.state is ChangeState.HELD:
         return False
     measured = change.state in (ChangeState.ANALYZING, ChangeState.ROLLING_BACK)
+    if diagnosed is DiagnosisClass.CONCURRENCY_CAPPED and not _lasts(observation):
+        return False
     return diagnosed in beside.at_once or (measured and diagnosed in beside.untouched)
+
+
+def _lasts(observation: Observation) -> bool:
+    return any(waiting_share(engine) >= Sustained().enter.limit for engine in observation.engines)
 
 
 def _beside(change: ActiveChange) -> _Beside | None:

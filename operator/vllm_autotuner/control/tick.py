@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from vllm_autotuner.api.knobs import Knob
-from vllm_autotuner.api.spec import Mode
+from vllm_autotuner.api.spec import Mode, Scaling
 from vllm_autotuner.api.status import (
     ActiveChange,
     ConfigRef,
@@ -289,30 +289,21 @@ def _ideas(
     if change is not None or _just_over(status, sight):
         # What the metrics show now is the trial, not the service.
         status = status.model_copy(update={"recommendation": None, "queued_since": None})
-        if change is None or not sure or replicas is None or not answers_beside(change, diagnosis.primary):
+        if change is None or not sure or replicas is None:
+            return status, desired, None
+        if not answers_beside(change, diagnosis.primary, observation=sight.observation):
             return status, desired, None
         # Requests are not let wait for the end of a change; fewer replicas can.
-        more = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas)
+        situation = _situation(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, scaling=scaling)
+        planned = _planned(plan(situation).proposal)
+        more = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=planned)
         if more is None or more <= replicas:
             return status, desired, None
         return _with_replicas(status, more, sight=sight), more, None
     if not sure:
         # Neither silence nor one odd moment confirms or refutes what stands.
         return status, desired, None
-    situation = Situation(
-        observation=sight.observation,
-        diagnosis=diagnosis,
-        targets=targets,
-        knobs=sight.runs or settled_knobs(spec, status),
-        tuning=spec.tuning,
-        replicas=replicas if replicas is not None else max(1, sight.rollout.replicas),
-        scaling=scaling,
-        replicas_since=sight.rollout.newest_since,
-        failed_seats=failed_seats(spec, status, now=sight.now),
-        failed=failed_values(spec, status, now=sight.now),
-        infeasible=infeasible_knobs(spec, status),
-        platform=platform_of(spec, catalogue=sight.catalogue, room=sight.room),
-    )
+    situation = _situation(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, scaling=scaling)
     proposal = plan(situation).proposal
     standing, approved = status.recommendation, False
     if proposal is not None and standing is not None and sight.approved and standing.id == sight.approved:
@@ -341,7 +332,7 @@ def _ideas(
         knobs=situation.knobs,
     )
     scales = _scales(sight)
-    planned = proposal.count if proposal is not None and proposal.knob is Knob.REPLICAS else None
+    planned = _planned(proposal)
     if scales and planned is not None:
         # Replicas come and go by themselves here: that is announced when it happens, and asks nobody.
         proposal = None
@@ -366,6 +357,37 @@ def _ideas(
         return status, desired, asks
     wanted = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=planned)
     return (status, desired, asks) if wanted is None else (_with_replicas(status, wanted, sight=sight), wanted, asks)
+
+
+def _situation(
+    status: VLLMServiceStatus,
+    sight: Sight,
+    *,
+    diagnosis: Diagnosis,
+    targets: Targets,
+    replicas: int | None,
+    scaling: Scaling | None,
+) -> Situation:
+    spec = sight.service.spec
+    return Situation(
+        observation=sight.observation,
+        diagnosis=diagnosis,
+        targets=targets,
+        knobs=sight.runs or settled_knobs(spec, status),
+        tuning=spec.tuning,
+        replicas=replicas if replicas is not None else max(1, sight.rollout.replicas),
+        scaling=scaling,
+        replicas_since=sight.rollout.newest_since,
+        failed_seats=failed_seats(spec, status, now=sight.now),
+        failed=failed_values(spec, status, now=sight.now),
+        infeasible=infeasible_knobs(spec, status),
+        platform=platform_of(spec, catalogue=sight.catalogue, room=sight.room),
+    )
+
+
+def _planned(proposal: Proposal | None) -> int | None:
+    """As many replicas as the plan asks for; None where it asks for none."""
+    return proposal.count if proposal is not None and proposal.knob is Knob.REPLICAS else None
 
 
 def _too_few(

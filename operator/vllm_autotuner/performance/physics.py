@@ -12,7 +12,7 @@ from vllm_autotuner.engine.geometry import Geometry, ModelShape
 from vllm_autotuner.engine.hardware import Gpu
 from vllm_autotuner.performance.kv_capacity import kv_bytes_per_token_per_gpu
 
-__all__ = ["LawPriors", "Prior", "fastest_prefill", "physics_priors"]
+__all__ = ["LawPriors", "Prior", "empty_step", "fastest_prefill", "physics_priors"]
 
 BANDWIDTH_SHARE: Final = 0.72
 """Part of the memory bandwidth that reading the KV cache reaches. Free fits of five groups: 0.70-0.82."""
@@ -102,3 +102,14 @@ def fastest_prefill(
     if not isinstance(shape, Geometry) or shape.parameters is None or gpu is None:
         return None
     return 2 * shape.parameters / (tensor_parallel_size * gpu.flops * (2 if bytes_per_weight == 1 else 1))
+
+
+def empty_step(itl: float, *, batch: float, context: float, prefilling: float) -> float:
+    """Return the seconds that a step without a sequence probably takes, from a single measured one.
+
+    For engines in general, as one batch tells nothing of another: good to tell what is worth trying, not what will be.
+    `context`: tokens held per sequence. `prefilling`: part of the time (0..1) in which prompts are computed.
+    Worked: 28 ms at 68 sequences of 700 tokens, a third of it prompts: 28 * 0.67 / (1 + 68 * 0.0068) = 12.8 ms.
+    """
+    added = batch * (SEQUENCE_TO_BASE + READ_TO_BASE * context / 1000)
+    return itl * (1 - prefilling) / (1 + added)

@@ -80,6 +80,8 @@ class NoFit:
     """There is no model, and this is why."""
 
     why: str
+    unmoved: bool = False
+    """Windows there are, but all of one batch: only another batch tells more, and waiting brings none."""
 
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -166,7 +168,7 @@ def _fit(usable: Sequence[StepPoint]) -> StepTimeFit:
         return NoFit(f"{len(usable)} windows with load, {FEWEST_POINTS} needed")
     batch, itl, weight = _columns(usable)
     if batch.max() < LEAST_SPREAD * batch.min():
-        return NoFit(f"the batch only moved between {batch.min():.1f} and {batch.max():.1f}")
+        return NoFit(f"the batch only moved between {batch.min():.1f} and {batch.max():.1f}", unmoved=True)
     base, slope, keep = _robust_line(batch, itl, weight)
     if slope < 0:
         return NoFit("tokens do not come slower with a larger batch")

@@ -5,13 +5,18 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
-from vllm_autotuner.diagnosis.case import Case, queues
+from vllm_autotuner.diagnosis.case import Case, mean_batch, queues, step_time
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
+from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_share, prompts_contend
+from vllm_autotuner.observation.reading import number
+from vllm_autotuner.performance.physics import empty_step
+from vllm_autotuner.performance.step_time import NoFit
+from vllm_autotuner.planning.demand import demand_of
 from vllm_autotuner.planning.feasibility import Infeasible, placeable
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.seats import (
+    HEADROOM,
     NothingToGain,
     knee_of,
     met_before,
@@ -59,22 +64,46 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
 
 
 def spread_batch(situation: Situation) -> Proposal | NothingToGain:
-    """More replicas against slow tokens: a smaller batch on each engine, where some batch meets the objective."""
+    """More replicas against slow tokens: a smaller batch on each engine, where some batch meets the objective.
+
+    Where the load keeps one batch, no model comes by waiting, however long the objective is missed. One replica more
+    moves the batch, and goes again when it is of no use: it is the cheapest way to a model (`_would_tell`).
+    """
     if not room_for_replicas(situation):
         return NothingToGain("a smaller batch on more replicas is not ours to have: spec.scaling leaves no room")
     if (why := not_slow_now(situation)) is not None:
         return why
-    if knee_of(situation) is None and not met_before(situation):
+    known = knee_of(situation) is not None or met_before(situation)
+    if not known and not _would_tell(situation):
         return NothingToGain("no batch is known to meet the TPOT objective: replicas might not help")
     proposal = add_replicas(situation)
     if isinstance(proposal, NothingToGain):
         return proposal
-    reason = f"{situation.diagnosis.message} Fewer seats would leave requests waiting."
+    aim = "Fewer seats would leave requests waiting." if known else "One more tells what a smaller batch does."
+    reason = f"{situation.diagnosis.message} {aim}"
     scaling, now = situation.scaling, situation.replicas
     most = min(now * LARGEST_STEP, now + 1 if scaling is None else scaling.max_replicas)
     count = max(now + 1, min(most, replicas_at_knee(situation)))
     spread = replace(proposal, value=count, extra_replicas=count - now, target=ChangeTarget.TPOT, reason=reason)
     return _within_room(spread, situation)
+
+
+def _would_tell(situation: Situation) -> bool:
+    """Whether one replica more is worth it to learn from: the batch has not moved, and a small one should be in time.
+
+    Should: for engines in general (`empty_step`). That ends by itself: once the batch has moved far enough, the model
+    decides, or says that none is to be had.
+    """
+    seen, model = situation.observation, step_time(situation.observation)
+    itl, context = number(seen.itl.mean), demand_of(situation).context
+    if not isinstance(model, NoFit) or not model.unmoved or itl is None or context is None:
+        return False
+    case = Case(observation=seen, targets=situation.targets, knobs=situation.knobs)
+    shares = [share for engine in seen.engines if (share := prefill_share(engine)) is not None]
+    # Times of prompts that are computed side by side add up: no more than what does not yet count as prefilling.
+    prefilling = min(BUSY.limit, sum(shares) / len(shares)) if shares else 0.0
+    alone = empty_step(itl, batch=mean_batch(case), context=context, prefilling=prefilling)
+    return alone <= situation.targets.tpot.seconds * (1 - HEADROOM)
 
 
 def _within_room(proposal: Proposal, situation: Situation) -> Proposal:
