@@ -1,7 +1,7 @@
 """States that look like something else, and what they were taken for elsewhere (issues of other autoscalers)."""
 
 import pytest
-from tests.builders import NOT_MEASURED, engine, latency, named, no_answer, nobody, observation, targets
+from tests.builders import NOT_MEASURED, SCRAPES, engine, latency, named, no_answer, nobody, observation, targets
 
 from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.api.status import Confidence
@@ -11,6 +11,10 @@ from vllm_autotuner.observation.observation import Observation
 COMING = [0, 0, 3, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0, 0, 0]
 """A queue that is there in 3 of 15 scrapes."""
 HALF = [0, 1] * 7 + [1]
+QUEUE_OF_BURSTS = [9.0 if scrape % 5 < 3 else 0.0 for scrape in range(SCRAPES)]
+"""Requests wait in 60 % of the scrapes."""
+IN_BURSTS = [64.0 if waiting else 50.0 for waiting in QUEUE_OF_BURSTS]
+"""All seats are taken while they do."""
 
 
 @pytest.mark.parametrize(
@@ -122,6 +126,21 @@ HALF = [0, 1] * 7 + [1]
             observation(engine(running=[63.0, 64.0, 62.0, 63.0, 61.0] * 3, waiting=200, kv=0.24), ttft=latency(9.0)),
             DiagnosisClass.CONCURRENCY_CAPPED,
             id="short requests leave a seat empty at every step: nearly all taken is all taken",
+        ),
+        pytest.param(
+            observation(engine(running=IN_BURSTS, waiting=QUEUE_OF_BURSTS, kv=0.24), ttft=latency(9.0)),
+            DiagnosisClass.CONCURRENCY_CAPPED,
+            id="a queue for seats that comes and goes, and makes first tokens late",
+        ),
+        pytest.param(
+            observation(engine(running=IN_BURSTS, waiting=QUEUE_OF_BURSTS, kv=0.24), ttft=latency(0.2)),
+            DiagnosisClass.UNCLEAR,
+            id="the same where first tokens are in time: traffic, no limit",
+        ),
+        pytest.param(
+            observation(engine(running=40.0, waiting=QUEUE_OF_BURSTS, kv=0.24), ttft=latency(9.0)),
+            DiagnosisClass.UNCLEAR,
+            id="the same beside free seats: it waits for something else",
         ),
         pytest.param(
             observation(engine(running=[57.0, 56.0] * 7 + [57.0], waiting=200, kv=0.24), ttft=latency(9.0)),

@@ -15,6 +15,7 @@ from vllm_autotuner.performance.step_time import StepTime, StepTimeFit, fit_step
 
 __all__ = [
     "BUSY",
+    "NEARLY_ALL",
     "Case",
     "Sustained",
     "busy_batch",

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max, seats_taken_share, tpot_reading
+from vllm_autotuner.diagnosis.case import (
+    NEARLY_ALL,
+    Case,
+    Sustained,
+    kv_max,
+    seats_taken_share,
+    tpot_reading,
+    ttft_reading,
+)
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
@@ -21,6 +29,8 @@ class ConcurrencyCapped:
 
     max-num-seqs is not exported by the engine. Where nobody tells it, a running count pinned at its own maximum
     while the pool is far from full is taken as the cap, with less confidence.
+    Seats that are nearly enough make a queue that comes and goes. Where first tokens are too late by it, and seats are
+    taken whenever requests wait, it need not last: the objective is missed all the same, and by nothing else.
     """
 
     diagnosis: ClassVar = DiagnosisClass.CONCURRENCY_CAPPED
@@ -35,9 +45,13 @@ class ConcurrencyCapped:
 
     def judge(self, case: Case) -> Finding:
         """Hold when most of the queueing engines are pinned at their seats and nothing else binds."""
-        holding = self.diagnosis in case.holding
-        queueing = case.queueing(holding=holding, sustained=self.sustained)
-        pinned = [engine for engine in queueing if self._pinned(engine, case=case, holding=holding)]
+        holding, late = self.diagnosis in case.holding, _late(case)
+        queueing = case.queueing(holding=holding or late, sustained=self.sustained)
+        pinned = [
+            engine
+            for engine in queueing
+            if self._pinned(engine, case=case, holding=holding) or (late and self._waits_for_seats(engine, case=case))
+        ]
         if not queueing or 2 * len(pinned) <= len(queueing):
             return Fails()
         tpot = tpot_reading(case)
@@ -52,7 +66,7 @@ class ConcurrencyCapped:
             f"All {seats:.0f} seats are taken{how} and {engine.moments[-1].waiting:.0f} requests wait, "
             f"while the KV cache is used to {room} at most."
         )
-        limit = self.sustained.limit(holding=holding)
+        limit = self.sustained.limit(holding=holding or late)
         window = case.observation.window
         taken = round(self._taken(engine, seats=seats, case=case), 3)
         return Holds(
@@ -89,7 +103,20 @@ class ConcurrencyCapped:
         limit = self.sustained.stay.limit if holding else self.seats_taken.limit
         return seats >= 1 and self._taken(engine, seats=seats, case=case) >= limit and has_room(engine)
 
+    def _waits_for_seats(self, engine: EngineWindow, *, case: Case) -> bool:
+        """Whether every seat is taken whenever a request waits, by a number of seats that is known."""
+        seats, waiting = case.knobs.max_num_seqs, [moment for moment in engine.moments if moment.waiting > 0]
+        if seats is None or not waiting or not has_room(engine):
+            return False
+        return all(moment.running >= NEARLY_ALL * seats for moment in waiting)
+
     def _taken(self, engine: EngineWindow, *, seats: float, case: Case) -> float:
         # Nearly all of a guessed number, or beside a pool that nobody knows, says too little.
         unsure = case.knobs.max_num_seqs is None or kv_max(engine) is None
         return seats_taken_share(engine, seats=seats, exactly=unsure)
+
+
+def _late(case: Case) -> bool:
+    """Whether first tokens come too late in the very window in which requests wait."""
+    reading = ttft_reading(case)
+    return isinstance(reading, Measured) and reading.value > case.targets.ttft.seconds
