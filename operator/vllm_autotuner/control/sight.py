@@ -8,7 +8,7 @@ from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import Mode
-from vllm_autotuner.api.status import VLLMServiceStatus
+from vllm_autotuner.api.status import Effective, VLLMServiceStatus
 from vllm_autotuner.change.verification import Verification
 from vllm_autotuner.change.world import NO_ARMS, Arms, Rollout
 from vllm_autotuner.diagnosis.diagnose import History
@@ -18,7 +18,7 @@ from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.placement import Room
 
-__all__ = ["Adoption", "Refusal", "Sight", "wanted_replicas"]
+__all__ = ["Adoption", "Refusal", "Sight", "serves", "wanted_replicas"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +108,10 @@ def wanted_replicas(service: VLLMService, status: VLLMServiceStatus, *, scaled_b
         return service.spec.replicas
     known = status.effective.replicas if status.effective is not None else None
     return max(scaling.min_replicas, min(scaling.max_replicas, known or scaling.min_replicas))
+
+
+def serves(effective: Effective, sight: Sight) -> bool:
+    """Whether the Deployment runs what it is asked to, complete and ready."""
+    rollout = sight.rollout
+    same = rollout.config_hash == effective.config_hash and effective.replicas in (None, rollout.replicas)
+    return same and rollout.settled
