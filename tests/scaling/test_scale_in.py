@@ -118,6 +118,11 @@ RISING = [8.0 + 0.6 * minute for minute in range(20)]
         pytest.param(RISING, False, id="its highest is still to come"),
         pytest.param(RISING[::-1], True, id="it was highest ten minutes ago"),
         pytest.param([14.0, 13.0, 14.0, 15.0] * 5, True, id="it comes and goes"),
+        pytest.param(
+            [20.0 - 1.4 * half for half in range(10)] + [8.0] * 6 + [10.0, 12.0, 13.0, 14.0],
+            False,
+            id="it has left a trough",
+        ),
     ],
 )
 def test_no_replica_leaves_while_the_load_rises(load: list[float], fits: bool) -> None:

@@ -106,19 +106,29 @@ def peak_tokens_per_second(observation: Observation, *, over: timedelta) -> floa
 
 
 def _rises(observation: Observation, *, over: timedelta) -> bool:
-    """Whether the load has been rising: then its highest is still to come, and what was seen says too little."""
-    whole, newest = (_tokens_by_window(observation, over=part) for part in (over, over * LATELY))
-    if not newest:
-        return False
-    return fmean(newest.values()) > fmean(whole.values()) * (1 + NOISE)
+    """Whether the load has been rising: then its highest is still to come, and what was seen says too little.
+
+    The newest part is above the whole, or above the part before it: what has just left a trough is on its way up
+    although it was as high ten minutes ago, on its way down.
+    """
+    newest = _mean_load(observation, over=over * LATELY)
+    before = (_mean_load(observation, over=over), _mean_load(observation, over=over * LATELY, ago=over * LATELY))
+    return newest is not None and any(each is not None and newest > each * (1 + NOISE) for each in before)
 
 
-def _tokens_by_window(observation: Observation, *, over: timedelta) -> dict[float, float]:
-    """Output tokens of all engines in each window that ended within `over`, by its end."""
-    since = observation.at - over.total_seconds()
+def _mean_load(observation: Observation, *, over: timedelta, ago: timedelta = timedelta()) -> float | None:
+    """Output tokens in a window, on average over those that ended within `over` until so long ago; None without any."""
+    loads = _tokens_by_window(observation, over=over, ago=ago).values()
+    return fmean(loads) if loads else None
+
+
+def _tokens_by_window(observation: Observation, *, over: timedelta, ago: timedelta = timedelta()) -> dict[float, float]:
+    """Output tokens of all engines in each window that ended within `over` until so long ago, by its end."""
+    until = observation.at - ago.total_seconds()
+    since = until - over.total_seconds()
     by_time: dict[float, float] = defaultdict(float)
     for point in observation.steps:
-        if point.time is not None and since < point.time <= observation.at:
+        if point.time is not None and since < point.time <= until:
             by_time[point.time] += point.tokens
     return by_time
 
