@@ -15,7 +15,7 @@ ARGS ?=
 STEPS ?= 100000
 SEED ?=
 
-.PHONY: help setup binaries demo test faults soak test-fast lint format crd docs vllm e2e-vllm stop clean
+.PHONY: help setup binaries demo test faults crash-points soak test-fast lint format crd docs vllm e2e-vllm stop clean
 
 help:  ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -42,10 +42,14 @@ demo: binaries  ## The main job, live, on a real control plane (about 4 minutes;
 
 test: binaries lint  ## All tests, including those on the real control plane
 	@echo "test: the tests that need the real vLLM are not part of this: make e2e-vllm"
-	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest -m "not vllm" $(ARGS)
+	@echo "test: of the crashes at each write on the control plane this has a sample; all of them: make crash-points"
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest -m "not vllm and not crash_points" $(ARGS)
 
 faults: binaries  ## The fault tests T01 to T42 as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m tests.faults $(ARGS)
+
+crash-points: binaries  ## kill -9 at every write of a change, one run on the real control plane for each (about an hour)
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m crash_points $(ARGS)
 
 soak: setup  ## Luck: STEPS=1000000 random stories of the fleet loop, then other examples for every property; SEED=... plays a batch again
 	@$(RUN) -m tests.control.soak --steps $(STEPS) $(if $(SEED),--seed $(SEED))

@@ -12,6 +12,10 @@ CANARY_IN_PROCESS: Final = (
     "with canary pods on the real control plane: there for a change in place, canaries in process"
 )
 
+EACH_WRITE: Final = (
+    "one run for each write on the real control plane: `make crash-points` has them, here one run crashes at each step"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -32,13 +36,13 @@ FAULTS: Final = (
         happens="the operator is killed after each API write of a change that helps, and before each answer arrives",
         holds="same end as undisturbed: one change in the history, as many rollouts, one Event of each kind",
         missing="the counter of changes begins at zero in a new process: history and Events are compared instead; "
-        + CANARY_IN_PROCESS,
+        f"{EACH_WRITE}; {CANARY_IN_PROCESS}",
     ),
     Fault(
         number="T02",
         happens="the same during the rollback of a change that hurts or does not start",
         holds="the last known good configuration serves; one rollback in the history, one Event, nothing created twice",
-        missing=CANARY_IN_PROCESS,
+        missing=f"{EACH_WRITE}; {CANARY_IN_PROCESS}",
     ),
     Fault(
         number="T03",

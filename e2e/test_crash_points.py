@@ -1,0 +1,211 @@
+"""One run for each write: the operator dies there, and the run ends as if it had not (`make crash-points`).
+
+Each run has a namespace, an operator and a proxy of its own, from the first write about a service to the end of its
+change; as many at once as two cores carry. That takes the better part of an hour, so `make test` has a sample instead:
+one run that crashes at every step (`test_faults_of_the_operator`).
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from e2e.api_proxy import ApiProxy, Write
+from e2e.bed import Bed
+from e2e.release import RELEASE
+from e2e.side_by_side import CROWD, Play, degrading, seats_of, staged
+from e2e.stage import until
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.crash_points]
+
+AT_ONCE: Final = 4
+"""Runs at the same time, each with an operator that starts twice: with more of them two cores let waits run out."""
+IN_A_TEST: Final = 8
+POINTS: Final = 48
+"""More than the writes of any of these runs, which the last points have to show."""
+PATIENCE: Final = 300.0
+SEATS: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """What a run leaves behind."""
+
+    outcomes: tuple[str, ...]
+    seats: int
+    created: Mapping[str, int]
+    """How many objects of each kind there are, or were: nothing of these runs is deleted."""
+    generation: int
+    """Of the Deployment: how often it was made another one."""
+    budget: int
+    remembered: tuple[str, ...]
+    told: Mapping[str, int]
+    """Of the start and the end of a change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    simulated: Mapping[str, Any]
+    end: End
+
+
+STORIES: Final = {
+    "success": Story(
+        simulated={},
+        end=End(
+            outcomes=("Succeeded",),
+            seats=2 * SEATS,
+            created={"deployments": 1, "services": 1, "replicasets": 2},
+            generation=2,
+            budget=1,
+            remembered=(),
+            told={"ChangeStarted": 1, "ChangeSucceeded": 1},
+        ),
+    ),
+    "rollback": Story(
+        simulated=degrading(),
+        end=End(
+            outcomes=("RolledBack",),
+            seats=SEATS,
+            created={"deployments": 1, "services": 1, "replicasets": 2},
+            generation=3,
+            budget=1,
+            remembered=("maxNumSeqs=8",),
+            told={"ChangeStarted": 1, "ChangeRollingBack": 1, "ChangeRolledBack": 1},
+        ),
+    ),
+}
+
+
+@dataclass(slots=True)
+class Crash:
+    """Ends the operator once: at its k-th write, before the answer arrives or after."""
+
+    play: Play
+    point: int
+    """From 1 on; 0 is never."""
+    answered: bool
+    writes: int = 0
+    _doomed: bool = False
+    _arguments: tuple[str, ...] = ()
+    _restarts: list["asyncio.Task[None]"] = field(default_factory=list)
+
+    @property
+    def came(self) -> bool:
+        """Whether there was such a write."""
+        return bool(self._restarts)
+
+    def start_operator_behind(self, proxy: ApiProxy) -> None:
+        """Start the operator so that its writes pass here."""
+        self._arguments = ("--kubeconfig", str(proxy.kubeconfig(self.play.stage.kubeconfig)))
+        self.play.stage.start_operator(*self._arguments)
+
+    async def over(self) -> None:
+        """Wait until the operator is up again. Raises what went wrong with it."""
+        await asyncio.gather(*self._restarts)
+
+    def after(self, write: Write) -> bool:
+        """Count a write; True when its answer gets lost with the operator."""
+        if "/leases" in write.path:
+            return False
+        self.writes += 1
+        if self.writes != self.point:
+            return False
+        if self.answered:
+            self._doomed = True
+            return False
+        self._kill()
+        return True
+
+    def before_a_request(self) -> bool:
+        """Crash if the answer to the write has just been given."""
+        if not self._doomed:
+            return False
+        self._doomed = False
+        self._kill()
+        return True
+
+    def _kill(self) -> None:
+        self.play.stage.kill_operator()
+        self._restarts.append(asyncio.create_task(self._restart()))
+
+    async def _restart(self) -> None:
+        stage = self.play.stage
+        # As if the 15 s of the dead leader's lease had passed: waiting for them each time would prove nothing more.
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/{stage.namespace}/leases/{RELEASE}"
+        (await stage.api.delete(lease)).raise_for_status()
+        stage.start_operator(*self._arguments)
+
+
+async def run_with_a_crash(bed: Bed, *, story: str, point: int, answered: bool) -> tuple[End, bool]:
+    """Play one run; return how it ended, and whether there was a write to die at."""
+    namespace = f"point-{story}-{'late' if answered else 'early'}-{point}"
+    async with staged(bed, namespace) as play:
+        play.stage.stop_operator()
+        crash = Crash(play, point, answered)
+        async with ApiProxy(
+            api_url=bed.api_url, ca_file=bed.ca_file, lose=crash.after, refuse=crash.before_a_request
+        ) as proxy:
+            crash.start_operator_behind(proxy)
+            await play.serves("chat", simulated=STORIES[story].simulated)
+            await play.load("chat", CROWD)
+            entry = await play.finished("chat", seconds=PATIENCE)
+            await until("its end is told", partial(play.events, "chat", f"Change{entry['outcome']}"), seconds=60)
+            await play.rolled_out("chat", seats=STORIES[story].end.seats)
+            await crash.over()
+            play.stage.stop_operator()
+        play.served_all_along("chat")
+        return await end_of(play), crash.came
+
+
+async def end_of(play: Play) -> End:
+    """What there is now."""
+    stage = play.stage
+    status, deployment = await play.status("chat"), await stage.deployment("chat")
+    [seats] = {seats_of(pod) for pod in await stage.pods("chat")}
+    kinds = {"deployments": "/apis/apps/v1", "services": "/api/v1", "replicasets": "/apis/apps/v1"}
+    own = {kind: await stage.get(f"{api}/namespaces/{stage.namespace}/{kind}") for kind, api in kinds.items()}
+    created = {kind: len(found["items"]) for kind, found in own.items()}
+    told = Counter(event["reason"] for event in await stage.events("chat"))
+    ends = ("ChangeStarted", "ChangeSucceeded", "ChangeRollingBack", "ChangeRolledBack")
+    return End(
+        outcomes=tuple(entry["outcome"] for entry in status["history"]),
+        seats=seats or 0,
+        created=created,
+        generation=deployment["metadata"]["generation"],
+        budget=status["budget"]["changesToday"],
+        remembered=tuple(one["candidate"] for one in status.get("failureMemory", [])),
+        told={reason: told[reason] for reason in ends if told[reason]},
+    )
+
+
+@pytest.mark.parametrize("first", range(1, POINTS + 1, IN_A_TEST), ids=lambda first: f"{first}-{first + IN_A_TEST - 1}")
+@pytest.mark.parametrize("answered", [False, True], ids=["before the answer", "after the answer"])
+@pytest.mark.parametrize("story", STORIES)
+async def test_killed_at_this_write_it_ends_as_undisturbed(
+    bed: Bed, engines: None, story: str, answered: bool, first: int
+) -> None:
+    places, found, came = asyncio.Semaphore(AT_ONCE), dict[int, object](), dict[int, bool]()
+
+    async def one(point: int) -> None:
+        async with places:
+            try:
+                found[point], came[point] = await run_with_a_crash(bed, story=story, point=point, answered=answered)
+            except (Exception, ExceptionGroup) as error:  # told with its point, beside the others
+                found[point] = error
+
+    await asyncio.gather(*(one(point) for point in range(first, first + IN_A_TEST)))
+    wrong = {point: end for point, end in sorted(found.items()) if end != STORIES[story].end}
+    assert not wrong
+    if first + IN_A_TEST > POINTS:
+        assert not came[POINTS], "there are more writes than points"
+
+
+@pytest.mark.parametrize("story", STORIES)
+async def test_undisturbed(bed: Bed, engines: None, story: str) -> None:
+    end, came = await run_with_a_crash(bed, story=story, point=0, answered=False)
+    assert (end, came) == (STORIES[story].end, False)
