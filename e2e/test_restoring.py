@@ -6,6 +6,7 @@ template is the former one to the letter, and the next apply finds nothing that 
 
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.workload.services import COMPLETE
 
 from e2e.bed import Bed
 from e2e.operator_account import install, vllm_service
+from e2e.stage import until
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.api.status import ConfigRef
@@ -67,19 +69,27 @@ async def put_back(
     )
 
 
+async def seen(cluster: Cluster, service: VLLMService) -> dict[str, Any]:
+    """The Deployment once the controller has told of it: until then it writes the status at any moment."""
+    live = await cluster.read(DEPLOYMENT, namespace=service.metadata.namespace, name="chat")
+    return live if live["status"].get("observedGeneration") == live["metadata"]["generation"] else {}
+
+
 @pytest.mark.parametrize("tried", KNOBS.values(), ids=KNOBS.keys())
 async def test_restored_it_is_the_former_template_and_still_all_ours(
     cluster: Cluster, service: VLLMService, tried: EngineKnobs
 ) -> None:
     body, _ = asked(service, OLD)
     first = await cluster.apply(body, epoch=1)
-    second = await cluster.apply(asked(service, tried)[0], epoch=2)
+    await cluster.apply(asked(service, tried)[0], epoch=3)
+    second = await until("the controller has seen it", partial(seen, cluster, service), seconds=30)
     assert second["spec"]["template"] != first["spec"]["template"]
     back = await put_back(cluster, second, service, tried=tried)
     assert back["spec"] == first["spec"]
     assert interference_of(deployment_view(back), body) is None
-    again = await cluster.apply(body, epoch=4)
-    assert again["metadata"]["generation"] == back["metadata"]["generation"], "the spec's own apply rolled it once more"
+    again = await cluster.apply(body, epoch=3)
+    assert again["spec"] == back["spec"]
+    assert again["metadata"]["generation"] == back["metadata"]["generation"], "the spec's own apply changed something"
     other = await cluster.apply(asked(service, tried)[0], epoch=5)
     assert other["spec"]["template"] == second["spec"]["template"], "a field could not be changed any more"
 
