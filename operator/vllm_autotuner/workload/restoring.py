@@ -2,6 +2,8 @@
 
 Apart from `rendering`, which needs the whole spec. Only what differs between two settings of the knobs is changed, so
 that the pod template is the former one to the letter, and Kubernetes finds the ReplicaSet that it had.
+What it adds again (the shared memory of several ranks) is an update and no apply: a later apply that does without it
+leaves it in the pods, where it does no harm.
 Must not: be used while the spec can be read, for it keeps whatever stands in the Deployment.
 """
 
