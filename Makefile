@@ -48,7 +48,7 @@ test: binaries lint  ## All tests, including those on the real control plane
 faults: binaries  ## The fault tests T01 to T42 as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m tests.faults $(ARGS)
 
-crash-points: binaries  ## kill -9 at every write of a change, one run on the real control plane for each (about an hour)
+crash-points: binaries  ## kill -9 at every write of a change, one run on the real control plane for each (an hour or more)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m crash_points $(ARGS)
 
 soak: setup  ## Luck: STEPS=1000000 random stories of the fleet loop, then other examples for every property; SEED=... plays a batch again

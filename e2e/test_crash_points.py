@@ -1,7 +1,7 @@
 """One run for each write: the operator dies there, and the run ends as if it had not (`make crash-points`).
 
 Each run has a namespace, an operator and a proxy of its own, from the first write about a service to the end of its
-change; as many at once as two cores carry. That takes the better part of an hour, so `make test` has a sample instead:
+change; as many at once as two cores carry. That takes an hour or more, so `make test` has a sample instead:
 one run that crashes at every step (`test_faults_of_the_operator`).
 How the change ends must not depend on how busy the machine is: the engine refuses to start, or every latency but the
 one that the change cures is far inside its objective, and that one falls to a tenth.
