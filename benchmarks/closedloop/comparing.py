@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
+from benchmarks.closedloop.behind import longest_behind, one_canary
 from benchmarks.closedloop.scenario import Scenario
 from benchmarks.closedloop.trial import PolicyName, Trial
 
@@ -42,6 +43,11 @@ def figures_of(scenario: Scenario, played: Played) -> dict[str, Any]:
             figures["settled_gpu_share_of_oracle"] = _part(trial.score.settled_gpus, oracle.score.settled_gpus)
         policies[name.value] = figures
     ours = played.get(PolicyName.AUTOTUNER)
+    defaults = played.get(PolicyName.DEFAULTS)
+    if ours is not None and defaults is not None:
+        found = policies[PolicyName.AUTOTUNER.value]
+        found["seconds_below_the_defaults"] = longest_behind(ours.score, defaults.score, level=LEVEL)
+        found["seconds_of_one_canary"] = one_canary(scenario).total_seconds()
     against = {} if ours is None else {n.value: versus(ours, other) for n, other in played.items() if other is not ours}
     return {
         "story": scenario.story,
@@ -85,10 +91,18 @@ def summary_of(report: Mapping[str, Any]) -> dict[str, Any]:
         "gpu_hours_in_all": _sums(report, "gpu_hours"),
         "below_95_pct_of_the_oracle": [n for n, share in shares.items() if share is None or share < SETTLED_SHARE],
         "over_110_pct_of_its_gpus": [n for n, share in gpus.items() if share is None or share > MORE_GPUS],
+        **_behind(ours),
         "over_three_restarts": [name for name, one in ours.items() if one["restarts"] > MOST_RESTARTS],
         "changes_kept": sum(one["changes_kept"] for one in ours.values()),
         "changes_rolled_back": sum(one["changes_rolled_back"] for one in ours.values()),
     }
+
+
+def _behind(ours: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Nothing where the defaults were not played."""
+    known = {name: one for name, one in ours.items() if "seconds_below_the_defaults" in one}
+    longer = [n for n, one in known.items() if one["seconds_below_the_defaults"] > one["seconds_of_one_canary"]]
+    return {"below_the_defaults_for_longer_than_a_canary": longer} if known else {}
 
 
 def _means(report: Mapping[str, Any], name: str) -> dict[str, float]:

@@ -14,7 +14,7 @@ from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.scenario import Scenario, Upgrade
 from vllm_autotuner.simulation.ledger import Fate
 
-__all__ = ["Score", "recovery", "score", "timeline"]
+__all__ = ["MINUTE", "Score", "recovery", "score", "timeline"]
 
 MINUTE: Final = 60.0
 RECOVERED: Final = 0.9
@@ -47,6 +47,8 @@ class Score:
     """Seconds from each moment of trouble to the first of five good minutes; None: not before the next, or the end."""
     per_minute: tuple[float, ...]
     """Goodput of each minute, requests per second."""
+    came_per_minute: tuple[float, ...]
+    """Requests per second that came in each minute."""
 
 
 def score(scenario: Scenario, cluster: SimulatedCluster) -> Score:
@@ -56,7 +58,7 @@ def score(scenario: Scenario, cluster: SimulatedCluster) -> Score:
     ended = ledger.between(-1.0, cluster.now)
     met = (ended.ttft <= scenario.objectives.ttft) & (ended.tpot <= scenario.objectives.tpot)
     upgrades = sum(isinstance(one, Upgrade) for one in scenario.disturbances)
-    minutes, shares = timeline(ended.arrival, met, duration=scenario.duration)
+    minutes, came, shares = timeline(ended.arrival, met, duration=scenario.duration)
     return Score(
         requests=len(ended),
         goodput=float(met.sum() / scenario.duration),
@@ -72,19 +74,20 @@ def score(scenario: Scenario, cluster: SimulatedCluster) -> Score:
             for since, until in zip(scenario.moments, (*scenario.moments[1:], scenario.duration), strict=True)
         ),
         per_minute=tuple(round(float(value), 4) for value in minutes),
+        came_per_minute=tuple(round(float(value), 4) for value in came),
     )
 
 
 def timeline(
     arrival: NDArray[np.float64], met: NDArray[np.bool_], *, duration: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Goodput and the share served well, by minute of arrival; a minute without arrivals has share 1."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Goodput, arrivals and the share served well, by minute of arrival; a minute without arrivals has share 1."""
     count = int(np.ceil(duration / MINUTE))
     minute = np.minimum(arrival // MINUTE, count - 1).astype(np.int64)
     came = np.bincount(minute, minlength=count).astype(np.float64)
     served = np.bincount(minute[met], minlength=count).astype(np.float64)
     share = np.divide(served, came, out=np.ones(count), where=came > 0)
-    return served / MINUTE, share
+    return served / MINUTE, came / MINUTE, share
 
 
 def recovery(shares: Sequence[float] | NDArray[np.float64], *, since: float, until: float) -> float | None:

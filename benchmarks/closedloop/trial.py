@@ -69,7 +69,7 @@ class Trial:
 
     def figures(self) -> dict[str, Any]:
         """For JSON."""
-        told = {name: value for name, value in asdict(self.score).items() if name != "per_minute"}
+        told = {name: value for name, value in asdict(self.score).items() if not name.endswith("per_minute")}
         return {**told, **self.notes, "real_seconds": round(self.seconds, 1)}
 
 

@@ -16,8 +16,8 @@ from benchmarks.closedloop.scraping import Scraper
 from benchmarks.closedloop.service import Owner
 from vllm_autotuner.api.status import Outcome, parse_status
 
-CAPPED = case(rate=3.0, seconds=1500.0, seats=8, max_replicas=1)
-"""Eight seats finish 1.7 requests a second; thirty-two would finish 6."""
+CAPPED = case(rate=3.0, seconds=1200.0, seats=8, max_replicas=1)
+"""Eight seats finish 1.7 requests a second; thirty-two would finish 6. Long enough for one change, with its rest."""
 
 
 def tuned(scenario: Scenario) -> tuple[Autotuner, SimulatedCluster]:

@@ -1,6 +1,7 @@
 """The command as a user runs it, on one scenario, and how its figures are told."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import typer
 from tests.benchmarks.drawn import case
 from typer.testing import CliRunner
 
+from benchmarks.closedloop.behind import longest_behind, one_canary
 from benchmarks.closedloop.command import main
 from benchmarks.closedloop.comparing import figures_of, summary_of, versus
 from benchmarks.closedloop.scoring import Score
@@ -19,7 +21,9 @@ APP = typer.Typer()
 APP.command()(main)
 
 
-def trial(policy: PolicyName, *, goodput: float, gpu_hours: float = 1.0, restarts: int = 0) -> Trial:
+def trial(
+    policy: PolicyName, *, goodput: float, gpu_hours: float = 1.0, restarts: int = 0, minutes: Sequence[float] = ()
+) -> Trial:
     score = Score(
         requests=600,
         goodput=goodput,
@@ -31,7 +35,8 @@ def trial(policy: PolicyName, *, goodput: float, gpu_hours: float = 1.0, restart
         restarts=restarts,
         scalings=0,
         recoveries=(None,),
-        per_minute=(goodput,) * 10,
+        per_minute=tuple(minutes) or (goodput,) * 20,
+        came_per_minute=(1.0,) * 20,
     )
     task = Task(scenario="case", policy=policy, seed=1, hardware=(), quick=True)
     notes = {"changes_kept": 1, "changes_rolled_back": 2} if policy is PolicyName.AUTOTUNER else {}
@@ -70,6 +75,55 @@ def test_the_summary_names_what_misses_the_targets() -> None:
     assert "| near | 1.00 (1.0) | 0.96 (1.1) |" in text
     assert "against oracle: wins 0, level 0, loses 2 (loses: near, far)" in text
     assert "2 changes kept, 4 rolled back." in text
+
+
+WELL = [1.0] * 20
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "seconds"),
+    [
+        pytest.param(WELL, WELL, 0.0, id="never"),
+        pytest.param([0.0] * 20, [0.0] * 20, 0.0, id="both serve nobody well"),
+        pytest.param([1.0] * 5 + [0.0] * 4 + [1.0] * 11, WELL, 360.0, id="four minutes are in six windows"),
+        pytest.param([0.9] * 20, WELL, 1080.0, id="a tenth, all the time"),
+        pytest.param([0.995] * 20, WELL, 0.0, id="level within a part in a hundred"),
+        # 180 requests in a window: 90 and 81 well are 189 late ones, by chance 2 * 13.7 apart.
+        pytest.param([0.45] * 20, [0.5] * 20, 0.0, id="chance does as much where half come late"),
+        pytest.param([0.3] * 20, [0.5] * 20, 1080.0, id="and not as much as this"),
+        pytest.param([0.0, 1.0, 1.0, 1.0] * 5, [1.0, 0.0, 1.0, 1.0] * 5, 60.0, id="now one is ahead, now the other"),
+    ],
+)
+def test_for_how_long_one_serves_fewer_well_than_the_other(
+    ours: list[float], theirs: list[float], seconds: float
+) -> None:
+    one = trial(PolicyName.AUTOTUNER, goodput=1.0, minutes=ours)
+    other = trial(PolicyName.DEFAULTS, goodput=1.0, minutes=theirs)
+    assert longest_behind(one.score, other.score, level=0.01) == seconds
+
+
+def test_nobody_may_be_below_the_defaults_for_longer_than_a_canary() -> None:
+    scenario = case()
+    canary = one_canary(scenario).total_seconds()
+    # Ten windows of a minute, after the start of a pod and its warm-up.
+    assert canary == scenario.startup + 600 + 60
+    defaults = trial(PolicyName.DEFAULTS, goodput=1.0)
+    report = {
+        name: figures_of(
+            replace(scenario, name=name),
+            {
+                PolicyName.AUTOTUNER: trial(
+                    PolicyName.AUTOTUNER, goodput=1.0, minutes=[0.5] * low + [1.0] * (20 - low)
+                ),
+                PolicyName.DEFAULTS: defaults,
+            },
+        )
+        for name, low in (("short", 4), ("long", 20))
+    }
+    summary = summary_of(report)
+    assert summary["below_the_defaults_for_longer_than_a_canary"] == ["long"]
+    text = "\n".join(closed_loop({"quick": False, "seed": 1, "summary": summary, "scenarios": report}))
+    assert f"| 18 min ({canary / 60:.0f} min) |" in text
 
 
 def test_a_quick_run_of_one_scenario(tmp_path: Path) -> None:

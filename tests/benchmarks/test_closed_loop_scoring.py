@@ -21,8 +21,9 @@ from benchmarks.closedloop.service import Owner
 
 def test_goodput_is_counted_by_the_minute_of_arrival() -> None:
     arrival = np.array([0.0, 30.0, 59.9, 60.0, 130.0])
-    goodput, share = timeline(arrival, np.array([True, False, True, True, False]), duration=240.0)
+    goodput, came, share = timeline(arrival, np.array([True, False, True, True, False]), duration=240.0)
     assert goodput.tolist() == [2 / 60, 1 / 60, 0.0, 0.0]
+    assert came.tolist() == [3 / 60, 1 / 60, 1 / 60, 0.0]
     assert share.tolist() == [2 / 3, 1.0, 0.0, 1.0]
 
 
