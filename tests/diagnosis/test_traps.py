@@ -190,6 +190,13 @@ def test_untold_seats_are_inferred_with_less_confidence() -> None:
     assert "not known" in found.message
 
 
+def test_a_queue_that_comes_and_goes_is_told_as_such() -> None:
+    bursts = observation(engine(running=IN_BURSTS, waiting=QUEUE_OF_BURSTS, kv=0.24), ttft=latency(9.0))
+    assert named(bursts).message.startswith("All 64 seats are taken whenever requests wait (up to 9 did), while")
+    standing = observation(engine(running=64, waiting=200, kv=0.24), ttft=latency(9.0))
+    assert named(standing).message.startswith("All 64 seats are taken and 200 requests wait, while")
+
+
 def test_what_could_not_be_asked_lowers_confidence() -> None:
     known = named(observation(engine(running=39, waiting=30, kv=0.5)))
     unknown = named(observation(engine(running=39, waiting=30, kv=None, preemptions=None)))

@@ -62,10 +62,11 @@ class ConcurrencyCapped:
         usage = kv_max(engine)
         room = "an unknown share" if usage is None else f"{usage:.0%}"
         how = "" if known else " (max-num-seqs is not known; running never exceeded this)"
-        message = (
-            f"All {seats:.0f} seats are taken{how} and {engine.moments[-1].waiting:.0f} requests wait, "
-            f"while the KV cache is used to {room} at most."
-        )
+        if engine in case.queueing(holding=holding, sustained=self.sustained):
+            wait = f" and {engine.moments[-1].waiting:.0f} requests wait"
+        else:
+            wait = f" whenever requests wait (up to {max(moment.waiting for moment in engine.moments):.0f} did)"
+        message = f"All {seats:.0f} seats are taken{how}{wait}, while the KV cache is used to {room} at most."
         limit = self.sustained.limit(holding=holding or late)
         window = case.observation.window
         taken = round(self._taken(engine, seats=seats, case=case), 3)
