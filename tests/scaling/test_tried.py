@@ -79,5 +79,5 @@ def test_a_replica_that_was_missed_before_is_kept(load: float, replicas: int) ->
     """Two engines make 3,333 tokens/s at most, and one looks as if it could."""
     alone = ScaleInTried(replicas=1, config_hash="a", at=NOW, failed_at=NOW, tokens_per_second=load)
     seen = service([*EARLIER, *MINUTES], MINUTES)
-    found = desired(DiagnosisClass.HEALTHY, seen=seen, failed=[alone])
+    found = desired(DiagnosisClass.UNDERUTILIZED, seen=seen, failed=[alone])
     assert found.replicas == replicas

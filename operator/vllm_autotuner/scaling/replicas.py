@@ -1,8 +1,8 @@
 """How many replicas the demand needs. Pure; one step at a time, and never on a class that more replicas do not help.
 
-Out when capacity waiting has lasted and is not about to end; in from idleness at once to the minimum, and from health
-by one where `scale_in` finds that fewer do. Replicas that are starting count as supply, so that neither a slow start
-nor a fresh replica cascades.
+Out when capacity waiting has lasted and is not about to end; in from idleness at once to the minimum, and by one from
+what is underutilized where `scale_in` finds that fewer do. Replicas that are starting count as supply, so that neither
+a slow start nor a fresh replica cascades.
 """
 
 import math
@@ -42,9 +42,6 @@ outputs that run to their limit, whatever else holds beside them."""
 
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """Of these the ones that may hold without a queue, and then ask for no replica, unless prompts wait for each other."""
-
-SCALE_IN_ON: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED})
-"""Classes in which every objective is met now: only then may a prediction cost a replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +88,10 @@ def desired_replicas(
             return Scale(replicas=current, reason="not every replica reports: the silent one may be the busy one")
         return Scale(replicas=scaling.min_replicas, reason=f"idle for {held.total_seconds():.0f} s")
     whole = ready == current and observation.everybody_reports
-    if diagnosis.primary in SCALE_IN_ON and current > scaling.min_replicas and whole:
+    if diagnosis.primary is DiagnosisClass.UNDERUTILIZED and current > scaling.min_replicas and whole:
         stable = scaling.scale_in.stabilization
+        # The class says it of the present load with the steepest slope that the windows allow, `fewer_do` of the
+        # highest with the likeliest: asked every 15 s, one of them alone would say yes by chance some time.
         # A replica that was added has as long to show what it was needed for. The class may be young: the figures
         # of the whole time decide, and those stand in the metrics.
         moments = [moment for moment in (newest_since, asked_since) if moment is not None]
