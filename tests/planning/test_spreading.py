@@ -126,6 +126,24 @@ def test_without_a_model_replicas_come_where_the_objective_has_been_met(
     assert (found.knob, found.confidence) == (knob, confidence)
 
 
+@pytest.mark.parametrize(
+    ("running", "waiting", "refused"),
+    [
+        pytest.param([64.0 - scrape for scrape in range(SCRAPES)], 0.0, True, id="sequences become fewer"),
+        pytest.param(64.0, [40.0 - 2 * scrape for scrape in range(SCRAPES)], True, id="the queue becomes shorter"),
+        pytest.param([64.0, 62.0, 66.0] * 5, 0.0, False, id="as many as before, up to noise"),
+        pytest.param([50.0 + scrape for scrape in range(SCRAPES)], 0.0, False, id="they become more"),
+    ],
+)
+def test_evictions_of_what_is_worked_off_lower_no_seats(
+    running: float | list[float], waiting: float | list[float], refused: bool
+) -> None:
+    """A burst, or the time in which a replica was starting: it is over before a trial has begun."""
+    seen = observation(engine(running=running, waiting=waiting, kv=0.95, preemptions=30.0))
+    found = fit_seats_to_pool(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
+    assert isinstance(found, NothingToGain) is refused
+
+
 ONE_BATCH = line(30.0, 32.0, 34.0, 31.0, base=0.03, per_sequence=0.001)
 """The load keeps one batch, and tokens come at 62 ms."""
 FEW = ONE_BATCH[:2]

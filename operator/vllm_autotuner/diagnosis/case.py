@@ -18,6 +18,7 @@ __all__ = [
     "NEARLY_ALL",
     "Case",
     "Sustained",
+    "becomes_fewer",
     "busy_batch",
     "kv_max",
     "kv_mean",
@@ -199,6 +200,24 @@ def step_time(observation: Observation) -> StepTimeFit:
 def queues(observation: Observation, *, sustained: Sustained = Sustained()) -> bool:
     """Whether requests have been waiting in some engine for most of the window."""
     return any(waiting_share(engine) >= sustained.stay.limit for engine in observation.engines)
+
+
+FEWER: Final = 0.1
+"""Part by which requests must have become fewer within a window before they count so. Our choice: the size of noise."""
+
+
+def becomes_fewer(observation: Observation) -> bool:
+    """Whether what has piled up is being worked off: clearly less runs and waits in the later half of the window."""
+    halves = [_halves(engine) for engine in observation.engines]
+    earlier, later = (sum(half[index] for half in halves) for index in (0, 1))
+    return later < earlier * (1 - FEWER)
+
+
+def _halves(engine: EngineWindow) -> tuple[float, float]:
+    held = [moment.running + moment.waiting for moment in engine.moments]
+    middle = len(held) // 2
+    earlier, later = held[: middle or 1], held[middle:]
+    return sum(earlier) / len(earlier), sum(later) / len(later)
 
 
 NEARLY_ALL: Final = 0.9

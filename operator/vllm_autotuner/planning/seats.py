@@ -15,6 +15,7 @@ from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.case import (
     BUSY,
     Case,
+    becomes_fewer,
     busy_batch,
     mean_batch,
     queues,
@@ -224,6 +225,8 @@ def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain("requests wait already: fewer seats lengthen the queue, a replica takes load off the pool")
     if _of_fewer_replicas(situation):
         return NothingToGain("the evictions that are counted are of fewer replicas still")
+    if becomes_fewer(observation):
+        return NothingToGain("what has piled up is being worked off: its evictions end with it, sooner than a change")
     bounds = situation.tuning.max_num_seqs
     step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(batch / LARGEST_STEP))
     limits = (step, *_failed_below(situation, batch=batch))
