@@ -91,6 +91,12 @@ async def serving(
         yield play
 
 
+async def logs(play: Play) -> list[str]:
+    """What the engines of all its pods wrote."""
+    names = [pod["metadata"]["name"] for pod in await play.stage.pods(NAME)]
+    return [play.stage.bed.kubectl("logs", "-n", play.stage.namespace, name) for name in names]
+
+
 async def untouched_since(before: Stable, play: Play) -> None:
     """Check that the service served all along with the same pods, and that the trial is gone."""
     await until(

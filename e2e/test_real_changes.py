@@ -1,5 +1,5 @@
-"""Changes of the real vLLM, by the operator as a process of its own: what starts is verified and measured, what the
-engine refuses is understood, undone and not tried again; and meanwhile the pods that serve stay as they are.
+"""Changes of the real vLLM, by the operator as a process of its own: what helps is kept, what the engine refuses is
+understood, undone and not tried again; and meanwhile the pods that serve stay as they are.
 
 Apart from `test_real_engine`, which asks the engine alone. Runs only where it is installed (`python -m e2e.real_engine
 install`). One replica and one canary, which the spec asks for: two engines find room where other work is done as well.
@@ -16,9 +16,11 @@ from e2e.real_engine import RealEngine, image_row
 from e2e.real_service import (
     LONG,
     NAME,
+    STRATEGY,
     course,
     explained,
     intend,
+    logs,
     refused,
     remembered,
     serving,
@@ -82,6 +84,28 @@ async def test_a_canary_that_a_user_takes_back_leaves_the_service_as_it_was(node
         assert (entry["outcome"], entry["reason"]) == ("RolledBack", "a person asked for a rollback")
         await untouched_since(before, play)
         assert remembered(await play.status(NAME)) == ["maxNumSeqs=8"]
+
+
+async def test_a_canary_that_does_better_is_followed_by_the_service(node: Bed) -> None:
+    # Each pod gets half of the requests: two seats are too few for that, four nearly enough, and so small a batch is
+    # computed beside the other engine on two cores.
+    strategy = {"strategy": STRATEGY | {"warmUp": "40s"}, "cooldown": "1h"}
+    async with serving(node, "followed", clients=8, engine={"maxNumSeqs": 2}, tuning=strategy) as play:
+        before = await stable(play)
+        await started(play)
+        await play.change_is(NAME, "Analyzing", seconds=LONG)
+        assert await stable(play) == before, "the service was touched before the verdict"
+        entry = await play.finished(NAME, seconds=LONG)
+        assert (entry["outcome"], entry["toValue"]) == ("Succeeded", "4"), entry
+        assert entry["before"]["ttftSeconds"] > entry["after"]["ttftSeconds"]
+        await play.rolled_out(NAME, seats=4, seconds=LONG)
+        assert all("'max_num_seqs': 4" in log for log in await logs(play))
+        assert course(play) == ["Provisioning", "Verifying", "WarmingUp", "Analyzing", "Promoting", "Baking"]
+        assert play.monitor.trials(NAME) == (["canary"], ["canary"])
+        assert (await stable(play)).generation == before.generation + 1
+        assert play.monitor.fewest_available(NAME) == 1
+        play.served_all_along(NAME)
+        await play.went_well()
 
 
 @pytest.mark.fault("T17")
