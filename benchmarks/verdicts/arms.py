@@ -1,7 +1,7 @@
 """Both arms of a change in virtual time: pods of old and new, one load, and what the product measures of each.
 
 Apart from the error rates, because this is slow: minutes of many engines for one row of pairs. Measured through the
-product's own path (scrapes, snapshot, observation, `measure`), so buckets, rates and rounding are those of production.
+product's own path (scrapes, snapshot, observation, `measure_per_pod`): buckets, rates and rounding are of production.
 Must not: judge a pair.
 """
 
@@ -17,7 +17,7 @@ from benchmarks.verdicts.drawing import POD_SPEED_SPREAD, Case
 from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.api.status import Measurement
 from vllm_autotuner.change.comparison import Pair
-from vllm_autotuner.change.verdict import measure
+from vllm_autotuner.change.verdict import measure_per_pod
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.exposition import Sample
 from vllm_autotuner.observation.observation import observe
@@ -111,7 +111,7 @@ class Bed:
         targets = Targets(profile=Profile.LATENCY, ttft=NEUTRAL, tpot=NEUTRAL)
         names = [{pod.name for pod in arm} for arm in arms]
         seen = [observe(snapshot, [key for key in snapshot.engines if key.pod in arm]) for arm in names]
-        return tuple(measure(one, targets=targets) for one in seen), snapshot.state_window
+        return tuple(measure_per_pod(one, targets=targets) for one in seen), snapshot.state_window
 
 
 def _slower(engine: EngineConfig, *, factor: float) -> EngineConfig:

@@ -11,7 +11,7 @@ Assumes that an effect multiplies a latency. Must not: judge, or know an objecti
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -50,8 +50,8 @@ class Noise:
     """Of the reference in the same windows, shape (windows, 4)."""
     memory: FloatArray
     """Part of a deviation that the next window keeps, shape (4,)."""
-    shape: Pair
-    """A window of it, for everything else that is measured."""
+    shapes: tuple[Pair, ...]
+    """The same windows, for everything else that is measured."""
     length: timedelta
 
     @property
@@ -75,7 +75,7 @@ def fitted(played: Sequence[Played]) -> list[Noise]:
             deviations=(ratio - ratio.mean(axis=0)) * np.sqrt(len(ratio) / (len(ratio) - 1)),
             levels=_logs([p.reference for p in pairs]),
             memory=memory,
-            shape=pairs[-1],
+            shapes=tuple(pairs),
             length=pairs[-1].candidate.at - pairs[-2].candidate.at,
         )
         for (one, pairs), ratio in zip(series, ratios, strict=True)
@@ -116,17 +116,20 @@ def drawn(noise: Noise, *, effects: Effects, windows: int, source: np.random.Gen
     side = 1 if source.integers(2) else -1
     ratio = side * (noise.standing + deviation) + np.log([effects.ttft, effects.tpot] * 2)
     theirs = noise.levels[rows]
-    return [
-        Pair(
-            candidate=_window(
-                noise.shape.candidate, noise=noise, index=index, levels=np.exp(theirs[index] + ratio[index])
-            ),
-            reference=_window(noise.shape.reference, noise=noise, index=index, levels=np.exp(theirs[index])),
+    found = []
+    for index, row in enumerate(rows.tolist()):
+        shape = noise.shapes[row]
+        # Who stands on the other side has the queue and the tokens of that side, too.
+        ours, other = (shape.candidate, shape.reference)[::side]
+        at = noise.shapes[0].candidate.at + index * noise.length
+        found.append(
+            Pair(
+                candidate=_window(ours, at=at, levels=np.exp(theirs[index] + ratio[index])),
+                reference=_window(other, at=at, levels=np.exp(theirs[index])),
+            )
         )
-        for index in range(windows)
-    ]
+    return found
 
 
-def _window(shape: Measurement, *, noise: Noise, index: int, levels: FloatArray) -> Measurement:
-    update = {"at": shape.at + index * noise.length, **dict(zip(COLUMNS, levels.tolist(), strict=True))}
-    return shape.model_copy(update=update)
+def _window(shape: Measurement, *, at: datetime, levels: FloatArray) -> Measurement:
+    return shape.model_copy(update={"at": at, **dict(zip(COLUMNS, levels.tolist(), strict=True))})

@@ -36,7 +36,7 @@ def noise(*, ttft: float, tpot: float, memory: float = 0.2, standing: float = 0.
         deviations=draws.normal(size=(200, 4)) * [ttft, tpot, ttft / 2, tpot / 2],
         levels=np.log([0.8, 0.03, 0.4, 0.025]) + draws.normal(size=(200, 4)) * ([0.2, 0.03] * 2),
         memory=np.array([memory] * 4),
-        shape=arms((0.8, 0.03), (0.8, 0.03), windows=1)[0],
+        shapes=tuple(arms((0.8, 0.03), (0.8, 0.03), windows=1) * 200),
         length=timedelta(seconds=60),
     )
 

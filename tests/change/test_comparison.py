@@ -230,6 +230,41 @@ def test_means_that_are_known(pairs: list[Pair], target: ChangeTarget, judgement
     assert judged(pairs, target=target, final=True) is judgement
 
 
+def queued(pairs: Sequence[Pair], *, ours: float = 20.0, theirs: float = 10.0) -> list[Pair]:
+    """With so many requests waiting in the candidate and in the reference."""
+    return [
+        Pair(
+            candidate=pair.candidate.model_copy(update={"waiting": ours}),
+            reference=pair.reference.model_copy(update={"waiting": theirs}),
+        )
+        for pair in pairs
+    ]
+
+
+LONGER = ((9.0, 0.02), (5.0, 0.02))
+MUCH_LONGER = ((20.0, 0.02), (5.0, 0.02))
+FEWER_TOKENS = (800.0, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "judgement"),
+    [
+        pytest.param(
+            queued(arms(*LONGER)), INCONCLUSIVE, id="both queue and serve as many tokens: one queue is longer"
+        ),
+        pytest.param(queued(arms(*MUCH_LONGER)), INCONCLUSIVE, id="that may be four times as long"),
+        pytest.param(queued(arms(*LONGER, tokens=FEWER_TOKENS)), REVERT, id="fewer tokens: it serves less"),
+        pytest.param(queued(arms(*MUCH_LONGER, tokens=FEWER_TOKENS)), REVERT, id="and grossly so"),
+        pytest.param(queued(arms(*LONGER, tokens=(None, 1000.0))), REVERT, id="nobody knows the tokens"),
+        pytest.param(queued(arms(*LONGER), theirs=0.0), REVERT, id="only the candidate queues"),
+        pytest.param(arms(*LONGER), REVERT, id="nobody knows of a queue"),
+        pytest.param(queued(arms((1.0, 0.08), (5.0, 0.02))), REVERT, id="slower tokens are no queue"),
+    ],
+)
+def test_a_longer_queue_at_as_many_tokens_is_nobodys_fault(pairs: list[Pair], judgement: Judgement) -> None:
+    assert judged(pairs) is judgement
+
+
 GOOD = ((0.4, 0.03), (5.0, 0.02))
 UNCLEAR = ((0.5, 0.02), (0.5, 0.02))
 HARM = ((2.5, 0.02), (1.5, 0.02))

@@ -42,7 +42,15 @@ from vllm_autotuner.change.rank_sum import difference
 from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, turns_away
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
-from vllm_autotuner.change.windows import LATENCIES, is_complete, level_of, mean_of, requests_in, window_length
+from vllm_autotuner.change.windows import (
+    LATENCIES,
+    is_complete,
+    is_queue,
+    level_of,
+    mean_of,
+    requests_in,
+    window_length,
+)
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.planning.ranking import NOISE
 
@@ -84,8 +92,7 @@ class _Period:
     @property
     def queued(self) -> bool:
         """Whether requests usually waited."""
-        waiting = [window.waiting for window in self.windows if window.waiting is not None]
-        return bool(waiting) and median(waiting) >= 1
+        return is_queue(self.windows)
 
 
 def compare_periods(

@@ -13,7 +13,7 @@ Must not: know how arms come about, read a clock, draw random numbers, or say an
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
@@ -29,8 +29,17 @@ from vllm_autotuner.change.objective_effect import (
 from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, turns_away
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
-from vllm_autotuner.change.windows import LATENCIES, is_complete, level_of, mean_of, requests_in, window_length
+from vllm_autotuner.change.windows import (
+    LATENCIES,
+    is_complete,
+    is_queue,
+    level_of,
+    mean_of,
+    requests_in,
+    window_length,
+)
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.planning.ranking import NOISE
 
 __all__ = ["FEWEST_REQUESTS", "LIKELY", "LOOKS", "Comparison", "Pair", "compare", "comparison", "level_at", "when_due"]
 
@@ -208,7 +217,7 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
             theirs=bounds(theirs / limit for _, theirs in levels),
             question=question,
         )
-        effects.append(effect)
+        effects.append(replace(effect, hurt=effect.hurt and not _is_queue_alone(objective, usable)))
     if len(tokens := _levels(usable, ChangeTarget.THROUGHPUT)) == len(usable):
         effect = throughput_effect(
             ratio=bounds(ours / theirs for ours, theirs in tokens),
@@ -227,6 +236,18 @@ def _mean(pairs: Sequence[Pair], objective: ChangeTarget, *, level: float) -> In
     return interval(known, level=level) if len(known) == len(pairs) else None
 
 
+def _is_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
+    """Whether a longer TTFT is the queue's doing: requests wait in both arms, and the candidate serves as many tokens.
+
+    Of two equal pods that queue, one has the longer queue for many minutes.
+    """
+    tokens = _levels(pairs, ChangeTarget.THROUGHPUT)
+    if objective is not ChangeTarget.TTFT or len(tokens) < len(pairs):
+        return False
+    as_many = median(ours / theirs for ours, theirs in tokens) >= 1 - NOISE
+    return as_many and is_queue([pair.candidate for pair in pairs]) and is_queue([pair.reference for pair in pairs])
+
+
 def _levels(pairs: Sequence[Pair], objective: ChangeTarget) -> list[tuple[float, float]]:
     """Candidate and reference in each window in which both are known."""
     found = ((level_of(pair.candidate, objective), level_of(pair.reference, objective)) for pair in pairs)
@@ -239,6 +260,7 @@ def _gross(usable: Sequence[Pair], *, targets: Targets) -> ChangeTarget | None:
         return None
     for objective in LATENCIES:
         limit, newest = target_of(objective, targets).seconds, _levels(usable[-GROSS_WINDOWS:], objective)
-        if all(ours > GROSS[objective] * theirs and ours > limit for ours, theirs in newest):
+        gross = all(ours > GROSS[objective] * theirs and ours > limit for ours, theirs in newest)
+        if gross and not _is_queue_alone(objective, usable):
             return objective
     return None

@@ -7,11 +7,12 @@ import math
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import pairwise
+from statistics import median
 from typing import Final
 
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ChangeTarget, Measurement
 
-__all__ = ["LATENCIES", "collected", "is_complete", "level_of", "mean_of", "requests_in", "window_length"]
+__all__ = ["LATENCIES", "collected", "is_complete", "is_queue", "level_of", "mean_of", "requests_in", "window_length"]
 
 KEPT_FOR: Final = timedelta(minutes=15)
 """How long a window says what the service is like: load moves within the hour. Our choice, unmeasured."""
@@ -58,6 +59,12 @@ def _positive(level: float | None) -> float | None:
 def is_complete(window: Measurement) -> bool:
     """Whether it can be evidence: both latencies are known."""
     return all(level_of(window, objective) is not None for objective in LATENCIES)
+
+
+def is_queue(windows: Sequence[Measurement]) -> bool:
+    """Whether requests usually waited."""
+    waiting = [window.waiting for window in windows if window.waiting is not None]
+    return bool(waiting) and median(waiting) >= 1
 
 
 def window_length(windows: Sequence[Measurement]) -> timedelta | None:
