@@ -76,6 +76,15 @@ def test_says_why_there_is_no_model(points: list[StepPoint], says: str) -> None:
     assert found.unmoved is (says == "only moved between")
 
 
+@pytest.mark.parametrize("unit", [1.0, 1000.0])
+def test_equal_latencies_are_a_flat_line_in_any_unit(unit: float) -> None:
+    itl = 0.09656974765686732 * unit
+    found = fit_step_time([StepPoint(running=batch, itl=itl, tokens=1000) for batch in (1, 6, 1)])
+    assert isinstance(found, StepTime)
+    assert found.per_sequence == 0.0
+    assert found.predict(6) == pytest.approx(itl)
+
+
 def test_a_negative_base_is_physically_impossible_and_becomes_zero() -> None:
     model = fitted(line(-0.002, 0.001, batches=(4, 8, 16, 32)))
     assert model.base == 0.0

@@ -144,6 +144,12 @@ def test_evictions_of_what_is_worked_off_lower_no_seats(
     assert isinstance(found, NothingToGain) is refused
 
 
+def test_no_seats_are_lowered_where_nothing_runs_any_more() -> None:
+    """The tokens of a moment ago were late, and the class is still held."""
+    seen = observation(engine(running=0.0, kv=None), tpot=latency(1.0), itl=latency(0.02))
+    assert plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, seats=None)).proposal is None
+
+
 ONE_BATCH = line(30.0, 32.0, 34.0, 31.0, base=0.03, per_sequence=0.001)
 """The load keeps one batch, and tokens come at 62 ms."""
 FEW = ONE_BATCH[:2]

@@ -39,6 +39,8 @@ OUTLYING_TIMES: Final = 3.0
 TURNED: Final = 1.5
 """Times their own scatter that the line may miss the newest windows by to both sides, beside `TOLERANCE`: the line of a
 few windows follows their noise, so that any other one misses them by more. Our choice."""
+ROUNDING: Final = 1e-12
+"""Part of a latency below which a difference is no more than how numbers are kept (1e-16 each, a few dozen of them)."""
 LEFT_OUT: Final = 0.25
 """Share of the oldest windows that one attempt leaves out. Our choice: seven attempts from 30 min down to 5."""
 
@@ -208,4 +210,6 @@ def _line(batch: FloatArray, itl: FloatArray, weight: FloatArray) -> tuple[float
     away = share * (batch - centre)
     spread = float(away @ (batch - centre))
     slope = float(away @ (itl - level)) / spread if spread > 0 else 0.0
+    if abs(slope) * float(batch.max() - batch.min()) < ROUNDING * level:
+        slope = 0.0  # equal latencies: which way they tilt is up to the last bit of a number
     return level - slope * centre, slope

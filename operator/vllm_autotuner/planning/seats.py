@@ -109,7 +109,8 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
     knee = _knee(model, situation=situation, tail=tail)
     if isinstance(model, StepTime) and knee is None:
         return NothingToGain("tokens are too slow even for a single sequence: a smaller batch does not help")
-    step = math.ceil(batch / LARGEST_STEP)
+    # Nothing may run any more while the class is still held.
+    step = max(1, math.ceil(batch / LARGEST_STEP))
     bounds = situation.tuning.max_num_seqs
     limits = (Limit(name=f"step limit (x{LARGEST_STEP})", low=step), *_failed_below(situation, batch=batch))
     found = limited(knee if knee is not None else step, limits=(*limits, *_user(bounds)))
