@@ -275,12 +275,11 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         name="Preflight: stable and healthy before anything begins",
         prevents="starting in a bad world",
         where=Where.CHAIN,
-        objects=(f"{CHAIN}:settled",),
+        objects=(f"{CHAIN}:settled", "planning.feasibility:placeable"),
         tests=(
             f"{STORIES}test_on_a_service_that_is_not_healthy_nothing_begins",
             f"{CANARY}test_without_a_free_device_the_change_is_rejected_without_blame",
         ),
-        missing="quotas and free GPUs are not read beforehand: a canary without a place ends Rejected",
     ),
     Guardrail(
         id="G16",

@@ -132,7 +132,7 @@ async def test_fp8_values_on_a_device_without_them_are_refused_and_not_tried_aga
         await refused(play, "kvCacheDtype=fp8", StartupReason.KV_TYPE_UNSUPPORTED, words)
         # Nothing else holds it back: the cooldown is over, and it is still the same trouble.
         await play.until(NAME, "the same trouble", lambda found: found["diagnosis"]["class"] in FULL)
-        assert "fp8 was rolled back before" in await explained(play, "--catalogue", str(catalogue))
+        assert "fp8 was taken back or declined before" in await explained(play, "--catalogue", str(catalogue))
         await play.ticks(5)
         status = await play.status(NAME)
         assert (len(status["history"]), change_of(status)) == (1, {})

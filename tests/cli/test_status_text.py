@@ -200,7 +200,7 @@ ASK_AGAIN = "kubectl annotate vllm chat -n prod vllm-autotuner.dev/retry=$(date 
 
 def test_what_a_person_declined_is_told_with_the_way_to_have_it_tried_again() -> None:
     text = told_of({"failureMemory": [DECLINED]})
-    assert "a person had maxNumSeqs=128 taken back at 2026-11-20 12:00:00Z; not tried again until asked" in text
+    assert "a person declined maxNumSeqs=128 at 2026-11-20 12:00:00Z; not tried again until asked" in text
     assert ASK_AGAIN in text
     assert "did not help" not in text
 

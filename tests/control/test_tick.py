@@ -30,11 +30,13 @@ from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.status import ChangeState, CircuitState, Outcome, Source
 from vllm_autotuner.change.verification import NotEffective, Undecided
 from vllm_autotuner.control.looking import APPROVE, PAUSE
+from vllm_autotuner.control.requests import PREFIX, RequestKind
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import Observation
 
 UNDER_TEST = ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
+REJECT = f"{PREFIX}{RequestKind.REJECT}"
 
 
 def reach(state: str, **changes: object) -> Desk:
@@ -493,6 +495,63 @@ def test_another_id_approves_nothing() -> None:
         found.annotations[APPROVE] = text
         found.ticks(2, CAPPED)
     assert found.read.active_change is None
+
+
+@pytest.mark.parametrize("mode", ["Approve", "Recommend"])
+def test_what_a_person_rejects_is_not_asked_again_until_he_asks_for_it(mode: str) -> None:
+    found = desk(tuning__mode=mode)
+    found.tick(CAPPED)
+    advice = found.read.recommendation
+    assert advice is not None
+    found.annotations[REJECT] = advice.id
+    for days in (1, 30, 300):
+        found.ticks(3, CAPPED)
+        other = found.read.recommendation
+        # Half way to what was declined is another question.
+        assert other is not None
+        assert (other.knob, other.recommended) == ("maxNumSeqs", "96")
+        found.now += timedelta(days=days)
+    (entry,) = found.read.failure_memory
+    assert (entry.candidate, entry.failures, entry.declined_at is None) == ("maxNumSeqs=128", 0, False)
+    assert [(each.kind, each.nonce) for each in found.read.handled_requests] == [("reject", advice.id)]
+    found.annotations["vllm-autotuner.dev/retry"] = "1"
+    found.ticks(2, CAPPED)
+    again = found.read.recommendation
+    assert again is not None
+    assert again.recommended == "128"
+
+
+def test_no_to_an_advice_that_does_not_stand_declines_nothing() -> None:
+    found = approvable()
+    standing = found.read.recommendation
+    for text in ("", "true", "deadbeef"):
+        found.annotations[REJECT] = text
+        found.ticks(2, CAPPED)
+    assert found.read.recommendation == standing
+    assert (found.read.failure_memory, found.read.handled_requests) == ((), ())
+
+
+def test_rejecting_says_nothing_about_a_change_under_way() -> None:
+    found = reach("Analyzing")
+    found.annotations[REJECT] = "deadbeef"
+    found.until(None, HELPED)
+    assert found.read.history[-1].outcome is Outcome.SUCCEEDED
+    assert found.read.failure_memory == ()
+
+
+def test_replicas_that_a_person_rejects_are_not_asked_for_again() -> None:
+    found = scaled(tuning__mode="Approve")
+    found.ticks(5, OVERLOADED)
+    advice = found.read.recommendation
+    assert advice is not None
+    found.annotations[REJECT] = advice.id
+    found.ticks(10, OVERLOADED)
+    assert (found.read.recommendation, found.replicas) == (None, 1)
+    found.annotations["vllm-autotuner.dev/retry"] = "1"
+    found.ticks(2, OVERLOADED)
+    again = found.read.recommendation
+    assert again is not None
+    assert (again.knob, again.recommended) == ("replicas", "2")
 
 
 def test_a_leave_does_not_count_for_the_same_question_when_it_comes_back() -> None:

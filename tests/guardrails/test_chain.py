@@ -373,7 +373,7 @@ CASES = (
         link=chain.rested,
         changed={"resting": (("maxNumSeqs", "192"),)},
         reason=HoldReason.RESTING,
-        says="192 was rolled back before",
+        says="192 was taken back or declined before",
     ),
     Case(
         id="more than was asked for never found too little",

@@ -108,7 +108,12 @@ KV = (
         seen=served(FULL, pool=KVPool(tokens=282_496, cache_dtype="fp8_e4m3")),
         says="fp8 already",
     ),
-    Case(id="rolled back before", tuning=FP8_LISTED, failed=(("kvCacheDtype", "fp8"),), says="rolled back before"),
+    Case(
+        id="rolled back before",
+        tuning=FP8_LISTED,
+        failed=(("kvCacheDtype", "fp8"),),
+        says="taken back or declined before",
+    ),
     Case(
         id="no free seats: the cache would stay empty",
         tuning=FP8_LISTED,
@@ -197,7 +202,12 @@ DEGREES = (
     ),
     Case(id="an unknown model, not listed", platform=HYBRID, says="sliding window"),
     Case(id="an unknown model, listed", tuning=LISTED, platform=HYBRID, value=4, says="sliding window"),
-    Case(id="rolled back before", tuning=LISTED, failed=(("tensorParallelSize", "4"),), says="rolled back before"),
+    Case(
+        id="rolled back before",
+        tuning=LISTED,
+        failed=(("tensorParallelSize", "4"),),
+        says="taken back or declined before",
+    ),
 )
 
 
@@ -312,7 +322,7 @@ LENGTHS = (
         knobs=EngineKnobs(),
         says="max-model-len is not known",
     ),
-    Case(id="rolled back before", seen=SHORT, failed=(("maxModelLen", "8192"),), says="rolled back before"),
+    Case(id="rolled back before", seen=SHORT, failed=(("maxModelLen", "8192"),), says="taken back or declined before"),
 )
 
 

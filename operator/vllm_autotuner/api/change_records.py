@@ -299,7 +299,7 @@ class FailedCandidate(ApiModel):
     """For lack of memory: the whole configuration. What needs as much of everything is not tried either, at no time."""
 
     declined_at: Timestamp | None = None
-    """When a person asked to take it back: not tried again, whatever retryAfter says, before a person asks to retry."""
+    """When a person rejected it or took it back: not tried, whatever retryAfter says, before a person asks to retry."""
 
     failures: int = 1
     """How often; 0 when it did not fail, and a person declined it."""
@@ -369,7 +369,7 @@ class HandledRequest(ApiModel):
     """A request of a person that was acted upon; each nonce acts once."""
 
     kind: str
-    """rollback or retry."""
+    """rollback, reject or retry."""
 
     nonce: str
     """The value of the annotation."""

@@ -28,6 +28,7 @@ from vllm_autotuner.guardrails.chain import BUDGET_WINDOW
 
 __all__ = [
     "DECLINED",
+    "declined",
     "environment_of",
     "failed_seats",
     "failed_values",
@@ -39,6 +40,9 @@ __all__ = [
 
 DECLINED: Final = "a person asked for a rollback"
 """Why a change is undone, and why its value is remembered; nobody is to blame."""
+
+REJECTED: Final = "a person rejected the recommendation"
+"""Why a value is remembered that was never tried."""
 
 FIRST_RETRY: Final = timedelta(days=1)
 """A harmful candidate is left alone for a day: it sees one daily peak on the old configuration. Our choice."""
@@ -89,6 +93,16 @@ def infeasible_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> tuple[
     environment = environment_of(spec)
     found = (entry.infeasible for entry in status.failure_memory if entry.environment == environment)
     return tuple(knobs for knobs in found if knobs is not None)
+
+
+def declined(
+    memory: tuple[FailedCandidate, ...], knob: str, value: str, *, environment: str, now: datetime
+) -> tuple[FailedCandidate, ...]:
+    """What is remembered once a person said No to a value that was only recommended. The newest is last."""
+    earlier = _earlier(memory, f"{knob}={value}", environment=environment)
+    found = earlier or _unblamed(knob, value, environment=environment, reason=REJECTED)
+    others = tuple(one for one in memory if one is not earlier)
+    return (*others, found.model_copy(update={"declined_at": now}))[-FAILURE_MEMORY_LENGTH:]
 
 
 def without_declined(memory: Iterable[FailedCandidate]) -> tuple[FailedCandidate, ...]:
@@ -158,23 +172,23 @@ def _rejections(status: VLLMServiceStatus, ending: Ending) -> int:
 def _with_failure(
     status: VLLMServiceStatus, change: ActiveChange, ending: Ending, *, environment: str, now: datetime
 ) -> tuple[FailedCandidate, ...]:
-    candidate = f"{change.knob}={change.to_value}"
-    earlier = next(
-        (one for one in status.failure_memory if one.candidate == candidate and one.environment == environment), None
-    )
-    found = earlier or FailedCandidate(
-        candidate=candidate,
-        knob=change.knob,
-        value=change.to_value,
-        environment=environment,
-        failures=0,
-        reason=DECLINED,
-    )
+    earlier = _earlier(status.failure_memory, f"{change.knob}={change.to_value}", environment=environment)
+    found = earlier or _unblamed(change.knob, change.to_value, environment=environment, reason=DECLINED)
     if change.harmful is not None:
         found = found.model_copy(update=_failed_again(found, change, ending, now=now))
     if change.declined:
         found = found.model_copy(update={"declined_at": now})
     return (*(one for one in status.failure_memory if one is not earlier), found)
+
+
+def _earlier(memory: Iterable[FailedCandidate], candidate: str, *, environment: str) -> FailedCandidate | None:
+    return next((one for one in memory if one.candidate == candidate and one.environment == environment), None)
+
+
+def _unblamed(knob: str, value: str, *, environment: str, reason: str) -> FailedCandidate:
+    return FailedCandidate(
+        candidate=f"{knob}={value}", knob=knob, value=value, environment=environment, failures=0, reason=reason
+    )
 
 
 def _failed_again(

@@ -77,7 +77,7 @@ def _remembered(entry: Mapping[str, Any], *, namespace: str, name: str) -> Itera
     if declined:
         yield Text(
             printable(
-                f"Remembered: a person had {candidate} taken back at {moment(declined)}; not tried again until asked: "
+                f"Remembered: a person declined {candidate} at {moment(declined)}; not tried again until asked: "
                 f"kubectl annotate vllm {name} -n {namespace} {PREFIX}{RequestKind.RETRY}=$(date +%s) --overwrite"
             )
         )

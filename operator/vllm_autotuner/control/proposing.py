@@ -101,8 +101,9 @@ def ideas(
     )
     scales = _scales(sight)
     planned = _planned(proposal)
-    if scales and planned is not None:
-        # Replicas come and go by themselves here: that is announced when it happens, and asks nobody.
+    if planned is not None and (scales or (Knob.REPLICAS.value, str(planned)) in situation.failed):
+        # Replicas come and go by themselves here: that is announced when it happens, and asks nobody. Elsewhere a
+        # person who said no to them is not asked again; the planner keeps clear of other values by itself.
         proposal = None
     held = objections(proposal, context) if proposal is not None else ()
     if proposal is not None and proposal.knob is not Knob.REPLICAS and not held:

@@ -1,10 +1,12 @@
-"""What a person asks for by annotation, once for each value: to take a change back, or to be let go on after a stop.
+"""What a person asks for by annotation, once for each value: no to an advice or a change, or to go on after a stop.
 
 `vllm-autotuner.dev/rollback` ends the change under way, in whatever state, and its value is not tried again; after a
-failed rollback it tries the last known good configuration once more. `vllm-autotuner.dev/retry` lets values that were
-taken back so be tried again, closes the circuit, ends the cooldown, accepts what serves after a failed rollback, and
-writes a workload again that was left to somebody else. The value only has to be another one than the last time, such as
-the time of day. Who switches the mode off or narrows the bounds under a change says nothing about its value.
+failed rollback it tries the last known good configuration once more. `vllm-autotuner.dev/reject` names the id of the
+recommendation that stands: its value is neither tried nor, where something else is left, recommended.
+`vllm-autotuner.dev/retry` lets values that were declined so be tried again, closes the circuit, ends the cooldown,
+accepts what serves after a failed rollback, and writes a workload again that was left to somebody else. The value of
+rollback and retry only has to be another one than the last time, such as the time of day. Who switches the mode off or
+narrows the bounds under a change says nothing about its value.
 Looked at first in every tick and in every state (T28). Must not: begin anything; every guardrail is asked as always.
 """
 
@@ -16,9 +18,9 @@ from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import Effective, HandledRequest, Source, VLLMServiceStatus
 from vllm_autotuner.change.effective import spec_knobs
-from vllm_autotuner.change.memory import without_declined
+from vllm_autotuner.change.memory import declined, environment_of, without_declined
 
-__all__ = ["RequestKind", "answered", "asked"]
+__all__ = ["PREFIX", "RequestKind", "answered", "asked"]
 
 PREFIX: Final = "vllm-autotuner.dev/"
 
@@ -27,17 +29,21 @@ class RequestKind(StrEnum):
     """What may be asked for; also the annotation, behind the prefix."""
 
     ROLLBACK = "rollback"
+    REJECT = "reject"
     RETRY = "retry"
 
 
 def asked(service: VLLMService, *, now: datetime) -> tuple[HandledRequest, ...]:
-    """The requests that stand on the object and were not acted upon."""
+    """The requests that stand on the object and were not acted upon. A No to what does not stand asks for nothing."""
     handled = {(each.kind, each.nonce) for each in service.status.handled_requests}
-    standing = ((kind.value, service.metadata.annotations.get(PREFIX + kind, "").strip()) for kind in RequestKind)
+    standing = [(kind.value, service.metadata.annotations.get(PREFIX + kind, "").strip()) for kind in RequestKind]
+    advice = service.status.recommendation
     return tuple(
         HandledRequest(kind=kind, nonce=nonce, at=now)
         for kind, nonce in standing
-        if nonce and (kind, nonce) not in handled
+        if nonce
+        and (kind, nonce) not in handled
+        and (kind != RequestKind.REJECT or (advice is not None and advice.id == nonce))
     )
 
 
@@ -48,6 +54,8 @@ def answered(
     others = tuple(each for each in status.handled_requests if each.kind != request.kind)
     change, retries = status.active_change, request.kind == RequestKind.RETRY
     update: dict[str, object] = {"handled_requests": (*others, request)}
+    if request.kind == RequestKind.REJECT:
+        return status.model_copy(update=update | _rejected(status, spec=spec, now=now))
     if change is not None:
         update["active_change"] = change.model_copy(update={"declined": None if retries else True})
     if retries:
@@ -68,3 +76,11 @@ def answered(
             ),
         }
     return status.model_copy(update=update)
+
+
+def _rejected(status: VLLMServiceStatus, *, spec: VLLMServiceSpec, now: datetime) -> dict[str, object]:
+    advice = status.recommendation
+    if advice is None:
+        return {}
+    memory = declined(status.failure_memory, advice.knob, advice.recommended, environment=environment_of(spec), now=now)
+    return {"recommendation": None, "queued_since": None, "failure_memory": memory}

@@ -258,7 +258,9 @@ def rested(proposal: Proposal, context: Context) -> Answer:
     """A value that was rolled back is left alone for a while, longer each time (G30)."""
     if (proposal.knob.value, str(proposal.value)) not in context.resting:
         return Allow()
-    return Hold(reason=HoldReason.RESTING, message=f"{proposal.value} was rolled back before (status.failureMemory)")
+    return Hold(
+        reason=HoldReason.RESTING, message=f"{proposal.value} was taken back or declined before (status.failureMemory)"
+    )
 
 
 def finds_room(proposal: Proposal, context: Context) -> Answer:

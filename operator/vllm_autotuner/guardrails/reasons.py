@@ -44,7 +44,7 @@ class HoldReason(StrEnum):
     OUT_OF_BOUNDS = "OutOfBounds"
     """The value lies outside the user's bounds: a defect of the planner, stopped here."""
     RESTING = "RolledBackBefore"
-    """This value was rolled back in this environment. Remedy: wait, or set it in the spec; declined: ask to retry."""
+    """The value was taken back or declined in this environment. Remedy: wait, ask to retry, or set it in the spec."""
     INFEASIBLE = "Infeasible"
     """As much memory was asked for before, and was not there. Remedy: another GPU, model, fp8 KV or a higher TP."""
     CONTESTED = "OwnershipConflict"

@@ -172,4 +172,6 @@ def _is_fp8(knobs: EngineKnobs) -> bool:
 
 def not_failed(failed: Iterable[tuple[str, str]], *, knob: str, value: int | str) -> Answer:
     """A value that was rolled back in this environment rests."""
-    return Infeasible(f"{value} was rolled back before") if (knob, str(value)) in tuple(failed) else Feasible()
+    return (
+        Infeasible(f"{value} was taken back or declined before") if (knob, str(value)) in tuple(failed) else Feasible()
+    )
