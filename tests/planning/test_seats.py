@@ -184,25 +184,25 @@ RAISED = (
         id="what was rolled back above is kept clear of by half the way",
         given={"failed": [96]},
         value=80,
-        limited_by="rolled back before at 96",
+        limited_by="taken back or declined at 96",
     ),
     Raised(
         id="what found too little memory above is kept clear of as well",
         given={"infeasible": [EngineKnobs(max_num_seqs=96)]},
         value=80,
-        limited_by="rolled back before at 96",
+        limited_by="taken back or declined at 96",
     ),
     Raised(
         id="too little memory with a longer context says nothing",
         given={"infeasible": [EngineKnobs(max_num_seqs=96, max_model_len=8192)], "failed": [110]},
         value=87,
-        limited_by="rolled back before at 110",
+        limited_by="taken back or declined at 110",
     ),
     Raised(
         id="the nearest of several counts",
         given={"failed": [128, 100, 32]},
         value=82,
-        limited_by="rolled back before at 100",
+        limited_by="taken back or declined at 100",
     ),
     Raised(id="right beside what failed there is nothing to gain", given={"failed": [65]}, limited_by="at 65"),
     Raised(id="what was rolled back below does not matter", given={"failed": [32]}, value=128, limited_by="step limit"),
@@ -273,7 +273,7 @@ LOWERED = (
         seen=LOWERABLE,
         given={"failed": [48, 43, 20]},
         value=56,
-        limited_by="rolled back before at 48",
+        limited_by="taken back or declined at 48",
     ),
     Raised(
         id="right above what failed there is nothing to gain", seen=LOWERABLE, given={"failed": [60]}, limited_by="60"

@@ -312,14 +312,14 @@ def _failed_above(situation: Situation, *, seats: int) -> tuple[Limit, ...]:
         and finds_memory((each,), with_value(situation.knobs, Knob.MAX_NUM_SEQS, each.max_num_seqs)) != Feasible()
     )
     above = [value for value in (*situation.failed_seats, *scarce) if value > seats]
-    return (Limit(name=f"rolled back before at {min(above)}", high=(seats + min(above)) // 2),) if above else ()
+    return (Limit(name=f"taken back or declined at {min(above)}", high=(seats + min(above)) // 2),) if above else ()
 
 
 def _failed_below(situation: Situation, *, batch: float) -> tuple[Limit, ...]:
     below = [value for value in situation.failed_seats if value < batch]
     if not below:
         return ()
-    return (Limit(name=f"rolled back before at {max(below)}", low=math.ceil((batch + max(below)) / 2)),)
+    return (Limit(name=f"taken back or declined at {max(below)}", low=math.ceil((batch + max(below)) / 2)),)
 
 
 def _broken(found: Limited, *, limits: tuple[Limit, ...]) -> NothingToGain | None:
