@@ -223,6 +223,7 @@ def _split(curve: Curve, now: Point, half: Point) -> Pair:
         prefill=now.ttft,
         ttft=now.ttft,
         tail=1.0,
+        batch=now.x,
     )
     setting = Setting(
         replicas=1, degree=curve.tensor_parallel_size, seats=None, held=None, pool=None, step=fit_step_time(steps),

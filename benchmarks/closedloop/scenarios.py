@@ -73,7 +73,8 @@ def cast(story: Callable[[Draw], Case], name: str, *, seed: int, hardware: Seque
         replicas=case.replicas,
         min_replicas=1,
         max_replicas=case.max_replicas,
-        seat_bounds=(8, MOST_SEATS),
+        # A user who has fewer allows them.
+        seat_bounds=(min(8, case.seats or 8), MOST_SEATS),
         startup=figures.between(*pace.startup),
         # A client waits for the longest answers at twice the objective's pace, and half a minute or more on top.
         patience=figures.between(30, 90) + 2 * longest,

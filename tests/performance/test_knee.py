@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from vllm_autotuner.observation.observation import StepPoint
 from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.performance.knee import largest_batch_at_quantile, largest_batch_within, largest_batch_worthwhile
-from vllm_autotuner.performance.step_time import StepTime, fit_step_time
+from vllm_autotuner.performance.step_time import StepTime, at_quantile, fit_step_time
 
 
 def model(base: float, slope: float, *, high: float = 128.0) -> StepTime:
@@ -133,6 +133,17 @@ QUEUE = StepTime(base=0.010, per_sequence=0.0001, low=1, high=200, points=10, er
 )
 def test_the_tail_of_a_batch_shrinks_with_the_batch(tail: float, expected: int) -> None:
     assert largest_batch_at_quantile(QUEUE, target=0.025, tail=tail, seen_at=100) == expected
+
+
+def test_the_line_of_a_quantile_meets_the_mean_at_no_batch_and_the_tail_where_it_was_seen() -> None:
+    late = at_quantile(QUEUE, tail=2.0, seen_at=100)
+    assert (late.predict(0), late.predict(50), late.predict(100)) == pytest.approx((0.010, 0.025, 0.040))
+
+
+@pytest.mark.parametrize(("tail", "seen_at"), [(1.0, 100.0), (0.9, 100.0), (2.0, 0.0)])
+def test_without_a_tail_or_a_batch_the_quantile_is_in_proportion_to_the_mean(tail: float, seen_at: float) -> None:
+    late = at_quantile(QUEUE, tail=tail, seen_at=seen_at)
+    assert late.predict(60) == pytest.approx(max(1.0, tail) * QUEUE.predict(60))
 
 
 def test_a_step_that_is_too_slow_alone_has_no_batch_at_any_tail() -> None:

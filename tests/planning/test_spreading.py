@@ -187,6 +187,44 @@ def test_without_a_model_one_replica_more_is_worth_a_look(
     assert (found.knob, found.count) == (knob, count)
 
 
+BACKLOG = line(110.0, 60.0, 40.0, 21.0, base=0.036, per_sequence=0.0006)
+"""Windows in which prompts were worked off: a line that is too slow for a single sequence at any batch."""
+
+
+@pytest.mark.parametrize(
+    ("prefilling", "knob"),
+    [
+        pytest.param(0.6, Knob.REPLICAS, id="tokens wait for prompts: fewer on each engine shorten that"),
+        pytest.param(0.4, None, id="prompts leave time: nothing says that replicas help"),
+    ],
+)
+def test_where_tokens_wait_for_prompts_no_line_by_batch_refuses_a_replica(prefilling: float, knob: Knob | None) -> None:
+    """After a drift to long prompts the objective was missed for minutes: no batch was known to meet it."""
+    late = latency(0.047, tail=0.08)
+    three = [engine(pod=f"chat-{pod}", running=21.0, kv=0.2) for pod in range(3)]
+    seen = with_steps(served(observation(*three, tpot=late, itl=late), prompt=2400.0), BACKLOG)
+    busy = tuple(replace(each, prefill_seconds=prefilling * each.sampled) for each in seen.engines)
+    given = situation(
+        replace(seen, engines=busy), primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=8), replicas=3,
+        against=targets(tpot=0.04),
+    )  # fmt: skip
+    found = plan(given).proposal
+    assert (found and (found.knob, found.count)) == (knob and (knob, 4))
+
+
+def test_the_forecast_of_the_tail_shrinks_with_the_batch_as_the_knee_does() -> None:
+    """In proportion to the mean, five instead of twelve would take 14 % off the tail: no more than noise here."""
+    late = latency(0.0396, tail=0.058)
+    four = [engine(pod=f"chat-{pod}", running=12.0, kv=0.1) for pod in range(4)]
+    exact = line(10.0, 11.0, 12.0, 13.0, 18.0, 19.0, 30.0, 31.0, base=0.03, per_sequence=0.0008)
+    steps = tuple(replace(point, itl=point.itl * (1.08, 0.92)[number % 2]) for number, point in enumerate(exact))
+    seen = with_steps(served(observation(*four, tpot=late, itl=late)), steps)
+    against, scale = targets(tpot=0.04), scaling(high=8)
+    found = plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale, against=against, replicas=4))
+    assert found.proposal is not None
+    assert (found.proposal.knob, found.proposal.count) == (Knob.REPLICAS, 8)
+
+
 def test_so_many_replicas_at_once_as_the_knee_asks_for() -> None:
     # 762 tokens/s an engine; inside the objective 0.9 * 555: 2 engines become 3.05, so 4.
     alone = slow(ALL_THE_TIME, 760.0)

@@ -4,11 +4,10 @@ Must not: know bounds, steps or seats (planning limits what is found here).
 """
 
 import math
-from dataclasses import replace
 from typing import Final
 
 from vllm_autotuner.performance.batch_curve import BatchCurve
-from vllm_autotuner.performance.step_time import StepTime
+from vllm_autotuner.performance.step_time import StepTime, at_quantile
 
 __all__ = ["FURTHEST", "LEAST_GAIN", "largest_batch_at_quantile", "largest_batch_within", "largest_batch_worthwhile"]
 
@@ -40,15 +39,10 @@ def largest_batch_within(model: StepTime | BatchCurve, *, target: float) -> int 
 def largest_batch_at_quantile(model: StepTime, *, target: float, tail: float, seen_at: float) -> int | None:
     """The same for a quantile that is `tail` times the mean, as seen at a batch of `seen_at`.
 
-    A single sequence has no tail: the quantile lies above the mean by what the batch adds, and shrinks with it.
-    Worked: 10 ms + 0.1 ms each, at 100 a mean of 20 ms and a tail of 2: the batch adds 30 ms to the quantile. At
-    25 ms it may add 15: a batch of 50, where half of 25 ms for the mean would allow 25.
+    Worked, with the line of `at_quantile`: inside 25 ms a batch may add 15 of the 30 ms that it adds at 100: 50, where
+    half of 25 ms for the mean would allow 25.
     """
-    added = model.per_sequence * seen_at
-    if added <= 0 or tail <= 1:
-        return largest_batch_within(model, target=target / max(tail, 1.0))
-    at_quantile = tail * model.predict(seen_at) - model.base
-    return largest_batch_within(replace(model, per_sequence=at_quantile / seen_at), target=target)
+    return largest_batch_within(at_quantile(model, tail=tail, seen_at=seen_at), target=target)
 
 
 def largest_batch_worthwhile(model: StepTime | BatchCurve, *, ceiling: float = FURTHEST) -> int:

@@ -5,7 +5,7 @@ Apart from the forecast, because this is measured and that is arithmetic. A numb
 
 from dataclasses import dataclass
 
-from vllm_autotuner.diagnosis.case import Case, Sustained, tpot_tail, waiting_share
+from vllm_autotuner.diagnosis.case import Case, Sustained, mean_batch, tpot_tail, waiting_share
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.planning.situation import Situation
@@ -33,6 +33,8 @@ class Demand:
     """That of a prompt as long as at the quantile of TTFT's objective: it is computed in proportion to its length."""
     tail: float
     """TPOT at the quantile of its objective over its mean, at least 1."""
+    batch: float
+    """Sequences running at once in one engine on average: what that tail is of."""
 
     @property
     def context(self) -> float | None:
@@ -57,6 +59,7 @@ def demand_of(situation: Situation) -> Demand:
         ttft=number(seen.ttft.quantile(targets.ttft.quantile)),
         prefill_tail=prefill * max(1.0, longer / prompt) if prefill and longer and prompt else None,
         tail=tpot_tail(case),
+        batch=mean_batch(case),
     )
 
 

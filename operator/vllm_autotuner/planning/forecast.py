@@ -13,7 +13,7 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.diagnosis.case import step_time
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.kv_capacity import Pool, PoolEstimate, PoolForecast, UnknownPool, pool_after
-from vllm_autotuner.performance.step_time import NoFit, StepTimeFit
+from vllm_autotuner.performance.step_time import NoFit, StepTimeFit, at_quantile
 from vllm_autotuner.performance.tensor_parallel import PREFILL_SCALING, at_degree
 from vllm_autotuner.planning.demand import Demand
 from vllm_autotuner.planning.proposal import Predicted
@@ -119,7 +119,7 @@ def outlook(setting: Setting, *, now: Setting, situation: Situation, demand: Dem
         )  # fmt: skip
     batch = _batch(setting, demand, rate_of=now)
     tokens = setting.replicas * batch / step.predict(batch)
-    tpot = step.predict(batch) * demand.tail
+    tpot = at_quantile(step, tail=demand.tail, seen_at=demand.batch).predict(batch)
     ttft = _ttft(setting, now=now, demand=demand)
     met = tpot <= targets.tpot.seconds and (ttft is None or ttft <= targets.ttft.seconds)
     return Outlook(

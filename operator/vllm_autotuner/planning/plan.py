@@ -13,7 +13,9 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.context_length import shorter_context, shorter_to_start
 from vllm_autotuner.planning.demand import demand_of
@@ -125,12 +127,17 @@ def _judged(proposals: Iterable[Proposal], situation: Situation) -> tuple[Outloo
     demand = demand_of(situation)
     now = current_setting(situation, demand)
     before = outlook(now, now=now, situation=situation, demand=demand)
-    # What evictions cost is in no forecast, so it cannot say that fewer of them gain nothing.
-    blind = situation.diagnosis.primary is DiagnosisClass.PREEMPTION_THRASH
+    # What evictions cost is in no forecast, so it cannot say that fewer of them gain nothing. Nor is there what tokens
+    # wait for prompts, which fewer on each engine shorten.
+    evicting = situation.diagnosis.primary is DiagnosisClass.PREEMPTION_THRASH
+    contending = prompts_contend(
+        Case(observation=situation.observation, targets=situation.targets, knobs=situation.knobs)
+    )
     judged = []
     for proposal in proposals:
         then = setting_with(now, proposal.knob, proposal.value, situation=situation, demand=demand)
         after = outlook(then, now=now, situation=situation, demand=demand)
+        blind = evicting or (contending and proposal.knob is Knob.REPLICAS)
         lost = "" if blind else not_worth(before, after, target=proposal.target, targets=situation.targets)
         judged.append(
             Considered(proposal=replace(proposal, predicted=predicted(before, after)), after=after, lost=lost)

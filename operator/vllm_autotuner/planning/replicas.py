@@ -66,8 +66,8 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
 def spread_batch(situation: Situation) -> Proposal | NothingToGain:
     """More replicas against slow tokens: a smaller batch on each engine, where some batch meets the objective.
 
-    Where the load keeps one batch, no model comes by waiting, however long the objective is missed. One replica more
-    moves the batch, and goes again when it is of no use: it is the cheapest way to a model (`_would_tell`).
+    Where the load keeps one batch or tokens wait for prompts, no model comes by waiting, however long the objective is
+    missed. One replica more changes both, and goes again when it is of no use: the cheapest way to know.
     """
     if not room_for_replicas(situation):
         return NothingToGain("a smaller batch on more replicas is not ours to have: spec.scaling leaves no room")
@@ -79,7 +79,7 @@ def spread_batch(situation: Situation) -> Proposal | NothingToGain:
     proposal = add_replicas(situation)
     if isinstance(proposal, NothingToGain):
         return proposal
-    aim = "Fewer seats would leave requests waiting." if known else "One more tells what a smaller batch does."
+    aim = "Fewer seats would leave requests waiting." if known else "One more tells what less load on each does."
     reason = f"{situation.diagnosis.message} {aim}"
     scaling, now = situation.scaling, situation.replicas
     most = min(now * LARGEST_STEP, now + 1 if scaling is None else scaling.max_replicas)
@@ -89,16 +89,18 @@ def spread_batch(situation: Situation) -> Proposal | NothingToGain:
 
 
 def _would_tell(situation: Situation) -> bool:
-    """Whether one replica more is worth it to learn from: the batch has not moved, and a small one should be in time.
+    """Whether one replica more is worth it to learn from: no line can tell, and a small batch should be in time.
 
-    Should: for engines in general (`empty_step`). That ends by itself: once the batch has moved far enough, the model
-    decides, or says that none is to be had.
+    No line can, where the batch has not moved, or where tokens wait for prompts half of the time: the line of that load
+    is far too slow for a single sequence, and fewer prompts on each engine turn it. Should: for engines in general
+    (`empty_step`). Both end by themselves: once the batch has moved far enough, and once prompts leave time.
     """
     seen, model = situation.observation, step_time(situation.observation)
     itl, context = number(seen.itl.mean), demand_of(situation).context
-    if not isinstance(model, NoFit) or not model.unmoved or itl is None or context is None:
-        return False
     case = Case(observation=seen, targets=situation.targets, knobs=situation.knobs)
+    unmoved = isinstance(model, NoFit) and model.unmoved
+    if itl is None or context is None or not (unmoved or prompts_contend(case)):
+        return False
     shares = [share for engine in seen.engines if (share := prefill_share(engine)) is not None]
     # Times of prompts that are computed side by side add up: no more than what does not yet count as prefilling.
     prefilling = min(BUSY.limit, sum(shares) / len(shares)) if shares else 0.0
