@@ -169,7 +169,7 @@ class Stage:
     async def get(self, path: str) -> dict[str, Any]:
         """Read one object or list as the admin; empty when it does not exist."""
         # Cancelled while it connects, httpx would leave the socket open for ever: whoever asks may go, the request not.
-        request = asyncio.create_task(self.api.get(path))
+        request = asyncio.create_task(self._asked(path))
         self._asking.add(request)
         request.add_done_callback(self._asking.discard)
         answer = await asyncio.shield(request)
@@ -178,6 +178,13 @@ class Stage:
         answer.raise_for_status()
         found: dict[str, Any] = answer.json()
         return found
+
+    async def _asked(self, path: str) -> httpx.Response:
+        try:
+            return await self.api.get(path)
+        except (httpx.ReadError, httpx.RemoteProtocolError):
+            # After a stall of the machine the server has closed connections that were idle; only their use tells.
+            return await self.api.get(path)
 
     async def service(self, name: str) -> dict[str, Any]:
         """The VLLMService as the API server has it."""
