@@ -11,6 +11,7 @@ import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -182,7 +183,7 @@ class Stage:
     async def _asked(self, path: str) -> httpx.Response:
         try:
             return await self.api.get(path)
-        except (httpx.ReadError, httpx.RemoteProtocolError):
+        except httpx.TransportError:
             # After a stall of the machine the server has closed connections that were idle; only their use tells.
             return await self.api.get(path)
 
@@ -229,8 +230,11 @@ class Stage:
 
         async def follow() -> None:
             while True:
-                pods = await self.ready_pods(name)
-                endpoints[:] = [f"http://{pod['status']['podIP']}:8000" for pod in pods]
+                # One read that a busy machine fails to answer must not end this: the load would stay on pods that are
+                # gone, and a good change would be taken back for want of requests.
+                with suppress(httpx.HTTPError):
+                    pods = await self.ready_pods(name)
+                    endpoints[:] = [f"http://{pod['status']['podIP']}:8000" for pod in pods]
                 await asyncio.sleep(0.5)
 
         follower = asyncio.create_task(follow())
