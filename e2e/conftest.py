@@ -5,7 +5,6 @@ Must not: share anything else between tests; whatever a test changes lives in it
 minutes play side by side, each on a stage of its own.
 """
 
-import gc
 import itertools
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -106,9 +105,6 @@ def engines(bed: Bed) -> None:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def playing(bed: Bed, engines: None, request: pytest.FixtureRequest) -> AsyncIterator[Playing]:
     """All selected scenes of all files, under way."""
-    # What thousands of tests before have left is not searched again: each pause stops the clients that make the load.
-    gc.collect()
-    gc.freeze()
     playing = Playing(bed, selected(request.session.items))
     yield playing
     await playing.end()

@@ -10,16 +10,16 @@ one that the change cures is far inside its objective, and that one falls to a t
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import pytest
 
 from e2e import odd_engines
-from e2e.api_proxy import ApiProxy, Write
+from e2e.api_proxy import Write
 from e2e.bed import Bed
-from e2e.release import RELEASE
+from e2e.crashing import Crashes
 from e2e.side_by_side import CROWD, QUICK, Play, seats_of, staged
 from e2e.stage import MODEL, engine_env, until
 from vllm_autotuner.simulation.load import Traffic
@@ -97,63 +97,19 @@ STORIES: Final = {
 
 
 @dataclass(slots=True)
-class Crash:
-    """Ends the operator once: at its k-th write, before the answer arrives or after."""
+class Point:
+    """The k-th write of an operator."""
 
-    play: Play
-    point: int
+    number: int
     """From 1 on; 0 is never."""
-    answered: bool
     writes: int = 0
-    _doomed: bool = False
-    _arguments: tuple[str, ...] = ()
-    _restarts: list["asyncio.Task[None]"] = field(default_factory=list)
 
-    @property
-    def came(self) -> bool:
-        """Whether there was such a write."""
-        return bool(self._restarts)
-
-    def start_operator_behind(self, proxy: ApiProxy) -> None:
-        """Start the operator so that its writes pass here."""
-        self._arguments = ("--kubeconfig", str(proxy.kubeconfig(self.play.stage.kubeconfig)))
-        self.play.stage.start_operator(*self._arguments)
-
-    async def over(self) -> None:
-        """Wait until the operator is up again. Raises what went wrong with it."""
-        await asyncio.gather(*self._restarts)
-
-    def after(self, write: Write) -> bool:
-        """Count a write; True when its answer gets lost with the operator."""
+    def due(self, write: Write) -> bool:
+        """Whether this is it; the lease is renewed by the clock and does not count."""
         if "/leases" in write.path:
             return False
         self.writes += 1
-        if self.writes != self.point:
-            return False
-        if self.answered:
-            self._doomed = True
-            return False
-        self._kill()
-        return True
-
-    def before_a_request(self) -> bool:
-        """Crash if the answer to the write has just been given."""
-        if not self._doomed:
-            return False
-        self._doomed = False
-        self._kill()
-        return True
-
-    def _kill(self) -> None:
-        self.play.stage.kill_operator()
-        self._restarts.append(asyncio.create_task(self._restart()))
-
-    async def _restart(self) -> None:
-        stage = self.play.stage
-        # As if the 15 s of the dead leader's lease had passed: waiting for them each time would prove nothing more.
-        lease = f"/apis/coordination.k8s.io/v1/namespaces/{stage.namespace}/leases/{RELEASE}"
-        (await stage.api.delete(lease)).raise_for_status()
-        stage.start_operator(*self._arguments)
+        return self.writes == self.number
 
 
 async def run_with_a_crash(bed: Bed, *, story: str, point: int, answered: bool) -> tuple[End, bool]:
@@ -161,10 +117,8 @@ async def run_with_a_crash(bed: Bed, *, story: str, point: int, answered: bool) 
     namespace = f"point-{story}-{'late' if answered else 'early'}-{point}"
     async with staged(bed, namespace) as play:
         play.stage.stop_operator()
-        crash = Crash(play, point, answered)
-        async with ApiProxy(
-            api_url=bed.api_url, ca_file=bed.ca_file, lose=crash.after, refuse=crash.before_a_request
-        ) as proxy:
+        crash = Crashes(play, answered, Point(point).due)
+        async with crash.proxy() as proxy:
             crash.start_operator_behind(proxy)
             await play.serves("chat", engine=STORIES[story].engine, **PLAIN)
             await play.stage.load_on("chat", clients=CROWD, traffic=BRIEF)

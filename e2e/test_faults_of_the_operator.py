@@ -1,6 +1,5 @@
 """The operator dies at every write of a change, and goes on where it was; of two operators one leads."""
 
-import asyncio
 import json
 from dataclasses import dataclass, field
 from functools import partial
@@ -8,8 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from e2e.api_proxy import ApiProxy, Write
-from e2e.release import RELEASE
+from e2e.api_proxy import Write
+from e2e.crashing import LEASE, Crashes
 from e2e.side_by_side import CROWD, Play, degrading, side_by_side
 from e2e.stage import until
 
@@ -17,7 +16,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PATIENCE: Final = 600.0
 """Seconds for a change during which the operator starts again a dozen times."""
-LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{{namespace}}/leases/{RELEASE}"
 KEPT: Final = (
     *(("status", state) for state in ("Provisioning", "Verifying", "WarmingUp", "Analyzing", "Baking", "over")),
     ("event", "ChangeStarted"),
@@ -36,50 +34,19 @@ STEPS: Final = frozenset({*(("helped", *step) for step in KEPT), *(("hurt", *ste
 
 
 @dataclass(slots=True)
-class Crashes:
-    """Ends the operator once after each step of a change: before it learns that its write was carried out, or after."""
+class Steps:
+    """Which writes are a step that nobody was asked about yet: each once."""
 
-    play: Play
-    answered: bool
-    """Whether it learns of it: then it ends before its next request, whatever that is."""
-    steps: list[tuple[str, ...]] = field(default_factory=list)
+    taken: list[tuple[str, ...]] = field(default_factory=list)
     _states: dict[str, str] = field(default_factory=dict)
-    _restarts: set["asyncio.Task[None]"] = field(default_factory=set)
-    _arguments: tuple[str, ...] = ()
-    _doomed: bool = False
 
-    def start_operator_behind(self, proxy: ApiProxy) -> None:
-        """Start the operator so that its writes pass here."""
-        self._arguments = ("--kubeconfig", str(proxy.kubeconfig(self.play.stage.kubeconfig)))
-        self.play.stage.start_operator(*self._arguments)
-
-    async def over(self) -> None:
-        """Wait until the operator is up again after the last crash. Raises what went wrong with a restart."""
-        await asyncio.gather(*self._restarts)
-
-    def after(self, write: Write) -> bool:
-        """Crash if this write is a step that has not been crashed at."""
+    def due(self, write: Write) -> bool:
+        """Whether this write is such a step; it is taken then."""
         step = self._step(write)
-        if step not in STEPS - set(self.steps):
+        if step not in STEPS - set(self.taken):
             return False
-        self.steps.append(step)
-        if self.answered:
-            self._doomed = True
-            return False
-        self._crash()
+        self.taken.append(step)
         return True
-
-    def before_a_request(self) -> bool:
-        """Crash if the answer to a step has just been given."""
-        if not self._doomed:
-            return False
-        self._doomed = False
-        self._crash()
-        return True
-
-    def _crash(self) -> None:
-        self.play.stage.kill_operator()
-        self._restarts.add(asyncio.create_task(self._restart()))
 
     def _step(self, write: Write) -> tuple[str, ...]:
         """Name the step of a change that a write makes; empty for every other write."""
@@ -95,13 +62,6 @@ class Crashes:
             name = write.body["metadata"]["name"]
             return name, "deployment", self._states.get(name, "")
         return ()
-
-    async def _restart(self) -> None:
-        stage = self.play.stage
-        # As if the 15 s of the dead leader's lease had passed: waiting for them each time would prove nothing more.
-        answer = await stage.api.delete(LEASE.format(namespace=stage.namespace))
-        answer.raise_for_status()
-        stage.start_operator(*self._arguments)
 
 
 @pytest.mark.fault("T01", "T02", "T03")
@@ -121,11 +81,9 @@ async def ends_as_undisturbed(play: Play, *, answered: bool) -> None:
     for name, simulated in (("helped", {}), ("hurt", degrading())):
         await play.serves(name, simulated=simulated)
     play.stage.stop_operator()
-    crashes = Crashes(play, answered)
-    bed = play.stage.bed
-    async with ApiProxy(
-        api_url=bed.api_url, ca_file=bed.ca_file, lose=crashes.after, refuse=crashes.before_a_request
-    ) as proxy:
+    steps = Steps()
+    crashes = Crashes(play, answered, steps.due)
+    async with crashes.proxy() as proxy:
         crashes.start_operator_behind(proxy)
         for name in ("helped", "hurt"):
             await play.load(name, CROWD)
@@ -146,7 +104,7 @@ async def ends_as_undisturbed(play: Play, *, answered: bool) -> None:
         assert [one["candidate"] for one in status.get("failureMemory", [])] == candidates
         assert len(await play.events(name, "ChangeStarted")) == 1
         play.served_all_along(name)
-    assert set(crashes.steps) == STEPS, f"it was not killed at {STEPS - set(crashes.steps)}"
+    assert set(steps.taken) == STEPS, f"it was not killed at {STEPS - set(steps.taken)}"
 
 
 @pytest.mark.fault("T09")

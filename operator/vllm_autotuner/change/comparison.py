@@ -202,7 +202,7 @@ def _turns_away(pairs: Sequence[Pair]) -> bool:
 def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEffect, ...]:
     level = level_at(len(usable))
 
-    def bounds(values: Iterable[float]) -> Interval:
+    def bounds(values: Iterable[float], level: float = level) -> Interval:
         return interval([math.log(value) for value in values], level=level)
 
     effects = []
@@ -211,7 +211,7 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
         effect = latency_effect(
             objective,
             ratio=bounds(ours / theirs for ours, theirs in levels),
-            likely=interval([math.log(ours / theirs) for ours, theirs in levels], level=LIKELY).high,
+            likely=bounds((ours / theirs for ours, theirs in levels), LIKELY).high,
             mean=_mean(usable, objective, level=level),
             ours=bounds(ours / limit for ours, _ in levels),
             theirs=bounds(theirs / limit for _, theirs in levels),

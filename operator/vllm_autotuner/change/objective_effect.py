@@ -27,14 +27,7 @@ from vllm_autotuner.change.windows import LATENCIES
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.planning.ranking import NOISE
 
-__all__ = [
-    "ObjectiveEffect",
-    "Question",
-    "concluded",
-    "latency_effect",
-    "target_of",
-    "throughput_effect",
-]
+__all__ = ["ObjectiveEffect", "Question", "concluded", "latency_effect", "target_of", "throughput_effect"]
 
 INSIDE: Final = 0.05
 """Part of a target that must be left for an objective to count as safe whatever the reference does. Our choice: half of

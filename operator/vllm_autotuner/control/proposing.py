@@ -10,10 +10,7 @@ from datetime import datetime, timedelta
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode, Scaling
-from vllm_autotuner.api.status import (
-    ActiveChange,
-    VLLMServiceStatus,
-)
+from vllm_autotuner.api.status import ActiveChange, VLLMServiceStatus
 from vllm_autotuner.change.begin import begin
 from vllm_autotuner.change.effective import effective_knobs, settled_knobs
 from vllm_autotuner.change.foreseen import lacks_requests

@@ -20,6 +20,7 @@ __all__ = [
     "Sustained",
     "becomes_fewer",
     "busy_batch",
+    "is_late",
     "kv_max",
     "kv_mean",
     "mean_batch",
@@ -130,6 +131,11 @@ def ttft_reading(case: Case) -> Reading:
 def tpot_reading(case: Case) -> Reading:
     """TPOT at the target's quantile (seconds): per request where enough have finished, else between tokens."""
     return _tpot(case).quantile(case.targets.tpot.quantile)
+
+
+def is_late(reading: Reading, target: Target) -> bool:
+    """Whether a latency is known to miss its objective; what was not measured does not."""
+    return isinstance(reading, Measured) and reading.value > target.seconds
 
 
 def tpot_mean(case: Case) -> Reading:

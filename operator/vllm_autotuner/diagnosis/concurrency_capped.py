@@ -8,6 +8,7 @@ from vllm_autotuner.diagnosis.case import (
     NEARLY_ALL,
     Case,
     Sustained,
+    is_late,
     kv_max,
     seats_taken_share,
     tpot_reading,
@@ -18,7 +19,6 @@ from vllm_autotuner.diagnosis.evidence import Evidence, Threshold, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
 from vllm_autotuner.diagnosis.pool import HIGHEST, has_room
 from vllm_autotuner.observation.engine_window import EngineWindow
-from vllm_autotuner.observation.reading import Measured
 
 __all__ = ["ConcurrencyCapped"]
 
@@ -45,8 +45,10 @@ class ConcurrencyCapped:
 
     def judge(self, case: Case) -> Finding:
         """Hold when most of the queueing engines are pinned at their seats and nothing else binds."""
-        holding, late = self.diagnosis in case.holding, _late(case)
-        queueing = case.queueing(holding=holding or late, sustained=self.sustained)
+        holding = self.diagnosis in case.holding
+        late = is_late(ttft_reading(case), case.targets.ttft)
+        lasting = case.queueing(holding=holding, sustained=self.sustained)
+        queueing = case.queueing(holding=True, sustained=self.sustained) if late else lasting
         pinned = [
             engine
             for engine in queueing
@@ -54,15 +56,14 @@ class ConcurrencyCapped:
         ]
         if not queueing or 2 * len(pinned) <= len(queueing):
             return Fails()
-        tpot = tpot_reading(case)
-        if isinstance(tpot, Measured) and tpot.value > case.targets.tpot.seconds:
+        if is_late(tpot_reading(case), case.targets.tpot):
             return Fails()
         engine = max(pinned, key=lambda one: one.moments[-1].waiting)
         seats, known = self._seats(engine, case=case), case.knobs.max_num_seqs is not None
         usage = kv_max(engine)
         room = "an unknown share" if usage is None else f"{usage:.0%}"
         how = "" if known else " (max-num-seqs is not known; running never exceeded this)"
-        if engine in case.queueing(holding=holding, sustained=self.sustained):
+        if engine in lasting:
             wait = f" and {engine.moments[-1].waiting:.0f} requests wait"
         else:
             wait = f" whenever requests wait (up to {max(moment.waiting for moment in engine.moments):.0f} did)"
@@ -115,9 +116,3 @@ class ConcurrencyCapped:
         # Nearly all of a guessed number, or beside a pool that nobody knows, says too little.
         unsure = case.knobs.max_num_seqs is None or kv_max(engine) is None
         return seats_taken_share(engine, seats=seats, exactly=unsure)
-
-
-def _late(case: Case) -> bool:
-    """Whether first tokens come too late in the very window in which requests wait."""
-    reading = ttft_reading(case)
-    return isinstance(reading, Measured) and reading.value > case.targets.ttft.seconds

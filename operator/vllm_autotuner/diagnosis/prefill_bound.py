@@ -1,6 +1,6 @@
 """PrefillBound: first tokens are late because prompts take long to compute, not because a pool or a cap is full."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -10,6 +10,7 @@ from vllm_autotuner.diagnosis.case import (
     FEWEST_FINISHED,
     Case,
     Sustained,
+    is_late,
     seats_taken_share,
     tpot_reading,
     ttft_reading,
@@ -28,6 +29,7 @@ __all__ = [
     "PrefillBound",
     "is_prefilling",
     "prefill_share",
+    "prefill_shares",
     "prompts_contend",
     "prompts_dominate",
 ]
@@ -45,6 +47,11 @@ def prefill_share(engine: EngineWindow) -> float | None:
     if engine.prefill_seconds is None or engine.sampled <= 0:
         return None
     return engine.prefill_seconds / engine.sampled
+
+
+def prefill_shares(engines: Iterable[EngineWindow]) -> list[float]:
+    """Those of the engines that tell."""
+    return [share for engine in engines if (share := prefill_share(engine)) is not None]
 
 
 def is_prefilling(engine: EngineWindow) -> bool | None:
@@ -67,9 +74,7 @@ def prompts_contend(case: Case) -> bool:
     Where tokens come late as well it is seen from both sides, and half of the time on prompts is enough: whatever
     decodes meanwhile waits for them.
     """
-    shares = [share for engine in case.engines if (share := prefill_share(engine)) is not None]
-    tpot = tpot_reading(case)
-    late = isinstance(tpot, Measured) and tpot.value > case.targets.tpot.seconds
+    shares, late = prefill_shares(case.engines), is_late(tpot_reading(case), case.targets.tpot)
     return bool(shares) and sum(shares) >= (BUSY if late else CONTENDING).limit * len(shares)
 
 
@@ -130,8 +135,7 @@ class PrefillBound:
             return Fails()
         if reading.value <= target.seconds * (self.stay.limit if holding else 1.0) or few_block_many(case) is not None:
             return Fails()
-        tpot = tpot_reading(case)
-        if isinstance(tpot, Measured) and tpot.value > case.targets.tpot.seconds and not prompts_dominate(case.engines):
+        if is_late(tpot_reading(case), case.targets.tpot) and not prompts_dominate(case.engines):
             return Fails()
         queueing = case.queueing(holding=holding, sustained=self.sustained)
         found = self._queued(queueing, case=case) if queueing else self._alone(case)
@@ -175,7 +179,7 @@ class PrefillBound:
 
     def _evidence(self, case: Case) -> tuple[Evidence, ...]:
         observation, window = case.observation, case.observation.window
-        shares = [share for engine in case.engines if (share := prefill_share(engine)) is not None]
+        shares = prefill_shares(case.engines)
         busy = max(shares, default=None)
         facts = (
             ("prefill time, mean", number(observation.prefill_time.mean), "s"),

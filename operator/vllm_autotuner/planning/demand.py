@@ -5,7 +5,7 @@ Apart from the forecast, because this is measured and that is arithmetic. A numb
 
 from dataclasses import dataclass
 
-from vllm_autotuner.diagnosis.case import Case, Sustained, mean_batch, tpot_tail, waiting_share
+from vllm_autotuner.diagnosis.case import mean_batch, queues, tpot_tail
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.planning.situation import Situation
@@ -47,12 +47,12 @@ class Demand:
 def demand_of(situation: Situation) -> Demand:
     """Return the demand on a service. Assumes that an engine reports."""
     seen, targets = situation.observation, situation.targets
-    case = Case(observation=seen, targets=targets, knobs=situation.knobs)
+    case = situation.case
     prefill, prompt = number(seen.prefill_time.mean), _mean(seen, seen.prompted_per_second)
     longer = number(seen.prompt_length.quantile(targets.ttft.quantile))
     return Demand(
         in_system=sum(max(moment.running + moment.waiting for moment in each.moments) for each in seen.engines),
-        queued=any(waiting_share(each) >= Sustained().stay.limit for each in seen.engines),
+        queued=queues(seen),
         prompt_tokens=prompt or number(seen.prompt_length.quantile(0.5)),
         output_tokens=_mean(seen, seen.generated_per_second) or number(seen.output_length.quantile(0.5)),
         prefill=prefill,

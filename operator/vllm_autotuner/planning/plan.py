@@ -13,7 +13,6 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.planning.bounds import with_value
@@ -130,9 +129,7 @@ def _judged(proposals: Iterable[Proposal], situation: Situation) -> tuple[Outloo
     # What evictions cost is in no forecast, so it cannot say that fewer of them gain nothing. Nor is there what tokens
     # wait for prompts, which fewer on each engine shorten.
     evicting = situation.diagnosis.primary is DiagnosisClass.PREEMPTION_THRASH
-    contending = prompts_contend(
-        Case(observation=situation.observation, targets=situation.targets, knobs=situation.knobs)
-    )
+    contending = prompts_contend(situation.case)
     judged = []
     for proposal in proposals:
         then = setting_with(now, proposal.knob, proposal.value, situation=situation, demand=demand)

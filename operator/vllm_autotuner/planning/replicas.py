@@ -5,9 +5,9 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
-from vllm_autotuner.diagnosis.case import Case, mean_batch, queues, step_time
+from vllm_autotuner.diagnosis.case import mean_batch, queues, step_time
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_share, prompts_contend
+from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_shares, prompts_contend
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.physics import empty_step
 from vllm_autotuner.performance.step_time import NoFit
@@ -42,9 +42,7 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
     diagnosis = situation.diagnosis
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
         return NothingToGain("outputs run to their token limit: no GPUs are spent on that")
-    seen = situation.observation
-    case = Case(observation=seen, targets=situation.targets, knobs=situation.knobs)
-    alone = not queues(seen) and not prompts_contend(case)
+    alone = not queues(situation.observation) and not prompts_contend(situation.case)
     if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and alone:
         return NothingToGain("nothing waits: one more replica computes a prompt no faster")
     scaling, now = situation.scaling, situation.replicas
@@ -97,11 +95,11 @@ def _would_tell(situation: Situation) -> bool:
     """
     seen, model = situation.observation, step_time(situation.observation)
     itl, context = number(seen.itl.mean), demand_of(situation).context
-    case = Case(observation=seen, targets=situation.targets, knobs=situation.knobs)
+    case = situation.case
     unmoved = isinstance(model, NoFit) and model.unmoved
     if itl is None or context is None or not (unmoved or prompts_contend(case)):
         return False
-    shares = [share for engine in seen.engines if (share := prefill_share(engine)) is not None]
+    shares = prefill_shares(seen.engines)
     # Times of prompts that are computed side by side add up: no more than what does not yet count as prefilling.
     prefilling = min(BUSY.limit, sum(shares) / len(shares)) if shares else 0.0
     alone = empty_step(itl, batch=mean_batch(case), context=context, prefilling=prefilling)

@@ -14,7 +14,6 @@ from vllm_autotuner.api.spec import IntBounds
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.case import (
     BUSY,
-    Case,
     becomes_fewer,
     busy_batch,
     mean_batch,
@@ -154,7 +153,7 @@ def met_before(situation: Situation) -> bool:
 
 def not_slow_now(situation: Situation) -> NothingToGain | None:
     """Refuse to act on a TPOT of before: the class outlasts it by its hysteresis, a reason to act does not."""
-    reading = tpot_reading(_case(situation))
+    reading = tpot_reading(situation.case)
     if isinstance(reading, Measured) and reading.value <= situation.targets.tpot.seconds:
         return NothingToGain("TPOT is inside its objective again")
     if _of_fewer_replicas(situation):
@@ -193,7 +192,7 @@ def _share_at(knee: int, model: StepTime, situation: Situation) -> float:
 
     A ratio by the model, so that an error of its level (another mix, a slower engine) does not matter.
     """
-    batch = max(1.0, mean_batch(_case(situation)))
+    batch = max(1.0, mean_batch(situation.case))
     return (knee / model.predict(knee)) / (batch / model.predict(batch))
 
 
@@ -281,12 +280,8 @@ def _seats(situation: Situation) -> int:
     return situation.knobs.max_num_seqs or max(1, round(seen))
 
 
-def _case(situation: Situation) -> Case:
-    return Case(observation=situation.observation, targets=situation.targets, knobs=situation.knobs)
-
-
 def _tail(situation: Situation) -> float:
-    return tpot_tail(_case(situation))
+    return tpot_tail(situation.case)
 
 
 def _knee(model: StepTimeFit, *, situation: Situation, tail: float) -> int | None:
@@ -294,7 +289,7 @@ def _knee(model: StepTimeFit, *, situation: Situation, tail: float) -> int | Non
     if isinstance(model, NoFit):
         return None
     target = situation.targets.tpot.seconds * (1 - HEADROOM)
-    return largest_batch_at_quantile(model, target=target, tail=tail, seen_at=mean_batch(_case(situation)))
+    return largest_batch_at_quantile(model, target=target, tail=tail, seen_at=mean_batch(situation.case))
 
 
 def _one_token_each(situation: Situation) -> tuple[Limit, ...]:

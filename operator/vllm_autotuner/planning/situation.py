@@ -5,6 +5,7 @@ from datetime import datetime
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Scaling, Tuning
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
@@ -37,3 +38,8 @@ class Situation:
     """Configurations that found too little memory."""
     platform: Platform = field(default_factory=Platform)
     """What it runs on. What is not known there makes the knobs that need it recommend-only."""
+
+    @property
+    def case(self) -> Case:
+        """What the rules of the diagnosis measure by, without anything that they remember."""
+        return Case(observation=self.observation, targets=self.targets, knobs=self.knobs)

@@ -13,7 +13,7 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.diagnosis.case import Case, tpot_tail
 from vllm_autotuner.diagnosis.objectives import Targets
-from vllm_autotuner.diagnosis.prefill_bound import CONTENDING, prefill_share
+from vllm_autotuner.diagnosis.prefill_bound import CONTENDING, prefill_shares
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.performance.step_time import NoFit
@@ -90,7 +90,7 @@ def _prompts_would_contend(observation: Observation, *, peak: float, more: float
     First tokens then wait for each other, and no longer in proportion to the load: a queue near its capacity has no
     end. Engines that do not tell their prefill times leave the other limits to decide.
     """
-    shares = [share for engine in observation.engines if (share := prefill_share(engine)) is not None]
+    shares = prefill_shares(observation.engines)
     served = observation.generated_per_second
     if not shares or not served:
         return False
