@@ -1,9 +1,11 @@
 """The load generator against servers that record what they are sent."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -187,3 +189,21 @@ async def test_a_mistake_of_ours_is_raised_when_the_load_ends() -> None:
     with pytest.raises(LookupError, match="no endpoints"):
         async with Load(broken, TRAFFIC, rate=500):
             await asyncio.wait_for(called.wait(), DEADLINE)
+
+
+async def test_a_server_whose_address_swallows_packets_is_left_soon() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        # Nobody accepts: once its queue is full the kernel drops whatever asks to connect, and asks again for minutes.
+        host, port = full.getsockname()
+        queued = [socket.socket() for _ in range(4)]
+        for each in queued:
+            each.setblocking(False)
+            each.connect_ex((host, port))
+        urls = [f"http://{host}:{port}"]
+        async with recorder() as server, Load(lambda: urls, replace(TRAFFIC, connect_timeout=0.2), clients=1) as load:
+            await until(lambda: load.tally.sent == 1, lambda: load.tally)
+            urls[:] = [server.url]
+            await until(lambda: load.tally.succeeded > 0, lambda: load.tally)
+            assert load.tally.statuses[0] == 1
+        for each in queued:
+            each.close()
