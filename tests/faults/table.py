@@ -33,7 +33,7 @@ class Row:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # pytest keeps its plugins in sets
 class Results:
     """A pytest plugin that keeps what happened to each marked test."""
 

@@ -58,3 +58,8 @@ def test_every_number_has_tests_or_a_reason_and_not_both() -> None:
 def test_what_becomes_of_a_row(fault: Fault, results: dict[str, Any], outcome: Outcome) -> None:
     (row,) = Results(**results).rows([fault])
     assert row.outcome is outcome
+
+
+def test_the_results_can_be_a_plugin_beside_more_than_one_conftest() -> None:
+    plugin = Results()
+    assert {plugin, Results()} > {plugin}, "pytest takes plugins out of sets, by identity"
