@@ -215,3 +215,10 @@ def test_what_failed_and_was_declined_is_told_as_both() -> None:
     text = told_of({"failureMemory": [FAILED | {"declinedAt": DECLINED["declinedAt"]}]})
     assert "did not help (TPOT rose)" in text
     assert ASK_AGAIN in text
+
+
+def test_a_request_that_found_nothing_to_act_upon_is_told_with_what_works() -> None:
+    asked = {"kind": "rollback", "nonce": "1", "at": "2026-11-20T12:00:00Z"}
+    told = told_of({"handledRequests": [asked | {"answer": "leave 128 out"}, asked | {"kind": "retry"}]})
+    assert "Asked for rollback at 2026-11-20 12:00:00Z: leave 128 out" in told
+    assert "retry" not in told

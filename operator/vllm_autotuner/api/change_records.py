@@ -377,6 +377,9 @@ class HandledRequest(ApiModel):
     at: Timestamp | None = None
     """When."""
 
+    answer: Message | None = None
+    """Where there was nothing to act upon: why, and what does what was meant."""
+
 
 class HistoryEntry(ApiModel):
     """A finished change."""

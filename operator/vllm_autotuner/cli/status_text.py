@@ -62,6 +62,9 @@ def _told(body: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Text |
         yield Text(f"Changes, newest first{more}:", style="bold")
         for entry in history[: -SHOWN - 1 : -1]:
             yield from entry_lines(entry)
+    for request in status.get("handledRequests") or []:
+        if answer := request.get("answer"):
+            yield Text(printable(f"Asked for {request['kind']} at {moment(request.get('at'))}: {answer}"))
     for entry in status.get("failureMemory") or []:
         yield from _remembered(entry, namespace=namespace, name=name)
     yield from record_lines(status.get("trackRecord") or [])

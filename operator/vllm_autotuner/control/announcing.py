@@ -11,7 +11,15 @@ from typing import Final
 
 from vllm_autotuner.api.conditions import ConditionType, find_condition
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.status import ActiveChange, ChangeState, Contest, HistoryEntry, Outcome, VLLMServiceStatus
+from vllm_autotuner.api.status import (
+    ActiveChange,
+    ChangeState,
+    Contest,
+    HandledRequest,
+    HistoryEntry,
+    Outcome,
+    VLLMServiceStatus,
+)
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.cluster.events import Event
 
@@ -43,13 +51,14 @@ def announcements(
             action="Recommend",
             transition=f"recommendation/{new.id}/{new.first_seen}",
         )
+    yield from _answers(request for request in after.handled_requests if request not in before.handled_requests)
     yield from _scaled(before, after)
     yield from _contested(before.contest, after.contest)
     yield from _declared(before, after)
 
 
 def standing(status: VLLMServiceStatus, *, now: datetime) -> Iterable[Event]:
-    """Yield what a status tells about its change and the last one, while it is news: the same Events once more."""
+    """Yield what a status tells of its change, the last one and what was asked, while it is news: the same Events."""
     change, last = status.active_change, status.history[-1] if status.history else None
     if last is not None and _is_recent(last.finished_at, now=now):
         yield _ended(last, harmful=last.outcome in (Outcome.ROLLED_BACK, Outcome.ROLLBACK_FAILED))
@@ -57,6 +66,16 @@ def standing(status: VLLMServiceStatus, *, now: datetime) -> Iterable[Event]:
         yield _started(change)
     if change is not None and change.state is not ChangeState.PROVISIONING and _is_recent(change.state_since, now=now):
         yield _moved(change)
+    yield from _answers(request for request in status.handled_requests if _is_recent(request.at, now=now))
+
+
+def _answers(requests: Iterable[HandledRequest]) -> Iterable[Event]:
+    """Yield one for each request that had nothing to act upon; what others did tells of itself."""
+    for request in requests:
+        if request.answer is not None:
+            transition = f"request/{request.kind}/{request.nonce}/{request.at}"
+            note = f"{request.kind}={request.nonce}: {request.answer}"
+            yield Event(reason="NothingToDo", note=note, action="Answer", transition=transition, warning=True)
 
 
 def _is_recent(moment: datetime | None, *, now: datetime) -> bool:
