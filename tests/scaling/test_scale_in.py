@@ -70,6 +70,21 @@ def test_what_was_never_seen_is_taken_as_slower() -> None:
     assert "at a batch of 75 each" in said
 
 
+def test_a_pile_of_before_that_broke_the_line_hides_no_batch_that_was_measured() -> None:
+    """110 and 220 sequences were far off the line when the pool was full: nothing is sure of twice as many, all of 50.
+
+    One alone needs 50 at 15 ms, which lies between the measured 36 and 60.
+    """
+    pile = tuple(
+        StepPoint(running=batch, itl=itl, tokens=batch / itl * WINDOW, time=AT - WINDOW * back)
+        for back, (batch, itl) in enumerate([(220.0, 0.100), (110.0, 0.024)] * 3, start=len(MINUTES) + 4)
+    )
+    seen = service([36.0, *EARLIER, *MINUTES], MINUTES)
+    said = fewer(replace(seen, steps=(*pile, *seen.steps)))
+    assert said is not None
+    assert "at a batch of 50 each" in said
+
+
 @pytest.mark.parametrize(
     ("seen", "limits"),
     [

@@ -4,6 +4,7 @@ Apart from scale-out, because that answers a queue that is there, and this one a
 keeps the replica. Must not: look at the present load alone; the highest of the stabilization time must fit.
 """
 
+import itertools
 from collections import defaultdict
 from datetime import timedelta
 from statistics import fmean
@@ -134,9 +135,18 @@ def _tokens_by_window(observation: Observation, *, over: timedelta, ago: timedel
 
 
 def _batch_for(tokens_per_second: float, curve: BatchCurve) -> float | None:
-    """The smallest batch at which one engine surely makes that many tokens; None when none is near enough to know."""
-    low, high = 0.0, curve.high * FARTHEST
-    if high < tokens_per_second * curve.at_most(high):
+    """The smallest batch at which one engine surely makes that many tokens; None when none is near enough to know.
+
+    Larger batches do not always make more: where the curve misses its own last point, what is sure beyond it falls. So
+    each stretch is asked in turn, up to what was measured and from there in doublings: the first whose end does it.
+    """
+    doublings = itertools.takewhile(lambda beyond: beyond <= FARTHEST, (2**n for n in itertools.count(1)))
+    low = 0.0
+    for high in (*curve.batches, *(curve.high * beyond for beyond in doublings)):
+        if high >= tokens_per_second * curve.at_most(high):
+            break
+        low = high
+    else:
         return None
     while high - low > PRECISION * curve.high:
         middle = (low + high) / 2
