@@ -67,6 +67,17 @@ def test_nothing_is_done_about_tokens_that_come_in_time_again(scale: Scaling | N
     assert "TPOT is inside its objective again" in found.passed_over
 
 
+@pytest.mark.parametrize(("finished", "acts"), [(30.0, False), (60.0, False), (400.0, True)])
+@pytest.mark.parametrize("scale", [scaling(), None])
+def test_nothing_is_done_about_a_tail_that_chance_explains(scale: Scaling | None, finished: float, acts: bool) -> None:
+    """A tenth is slower than the objective where a twentieth may: 3 of 30 and 6 of 60 are chance, 40 of 400 are not."""
+    slow_tail = latency(0.046, tail=0.056, count=finished)
+    seen = with_steps(observation(engine(running=64.0), tpot=slow_tail, itl=latency(0.046)), STEPS)
+    found = plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale))
+    assert (found.proposal is not None) is acts, found
+    assert ("TPOT misses its objective by no more than chance" in found.passed_over) is not acts
+
+
 @pytest.mark.parametrize("scale", [scaling(high=2), None])
 def test_nothing_is_done_about_tokens_of_a_smaller_fleet(scale: Scaling | None) -> None:
     """The requests that finish now began before the replica came."""
@@ -102,6 +113,38 @@ def test_evictions_of_a_smaller_fleet_lower_no_seats(came: int, refused: bool) -
     given = situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, replicas=2)
     since = datetime.fromtimestamp(NOW - came, tz=UTC)
     assert isinstance(fit_seats_to_pool(replace(given, replicas_since=since)), NothingToGain) is refused
+
+
+@pytest.mark.parametrize(("answered_in", "refused"), [(120.0, True), (20.0, False)])
+def test_requests_of_a_smaller_fleet_fill_its_pool_until_they_end(answered_in: float, refused: bool) -> None:
+    """A minute after the replica came: answers of two minutes are still of before, those of 20 s are not.
+
+    Seats were lowered for the pile on one engine while two others stood nearly empty, and the trial kept the replica
+    that had come for it (closed loop, kv-bound).
+    """
+    full, rest = engine(running=64.0, kv=0.99, preemptions=30.0), engine(pod="chat-1", running=8.0, kv=0.1)
+    seen = observation(full, rest, e2e=latency(answered_in))
+    given = situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, replicas=2)
+    since = datetime.fromtimestamp(NOW - 60, tz=UTC)
+    assert isinstance(fit_seats_to_pool(replace(given, replicas_since=since)), NothingToGain) is refused
+
+
+@pytest.mark.parametrize(
+    ("tokens", "scale", "refused"),
+    [
+        pytest.param(1560.0, scaling(), True, id="58 seats at 40 ms make 1,450: a tenth less has to be left"),
+        pytest.param(1200.0, scaling(), False, id="evictions take so much that 58 seats make more"),
+        pytest.param(1560.0, None, False, id="replicas are the user's own"),
+    ],
+)
+def test_seats_that_make_less_than_is_asked_for_are_no_cure_for_evictions(
+    tokens: float, scale: Scaling | None, refused: bool
+) -> None:
+    """As for slow tokens: the rest would queue, and queued for eight minutes (closed loop, kv-bound)."""
+    thrashing = engine(running=64.0, kv=0.99, preemptions=30.0, generation_tokens=tokens * 28)
+    seen = observation(thrashing, itl=latency(0.040))
+    found = fit_seats_to_pool(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, scale=scale))
+    assert isinstance(found, NothingToGain) is refused
 
 
 NO_LINE = (*line(40.0, 48.0, base=0.012, per_sequence=0.0), *line(13.0, 15.0, base=0.02, per_sequence=0.0001))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
@@ -10,7 +11,7 @@ from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.engine_window import EngineWindow
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.observation.reading import Measured, NoData, Reading
+from vllm_autotuner.observation.reading import Measured, NoData, Reading, number
 from vllm_autotuner.performance.step_time import StepTime, StepTimeFit, fit_step_time
 
 __all__ = [
@@ -26,10 +27,12 @@ __all__ = [
     "mean_batch",
     "mean_running",
     "queues",
+    "reaches_behind",
     "seats_taken_share",
     "step_time",
     "tpot_mean",
     "tpot_reading",
+    "tpot_surely",
     "tpot_tail",
     "ttft_reading",
     "waiting_share",
@@ -138,6 +141,21 @@ def is_late(reading: Reading, target: Target) -> bool:
     return isinstance(reading, Measured) and reading.value > target.seconds
 
 
+CHANCE: Final = 2.0
+"""Standard deviations within which a share of requests is what chance makes of another: 19 of 20. The usual choice."""
+
+
+def tpot_surely(case: Case) -> Reading:
+    """TPOT (seconds) at the quantile that is its target's at least, but for chance: late here is late for sure.
+
+    Of n requests the share that is in time deviates by the root of q * (1 - q) / n. Worked: with p95 meant, of 40
+    requests 2 may be late; 5 are so by chance some time, 6 are not: p88 tells.
+    """
+    found, quantile = _tpot(case), case.targets.tpot.quantile
+    deviation = sqrt(quantile * (1 - quantile) / found.count) if found.count > 0 else 0.0
+    return found.quantile(max(min(quantile, 0.5), quantile - CHANCE * deviation))
+
+
 def tpot_mean(case: Case) -> Reading:
     """The mean of what `tpot_reading` has a quantile of (seconds)."""
     return _tpot(case).mean
@@ -217,6 +235,15 @@ def becomes_fewer(observation: Observation) -> bool:
     halves = [_halves(engine) for engine in observation.engines]
     earlier, later = (sum(half[index] for half in halves) for index in (0, 1))
     return later < earlier * (1 - FEWER)
+
+
+def reaches_behind(observation: Observation, moment: float) -> bool:
+    """Whether what the window says reaches back behind a moment (Unix seconds), such as when the newest replica came.
+
+    A request tells its times when it ends: of those that end in a window the first began a request earlier. As long
+    fill the requests of before the engine that they began on, whatever has come beside it.
+    """
+    return observation.at - observation.window - (number(observation.e2e.mean) or 0.0) < moment
 
 
 def _halves(engine: EngineWindow) -> tuple[float, float]:

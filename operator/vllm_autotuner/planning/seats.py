@@ -16,14 +16,17 @@ from vllm_autotuner.diagnosis.case import (
     BUSY,
     becomes_fewer,
     busy_batch,
+    is_late,
     mean_batch,
     queues,
+    reaches_behind,
     step_time,
     tpot_reading,
+    tpot_surely,
     tpot_tail,
 )
 from vllm_autotuner.observation.observation import EngineWindow, Observation
-from vllm_autotuner.observation.reading import Measured
+from vllm_autotuner.observation.reading import Measured, number
 from vllm_autotuner.performance.knee import largest_batch_at_quantile
 from vllm_autotuner.performance.step_time import NoFit, StepTime, StepTimeFit
 from vllm_autotuner.planning.bounds import with_value
@@ -152,19 +155,24 @@ def met_before(situation: Situation) -> bool:
 
 
 def not_slow_now(situation: Situation) -> NothingToGain | None:
-    """Refuse to act on a TPOT of before: the class outlasts it by its hysteresis, a reason to act does not."""
-    reading = tpot_reading(situation.case)
-    if isinstance(reading, Measured) and reading.value <= situation.targets.tpot.seconds:
+    """Refuse to act on a TPOT of before, or of chance: a class outlasts it by its hysteresis, a reason to act does not.
+
+    Asked every few seconds, a quantile that lies at its objective is above it some time.
+    """
+    case, target = situation.case, situation.targets.tpot
+    if isinstance(tpot_reading(case), Measured) and not is_late(tpot_reading(case), target):
         return NothingToGain("TPOT is inside its objective again")
+    if isinstance(tpot_surely(case), Measured) and not is_late(tpot_surely(case), target):
+        return NothingToGain("TPOT misses its objective by no more than chance")
     if _of_fewer_replicas(situation):
         return NothingToGain("the TPOT that is measured is of fewer replicas still")
     return None
 
 
 def _of_fewer_replicas(situation: Situation) -> bool:
-    """Whether the window reaches back to before the newest replica: what it shows may be over."""
+    """Whether what is measured is of the time before the newest replica: it may be over."""
     since, observation = situation.replicas_since, situation.observation
-    return since is not None and situation.replicas > 1 and observation.at - observation.window < since.timestamp()
+    return since is not None and situation.replicas > 1 and reaches_behind(observation, since.timestamp())
 
 
 def room_for_replicas(situation: Situation) -> bool:
@@ -215,6 +223,26 @@ def _too_few_for_load(situation: Situation, model: StepTimeFit, *, knee: int | N
     )
 
 
+def _pool_too_small_for_load(situation: Situation, *, pool: int) -> NothingToGain | None:
+    """Refuse to lower seats where what the pool holds makes fewer tokens than are made now and a replica may be added.
+
+    Evictions are work done twice: where they take more than they bring, fewer seats make as many tokens. Where they do
+    not, what would no longer run would queue. Without a model a smaller batch is as slow as this one: the safe side,
+    as a replica goes again without a restart.
+    """
+    observation, model = situation.observation, step_time(situation.observation)
+    made, itl = observation.generated_per_second, number(observation.itl.mean)
+    pace = itl if isinstance(model, NoFit) else model.predict(pool)
+    if not room_for_replicas(situation) or made is None or not pace:
+        return None
+    possible = len(observation.engines) * pool / pace
+    if made <= possible * (1 - HEADROOM):
+        return None
+    return NothingToGain(
+        f"{pool} seats an engine make {possible:.0f} tokens/s where {made:.0f} are asked for: the rest would queue"
+    )
+
+
 def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
     """Fewer seats: what the pool holds without evicting, at most halving the batch that runs now."""
     observation = situation.observation
@@ -223,6 +251,8 @@ def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain("how many sequences the KV cache holds is not known yet: no usage and no lengths")
     if room_for_replicas(situation) and queues(observation):
         return NothingToGain("requests wait already: fewer seats lengthen the queue, a replica takes load off the pool")
+    if (short := _pool_too_small_for_load(situation, pool=pool)) is not None:
+        return short
     if _of_fewer_replicas(situation):
         return NothingToGain("the evictions that are counted are of fewer replicas still")
     if becomes_fewer(observation):

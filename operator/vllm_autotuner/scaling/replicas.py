@@ -14,13 +14,12 @@ from typing import Final
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.spec import Scaling
-from vllm_autotuner.diagnosis.case import Case, queues
+from vllm_autotuner.diagnosis.case import Case, queues, reaches_behind
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.observation.reading import number
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.scaling.backlog import ends_by_itself
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
@@ -126,7 +125,7 @@ def desired_replicas(
         return Scale(replicas=current, reason=f"{current - ready} replica(s) are still starting")
     since = None if newest_since is None else newest_since.timestamp()
     slow = diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE or contend
-    if slow and since is not None and _straddles(observation, since):
+    if slow and since is not None and reaches_behind(observation, since):
         return Scale(replicas=current, reason="what is measured is of fewer replicas still")
     if (why := ends_by_itself(observation, since=since)) is not None:
         return Scale(replicas=current, reason=why)
@@ -146,14 +145,6 @@ def _unless_tried(
     if against is None:
         return Scale(replicas=current - 1, reason=why)
     return Scale(replicas=current, reason=f"{against.replicas} replica(s) were too few at such a load before")
-
-
-def _straddles(observation: Observation, moment: float) -> bool:
-    """Whether what the window says reaches back behind a moment (Unix seconds).
-
-    A request tells its time per token when it ends: of those that end in a window the first began a request earlier.
-    """
-    return observation.at - observation.window - (number(observation.e2e.mean) or 0.0) < moment
 
 
 def _pressure(observation: Observation) -> float:
