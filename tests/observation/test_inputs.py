@@ -230,4 +230,4 @@ async def test_a_look_costs_as_many_queries_whatever_the_size_of_the_fleet(engin
     await source.close()
     assert snapshot.error is None
     assert set(snapshot.engines) == {EngineKey("demo", f"service-{number}-0", "0") for number in range(engines)}
-    assert fake.queries == 15
+    assert fake.queries == 16

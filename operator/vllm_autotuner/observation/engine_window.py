@@ -72,6 +72,8 @@ class StepPoint:
     """Inter-token intervals behind the mean: its weight."""
     time: float | None = None
     """End of the window (Unix seconds); None where the point is of no window, such as the mean of several."""
+    prompts: float | None = None
+    """Prompt tokens for each of these intervals; None where nobody counted them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

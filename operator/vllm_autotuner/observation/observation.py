@@ -205,10 +205,12 @@ def _lengths(series: Sequence[EngineSeries], meaning: Meaning) -> Distribution:
 def _step_points(series: EngineSeries) -> Iterable[StepPoint]:
     parts = (StepPart.RUNNING, StepPart.ITL_SECONDS, StepPart.ITL_COUNT)
     running, sums, counts = (series.steps.get(part, {}) for part in parts)
+    prompts = series.steps.get(StepPart.PROMPT_TOKENS, {})
     for time, mean_running in running.items():
-        total, count = sums.get(time), counts.get(time)
+        total, count, prompted = sums.get(time), counts.get(time), prompts.get(time)
         if total and count and count > 0 and mean_running > 0:
-            yield StepPoint(running=mean_running, itl=total / count, tokens=count, time=time)
+            share = None if prompted is None else prompted / count
+            yield StepPoint(running=mean_running, itl=total / count, tokens=count, time=time, prompts=share)
 
 
 def _first_tokens(series: EngineSeries) -> Iterable[FirstTokens]:

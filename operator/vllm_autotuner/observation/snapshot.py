@@ -61,6 +61,7 @@ class StepPart(StrEnum):
     RUNNING = "mean running"
     ITL_SECONDS = "ITL seconds"
     ITL_COUNT = "ITL count"
+    PROMPT_TOKENS = "prompt tokens"
     TTFT_SECONDS = "TTFT seconds"
     TTFT_COUNT = "TTFT count"
 
@@ -139,6 +140,7 @@ def _second_round(window: int, *, settings: WindowSettings) -> list[tuple[Meanin
         names = tuple(f"{name}_{end}" for name in NAMES[meaning].names)
         return Growths(names=names, window=settings.long, step=window)
 
+    prompted = NAMES[Meaning.PROMPT_TOKENS].names
     return [
         (None, Samples(names=(*_names_of(Kind.COUNTER), *parts), window=settings.gauges)),
         (None, Samples(names=(CACHE_INFO,), window=settings.gauges)),
@@ -147,6 +149,7 @@ def _second_round(window: int, *, settings: WindowSettings) -> list[tuple[Meanin
         (StepPart.RUNNING, Means(name=NAMES[Meaning.RUNNING].names[0], window=settings.long, step=window)),
         (StepPart.ITL_SECONDS, growths(Meaning.ITL, "sum")),
         (StepPart.ITL_COUNT, growths(Meaning.ITL, "count")),
+        (StepPart.PROMPT_TOKENS, Growths(names=prompted, window=settings.long, step=window)),
         (StepPart.TTFT_SECONDS, growths(Meaning.TTFT, "sum")),
         (StepPart.TTFT_COUNT, growths(Meaning.TTFT, "count")),
     ]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_autotuner.observation.observation import StepPoint
+from vllm_autotuner.performance.prompt_share import with_newest_prompts
 
 __all__ = [
     "FEWEST_POINTS",
@@ -122,10 +123,12 @@ def at_quantile(model: StepTime, *, tail: float, seen_at: float) -> StepTime:
 def windows_of_newest_mix(points: Sequence[StepPoint]) -> list[StepPoint]:
     """Return the usable points less the old ones that no line through them and the newest describes.
 
+    Windows of other prompts are brought to those of now first, where prompts explain the difference.
     The longest stretch up to now wins whose line neither falls nor misses the newest windows. All points when there
     is none (a model of before beats none), when too few are new to tell, or when they have no times.
     """
     usable = [point for point in points if point.running >= 1 and point.itl >= SHORTEST_STEP and point.tokens > 0]
+    usable = with_newest_prompts(usable)
     times = sorted({point.time for point in usable if point.time is not None})
     kept = usable
     while len(_since(kept, times, NEWEST[0])) >= FEWEST_POINTS:

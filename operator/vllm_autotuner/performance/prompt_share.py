@@ -1,0 +1,104 @@
+"""Windows of other prompts, brought to the prompts of now: what a longer prompt adds to each step is taken from both.
+
+Apart from the line of `step_time`, which knows the batch only. While prompts grow, windows of many mixes lie side by
+side, and a line through them has a base and a slope that are true of none: too low a base promises large batches, too
+high a one promises nothing. What a step of no sequence takes is the same for all of them: weights are read all the same.
+Pure; numpy only. Must not: touch windows of one mix, or of an engine that tells no prompts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_autotuner.observation.observation import StepPoint
+
+__all__ = ["with_newest_prompts"]
+
+FEWEST: Final = 5
+"""Three parameters and two windows that can contradict."""
+MOVED: Final = 2.0
+"""Times the tenth least prompt tokens per output token that the tenth most must be: below it they have not changed, and
+come and go by chance. Our choice, unmeasured."""
+EXPLAINED: Final = 0.5
+"""Part of what the line by batch misses (squares) that prompts may leave unexplained: else something else moved."""
+NEWEST: Final = 2
+"""Latest moments whose prompts are those of now: one alone may be chance, more are of before. Our choice."""
+OUTLYING: Final = 3.0
+"""Times the typical residual from which a window is left out, as in `step_time`."""
+LEAST_LEFT: Final = 0.1
+"""Part of a measured latency that stays, whatever prompts take from it: noise of a window makes none negative."""
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Law:
+    """itl = base + per_sequence * batch + per_prompt * batch * (prompt tokens per output token), seconds."""
+
+    per_prompt: float
+    missed: float
+    """Sum of squared relative residuals."""
+
+
+def with_newest_prompts(points: Sequence[StepPoint]) -> list[StepPoint]:
+    """Return the points with the latencies that they would have had with the prompts of now.
+
+    Every running sequence makes a token in a step, so prompts of r tokens per output token are batch * r tokens in it.
+    Unchanged where prompts have not moved, explain little, or are not told.
+    Worked: a step of 10 ms, 0.1 ms a sequence and 0.1 ms a prompt token: 20 sequences take 14 ms at one prompt token
+    per output token and 22 ms at five. With the five of now, the first window says 22 ms.
+    """
+    shares = [point.prompts for point in points]
+    known = [share for share in shares if share is not None]
+    times = sorted({point.time for point in points if point.time is not None})
+    if len(known) < max(FEWEST, len(points)) or len(times) < NEWEST or not _moved(known):
+        return list(points)
+    share = np.array(known)
+    law, line = _fitted(points, share), _fitted(points, np.zeros(len(points)))
+    if law.per_prompt <= 0 or law.missed > EXPLAINED * line.missed:
+        return list(points)
+    pairs = list(zip(points, known, strict=True))
+    newest = [(point.tokens, each) for point, each in pairs if point.time in times[-NEWEST:]]
+    now = sum(tokens * each for tokens, each in newest) / sum(tokens for tokens, _ in newest)
+    return [_moved_to(now, point, each, law=law) for point, each in pairs]
+
+
+def _moved_to(now: float, point: StepPoint, share: float, *, law: _Law) -> StepPoint:
+    itl = point.itl + law.per_prompt * point.running * (now - share)
+    return replace(point, itl=max(itl, LEAST_LEFT * point.itl), prompts=now)
+
+
+def _moved(shares: Sequence[float]) -> bool:
+    low, high = np.quantile(np.array(shares), (0.1, 0.9))
+    return bool(high > MOVED * low)
+
+
+def _fitted(points: Sequence[StepPoint], share: FloatArray) -> _Law:
+    """Fit by least squares on relative error, once more without the worst outliers; no parameter is negative."""
+    batch, itl = np.array([point.running for point in points]), np.array([point.itl for point in points])
+    weight = np.sqrt(np.array([point.tokens for point in points]))
+    rows = np.column_stack([np.ones(len(batch)), batch, batch * share]) / itl[:, None]
+    kept = np.ones(len(batch), dtype=np.bool_)
+    for _ in range(2):
+        found = _least_squares(rows[kept] * weight[kept, None], weight[kept])
+        residual = np.abs(rows @ found - 1)
+        kept = residual <= max(OUTLYING * median(residual.tolist()), 1e-9)
+        if kept.sum() < FEWEST:
+            kept = np.ones(len(batch), dtype=np.bool_)
+    return _Law(per_prompt=float(found[2]), missed=float(np.sum((np.minimum(residual, 1.0) * weight) ** 2)))
+
+
+def _least_squares(rows: FloatArray, right: FloatArray) -> FloatArray:
+    """Return the parameters, or those of the best part of the law in which none is negative."""
+    best, least = np.zeros(3), np.inf
+    for columns in ([0, 1, 2], [0, 2], [0, 1], [1, 2], [0]):
+        part = np.linalg.lstsq(rows[:, columns], right, rcond=None)[0]
+        error = float(np.sum((rows[:, columns] @ part - right) ** 2))
+        if (part >= 0).all() and error < least:
+            best, least = np.zeros(3), error
+            best[columns] = part
+    return best
