@@ -140,7 +140,7 @@ def _batch_for(tokens_per_second: float, curve: BatchCurve) -> float | None:
     Larger batches do not always make more: where the curve misses its own last point, what is sure beyond it falls. So
     each stretch is asked in turn, up to what was measured and from there in doublings: the first whose end does it.
     """
-    doublings = itertools.takewhile(lambda beyond: beyond <= FARTHEST, (2**n for n in itertools.count(1)))
+    doublings = itertools.takewhile(lambda beyond: beyond <= FARTHEST, (1 << n for n in itertools.count(1)))
     low = 0.0
     for high in (*curve.batches, *(curve.high * beyond for beyond in doublings)):
         if high >= tokens_per_second * curve.at_most(high):
