@@ -28,6 +28,7 @@ from tests.control.desk import (
 from vllm_autotuner.api.conditions import ConditionType, Reason
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.status import ChangeState, CircuitState, Outcome, Source
+from vllm_autotuner.change.memory import failed_values
 from vllm_autotuner.change.verification import NotEffective, Undecided
 from vllm_autotuner.control.looking import APPROVE, PAUSE
 from vllm_autotuner.control.requests import PREFIX, RequestKind
@@ -324,6 +325,25 @@ def test_a_user_who_edits_the_workload_gets_what_he_wrote(
     assert found.reasons.count("ChangeSuperseded") == 1
     assert bool(found.read.failure_memory) is harmful
     assert found.is_true(ConditionType.RECONCILING)
+
+
+@pytest.mark.parametrize("edit", ["another image", "another flag"])
+def test_harm_that_an_edit_overtook_is_remembered_where_it_was_done(edit: str) -> None:
+    found, (changes, _) = reach("RollingBack"), EDITS[edit]
+    tried_in = found.service.spec
+    found.edit(**changes)
+    found.tick(CAPPED)
+    assert failed_values(tried_in, found.read, now=found.now) == (("maxNumSeqs", "128"),)
+    assert failed_values(found.service.spec, found.read, now=found.now) == ()
+
+
+def test_a_device_that_is_named_under_a_change_is_the_one_it_was_tried_on() -> None:
+    found = reach("RollingBack", accelerator={"resourceName": "nvidia.com/gpu"})
+    found.edit(accelerator__product="NVIDIA-H200")
+    found.tick(CAPPED, rollout=found.rollout(settled=False))
+    assert found.read.active_change is not None, "the pods are the same"
+    found.until(None, CAPPED)
+    assert failed_values(found.service.spec, found.read, now=found.now) == (("maxNumSeqs", "128"),)
 
 
 @pytest.mark.parametrize("state", [*UNDER_TEST, "Held"])

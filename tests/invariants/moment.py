@@ -84,6 +84,8 @@ class Past:
     """The ids of all changes that ever stood in the history."""
     failed_in: Mapping[str, Object] = field(default_factory=dict)
     """What an environment of the failure memory means: the spec's part of it, when it was first written."""
+    tried_in: Object | None = None
+    """The same of the change under way, by the spec that it was begun on or last kept under."""
     floor_held: bool = False
     """The change under way began with as many serving pods as the spec asks for."""
     harmed: bool = False
@@ -156,8 +158,11 @@ def followed(moment: Moment) -> Past:
     new = [entry for entry in after.history if entry["id"] not in past.filed]
     ended = Counter(past.ended) + Counter(entry["outcome"] for entry in new)
     known = dict(past.failed_in)
+    # What failed, failed in what it was tried in, whatever the spec says by now.
+    where = past.tried_in if moment.over is not None and past.tried_in is not None else environment_of(after.spec)
     for entry in after.status.get("failureMemory") or ():
-        known.setdefault(entry.get("environment", ""), environment_of(after.spec))
+        known.setdefault(entry.get("environment", ""), where)
+    kept = moment.old is not None and moment.new is not None and moment.old["generation"] == moment.new["generation"]
     began = moment.began is not None
     same_spec = moment.before is not None and moment.before.spec == after.spec
     enough = after.ready is not None and after.ready >= floor_of(after.spec)
@@ -167,6 +172,7 @@ def followed(moment: Moment) -> Past:
         ended=ended,
         filed=past.filed | {entry["id"] for entry in new},
         failed_in=known,
+        tried_in=past.tried_in if moment.new is None or kept else environment_of(after.spec),
         floor_held=enough if began else past.floor_held and same_spec,
         harmed=after.harmed if began else past.harmed or after.harmed,
     )

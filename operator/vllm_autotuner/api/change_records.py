@@ -166,6 +166,9 @@ class ActiveChange(ApiModel):
     generation: int
     """Generation of the spec it was decided on; another one supersedes it."""
 
+    environment: str = ""
+    """Fingerprint of what it is tried in (image, model, device): also an edit that ends it does not change that."""
+
     knob: str
     """Which knob."""
 

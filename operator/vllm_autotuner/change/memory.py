@@ -147,7 +147,9 @@ def remembered(
     }
     # What was never judged (aborted, blind for too long) is no failure, and may be tried again after the cooldown.
     if change.harmful is not None or change.declined:
-        memory = _with_failure(status, change, ending, environment=environment_of(spec), now=now)
+        # One that an earlier version began does not say what it was tried in.
+        environment = change.environment or environment_of(spec)
+        memory = _with_failure(status, change, ending, environment=environment, now=now)
         update["failure_memory"] = memory[-FAILURE_MEMORY_LENGTH:]
     if ending.outcome is Outcome.ROLLBACK_FAILED:
         # Without an end: it waits for a person.

@@ -21,7 +21,7 @@ from vllm_autotuner.api.status import (
 from vllm_autotuner.change.clock import followed_clock
 from vllm_autotuner.change.effective import is_tuned, serving_knobs, settled_knobs, spec_knobs
 from vllm_autotuner.change.machine import advance
-from vllm_autotuner.change.memory import DECLINED, remembered
+from vllm_autotuner.change.memory import DECLINED, environment_of, remembered
 from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.proposing import ideas, just_over
 from vllm_autotuner.control.recent import lately
@@ -128,7 +128,9 @@ def _following_the_spec(
         return status.model_copy(update={"active_change": change}), None
     untouched = sight.hash_of(change.from_.knobs) == change.from_.config_hash
     if untouched and settled_knobs(spec, status) == change.from_.knobs:
-        kept = change.model_copy(update={"generation": sight.service.metadata.generation})
+        # Its pods are what they would be under the new spec: what it names anew is what it was tried in.
+        update = {"generation": sight.service.metadata.generation, "environment": environment_of(spec)}
+        kept = change.model_copy(update=update)
         return status.model_copy(update={"active_change": kept}), None
     ending = Ending(outcome=Outcome.SUPERSEDED, reason="the spec changed underneath")
     return remembered(status, change, ending, spec=spec, now=sight.now), (change, ending)
