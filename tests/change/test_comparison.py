@@ -224,6 +224,36 @@ NOISY_TTFT = [
             id="inside as measured, but not by what the mean grew by",
         ),
         pytest.param(with_means(arms((0.4, 0.04), (5.0, 0.035)), ttft=0.1, tpot=1.2), TTFT, KEEP, id="inside by both"),
+        pytest.param(
+            with_means(arms((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.15),
+            TTFT,
+            KEEP,
+            id="barely inside by both: TTFT was missed and is met",
+        ),
+        pytest.param(
+            with_means(arms((1.2, 0.0485), (1.9, 0.042)), ttft=0.5, tpot=1.15),
+            TTFT,
+            INCONCLUSIVE,
+            id="barely inside, and TTFT was met before",
+        ),
+        pytest.param(
+            with_means(arms((2.1, 0.0485), (5.0, 0.042)), ttft=0.5, tpot=1.15),
+            TTFT,
+            INCONCLUSIVE,
+            id="barely inside, and TTFT is still missed",
+        ),
+        pytest.param(
+            with_means(arms((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.2),
+            TTFT,
+            INCONCLUSIVE,
+            id="barely inside, and over by what the mean grew by",
+        ),
+        pytest.param(
+            with_means(arms((0.4, 0.042), (0.4, 0.0535)), ttft=0.1, tpot=0.8),
+            TPOT,
+            KEEP,
+            id="tokens were late and are not",
+        ),
     ],
 )
 def test_means_that_are_known(pairs: list[Pair], target: ChangeTarget, judgement: Judgement) -> None:

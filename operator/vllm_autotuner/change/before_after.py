@@ -220,8 +220,10 @@ def _effects(old: _Period, new: _Period, *, question: Question) -> tuple[Objecti
                 replace(
                     shown,
                     hurt=hurt,
-                    safe=False if good is None else good.safe and not hurt,
+                    safe=good is not None and good.safe and not hurt,
                     helped=good is not None and good.helped,
+                    cured=good is not None and good.cured,
+                    inside=good is not None and good.inside,
                 )
             )
     if (tokens := _throughput(old, harder, level=level, question=question)) is not None:

@@ -5,9 +5,10 @@ one ratio from which the load has gone, and only the ratios are judged.
 
 Method. For each objective the ratios candidate / reference of all windows (as logarithms) get a Hodges-Lehmann centre
 and a Wilcoxon interval (`signed_rank`); `objective_effect` says when that means hurt, safe or helped.
-Keep: the target of the change is helped and both latencies are safe. Revert: one is hurt. Else Inconclusive. It is
-looked at after `LOOKS` windows only, and for the last time there or when time is up; a gross violation ends it at once.
-Missing numbers are evidence in neither direction. How often this errs: docs/benchmarks.md, "Verdicts".
+Keep: the target of the change is helped and both latencies are safe, or cured and both inside. Revert: one is hurt.
+Else Inconclusive. It is looked at after `LOOKS` windows only, and for the last time there or when time is up; a gross
+violation ends it at once. Missing numbers are evidence in neither direction. How often this errs: docs/benchmarks.md,
+"Verdicts".
 Must not: know how arms come about, read a clock, draw random numbers, or say anything of a single window.
 """
 

@@ -3,11 +3,15 @@
 With m the margin of an objective (`MARGINS`), it is
   hurt    when the interval of candidate / reference lies above 1 + m, and the candidate's level over the target;
   safe    when it ends below 1 + m, or when the interval of the candidate's level ends below the target by `INSIDE`;
-  helped  when it ends below 1, and the centre is better by m, or inside a target that the reference misses.
+  helped  when it ends below 1, and the centre is better by m, or inside a target that the reference misses;
+  cured   when it is helped, the reference misses the target, and the interval of the candidate's level ends below it;
+  inside  when the centre of the candidate's level is below the target, and so is the reference's level with all that
+          the mean may have grown by (where no mean is known: the interval of the candidate's level).
 Where the means are known they must agree: a quantile lies somewhere in its bucket, so near an edge it moves by a sixth
 for 2 % of difference, and hides or invents harm. Hurt: the mean is worse by half of m as well. Safe: the interval of
 its ratios ends below 1 + m as well, or what it grew by leaves the reference's level inside the target.
-Hurt and safe thus both have to be shown, and what shows neither is unclear.
+Hurt and safe thus both have to be shown, and what shows neither is unclear. Beside a cure `inside` is enough: whoever
+goes back for what is not quite shown misses the other objective for certain.
 Apart from how ratios come about: `comparison` takes them from the same windows of two arms, `before_after` from
 different times of one.
 Must not: know windows, count them, or conclude anything about the change as a whole.
@@ -80,6 +84,8 @@ class ObjectiveEffect:
     hurt: bool
     safe: bool
     helped: bool
+    cured: bool = False
+    inside: bool = False
 
     def told(self) -> str:
         """For people: levels and ratio with its bounds."""
@@ -96,9 +102,9 @@ def concluded(
 ) -> tuple[Judgement, str]:
     """Keep when the target is helped and all else safe, Revert when one is hurt; with the reason for people.
 
-    What takes fewer GPUs must only be safe. So must what is meant against a queue that is gone in both arms: the pods
-    of the trial took it away, and they will not stay. Then tokens must come as fast as well, whatever is left of their
-    objective. `turned_away`: None where nobody knows.
+    Where the target is cured, all else need only be inside. What takes fewer GPUs must only be safe. So must what is
+    meant against a queue that is gone in both arms: the pods of the trial took it away, and they will not stay. Then
+    tokens must come as fast as well, whatever is left of their objective. `turned_away`: None where nobody knows.
     """
     if hurt := [effect.objective.value for effect in effects if effect.hurt]:
         return Judgement.REVERT, f"worse: {', '.join(hurt)}"
@@ -113,6 +119,9 @@ def concluded(
             return Judgement.KEEP, "as good on fewer GPUs"
         if _is_relieved(effects, question=question):
             return Judgement.KEEP, "as good, and the queue that it is meant for is gone beside the pods of the trial"
+    cured = any(effect.cured for effect in effects if effect.objective is question.target)
+    if cured and serves_all and all(effect.safe or effect.inside for effect in latencies):
+        return Judgement.KEEP, f"better: {question.target.value} meets the objective that was missed"
     return Judgement.INCONCLUSIVE, "neither better nor worse"
 
 
@@ -145,9 +154,11 @@ def latency_effect(
     seconds, margin = target_of(objective, question.targets).seconds, math.log1p(MARGINS[objective])
     over, missed = ours.estimate > 0, theirs.estimate > 0
     enough = ratio.estimate <= -margin or (missed and not over)
-    inside, as_good, worse = ours.high < _WELL_INSIDE, ratio.high < margin, ratio.low > margin
+    helped = ratio.high < 0 and enough and (missed or question.dearer <= 1)
+    well_inside, as_good, worse = ours.high < _WELL_INSIDE, ratio.high < margin, ratio.low > margin
+    highest = ours.high if mean is None else theirs.estimate + mean.high
     if mean is not None:
-        inside = inside and theirs.estimate + mean.estimate < _WELL_INSIDE
+        well_inside = well_inside and theirs.estimate + mean.estimate < _WELL_INSIDE
         as_good = likely < margin and mean.high < margin
         worse = worse and mean.estimate > margin / 2
     return ObjectiveEffect(
@@ -158,8 +169,10 @@ def latency_effect(
         low=math.exp(ratio.low),
         high=math.exp(ratio.high),
         hurt=worse and over,
-        safe=as_good or inside,
-        helped=ratio.high < 0 and enough and (missed or question.dearer <= 1),
+        safe=as_good or well_inside,
+        helped=helped,
+        cured=helped and missed and ours.high < 0,
+        inside=not over and highest < 0,
     )
 
 
