@@ -81,6 +81,7 @@ class Desk:
     last: Decision | None = None
     newest_since: datetime = START
     limits: Limits = NO_LIMITS
+    figures_due: bool = True
     witness: Witness = field(default_factory=Witness)
 
     def edit(self, **changes: Any) -> None:
@@ -180,6 +181,7 @@ class Desk:
             paused=is_paused(service),
             approved=approved_id(service, limits=self.limits),
             limits=self.limits,
+            figures_due=self.figures_due,
             now=self.now,
             watching_since=self.watching_since,
             epoch=1,

@@ -59,6 +59,7 @@ _COLUMNS: Final[tuple[tuple[str, str, str, int], ...]] = (
     ("TTFT", "string", ".status.summary.ttft", 1),
     ("TPOT", "string", ".status.summary.tpot", 1),
     ("KV", "string", ".status.summary.kvUsage", 1),
+    ("Measured", "date", ".status.measured.at", 1),
     ("Age", "date", ".metadata.creationTimestamp", 0),
 )
 """Columns of `kubectl get`: name, type, path, priority (1 is shown by `-o wide` only)."""

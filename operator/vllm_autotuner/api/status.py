@@ -321,6 +321,10 @@ class VLLMServiceStatus(ApiModel):
     summary: Summary | None = None
     """Short texts for `kubectl get`."""
 
+    measured: Measurement | None = None
+    """The latencies that the short texts tell, and when they were measured. Written with whatever else is written, and
+    by itself once they have moved clearly for minutes."""
+
 
 def parse_status(raw: Mapping[str, Any] | None) -> VLLMServiceStatus:
     """Read a status; None and an empty one are a fresh object's. Raises StatusUnreadable."""

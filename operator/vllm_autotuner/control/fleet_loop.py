@@ -22,6 +22,7 @@ from vllm_autotuner.control.adopted import Adopted
 from vllm_autotuner.control.adopting import Adopting
 from vllm_autotuner.control.announcing import announcements, standing
 from vllm_autotuner.control.context import ControlContext
+from vllm_autotuner.control.figures import Turns
 from vllm_autotuner.control.following import Following, asked_for
 from vllm_autotuner.control.interference import interference_of
 from vllm_autotuner.control.invalid import invalid, not_adopted, unreadable
@@ -102,6 +103,7 @@ class FleetLoop:
         self._following = Following(context)
         self._epoch: int | None = None
         self._watching_since: datetime | None = None
+        self._turns: Turns | None = None
         self._exported: set[Key] = set()
         self._limits = NO_LIMITS
         self._health = SelfHealth(interval=context.settings.interval, window=context.settings.window)
@@ -124,7 +126,10 @@ class FleetLoop:
             self._epoch, self._watching_since = context.election.epoch, context.wall()
             self._memories = Memories()
             self._outbox = Outbox(cluster=context.cluster, wall=context.wall)
+            self._turns = None
         started, fleet = context.wall(), context.registry.snapshot()
+        since = self._turns.now if self._turns is not None else started
+        self._turns = Turns(services=len(fleet.services), since=since, now=started)
         uids = {entry.uid for entry in fleet.services.values()}
         self._memories.keep_only(uids)
         self._outbox.keep_only(uids)
@@ -354,6 +359,7 @@ class FleetLoop:
             now=now,
             watching_since=self._watching_since or now,
             epoch=context.election.epoch,
+            figures_due=self._turns is not None and self._turns.has(service.metadata.uid),
             pods=deployment.current_replicas if deployment is not None else 0,
             pod_names=names,
             room=self._rooms.of(service, names, now=now),

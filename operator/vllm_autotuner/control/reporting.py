@@ -1,7 +1,7 @@
 """What a status says to people and tools: diagnosis, recommendation, conditions, short texts.
 
 Apart from the decisions, because here nothing is decided. Written so that a steady state writes nothing: figures are
-taken anew only together with something that changed.
+taken anew together with something that changed, and else only once they have moved for good (`figures`).
 """
 
 import hashlib
@@ -26,6 +26,7 @@ from vllm_autotuner.api.status import (
     DiagnosisStatus,
     Evidence,
     Grounds,
+    Measurement,
     Outcome,
     Prediction,
     Recommendation,
@@ -36,6 +37,7 @@ from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.world import Ending
+from vllm_autotuner.control.figures import have_moved, latencies, usual
 from vllm_autotuner.control.looking import APPROVE
 from vllm_autotuner.control.owning import ownership
 from vllm_autotuner.control.sight import Sight
@@ -151,8 +153,9 @@ def described(
     diagnosis: Diagnosis,
     targets: Targets,
     ended: tuple[ActiveChange, Ending] | None,
+    recent: Sequence[Measurement] = (),
 ) -> VLLMServiceStatus:
-    """Complete a decided status with everything that only reports."""
+    """Complete a decided status with everything that only reports. `recent`: the last windows of what runs."""
     before = sight.service.status
     named = _diagnosis(diagnosis)
     status = status.model_copy(
@@ -165,10 +168,15 @@ def described(
         }
     )
     status = status.model_copy(update={"conditions": _conditions(status, sight, diagnosis=diagnosis, ended=ended)})
-    # Figures move with every request; they are only refreshed when something else is written anyway.
-    if status.model_copy(update={"summary": before.summary}) == before:
+    # Figures move with every request.
+    if status.model_copy(update={"summary": before.summary, "measured": before.measured}) != before:
+        measured = latencies(measure(sight.observation, targets=targets))
+    elif sight.figures_due and have_moved(before.measured, recent):
+        measured = usual(recent)
+    else:
         return before
-    return status.model_copy(update={"summary": _summary(status, sight, targets=targets), "diagnosis": named})
+    summary = _summary(status, sight, measured=measured, targets=targets)
+    return status.model_copy(update={"summary": summary, "measured": measured, "diagnosis": named})
 
 
 def _says_the_same(named: DiagnosisStatus, before: DiagnosisStatus | None) -> bool:
@@ -355,13 +363,12 @@ def _recommending(status: VLLMServiceStatus, sight: Sight) -> tuple[ConditionTyp
     return ConditionType.RECOMMENDATION_AVAILABLE, True, reason, message
 
 
-def _summary(status: VLLMServiceStatus, sight: Sight, *, targets: Targets) -> Summary:
-    found = measure(sight.observation, targets=targets)
+def _summary(status: VLLMServiceStatus, sight: Sight, *, measured: Measurement, targets: Targets) -> Summary:
     usages = [usage for engine in sight.observation.engines if (usage := kv_mean(engine)) is not None]
     return Summary(
         effective=_knobs_text(effective_knobs(sight.service.spec, status)),
-        ttft=_against(found.ttft_seconds, targets.ttft),
-        tpot=_against(found.tpot_seconds, targets.tpot),
+        ttft=_against(measured.ttft_seconds, targets.ttft),
+        tpot=_against(measured.tpot_seconds, targets.tpot),
         kv_usage=f"{max(usages):.0%}" if usages else None,
         change=change_text(status.active_change),
     )

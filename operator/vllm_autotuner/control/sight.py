@@ -80,6 +80,8 @@ class Sight:
     """What is wrong with the operator itself; empty when all is well."""
     queue: str = ""
     """Why it is not this service's turn to begin a change; empty when it is."""
+    figures_due: bool = True
+    """It is this service's turn to write figures that have moved."""
     adoption: Adoption | None = None
     """None: the workload is rendered by the operator."""
     interference: Interference | None = None

@@ -78,7 +78,7 @@ def decide(sight: Sight) -> Decision:
     sure = history.candidate is None and seen
     status, desired, asks = ideas(status, sight, diagnosis=diagnosis, targets=targets, sure=sure)
     status = tracked(status, sight, history=history)
-    status = described(status, sight=sight, diagnosis=diagnosis, targets=targets, ended=ended)
+    status = described(status, sight=sight, diagnosis=diagnosis, targets=targets, ended=ended, recent=history.measured)
     return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended, desired=desired, asks=asks)
 
 
