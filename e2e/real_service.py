@@ -183,6 +183,19 @@ async def intend(play: Play, knob: Knob, value: int) -> None:
     await play.edit_status(NAME, {"activeChange": to_wire(change)})
 
 
+async def ended(play: Play, count: int) -> Mapping[str, Any]:
+    """Wait for the end of so many changes; return the last one's entry in the history."""
+    status = await play.until(
+        NAME,
+        f"{count} changes that are over",
+        lambda found: len(found["history"]) == count and not found.get("activeChange"),
+        seconds=LONG,
+    )
+    entry: Mapping[str, Any] = status["history"][-1]
+    assert entry["outcome"] in ("RolledBack", "Succeeded")
+    return entry
+
+
 def written(path: Path, **config: int) -> Path:
     """A catalogue that describes the model, but for what is named."""
     true = {

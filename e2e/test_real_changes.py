@@ -18,6 +18,7 @@ from e2e.real_service import (
     NAME,
     STRATEGY,
     course,
+    ended,
     explained,
     intend,
     logs,
@@ -31,7 +32,7 @@ from e2e.real_service import (
     written,
 )
 from e2e.side_by_side import change_of
-from e2e.stage import ENGINE_IMAGE, MODEL
+from e2e.stage import ENGINE_IMAGE, MODEL, condition
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.engine.startup_failure import StartupReason
 from vllm_autotuner.simulation.load import Traffic
@@ -139,14 +140,32 @@ async def test_fp8_values_on_a_device_without_them_are_refused_and_not_tried_aga
         assert (len(status["history"]), change_of(status)) == (1, {})
 
 
-@pytest.mark.fault("T17")
-async def test_a_longer_context_that_only_the_engine_refuses_is_undone(node: Bed) -> None:
-    """The planner only recommends this knob. The intent is written as a leader writes it before he acts."""
-    tuning = {"mode": "Approve", "maxModelLen": {"min": 256, "max": 131_072}, "maxNumSeqs": None}
+@pytest.mark.fault("T17", "T18")
+async def test_a_longer_context_or_an_odd_degree_that_only_the_engine_refuses_is_undone(node: Bed) -> None:
+    """The planner proposes neither. The intent is written as a leader writes it before he acts."""
+    bounds = {"maxModelLen": {"min": 256, "max": 131_072}, "tensorParallelSize": {"allowed": [1, 3]}}
+    tuning = {"mode": "Approve", "maxNumSeqs": None} | bounds
     async with serving(node, "longer-context", clients=2, engine={"maxNumSeqs": 4}, blocks=20, tuning=tuning) as play:
+        before = await stable(play)
         await intend(play, Knob.MAX_MODEL_LEN, 100_000)
         words = "User-specified max_model_len (100000) is greater than the derived max_model_len"
         await refused(play, "maxModelLen=100000", StartupReason.LENGTH_OVER_MODEL, words)
+
+        await intend(play, Knob.TENSOR_PARALLEL_SIZE, 3)
+        entry = await ended(play, 2)
+        assert entry["reason"] == (
+            "the engine does not start: HeadsNotDivisible: "
+            "Total number of attention heads (8) must be divisible by tensor parallel size (3)."
+        )
+        await intend(play, Knob.MAX_MODEL_LEN, 4096)
+        entry = await ended(play, 3)
+        assert entry["reason"].startswith("the engine does not start: InsufficientKVCache: To serve at least one")
+        status = await play.status(NAME)
+        refusals, lack = status["failureMemory"][:2], status["failureMemory"][2]
+        assert all("retryAfter" in each for each in refusals), refusals
+        assert (lack["infeasible"]["maxModelLen"], lack.get("retryAfter")) == (4096, None)
+        assert condition(status, "CircuitOpen") == "True"
+        await untouched_since(before, play)
 
 
 async def test_a_larger_degree_starts_is_measured_and_taken_back(node: Bed, catalogue: Path) -> None:
@@ -171,3 +190,24 @@ async def test_a_larger_degree_starts_is_measured_and_taken_back(node: Bed, cata
         assert course(play)[:4] == ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
         play.served_all_along(NAME)
         await play.went_well()
+
+
+@pytest.mark.fault("T17")
+async def test_a_degree_that_does_not_divide_the_heads_is_never_tried_where_they_are_known(
+    node: Bed, catalogue: Path, tmp_path: Path
+) -> None:
+    wrong = written(tmp_path / "wrong.yaml", num_attention_heads=12, num_key_value_heads=6)
+    tuning = {"tensorParallelSize": {"allowed": [2, 3]}, "maxNumSeqs": None}
+    async with serving(
+        node, "odd-degree", clients=2, engine={"maxNumSeqs": 4, "tensorParallelSize": 2}, blocks=LARGE, tuning=tuning,
+        objectives=SLOW, traffic=DECODING, accelerator=ACCELERATOR, operator=["--catalogue", str(catalogue)],
+    ) as play:  # fmt: skip
+        await play.until(NAME, "slow", lambda found: found["diagnosis"]["class"] == "DecodeBandwidthBound")
+        assert "8 attention heads do not divide by 3" in await explained(play, "--catalogue", str(catalogue))
+        await play.ticks(5)
+        assert not play.monitor.states(NAME)
+        # An admin who describes another model than the one that is served gets it past every check but the engine's.
+        play.stage.stop_operator()
+        play.stage.start_operator("--catalogue", str(wrong))
+        words = "Total number of attention heads (8) must be divisible by tensor parallel size (3)."
+        await refused(play, "tensorParallelSize=3", StartupReason.HEADS_NOT_DIVISIBLE, words)
