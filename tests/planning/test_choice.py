@@ -15,11 +15,12 @@ from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.engine.startup_failure import StartupFailure, StartupReason
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.pods import PodStart, PodsView
 from vllm_autotuner.planning.demand import demand_of
 from vllm_autotuner.planning.forecast import Outlook, current_setting, outlook, setting_with
 from vllm_autotuner.planning.plan import plan
-from vllm_autotuner.planning.ranking import NOISE, Effect, clearly_better
+from vllm_autotuner.planning.ranking import Effect, clearly_better
 from vllm_autotuner.planning.worth import START_UP, not_worth, pays_back
 
 FULL = served(

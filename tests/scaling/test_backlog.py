@@ -3,6 +3,7 @@
 import pytest
 from tests.builders import INTERVAL, NOW, SCRAPES, engine, observation
 
+from vllm_autotuner.diagnosis.case import seems_to_become_fewer
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
 
 LAST = SCRAPES - 1
@@ -71,6 +72,13 @@ def test_an_engine_that_was_seen_once_may_be_the_one_whose_queue_grows() -> None
 def test_where_nothing_waits_fewer_must_be_there(running: list[float], ends: str | None) -> None:
     assert (ends_by_itself(observation(engine(running=running)), since=None) or "").startswith(ends or "")
     assert (ends_by_itself(observation(engine(running=running)), since=None) is not None) is (ends is not None)
+
+
+def test_what_puts_a_trial_off_lets_no_request_wait() -> None:
+    """Two questions: a trial that is put off by chance costs nothing, a replica that is not bought by chance does."""
+    seen = observation(engine(running=line(64, 50)))
+    assert seems_to_become_fewer(seen)
+    assert ends_by_itself(seen, since=None) is None
 
 
 def test_a_queue_that_a_fresh_replica_has_taken_is_gone_although_more_run() -> None:

@@ -52,7 +52,7 @@ from vllm_autotuner.change.windows import (
     window_length,
 )
 from vllm_autotuner.diagnosis.objectives import Targets
-from vllm_autotuner.planning.ranking import NOISE
+from vllm_autotuner.observation.noise import NOISE
 
 __all__ = ["compare_periods"]
 

@@ -29,7 +29,7 @@ from vllm_autotuner.change.signed_rank import Interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.change.windows import LATENCIES
 from vllm_autotuner.diagnosis.objectives import Target, Targets
-from vllm_autotuner.planning.ranking import NOISE
+from vllm_autotuner.observation.noise import NOISE
 
 __all__ = ["ObjectiveEffect", "Question", "concluded", "latency_effect", "target_of", "throughput_effect"]
 

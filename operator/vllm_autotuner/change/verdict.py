@@ -11,9 +11,9 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.status import ChangeTarget, Measurement
 from vllm_autotuner.diagnosis.case import Case, tpot_mean, tpot_reading
 from vllm_autotuner.diagnosis.objectives import Target, Targets
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
-from vllm_autotuner.planning.ranking import NOISE
 
 __all__ = ["Judgement", "WindowVerdict", "is_baseline", "judge_window", "measure", "measure_per_pod"]
 

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, Measurement
-from vllm_autotuner.planning.ranking import NOISE
+from vllm_autotuner.observation.noise import NOISE
 
 __all__ = ["Turns", "have_moved", "latencies", "usual"]
 

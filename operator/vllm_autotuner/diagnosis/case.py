@@ -10,6 +10,7 @@ from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.engine_window import EngineWindow
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import Measured, NoData, Reading, number
 from vllm_autotuner.performance.step_time import StepTime, StepTimeFit, fit_step_time
@@ -19,7 +20,6 @@ __all__ = [
     "NEARLY_ALL",
     "Case",
     "Sustained",
-    "becomes_fewer",
     "busy_batch",
     "is_late",
     "kv_max",
@@ -29,6 +29,7 @@ __all__ = [
     "queues",
     "reaches_behind",
     "seats_taken_share",
+    "seems_to_become_fewer",
     "step_time",
     "tpot_mean",
     "tpot_reading",
@@ -226,15 +227,15 @@ def queues(observation: Observation, *, sustained: Sustained = Sustained()) -> b
     return any(waiting_share(engine) >= sustained.stay.limit for engine in observation.engines)
 
 
-FEWER: Final = 0.1
-"""Part by which requests must have become fewer within a window before they count so. Our choice: the size of noise."""
+def seems_to_become_fewer(observation: Observation) -> bool:
+    """Whether less runs and waits in the later half of the window than in the earlier one, by more than noise.
 
-
-def becomes_fewer(observation: Observation) -> bool:
-    """Whether what has piled up is being worked off: clearly less runs and waits in the later half of the window."""
+    Enough to put off a trial that nobody waits for; asked anew in each tick. Where requests are let wait instead,
+    `scaling.backlog` asks for more: that the queue ends in time, or that so many fewer are no chance.
+    """
     halves = [_halves(engine) for engine in observation.engines]
     earlier, later = (sum(half[index] for half in halves) for index in (0, 1))
-    return later < earlier * (1 - FEWER)
+    return later < earlier * (1 - NOISE)
 
 
 def reaches_behind(observation: Observation, moment: float) -> bool:

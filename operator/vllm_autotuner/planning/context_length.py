@@ -13,11 +13,11 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import IntBounds
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.observation.distribution import Distribution
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.feasibility import Feasible, holds_lengths, not_failed, verdict
 from vllm_autotuner.planning.limits import LARGEST_STEP, Limit, limited
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.ranking import NOISE
 from vllm_autotuner.planning.seats import NothingToGain
 from vllm_autotuner.planning.situation import Situation
 

@@ -6,15 +6,13 @@ wins in every profile: an inverted sign here would apply the worst candidate of 
 """
 
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import assert_never
 
 from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.observation.noise import NOISE
 
-__all__ = ["NOISE", "Effect", "clearly_better", "rank"]
-
-NOISE: Final = 0.1
-"""Differences below 10 % are noise, predicted or measured (G08). Design, planning.md."""
+__all__ = ["Effect", "clearly_better", "rank"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,17 +14,18 @@ from vllm_autotuner.api.spec import IntBounds
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.case import (
     BUSY,
-    becomes_fewer,
     busy_batch,
     is_late,
     mean_batch,
     queues,
     reaches_behind,
+    seems_to_become_fewer,
     step_time,
     tpot_reading,
     tpot_surely,
     tpot_tail,
 )
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured, number
 from vllm_autotuner.performance.knee import largest_batch_at_quantile
@@ -33,7 +34,6 @@ from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.limits import LARGEST_STEP, Limit, Limited, limited
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.ranking import NOISE
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = [
@@ -255,7 +255,7 @@ def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
         return short
     if _of_fewer_replicas(situation):
         return NothingToGain("the evictions that are counted are of fewer replicas still")
-    if becomes_fewer(observation):
+    if seems_to_become_fewer(observation):
         return NothingToGain("what has piled up is being worked off: its evictions end with it, sooner than a change")
     bounds = situation.tuning.max_num_seqs
     step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(batch / LARGEST_STEP))

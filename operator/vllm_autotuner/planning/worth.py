@@ -9,8 +9,8 @@ from typing import Final
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.planning.forecast import Outlook
-from vllm_autotuner.planning.ranking import NOISE
 
 __all__ = ["START_UP", "not_worth", "pays_back"]
 

@@ -1,7 +1,8 @@
 """Whether what has piled up is being worked off: then a replica would come when nobody needs it any more.
 
 Apart from scale-out, because that asks whether requests wait, and this whether they will. A queue from the time in
-which a replica was starting says nothing about the replicas that there are now.
+which a replica was starting says nothing about the replicas that there are now. Surer than `seems_to_become_fewer` of
+the diagnosis has to be, which only puts a trial off: here requests wait for it if it is wrong.
 Must not: look at samples from before the newest replica served.
 """
 
@@ -9,8 +10,8 @@ import math
 from typing import Final
 
 from vllm_autotuner.observation.engine_window import EngineWindow, Moment
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.planning.ranking import NOISE
 
 __all__ = ["ENDS_WITHIN", "ends_by_itself"]
 

@@ -15,11 +15,11 @@ from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.diagnosis.case import Case, tpot_tail
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.diagnosis.prefill_bound import CONTENDING, prefill_shares
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.performance.step_time import NoFit
 from vllm_autotuner.planning.limits import LARGEST_STEP
-from vllm_autotuner.planning.ranking import NOISE
 from vllm_autotuner.planning.seats import HEADROOM, kv_bound
 from vllm_autotuner.scaling.lateness import ttft_lately
 

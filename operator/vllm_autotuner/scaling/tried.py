@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
-from vllm_autotuner.planning.ranking import NOISE
+from vllm_autotuner.observation.noise import NOISE
 
 __all__ = ["FORGOTTEN", "after_scaling", "failed_at", "too_few"]
 
