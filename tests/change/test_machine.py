@@ -541,6 +541,20 @@ def test_the_tenth_window_is_the_last_look() -> None:
     assert (after.harmful, after.analysis.windows_inconclusive) == (False, 10)
 
 
+@pytest.mark.parametrize("minutes", [0.25, 5.0])
+def test_replicas_that_come_leave_as_long_for_a_verdict_as_there_was(minutes: float) -> None:
+    """However short the analysis is meant to be: a verdict needs its windows, also the second time."""
+    strategy = STRATEGY.model_copy(update={"analysis": timedelta(minutes=minutes)})
+    warm = change(ChangeState.WARMING_UP, deadline=NOW)
+    begun = advance(warm, world(strategy=strategy)).change
+    assert begun.deadline is not None
+    came = NOW + timedelta(seconds=20)
+    again = world(came, strategy=strategy, rollout=rollout(newest_since=came, ready=2, replicas=2))
+    found = advance(begun, again).change
+    assert found.deadline is not None
+    assert found.deadline - came == begun.deadline - NOW
+
+
 def test_no_data_is_evidence_for_nothing() -> None:
     """T12: a service without traffic neither passes nor fails."""
     states, after, _ = run(change(ANALYZING, analysis=analysis(since=NOW)), ticks(60, observation=quiet))

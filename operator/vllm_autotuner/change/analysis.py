@@ -64,16 +64,18 @@ def analyze(change: ActiveChange, world: World) -> Finding:
 def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChange:
     """Begin again once more replicas serve: what was measured is of a smaller fleet.
 
+    Each replica has less to do then than it had before the change, and a lighter load proves nothing good: unless the
+    load grows as the fleet did, this ends without a clear effect. Nothing runs the old value to compare with.
     Not for longer than twice the longest analysis in all: pods that come and go must not prolong it for ever.
     """
     newest, analysis = world.rollout.newest_since, change.analysis
     if newest is None or analysis is None or analysis.started_at is None or newest <= analysis.started_at:
         return change
-    longest = LONGEST_ANALYSIS * world.strategy.analysis
-    latest = (change.state_since or newest) + 2 * longest
+    limit = longest(world.strategy, window=timedelta(seconds=world.observation.window))
+    latest = (change.state_since or newest) + 2 * limit
     if newest >= latest:
         return change
-    update = {"analysis": Analysis(started_at=newest), "deadline": min(newest + longest, latest)}
+    update = {"analysis": Analysis(started_at=newest), "deadline": min(newest + limit, latest)}
     return change.model_copy(update=update)
 
 
