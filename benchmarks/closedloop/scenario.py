@@ -25,8 +25,9 @@ __all__ = [
 
 
 REACTION: Final = 120.0
-"""Seconds in which a policy can have seen what has become of a load that it was blind to: four scrapes of 15 s in which
-it shows, as many again to believe it. The start of what it then asks for comes on top. Our choice."""
+"""Seconds in which a policy can have seen what has become of a load that it was blind to, or that was not there before:
+four scrapes of 15 s in which it shows, as many again to believe it. The start of what it then asks for comes on top.
+Our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +122,15 @@ class Scenario:
 
     @property
     def settled_from(self) -> float:
-        """From when on a policy had time to learn: for the second half, but not while or just after it was blind.
+        """From when on a policy had time to learn: for the second half, but not while or just after it could not.
 
         A fixed setting that was chosen knowing the whole run serves what grew within an outage of the metrics from its
-        first second. Who has to see it cannot before the outage ends, whatever it does; nor serve it before a start.
+        first second, and prompts that grow over minutes before they do. Who has to see it cannot before the outage
+        ends, or the last prompt has its length, whatever it does; nor serve it before a start.
         """
         outages = [one.until for one in self.disturbances if isinstance(one, MetricsOutage)]
-        return max([self.duration / 2, *(until + REACTION + self.startup for until in outages)])
+        drifts = [change.at + change.over for change in self.content.changes]
+        return max([self.duration / 2, *(until + REACTION + self.startup for until in (*outages, *drifts))])
 
     def traffic(self) -> OpenLoop:
         """The requests, from the first on: the same for everyone who asks."""

@@ -17,6 +17,7 @@ from benchmarks.closedloop.scenarios import SCENARIOS, draw
 from benchmarks.closedloop.scoring import recovery, score, timeline
 from benchmarks.closedloop.searching import best_fixed, grid, most_in_flight, sweep
 from benchmarks.closedloop.service import Owner
+from vllm_autotuner.simulation.traffic import Change
 
 
 def test_goodput_is_counted_by_the_minute_of_arrival() -> None:
@@ -62,6 +63,9 @@ def test_no_policy_has_settled_while_it_is_blind() -> None:
     late = replace(scenario, disturbances=(MetricsOutage(at=400.0, until=600.0),))
     assert (scenario.settled_from, early.settled_from) == (500.0, 500.0)
     assert late.settled_from == 720.0 + scenario.startup
+    mix = scenario.content.first
+    drifting = replace(scenario, content=replace(scenario.content, changes=(Change(at=400.0, mix=mix, over=200.0),)))
+    assert drifting.settled_from == late.settled_from, "nor while prompts still grow"
     owner = Owner(late)
     deployment = asyncio.run(play(late, Fixed(owner, 64, 2), owner=owner))
     assert score(late, deployment).settled_goodput == pytest.approx(1.0, rel=0.2)

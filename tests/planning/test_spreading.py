@@ -13,7 +13,8 @@ from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation, StepPoint
 from vllm_autotuner.planning.plan import plan
-from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool
+from vllm_autotuner.planning.replicas import needed_for_pace
+from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool, lower_seats
 
 STEPS = line(16.0, 32.0, 64.0, base=0.02, per_sequence=0.001)
 """64 sequences take 84 ms a token and make 762 tokens/s; inside 50 ms, less a tenth, only 25 run and make 555."""
@@ -269,12 +270,46 @@ def test_the_forecast_of_the_tail_shrinks_with_the_batch_as_the_knee_does() -> N
 
 
 def test_so_many_replicas_at_once_as_the_knee_asks_for() -> None:
-    # 762 tokens/s an engine; inside the objective 0.9 * 555: 2 engines become 3.05, so 4.
+    # 762 tokens/s an engine; inside the objective 555: 3 engines become 4.1, so 5.
     alone = slow(ALL_THE_TIME, 760.0)
-    seen = replace(alone, engines=(*alone.engines, engine(pod="chat-1", running=64.0)))
-    for high, count in ((8, 4), (3, 3)):
+    others = (engine(pod=f"chat-{pod}", running=64.0) for pod in (1, 2))
+    seen = replace(alone, engines=(*alone.engines, *others))
+    for high, count in ((8, 5), (4, 4)):
         found = plan(
-            situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=high), replicas=2)
+            situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=high), replicas=3)
         ).proposal
         assert found is not None
-        assert (found.knob, found.count, found.extra_replicas) == (Knob.REPLICAS, count, count - 2)
+        assert (found.knob, found.count, found.extra_replicas) == (Knob.REPLICAS, count, count - 3)
+
+
+@pytest.mark.parametrize(("calm", "acts"), [(9, False), (1, True)])
+def test_half_a_minute_of_slow_tokens_is_worth_no_restart(calm: int, acts: bool) -> None:
+    """Ten windows of half a minute, the last of them at 60 ms: after nine at 20 ms it is a burst, after one it is not.
+
+    A trial of fewer seats held a GPU for the rest of the run for one such moment (closed loop, length-drift).
+    """
+    itls = [0.02] * calm + [0.06] * (10 - calm)
+    steps = tuple(
+        StepPoint(running=1000 * itl, itl=itl, tokens=1000.0, time=NOW - 30.0 * back)
+        for back, itl in enumerate(reversed(itls))
+    )
+    seen = with_steps(observation(engine(running=60.0), tpot=latency(0.06), itl=latency(0.06)), steps)
+    found = lower_seats(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE))
+    assert isinstance(found, NothingToGain) is not acts, found
+
+
+@pytest.mark.parametrize(
+    ("primary", "tpot", "needed"),
+    [
+        pytest.param(DiagnosisClass.PAST_TPOT_KNEE, 0.08, 2, id="one does 762 where 555 are in time: 1.4"),
+        pytest.param(DiagnosisClass.PAST_TPOT_KNEE, 0.046, None, id="tokens are in time again"),
+        pytest.param(DiagnosisClass.KV_CACHE_SATURATED, 0.08, None, id="something else is short"),
+    ],
+)
+@pytest.mark.parametrize("asked", [1, 2, 3])
+def test_what_is_needed_is_told_by_those_that_serve(
+    primary: DiagnosisClass, tpot: float, needed: int | None, asked: int
+) -> None:
+    """However many were asked for: counted from those, a replica that starts would ask for the next (length-drift)."""
+    alone = replace(slow(ALL_THE_TIME, 760.0), tpot=latency(tpot))
+    assert needed_for_pace(situation(alone, primary=primary, scale=scaling(high=8), replicas=asked)) == needed

@@ -41,6 +41,7 @@ def desired(
     newest: float | None = None,
     asked: float | None = None,
     planned: int | None = None,
+    needed: int | None = None,
     failed: Sequence[ScaleInTried] = (),
     **changed: Any,
 ) -> Scale:
@@ -55,6 +56,7 @@ def desired(
         targets=targets(),
         knobs=EngineKnobs(max_num_seqs=64),
         planned=planned,
+        needed=needed,
         failed=failed,
         now=NOW,
     )
@@ -206,6 +208,17 @@ def test_the_window_itself_counts_as_waiting() -> None:
 def test_slow_tokens_bring_replicas_only_where_the_plan_says_so(planned: int | None, replicas: int) -> None:
     assert desired(DiagnosisClass.PAST_TPOT_KNEE, held=60, planned=planned).replicas == replicas
     assert desired(DiagnosisClass.UNCLEAR, held=60, planned=planned).replicas == 2
+
+
+@pytest.mark.parametrize(("needed", "replicas"), [(None, 2), (2, 2), (3, 3), (9, 4)])
+def test_beside_a_replica_that_starts_only_what_more_are_needed_for_is_asked_for(
+    needed: int | None, replicas: int
+) -> None:
+    """One of two serves: three in all are one more, and a replica more than there are is none."""
+    found = desired(DiagnosisClass.PAST_TPOT_KNEE, held=60, ready=1, planned=3, needed=needed)
+    assert found.replicas == replicas
+    if replicas == 2:
+        assert found.reason == "1 replica(s) are still starting"
 
 
 def prefilling(seconds: float, *, tpot: float) -> Observation:

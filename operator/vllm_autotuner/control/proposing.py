@@ -30,6 +30,7 @@ from vllm_autotuner.guardrails.turns import Asking
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.platform import platform_of
 from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.replicas import needed_for_pace
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.replicas import desired_replicas
 
@@ -61,7 +62,10 @@ def ideas(
         # Requests are not let wait for the end of a change; fewer replicas can.
         situation = _situation(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, scaling=scaling)
         planned = _planned(plan(situation).proposal)
-        more = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=planned)
+        needed = needed_for_pace(situation)
+        more = _scaled(
+            status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=planned, needed=needed
+        )
         if more is None or more <= replicas:
             return status, desired, None
         return _with_replicas(status, more, sight=sight), more, None
@@ -121,7 +125,10 @@ def ideas(
         return _with_replicas(status, proposal.count, sight=sight), proposal.count, asks
     if not scales or (proposal is not None and _comes_soon(proposal, held)):
         return status, desired, asks
-    wanted = _scaled(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=planned)
+    needed = needed_for_pace(situation)
+    wanted = _scaled(
+        status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=planned, needed=needed
+    )
     return (status, desired, asks) if wanted is None else (_with_replicas(status, wanted, sight=sight), wanted, asks)
 
 
@@ -183,6 +190,7 @@ def _scaled(
     targets: Targets,
     replicas: int,
     planned: int | None = None,
+    needed: int | None = None,
 ) -> int | None:
     """The replicas that demand asks for; None where they are not ours to set."""
     spec = sight.service.spec
@@ -199,6 +207,7 @@ def _scaled(
         targets=targets,
         knobs=effective_knobs(spec, status),
         planned=planned,
+        needed=needed,
         failed=failed_scale_ins(status, now=sight.now),
         now=sight.now,
     ).replicas

@@ -1,8 +1,8 @@
 """Windows of other prompts, brought to the prompts of now: what a longer prompt adds to each step is taken from both.
 
 Apart from the line of `step_time`, which knows the batch only. While prompts grow, windows of many mixes lie side by
-side, and a line through them has a base and a slope that are true of none: too low a base promises large batches, too high a
-one promises nothing. What a step without a sequence takes is the same for all of them: the weights are read anyway.
+side, and a line through them has a base and a slope that are true of none: too low a base promises large batches, too
+high a one none. What a step without a sequence takes is the same for all of them: the weights are read anyway.
 Pure; numpy only. Must not: touch windows of one mix, or of an engine that tells no prompts.
 """
 

@@ -20,6 +20,7 @@ from vllm_autotuner.performance.prompt_share import with_newest_prompts
 
 __all__ = [
     "FEWEST_POINTS",
+    "NEWEST",
     "NoFit",
     "StepTime",
     "StepTimeFit",

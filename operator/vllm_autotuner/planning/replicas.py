@@ -26,7 +26,7 @@ from vllm_autotuner.planning.seats import (
 )
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["FREE_GPUS", "add_replicas", "spread_batch"]
+__all__ = ["FREE_GPUS", "add_replicas", "needed_for_pace", "spread_batch"]
 
 FREE_GPUS: Final = "free GPUs"
 """What limits a number of replicas that no node takes."""
@@ -84,6 +84,16 @@ def spread_batch(situation: Situation) -> Proposal | NothingToGain:
     count = max(now + 1, min(most, replicas_at_knee(situation)))
     spread = replace(proposal, value=count, extra_replicas=count - now, target=ChangeTarget.TPOT, reason=reason)
     return _within_room(spread, situation)
+
+
+def needed_for_pace(situation: Situation) -> int | None:
+    """How many replicas bring slow tokens inside their objective, by what those that serve now were seen to do.
+
+    None where tokens are not late, or no batch is known to meet the objective. It is no step from what has been asked
+    for: while replicas start it stays what it is, so that asking again adds nothing by itself.
+    """
+    slow = situation.diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE and not_slow_now(situation) is None
+    return replicas_at_knee(situation) if slow and knee_of(situation) is not None else None
 
 
 def _would_tell(situation: Situation) -> bool:

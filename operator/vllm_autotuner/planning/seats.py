@@ -29,7 +29,7 @@ from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured, number
 from vllm_autotuner.performance.knee import largest_batch_at_quantile
-from vllm_autotuner.performance.step_time import NoFit, StepTime, StepTimeFit
+from vllm_autotuner.performance.step_time import NEWEST, NoFit, StepTime, StepTimeFit
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.limits import LARGEST_STEP, Limit, Limited, limited
@@ -51,6 +51,9 @@ HEADROOM: Final = NOISE
 minute. Our choice: the size of the noise that a verdict ignores."""
 KV_MARGIN: Final = 0.1
 """Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
+
+LATELY: Final = NEWEST[0]
+"""Seconds that count as lately: the shortest stretch that a change of the load is recognised by."""
 
 LEAST_USE: Final = 1e-6
 """Share of the pool below which a reading is no use of it: one block of the largest pools is a multiple of that."""
@@ -106,6 +109,8 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
     observation = situation.observation
     if (why := not_slow_now(situation)) is not None:
         return why
+    if _in_time_lately(situation):
+        return NothingToGain("tokens came in time over the last minutes: a trial takes longer than this moment lasts")
     batch = max(busy_batch(engine) for engine in observation.engines)
     model, tail = step_time(observation), _tail(situation)
     knee = _knee(model, situation=situation, tail=tail)
@@ -169,6 +174,17 @@ def not_slow_now(situation: Situation) -> NothingToGain | None:
     return None
 
 
+def _in_time_lately(situation: Situation) -> bool:
+    """Whether tokens met the objective over the minutes that a line has to describe, the present moment among them.
+
+    A burst of half a minute is worth no restart: its trial lasts for many, and finds nothing to improve.
+    """
+    observation, target = situation.observation, situation.targets.tpot.seconds
+    lately = [point for point in observation.steps if point.time is not None and point.time > observation.at - LATELY]
+    tokens = sum(point.tokens for point in lately)
+    return tokens > 0 and sum(point.tokens * point.itl for point in lately) / tokens * _tail(situation) <= target
+
+
 def _of_fewer_replicas(situation: Situation) -> bool:
     """Whether what is measured is of the time before the newest replica: it may be over."""
     since, observation = situation.replicas_since, situation.observation
@@ -182,17 +198,24 @@ def room_for_replicas(situation: Situation) -> bool:
 
 
 def replicas_at_knee(situation: Situation) -> int:
-    """How many replicas serve what is served now with a batch that meets the TPOT objective; as many as now if unknown.
+    """How many replicas serve what is served now with a batch that meets the TPOT objective; as many as do if unknown.
 
+    The knee keeps its distance from the objective, and no other margin comes on top: with each further engine the batch
+    of all shrinks, so that what is a little too much for one moment is late by little.
     Worked: two engines at a batch of 64 (84 ms, 762 tokens/s each), where 25 (45 ms, 555 tokens/s) meet it: 2 * 762 /
-    (0.9 * 555) = 3.05, so 4.
+    555 = 2.75, so 3.
     """
+    knee, serving = knee_of(situation), _serving(situation.observation)
     model = step_time(situation.observation)
-    knee = _knee(model, situation=situation, tail=_tail(situation))
     if isinstance(model, NoFit) or knee is None:
-        return situation.replicas
-    needed = situation.replicas / (_share_at(knee, model, situation) * (1 - HEADROOM))
-    return max(situation.replicas, math.ceil(needed - 1e-9))
+        return serving
+    needed = serving / _share_at(knee, model, situation)
+    return max(serving, math.ceil(needed - 1e-9))
+
+
+def _serving(observation: Observation) -> int:
+    """How many pods serve what is served now. One that is still starting has been asked for, and serves nothing."""
+    return len({engine.key.pod for engine in observation.engines}) + len(observation.silent)
 
 
 def _share_at(knee: int, model: StepTime, situation: Situation) -> float:

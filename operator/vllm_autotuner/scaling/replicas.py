@@ -2,7 +2,7 @@
 
 Out when capacity waiting has lasted and is not about to end; in from idleness at once to the minimum, and by one from
 what is underutilized where `scale_in` finds that fewer do. Replicas that are starting count as supply, so that neither
-a slow start nor a fresh replica cascades.
+a slow start nor a fresh replica cascades: beside them only what more are needed for is asked for.
 """
 
 import math
@@ -63,6 +63,7 @@ def desired_replicas(
     targets: Targets,
     knobs: EngineKnobs,
     planned: int | None,
+    needed: int | None = None,
     failed: Sequence[ScaleInTried],
     now: datetime,
 ) -> Scale:
@@ -73,6 +74,7 @@ def desired_replicas(
     they do; the next prediction would else rest on the same figures as the last.
     `failed`: fewer replicas that were too few (`tried`).
     `planned`: as many replicas are what helps, by the plan; slow tokens alone do not tell whether they do.
+    `needed`: so many are needed in all, by what the ready ones do: what starts is supply, but may be too little of it.
     Whether a node has room is not asked: a replica that waits for one harms nobody, and is what brings nodes where they
     come on demand, and what a higher priority is for where they do not.
     """
@@ -121,7 +123,7 @@ def desired_replicas(
         waited = min(waited, now - newest_since)
     if waited < scaling.scale_out.waiting_for:
         return Scale(replicas=current, reason=f"waiting for {waited.total_seconds():.0f} s so far")
-    if ready < current:
+    if ready < current and (needed is None or needed <= current):
         return Scale(replicas=current, reason=f"{current - ready} replica(s) are still starting")
     since = None if newest_since is None else newest_since.timestamp()
     slow = diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE or contend
@@ -131,7 +133,10 @@ def desired_replicas(
         return Scale(replicas=current, reason=why)
     if current >= scaling.max_replicas:
         return Scale(replicas=current, reason=f"at scaling.maxReplicas ({scaling.max_replicas})")
-    wanted = max(current + 1, math.ceil(current * _pressure(observation)), planned or 0)
+    if ready < current:
+        wanted = needed or current
+    else:
+        wanted = max(current + 1, math.ceil(current * _pressure(observation)), planned or 0)
     bounded = min(wanted, max(current + 1, current * LARGEST_STEP), scaling.max_replicas)
     return Scale(replicas=bounded, reason=f"demand has been over capacity: {diagnosis.message}")
 
