@@ -269,17 +269,33 @@ def test_the_forecast_of_the_tail_shrinks_with_the_batch_as_the_knee_does() -> N
     assert (found.proposal.knob, found.proposal.count) == (Knob.REPLICAS, 8)
 
 
+@pytest.mark.parametrize(
+    ("engines", "needed"),
+    [
+        pytest.param(3, 4, id="3.8 meet the objective, 4.1 keep the distance: a tenth of an engine pays for none"),
+        pytest.param(6, 8, id="7.6 and 8.2"),
+        pytest.param(11, 15, id="13.97 and 15.1: the whole ones keep the distance"),
+    ],
+)
+def test_the_distance_from_the_objective_is_kept_by_whole_engines(engines: int, needed: int) -> None:
+    serving = [engine(pod=f"chat-{pod}", running=64.0) for pod in range(engines)]
+    late = latency(0.084)
+    seen = with_steps(observation(*serving, tpot=late, itl=late), STEPS)
+    found = situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=99), replicas=engines)
+    assert needed_for_pace(found) == needed
+
+
 def test_so_many_replicas_at_once_as_the_knee_asks_for() -> None:
-    # 762 tokens/s an engine; inside the objective 555: 3 engines become 4.1, so 5.
+    # 762 tokens/s an engine; 555 keep the distance, 600 meet the objective: 4 engines become 5.5 and 5.1, so 6.
     alone = slow(ALL_THE_TIME, 760.0)
-    others = (engine(pod=f"chat-{pod}", running=64.0) for pod in (1, 2))
+    others = (engine(pod=f"chat-{pod}", running=64.0) for pod in (1, 2, 3))
     seen = replace(alone, engines=(*alone.engines, *others))
-    for high, count in ((8, 5), (4, 4)):
+    for high, count in ((8, 6), (5, 5)):
         found = plan(
-            situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=high), replicas=3)
+            situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=high), replicas=4)
         ).proposal
         assert found is not None
-        assert (found.knob, found.count, found.extra_replicas) == (Knob.REPLICAS, count, count - 3)
+        assert (found.knob, found.count, found.extra_replicas) == (Knob.REPLICAS, count, count - 4)
 
 
 @pytest.mark.parametrize(("calm", "acts"), [(9, False), (1, True)])
@@ -301,7 +317,7 @@ def test_half_a_minute_of_slow_tokens_is_worth_no_restart(calm: int, acts: bool)
 @pytest.mark.parametrize(
     ("primary", "tpot", "needed"),
     [
-        pytest.param(DiagnosisClass.PAST_TPOT_KNEE, 0.08, 2, id="one does 762 where 555 are in time: 1.4"),
+        pytest.param(DiagnosisClass.PAST_TPOT_KNEE, 0.08, 2, id="one does 762 where 600 are in time: 1.3"),
         pytest.param(DiagnosisClass.PAST_TPOT_KNEE, 0.046, None, id="tokens are in time again"),
         pytest.param(DiagnosisClass.KV_CACHE_SATURATED, 0.08, None, id="something else is short"),
     ],
