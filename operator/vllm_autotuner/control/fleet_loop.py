@@ -13,19 +13,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from vllm_autotuner.api.conditions import Reason
-from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
-from vllm_autotuner.api.status import ActiveChange, ChangeState, VLLMServiceStatus
-from vllm_autotuner.change.world import Ending
+from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.control.adopted import Adopted
 from vllm_autotuner.control.adopting import Adopting
-from vllm_autotuner.control.announcing import announcements, standing
 from vllm_autotuner.control.context import ControlContext
 from vllm_autotuner.control.figures import Turns
 from vllm_autotuner.control.following import Following, asked_for
 from vllm_autotuner.control.interference import interference_of
-from vllm_autotuner.control.invalid import invalid, not_adopted, unreadable
+from vllm_autotuner.control.invalid import invalid, not_adopted
 from vllm_autotuner.control.limits import current_limits
 from vllm_autotuner.control.looking import (
     approved_id,
@@ -35,11 +32,12 @@ from vllm_autotuner.control.looking import (
     rollout_of,
     verification_of,
 )
-from vllm_autotuner.control.outbox import FAILED, Outbox, remembering
+from vllm_autotuner.control.outbox import FAILED, remembering
 from vllm_autotuner.control.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.remembering import Memories
 from vllm_autotuner.control.rooms import Rooms
 from vllm_autotuner.control.self_health import SelfHealth
+from vllm_autotuner.control.settling import Settling
 from vllm_autotuner.control.sight import Refusal, Sight
 from vllm_autotuner.control.sources import Sources
 from vllm_autotuner.control.starting import pods_view
@@ -47,7 +45,7 @@ from vllm_autotuner.control.tick import Decision, decide, keep_safe, may_need_gp
 from vllm_autotuner.control.trials import arms_of, own_pods
 from vllm_autotuner.control.turns import Fleet, fleet_of
 from vllm_autotuner.control.upgrading import hashes_of
-from vllm_autotuner.control.views import Body, ServiceEntry
+from vllm_autotuner.control.views import ServiceEntry
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails.limits import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
@@ -99,7 +97,7 @@ class FleetLoop:
         self._context = context
         self._sources = sources
         self._memories = Memories()
-        self._outbox = Outbox(cluster=context.cluster, wall=context.wall)
+        self._settling = Settling(context)
         self._following = Following(context)
         self._epoch: int | None = None
         self._watching_since: datetime | None = None
@@ -125,14 +123,14 @@ class FleetLoop:
         if self._epoch != context.election.epoch:
             self._epoch, self._watching_since = context.election.epoch, context.wall()
             self._memories = Memories()
-            self._outbox = Outbox(cluster=context.cluster, wall=context.wall)
+            self._settling = Settling(context)
             self._turns = None
         started, fleet = context.wall(), context.registry.snapshot()
         since = self._turns.now if self._turns is not None else started
         self._turns = Turns(services=len(fleet.services), since=since, now=started)
         uids = {entry.uid for entry in fleet.services.values()}
         self._memories.keep_only(uids)
-        self._outbox.keep_only(uids)
+        self._settling.keep_only(uids)
         for gone in self._exported - fleet.services.keys():
             self._export(gone, None)
         snapshots = await self._sources.look(fleet.services.values(), at=context.wall().timestamp())
@@ -209,7 +207,7 @@ class FleetLoop:
             self._context.metrics.ticks.labels(outcome="Failed").inc()
             logger.exception("service failed", extra={"service": "/".join(key)})
             with suppress(Exception):  # the same defect may be in the way of saying so
-                await self._outbox.say(FAILED, about=entry)
+                await self._settling.outbox.say(FAILED, about=entry)
 
     async def _one(
         self,
@@ -230,7 +228,7 @@ class FleetLoop:
         adopted = await self._adopted(entry, service)
         if isinstance(adopted, Unadoptable):
             return None
-        await self._catch_up(entry, service.status)
+        await self._settling.catch_up(entry, service.status)
         sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted)
         sight = replace(sight, queue=queue)
         decision = self._decide(sight)
@@ -246,10 +244,12 @@ class FleetLoop:
         """Persist a decision, announce it, and make the workload follow it."""
         key, decision, uid, adopted = decided.key, decided.decision, decided.entry.uid, decided.adopted
         try:
-            service, entry = await self._settle(decided.entry, decided.service, decision.status, ended=decision.ended)
+            service, entry = await self._settling.settle(
+                decided.entry, decided.service, decision.status, ended=decision.ended
+            )
         except Conflict:
             # Someone wrote the object since our watch saw it: decide again from what the API server has now.
-            fresh = await self._read(key)
+            fresh = await self._settling.read(key)
             if not isinstance(fresh.service, VLLMService):
                 return
             again = await self._adopted(fresh, fresh.service)
@@ -258,13 +258,13 @@ class FleetLoop:
             adopted = again
             sight = await self._sight(key, fresh.service, fleet=fleet, snapshots=snapshots, adopted=adopted)
             decision = self._decide(replace(sight, queue=decided.sight.queue))
-            service, entry = await self._settle(fresh, fresh.service, decision.status, ended=decision.ended)
+            service, entry = await self._settling.settle(fresh, fresh.service, decision.status, ended=decision.ended)
         self._memories.put(entry.uid, decision.history)
         self._export(key, decision.desired)
 
         async def unchanged() -> bool:
             # A leader whose watch lags must not undo what was done since: the next tick decides on what there is (T04).
-            return _same(entry.body, (await self._read(key)).body)
+            return await self._settling.is_unchanged(key, entry)
 
         try:
             if adopted is None:
@@ -288,7 +288,7 @@ class FleetLoop:
         found = await self._adopting.of(service)
         if isinstance(found, Unadoptable):
             status, ended = not_adopted(service, found, now=self._context.wall())
-            await self._settle(entry, service, status, ended=ended)
+            await self._settling.settle(entry, service, status, ended=ended)
         return found
 
     def _export(self, key: Key, desired: int | None) -> None:
@@ -315,7 +315,7 @@ class FleetLoop:
         pods = own_pods(everything)
         if adopted is not None:
             service, pods, deployment = adopted.service, adopted.pods, adopted.deployment
-        waiting = self._outbox.waiting(service.metadata.uid, service.status)
+        waiting = self._settling.outbox.waiting(service.metadata.uid, service.status)
         service = replace(service, status=remembering(service.status, waiting))
         interference = None
         if adopted is None and not unreadable:
@@ -373,54 +373,6 @@ class FleetLoop:
             scaled_by=deployment.scaled_by if deployment is not None and adopted is None else "",
         )
 
-    async def _settle(
-        self,
-        entry: ServiceEntry,
-        service: VLLMService,
-        after: VLLMServiceStatus,
-        *,
-        ended: tuple[ActiveChange, Ending] | None,
-    ) -> tuple[VLLMService, ServiceEntry]:
-        """Persist the decision, then say what it means."""
-        try:
-            written = await self._write(entry, service.status, after)
-        except Unavailable:
-            # Perhaps it was carried out and the answer was lost: then nobody has told yet what stands there (T03).
-            self._memories.told(entry.uid, everything=False)
-            raise
-        if written is entry:
-            return service, entry
-        events = announcements(service, after, ended=ended)
-        await self._outbox.post(events, about=entry, status=service.status)
-        if ended is not None:
-            change, ending = ended
-            self._context.metrics.count_ending(change, ending.outcome, now=self._context.wall())
-        found = written.service
-        return (found if isinstance(found, VLLMService) else service), written
-
-    async def _write(self, entry: ServiceEntry, before: VLLMServiceStatus, after: VLLMServiceStatus) -> ServiceEntry:
-        """Write the status if it says anything new. Raises Conflict when the object is no longer the one we read."""
-        wire = to_wire(after)
-        if wire == to_wire(before) and entry.body.get("status"):
-            return entry
-        body = await self._context.cluster.write_status(
-            entry.namespace, entry.name, wire, resource_version=entry.resource_version
-        )
-        # Our own write must not wait for the watch to come round: the next tick would decide on the old status.
-        return self._seen(body)
-
-    async def _read(self, key: Key) -> ServiceEntry:
-        return self._seen(await self._context.cluster.read_service(key.namespace, key.name))
-
-    def _seen(self, body: Body) -> ServiceEntry:
-        """What the registry makes of an answer. Raises NotFound when the object was deleted since."""
-        self._context.registry.services.see(body)
-        key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
-        found = self._context.registry.services.get(key)
-        if found is None:
-            raise NotFound(f"{'/'.join(key)} is gone", reason="Deleted")
-        return found
-
     async def _keep_safe(
         self,
         key: Key,
@@ -432,20 +384,20 @@ class FleetLoop:
     ) -> None:
         """Bring a change to safety whose spec cannot be read any more, and say on the object what cannot be read."""
         if invalid_one.status is None:
-            await self._report_unreadable(entry, invalid_one)
+            await self._settling.report_unreadable(entry, invalid_one)
             return
         service = VLLMService(metadata=invalid_one.metadata, spec=invalid_one.spec, status=invalid_one.status)
-        await self._catch_up(entry, service.status)
+        await self._settling.catch_up(entry, service.status)
         found = await self._adopting.of(service)
         adopted = found if isinstance(found, Adopted) else None
         sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted, unreadable=True)
         decision = keep_safe(sight)
         after = invalid(invalid_one, decision.status, ended=decision.ended, now=sight.now)
-        _, written = await self._settle(entry, service, after, ended=decision.ended)
+        _, written = await self._settling.settle(entry, service, after, ended=decision.ended)
         self._memories.put(entry.uid, decision.history)
 
         async def unchanged() -> bool:
-            return _same(written.body, (await self._read(key)).body)
+            return await self._settling.is_unchanged(key, written)
 
         change = after.active_change
         if adopted is None:
@@ -454,30 +406,3 @@ class FleetLoop:
         undoing = change is not None and change.state is ChangeState.ROLLING_BACK
         if undoing and adopted.differs(after) and await unchanged():
             await adopted.follow(after, cluster=self._context.cluster, epoch=self._context.election.epoch)
-
-    async def _report_unreadable(self, entry: ServiceEntry, service: InvalidService) -> None:
-        """Say on the object what cannot be read of its status, and forget nothing that it remembers."""
-        before, now = entry.body["status"], self._context.wall()
-        after = unreadable(service, before, now=now)
-        if after != before:
-            self._seen(
-                await self._context.cluster.write_status(
-                    entry.namespace, entry.name, after, resource_version=entry.resource_version
-                )
-            )
-
-    async def _catch_up(self, entry: ServiceEntry, status: VLLMServiceStatus) -> None:
-        """Tell what waits to be told, and what a leader may have written and not lived to tell."""
-        news = () if self._memories.is_told(entry.uid) else tuple(standing(status, now=self._context.wall()))
-        self._memories.told(entry.uid, everything=True)
-        if news or self._outbox.waiting(entry.uid, status):
-            await self._outbox.post(news, about=entry, status=status)
-
-
-def _same(one: Body, other: Body) -> bool:
-    """Whether two versions of an object ask for the same: neighbours may write its metadata all the time."""
-    return (one["metadata"]["uid"], one["spec"], one.get("status")) == (
-        other["metadata"]["uid"],
-        other["spec"],
-        other.get("status"),
-    )

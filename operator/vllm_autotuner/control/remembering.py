@@ -17,7 +17,6 @@ class Memories:
     def __init__(self) -> None:
         self._histories: dict[str, History] = {}
         self._seen: set[str] = set()
-        self._told: set[str] = set()
         self._refusals: dict[str, tuple[int, Refusal]] = {}
 
     def of(self, service: VLLMService) -> History:
@@ -32,7 +31,6 @@ class Memories:
         """Forget what no longer exists."""
         self._histories = {uid: history for uid, history in self._histories.items() if uid in uids}
         self._seen &= uids
-        self._told &= uids
         self._refusals = {uid: found for uid, found in self._refusals.items() if uid in uids}
 
     def classes(self) -> Iterator[str]:
@@ -46,14 +44,6 @@ class Memories:
     def seen(self, uid: str) -> None:
         """They are made sure of."""
         self._seen.add(uid)
-
-    def is_told(self, uid: str) -> bool:
-        """Whether this leader knows that everything the status tells has been told."""
-        return uid in self._told
-
-    def told(self, uid: str, *, everything: bool) -> None:
-        """Everything was told, or a part of it was not."""
-        (self._told.add if everything else self._told.discard)(uid)
 
     def refusal(self, service: VLLMService) -> Refusal | None:
         """Why the workload of this very spec was refused the last time it was applied; None when it was not."""
