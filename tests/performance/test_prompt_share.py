@@ -66,6 +66,7 @@ def test_the_curve_is_of_the_prompts_of_now_as_well() -> None:
         pytest.param(windows(*CHAT, *DRIFT, *LONG, counted=False), id="nobody counts them"),
         pytest.param([*windows(*CHAT, *DRIFT)[1:], *windows((3.0, None), counted=False)], id="somebody does not"),
         pytest.param(windows(*CHAT[:2], *LONG[:2]), id="too few to contradict"),
+        pytest.param(windows(*[(6.0, 0.0)] * 4, (5.0, 3.0), noise=0.2), id="two different windows, however often"),
         pytest.param(
             [replace(point, time=None) for point in windows(*CHAT, *LONG)], id="of no window: nobody knows what is new"
         ),

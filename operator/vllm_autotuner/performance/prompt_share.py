@@ -29,6 +29,10 @@ NEWEST: Final = 2
 """Latest moments whose prompts are those of now: one alone may be chance, more are of before. Our choice."""
 OUTLYING: Final = 3.0
 """Times the typical residual from which a window is left out, as in `step_time`."""
+TOLD_APART: Final = 1e-3
+"""Least singular value of the law's terms, each of length one: below it one of them stands for another."""
+BETTER: Final = 1e-9
+"""Part of the squares by which one law must be better than another: less is rounding, and a matter of units."""
 LEAST_LEFT: Final = 0.1
 """Part of a measured latency that stays, whatever prompts take from it: noise of a window makes none negative."""
 
@@ -58,8 +62,11 @@ def with_newest_prompts(points: Sequence[StepPoint]) -> list[StepPoint]:
     if len(known) < max(FEWEST, len(points)) or len(times) < NEWEST or not _moved(known):
         return list(points)
     share = np.array(known)
+    if not _are_told_apart(points, share):
+        return list(points)
     law, line = _fitted(points, share), _fitted(points, np.zeros(len(points)))
-    if law.per_prompt <= 0 or law.missed > EXPLAINED * line.missed:
+    explains = law.missed <= EXPLAINED * line.missed and line.missed > BETTER * sum(point.tokens for point in points)
+    if law.per_prompt <= 0 or not explains:
         return list(points)
     pairs = list(zip(points, known, strict=True))
     newest = [(point.tokens, each) for point, each in pairs if point.time in times[-NEWEST:]]
@@ -77,28 +84,41 @@ def _moved(shares: Sequence[float]) -> bool:
     return bool(high > MOVED * low)
 
 
+def _are_told_apart(points: Sequence[StepPoint], share: FloatArray) -> bool:
+    """Whether batch and prompts differ enough for the law: of two different windows it has no parameters."""
+    terms = _terms(points, share)
+    return bool(np.linalg.svd(terms / np.linalg.norm(terms, axis=0), compute_uv=False)[-1] >= TOLD_APART)
+
+
+def _terms(points: Sequence[StepPoint], share: FloatArray) -> FloatArray:
+    """What each parameter is multiplied with, over the latency: (points, 3)."""
+    batch, itl = np.array([point.running for point in points]), np.array([point.itl for point in points])
+    terms: FloatArray = np.column_stack([np.ones(len(batch)), batch, batch * share]) / itl[:, None]
+    return terms
+
+
 def _fitted(points: Sequence[StepPoint], share: FloatArray) -> _Law:
     """Fit by least squares on relative error, once more without the worst outliers; no parameter is negative."""
-    batch, itl = np.array([point.running for point in points]), np.array([point.itl for point in points])
-    weight = np.sqrt(np.array([point.tokens for point in points]))
-    rows = np.column_stack([np.ones(len(batch)), batch, batch * share]) / itl[:, None]
-    kept = np.ones(len(batch), dtype=np.bool_)
+    rows, weight = _terms(points, share), np.sqrt(np.array([point.tokens for point in points]))
+    kept = np.ones(len(rows), dtype=np.bool_)
     for _ in range(2):
         found = _least_squares(rows[kept] * weight[kept, None], weight[kept])
         residual = np.abs(rows @ found - 1)
         kept = residual <= max(OUTLYING * median(residual.tolist()), 1e-9)
         if kept.sum() < FEWEST:
-            kept = np.ones(len(batch), dtype=np.bool_)
+            kept = np.ones(len(rows), dtype=np.bool_)
     return _Law(per_prompt=float(found[2]), missed=float(np.sum((np.minimum(residual, 1.0) * weight) ** 2)))
 
 
 def _least_squares(rows: FloatArray, right: FloatArray) -> FloatArray:
     """Return the parameters, or those of the best part of the law in which none is negative."""
+    size = np.linalg.norm(rows, axis=0)
+    size[size == 0] = 1.0
     best, least = np.zeros(3), np.inf
     for columns in ([0, 1, 2], [0, 2], [0, 1], [1, 2], [0]):
-        part = np.linalg.lstsq(rows[:, columns], right, rcond=None)[0]
+        part = np.linalg.lstsq(rows[:, columns] / size[columns], right, rcond=None)[0] / size[columns]
         error = float(np.sum((rows[:, columns] @ part - right) ** 2))
-        if (part >= 0).all() and error < least:
+        if (part >= 0).all() and error < least - BETTER * float(right @ right):
             best, least = np.zeros(3), error
             best[columns] = part
     return best
