@@ -314,6 +314,19 @@ def test_half_a_minute_of_slow_tokens_is_worth_no_restart(calm: int, acts: bool)
     assert isinstance(found, NothingToGain) is not acts, found
 
 
+@pytest.mark.parametrize(("window", "acts"), [(10.0, True), (30.0, False)])
+def test_slow_tokens_that_last_as_long_as_a_trial_are_no_burst(window: float, acts: bool) -> None:
+    """Slow for 100 s after 100 s in time: ten of the short windows, of which a trial would see no more."""
+    steps = tuple(
+        StepPoint(running=1000 * itl, itl=itl, tokens=1000.0, time=NOW - 10.0 * back)
+        for back, itl in enumerate([0.06] * 10 + [0.02] * 10)
+    )
+    slow_now = observation(engine(running=60.0), tpot=latency(0.06), itl=latency(0.06))
+    seen = with_steps(replace(slow_now, window=window), steps)
+    found = lower_seats(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE))
+    assert isinstance(found, NothingToGain) is not acts, found
+
+
 @pytest.mark.parametrize(
     ("primary", "tpot", "needed"),
     [

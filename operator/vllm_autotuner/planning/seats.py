@@ -53,7 +53,9 @@ KV_MARGIN: Final = 0.1
 """Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
 
 LATELY: Final = NEWEST[0]
-"""Seconds that count as lately: the shortest stretch that a change of the load is recognised by."""
+"""Seconds that count as lately at most: the shortest stretch that a change of the load is recognised by."""
+LATELY_WINDOWS: Final = 10
+"""Windows that count as lately at most: as many as a verdict looks at. What lasted so long lasts as long as a trial."""
 
 LEAST_USE: Final = 1e-6
 """Share of the pool below which a reading is no use of it: one block of the largest pools is a multiple of that."""
@@ -180,7 +182,8 @@ def _in_time_lately(situation: Situation) -> bool:
     A burst of half a minute is worth no restart: its trial lasts for many, and finds nothing to improve.
     """
     observation, target = situation.observation, situation.targets.tpot.seconds
-    lately = [point for point in observation.steps if point.time is not None and point.time > observation.at - LATELY]
+    since = observation.at - min(LATELY, LATELY_WINDOWS * observation.window)
+    lately = [point for point in observation.steps if point.time is not None and point.time > since]
     tokens = sum(point.tokens for point in lately)
     return tokens > 0 and sum(point.tokens * point.itl for point in lately) / tokens * _tail(situation) <= target
 
