@@ -298,13 +298,21 @@ def test_so_many_replicas_at_once_as_the_knee_asks_for() -> None:
         assert (found.knob, found.count, found.extra_replicas) == (Knob.REPLICAS, count, count - 4)
 
 
-@pytest.mark.parametrize(("calm", "acts"), [(9, False), (1, True)])
-def test_half_a_minute_of_slow_tokens_is_worth_no_restart(calm: int, acts: bool) -> None:
-    """Ten windows of half a minute, the last of them at 60 ms: after nine at 20 ms it is a burst, after one it is not.
+@pytest.mark.parametrize(
+    ("calm", "slow", "acts"),
+    [
+        pytest.param(9, 0.06, False, id="a burst"),
+        pytest.param(9, 0.9, False, id="a burst, however slow"),
+        pytest.param(1, 0.06, True, id="it lasts"),
+        pytest.param(4, 0.052, True, id="it lasts, however little it is"),
+    ],
+)
+def test_half_a_minute_of_slow_tokens_is_worth_no_restart(calm: int, slow: float, acts: bool) -> None:
+    """Ten windows of half a minute: first some at 20 ms, then slow ones, where 50 ms are the objective.
 
     A trial of fewer seats held a GPU for the rest of the run for one such moment (closed loop, length-drift).
     """
-    itls = [0.02] * calm + [0.06] * (10 - calm)
+    itls = [0.02] * calm + [slow] * (10 - calm)
     steps = tuple(
         StepPoint(running=1000 * itl, itl=itl, tokens=1000.0, time=NOW - 30.0 * back)
         for back, itl in enumerate(reversed(itls))
@@ -316,10 +324,10 @@ def test_half_a_minute_of_slow_tokens_is_worth_no_restart(calm: int, acts: bool)
 
 @pytest.mark.parametrize(("window", "acts"), [(10.0, True), (30.0, False)])
 def test_slow_tokens_that_last_as_long_as_a_trial_are_no_burst(window: float, acts: bool) -> None:
-    """Slow for 100 s after 100 s in time: ten of the short windows, of which a trial would see no more."""
+    """Slow for 100 s after 120 s in time: ten of the short windows, of which a trial would see no more."""
     steps = tuple(
         StepPoint(running=1000 * itl, itl=itl, tokens=1000.0, time=NOW - 10.0 * back)
-        for back, itl in enumerate([0.06] * 10 + [0.02] * 10)
+        for back, itl in enumerate([0.06] * 10 + [0.02] * 12)
     )
     slow_now = observation(engine(running=60.0), tpot=latency(0.06), itl=latency(0.06))
     seen = with_steps(replace(slow_now, window=window), steps)

@@ -177,15 +177,16 @@ def not_slow_now(situation: Situation) -> NothingToGain | None:
 
 
 def _in_time_lately(situation: Situation) -> bool:
-    """Whether tokens met the objective over the minutes that a line has to describe, the present moment among them.
+    """Whether most tokens met the objective over the last minutes, the present moment among them.
 
-    A burst of half a minute is worth no restart: its trial lasts for many, and finds nothing to improve.
+    A burst of half a minute is worth no restart: its trial lasts for many, and finds nothing to improve. Most, and not
+    their mean: however slow a burst was it is over, and however little a lasting knee is passed it stays.
     """
     observation, target = situation.observation, situation.targets.tpot.seconds
     since = observation.at - min(LATELY, LATELY_WINDOWS * observation.window)
     lately = [point for point in observation.steps if point.time is not None and point.time > since]
-    tokens = sum(point.tokens for point in lately)
-    return tokens > 0 and sum(point.tokens * point.itl for point in lately) / tokens * _tail(situation) <= target
+    late = [point for point in lately if point.itl * _tail(situation) > target]
+    return bool(lately) and sum(point.tokens for point in late) < sum(point.tokens for point in lately) / 2
 
 
 def _of_fewer_replicas(situation: Situation) -> bool:
