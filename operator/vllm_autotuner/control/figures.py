@@ -7,13 +7,14 @@ Must not: decide anything by a figure.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 from typing import Final
 
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, Measurement
+from vllm_autotuner.change.windows import LATENCIES, level_of
 from vllm_autotuner.observation.noise import NOISE
 
 __all__ = ["Turns", "have_moved", "latencies", "usual"]
@@ -25,17 +26,16 @@ WRITES_PER_SECOND: Final = 2.0
 """Of figures only, of a whole fleet: a tenth of the pace of writes (`cluster.throttle`). Up to 30 services have a turn
 in each tick of 15 s, 600 every 5 minutes, 10,000 every 83. Our choice."""
 _HASHES: Final = 2**32
-_LATENCIES: Final[tuple[Callable[[Measurement], float | None], ...]] = (
-    lambda window: window.ttft_seconds,
-    lambda window: window.tpot_seconds,
-)
 
 
 def have_moved(shown: Measurement | None, recent: Sequence[Measurement]) -> bool:
     """Whether what is shown is not what the service is like any more. `recent`: the last windows, each complete."""
     if len(recent) < WINDOWS:
         return False
-    return any(_is_beside(None if shown is None else of(shown), [of(window) for window in recent]) for of in _LATENCIES)
+    return any(
+        _is_beside(None if shown is None else level_of(shown, each), [level_of(window, each) for window in recent])
+        for each in LATENCIES
+    )
 
 
 def latencies(found: Measurement) -> Measurement:
@@ -45,7 +45,7 @@ def latencies(found: Measurement) -> Measurement:
 
 def usual(recent: Sequence[Measurement]) -> Measurement:
     """The latencies to show: of a usual window, so that the next odd one does not bring the next write."""
-    ttft, tpot = ([value for window in recent if (value := of(window)) is not None] for of in _LATENCIES)
+    ttft, tpot = ([level for window in recent if (level := level_of(window, each)) is not None] for each in LATENCIES)
     return Measurement(
         at=recent[-1].at,
         ttft_seconds=median(ttft) if ttft else None,
