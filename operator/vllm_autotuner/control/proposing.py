@@ -62,10 +62,7 @@ def ideas(
         # Requests are not let wait for the end of a change; fewer replicas can.
         situation = _situation(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, scaling=scaling)
         planned = _planned(plan(situation).proposal)
-        needed = needed_for_pace(situation)
-        more = _scaled(
-            status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=planned, needed=needed
-        )
+        more = _scaled(status, sight, situation=situation, planned=planned)
         if more is None or more <= replicas:
             return status, desired, None
         return _with_replicas(status, more, sight=sight), more, None
@@ -125,10 +122,7 @@ def ideas(
         return _with_replicas(status, proposal.count, sight=sight), proposal.count, asks
     if not scales or (proposal is not None and _comes_soon(proposal, held)):
         return status, desired, asks
-    needed = needed_for_pace(situation)
-    wanted = _scaled(
-        status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, planned=planned, needed=needed
-    )
+    wanted = _scaled(status, sight, situation=situation, planned=planned)
     return (status, desired, asks) if wanted is None else (_with_replicas(status, wanted, sight=sight), wanted, asks)
 
 
@@ -182,32 +176,23 @@ def _scales(sight: Sight) -> bool:
     return ours and sight.mode is Mode.AUTOMATIC and not sight.paused
 
 
-def _scaled(
-    status: VLLMServiceStatus,
-    sight: Sight,
-    *,
-    diagnosis: Diagnosis,
-    targets: Targets,
-    replicas: int,
-    planned: int | None = None,
-    needed: int | None = None,
-) -> int | None:
+def _scaled(status: VLLMServiceStatus, sight: Sight, *, situation: Situation, planned: int | None) -> int | None:
     """The replicas that demand asks for; None where they are not ours to set."""
     spec = sight.service.spec
     if spec.scaling is None or not _scales(sight):
         return None
     return desired_replicas(
-        current=replicas,
+        current=situation.replicas,
         ready=sight.rollout.ready,
         newest_since=sight.rollout.newest_since,
         asked_since=replicas_asked_since(status),
         scaling=spec.scaling,
-        diagnosis=diagnosis,
-        observation=sight.observation,
-        targets=targets,
+        diagnosis=situation.diagnosis,
+        observation=situation.observation,
+        targets=situation.targets,
         knobs=effective_knobs(spec, status),
         planned=planned,
-        needed=needed,
+        needed=needed_for_pace(situation),
         failed=failed_scale_ins(status, now=sight.now),
         now=sight.now,
     ).replicas
