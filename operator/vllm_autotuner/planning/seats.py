@@ -167,10 +167,12 @@ def not_slow_now(situation: Situation) -> NothingToGain | None:
     Asked every few seconds, a quantile that lies at its objective is above it some time.
     """
     case, target = situation.case, situation.targets.tpot
-    if isinstance(tpot_reading(case), Measured) and not is_late(tpot_reading(case), target):
-        return NothingToGain("TPOT is inside its objective again")
-    if isinstance(tpot_surely(case), Measured) and not is_late(tpot_surely(case), target):
-        return NothingToGain("TPOT misses its objective by no more than chance")
+    for reading, why in (
+        (tpot_reading(case), "TPOT is inside its objective again"),
+        (tpot_surely(case), "TPOT misses its objective by no more than chance"),
+    ):
+        if isinstance(reading, Measured) and not is_late(reading, target):
+            return NothingToGain(why)
     if _of_fewer_replicas(situation):
         return NothingToGain("the TPOT that is measured is of fewer replicas still")
     return None
@@ -182,11 +184,11 @@ def _in_time_lately(situation: Situation) -> bool:
     A burst of half a minute is worth no restart: its trial lasts for many, and finds nothing to improve. Most, and not
     their mean: however slow a burst was it is over, and however little a lasting knee is passed it stays.
     """
-    observation, target = situation.observation, situation.targets.tpot.seconds
+    observation, target, tail = situation.observation, situation.targets.tpot.seconds, _tail(situation)
     since = observation.at - min(LATELY, LATELY_WINDOWS * observation.window)
     lately = [point for point in observation.steps if point.time is not None and point.time > since]
-    late = [point for point in lately if point.itl * _tail(situation) > target]
-    return bool(lately) and sum(point.tokens for point in late) < sum(point.tokens for point in lately) / 2
+    late = sum(point.tokens for point in lately if point.itl * tail > target)
+    return bool(lately) and late < sum(point.tokens for point in lately) / 2
 
 
 def _of_fewer_replicas(situation: Situation) -> bool:
