@@ -31,7 +31,7 @@ from vllm_autotuner.diagnosis.diagnose import CONFIRMATIONS
 from vllm_autotuner.guardrails.contest import CONTEST_WINDOW, MOST_RESTORES
 from vllm_autotuner.guardrails.turns import CHANGES_AT_ONCE, EXTRA_GPUS
 from vllm_autotuner.observation.noise import NOISE
-from vllm_autotuner.observation.observation import STALE_AFTER_INTERVALS
+from vllm_autotuner.observation.series import STALE_AFTER_INTERVALS
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.planning.seats import KV_MARGIN
 from vllm_autotuner.planning.worth import DEVIATIONS, HORIZON, PAYBACK

@@ -42,7 +42,8 @@ class Watched:
     witness: Witness = field(default_factory=Witness)
     harmed: bool = False
     """A scene takes its pods away."""
-    was_ready: bool = False
+    ready_since: int | None = None
+    """The resourceVersion of its first status that was Ready; the API server counts all kinds by one number."""
     lapses: list[str] = field(default_factory=list)
     """Moments without a Ready service or a serving pod, after the first good one."""
     fewest: int | None = None
@@ -167,7 +168,10 @@ class Monitor:
             seen.versions.append(body)
         by_hand = before is not None and status != old and _by_hand(body) != _by_hand(before)
         self._look(body["metadata"]["name"], edited=by_hand)
-        self._lapse(seen, condition(status, "Ready") == "True", f"Ready={condition(status, 'Ready')}: {_ready(status)}")
+        if condition(status, "Ready") != "True" and seen.ready_since is not None:
+            seen.lapses.append(f"Ready={condition(status, 'Ready')}: {_ready(status)}")
+        elif condition(status, "Ready") == "True" and seen.ready_since is None:
+            seen.ready_since = int(body["metadata"]["resourceVersion"])
 
     def _deployment(self, kind: str, body: Object) -> None:
         metadata = body["metadata"]
@@ -180,7 +184,10 @@ class Monitor:
         else:
             seen.deployments[metadata["name"]] = body
         self._look(name)
-        if kind == "DELETED" or metadata["name"] != name or not seen.was_ready:
+        if kind == "DELETED" or metadata["name"] != name or seen.ready_since is None:
+            return
+        # A watch of its own: on a busy machine the Deployment's first versions may come after the Ready they led to.
+        if int(metadata["resourceVersion"]) < seen.ready_since:
             return
         available = body.get("status", {}).get("availableReplicas") or 0
         seen.fewest = available if seen.fewest is None else min(seen.fewest, available)
@@ -219,13 +226,6 @@ class Monitor:
             edited=edited,
             others=sum(other != name and bool(_change(found)) for other, found in self._seen.items()),
         )
-
-    @staticmethod
-    def _lapse(seen: Watched, ready: bool, text: str) -> None:
-        if ready:
-            seen.was_ready = True
-        elif seen.was_ready:
-            seen.lapses.append(text)
 
 
 def knobs_of(deployment: Object) -> Object:

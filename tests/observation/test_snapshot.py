@@ -117,6 +117,17 @@ async def test_a_target_that_comes_and_goes_does_not_stretch_the_window_of_the_f
     assert (snapshot.scrape_interval, snapshot.state_window) == (2, 30)
 
 
+async def test_an_engine_that_is_gone_does_not_stretch_the_window_of_the_fleet() -> None:
+    gone = Engine(pod="gone-0", interval=12, begin=NOW - 124, end=NOW - 100)
+    snapshot = await look(fleet(Engine(), gone))
+    assert (snapshot.scrape_interval, snapshot.state_window) == (2, 30)
+
+
+async def test_while_all_are_silent_their_last_pace_stays_the_window() -> None:
+    snapshot = await look(fleet(Engine(interval=15, end=NOW - 100)))
+    assert (snapshot.scrape_interval, snapshot.state_window) == (15, 60)
+
+
 async def test_rates_do_not_depend_on_the_scrape_interval() -> None:
     for interval in (1, 5, 15, 60):
         found = await seen(Engine(interval=interval))

@@ -13,7 +13,7 @@ from vllm_autotuner.cli.diagnosis_text import seconds
 from vllm_autotuner.cli.doctor_facts import Facts
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.engine.metric_names import NAMES, Meaning
-from vllm_autotuner.observation.observation import STALE_AFTER_INTERVALS
+from vllm_autotuner.observation.series import STALE_AFTER_INTERVALS
 from vllm_autotuner.observation.snapshot import EngineKey, WindowSettings
 
 __all__ = ["CHECKS", "Finding", "Status", "examined"]

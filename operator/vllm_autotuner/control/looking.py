@@ -24,8 +24,9 @@ from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
 from vllm_autotuner.engine.startup_failure import LACK_OF_MEMORY, REFUSALS
 from vllm_autotuner.guardrails.contest import Interference
 from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
-from vllm_autotuner.observation.observation import STALE_AFTER_INTERVALS, Observation, observe
+from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.pods import PodsView
+from vllm_autotuner.observation.series import STALE_AFTER_INTERVALS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 from vllm_autotuner.workload.hashing import config_hash
 from vllm_autotuner.workload.rendering import render_deployment

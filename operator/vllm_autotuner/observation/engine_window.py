@@ -16,7 +16,6 @@ from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSn
 
 __all__ = [
     "BY_LENGTH",
-    "STALE_AFTER_INTERVALS",
     "Endings",
     "EngineWindow",
     "KVPool",
@@ -26,8 +25,6 @@ __all__ = [
     "engine_window",
 ]
 
-STALE_AFTER_INTERVALS: Final = 3
-"""Scrape intervals without a sample after which an engine is silent. Design: diagnosis.md, inputs."""
 BY_LENGTH: Final = "length"
 """The finished reason of a request that ran into its token limit."""
 BY_ERROR: Final = "error"
@@ -139,7 +136,7 @@ def engine_window(key: EngineKey, series: EngineSeries, *, snapshot: FleetSnapsh
         return None
     # Its own pace where it shows one: in a fleet of mixed intervals the slowest would let a dead engine look alive.
     interval = running.pace or snapshot.scrape_interval or UNKNOWN_INTERVAL
-    if snapshot.at - running.times[-1] > STALE_AFTER_INTERVALS * interval:
+    if running.is_stale(at=snapshot.at, interval=interval):
         return None
     start = snapshot.at - snapshot.state_window
     moments = tuple(moment for moment in _moments(series) if moment.time > start)

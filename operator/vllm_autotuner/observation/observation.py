@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from vllm_autotuner.engine.metric_names import Meaning
 from vllm_autotuner.observation.distribution import Distribution, merged
 from vllm_autotuner.observation.engine_window import (
-    STALE_AFTER_INTERVALS,
     EngineWindow,
     KVPool,
     Moment,
@@ -23,7 +22,6 @@ from vllm_autotuner.observation.reading import NoData
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot, StepPart
 
 __all__ = [
-    "STALE_AFTER_INTERVALS",
     "EngineWindow",
     "FirstTokens",
     "KVPool",

@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import Final
 
-__all__ = ["Series", "extrapolated_increase", "plain_increase", "since"]
+__all__ = ["STALE_AFTER_INTERVALS", "Series", "extrapolated_increase", "plain_increase", "since"]
+
+STALE_AFTER_INTERVALS: Final = 3
+"""Scrape intervals without a sample after which an engine is silent. Design: diagnosis.md, inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,10 @@ class Series:
         """The median gap between samples, in seconds; None below two."""
         gaps = [after - before for before, after in pairwise(self.times)]
         return median(gaps) if gaps else None
+
+    def is_stale(self, *, at: float, interval: float) -> bool:
+        """Whether the last sample is too old at `at` (Unix seconds) for a target scraped each `interval` seconds."""
+        return at - self.times[-1] > STALE_AFTER_INTERVALS * interval
 
 
 def since(series: Series, *, start: float, end: float) -> Series:

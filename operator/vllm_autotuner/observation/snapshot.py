@@ -112,7 +112,7 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
     """Ask everything about the moment `at` (Unix seconds). Never raises SourceError: a failed round is a value."""
     try:
         gauges = await source.ask(Samples(names=_names_of(Kind.GAUGE), window=settings.gauges), at=at)
-        interval = _scrape_interval(gauges, settings=settings)
+        interval = _scrape_interval(gauges, at=at, settings=settings)
         window = _state_window(interval, settings=settings)
         questions = _second_round(window, settings=settings)
         *answers, beginnings = await asyncio.gather(
@@ -257,15 +257,17 @@ def _names_of(kind: Kind) -> tuple[str, ...]:
     return tuple(name for entry in NAMES.values() if entry.kind is kind for name in entry.names)
 
 
-def _scrape_interval(gauges: Sequence[Series], *, settings: WindowSettings) -> float | None:
+def _scrape_interval(gauges: Sequence[Series], *, at: float, settings: WindowSettings) -> float | None:
     """The slowest engine's median gap, in seconds; None when no series has two samples.
 
     A gap that no window can hold often enough is a target that comes and goes, not a pace: it must not stretch the
-    window of the whole fleet.
+    window of the whole fleet. Nor must an engine that is gone: one that lived through an outage with three samples
+    would for as long as they are fetched.
     """
-    gaps = [gap for one in gauges if (gap := one.pace) is not None]
-    holdable = [gap for gap in gaps if gap <= settings.gauges / settings.fewest_scrapes]
-    return max(holdable or gaps, default=None)
+    paces = [(one, pace) for one in gauges if (pace := one.pace) is not None]
+    holdable = [(one, pace) for one, pace in paces if pace <= settings.gauges / settings.fewest_scrapes]
+    live = [(one, pace) for one, pace in holdable if not one.is_stale(at=at, interval=pace)]
+    return max((pace for _, pace in live or holdable or paces), default=None)
 
 
 def _state_window(interval: float | None, *, settings: WindowSettings) -> int:
