@@ -15,12 +15,12 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from vllm_autotuner.observation.observation import StepPoint
+from vllm_autotuner.performance.outliers import outlying
 from vllm_autotuner.performance.step_time import (
     FEWEST_POINTS,
     NoFit,
     StepTime,
     fit_step_time,
-    outlying,
     windows_of_newest_mix,
 )
 

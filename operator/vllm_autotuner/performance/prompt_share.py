@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_autotuner.observation.observation import StepPoint
+from vllm_autotuner.performance.outliers import outlying
 
 __all__ = ["with_newest_prompts"]
 
@@ -25,10 +26,8 @@ MOVED: Final = 2.0
 come and go by chance. Our choice, unmeasured."""
 EXPLAINED: Final = 0.5
 """Part of what the line by batch misses (squares) that prompts may leave unexplained: else something else moved."""
-NEWEST: Final = 2
+MOMENTS_OF_NOW: Final = 2
 """Latest moments whose prompts are those of now: one alone may be chance, more are of before. Our choice."""
-OUTLYING: Final = 3.0
-"""Times the typical residual from which a window is left out, as in `step_time`."""
 TOLD_APART: Final = 1e-3
 """Least singular value of the law's terms, each of length one: below it one of them stands for another."""
 BETTER: Final = 1e-9
@@ -59,7 +58,7 @@ def with_newest_prompts(points: Sequence[StepPoint]) -> list[StepPoint]:
     shares = [point.prompts for point in points]
     known = [share for share in shares if share is not None]
     times = sorted({point.time for point in points if point.time is not None})
-    if len(known) < max(FEWEST, len(points)) or len(times) < NEWEST or not _moved(known):
+    if len(known) < max(FEWEST, len(points)) or len(times) < MOMENTS_OF_NOW or not _moved(known):
         return list(points)
     share = np.array(known)
     if not _are_told_apart(points, share):
@@ -69,7 +68,7 @@ def with_newest_prompts(points: Sequence[StepPoint]) -> list[StepPoint]:
     if law.per_prompt <= 0 or not explains:
         return list(points)
     pairs = list(zip(points, known, strict=True))
-    newest = [(point.tokens, each) for point, each in pairs if point.time in times[-NEWEST:]]
+    newest = [(point.tokens, each) for point, each in pairs if point.time in times[-MOMENTS_OF_NOW:]]
     now = sum(tokens * each for tokens, each in newest) / sum(tokens for tokens, _ in newest)
     return [_moved_to(now, point, each, law=law) for point, each in pairs]
 
@@ -104,7 +103,7 @@ def _fitted(points: Sequence[StepPoint], share: FloatArray) -> _Law:
     for _ in range(2):
         found = _least_squares(rows[kept] * weight[kept, None], weight[kept])
         residual = np.abs(rows @ found - 1)
-        kept = residual <= max(OUTLYING * median(residual.tolist()), 1e-9)
+        kept = residual <= outlying(median(residual.tolist()))
         if kept.sum() < FEWEST:
             kept = np.ones(len(rows), dtype=np.bool_)
     return _Law(per_prompt=float(found[2]), missed=float(np.sum((np.minimum(residual, 1.0) * weight) ** 2)))

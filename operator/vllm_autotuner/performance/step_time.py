@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_autotuner.observation.observation import StepPoint
+from vllm_autotuner.performance.outliers import outlying
 from vllm_autotuner.performance.prompt_share import with_newest_prompts
 
 __all__ = [
     "FEWEST_POINTS",
-    "NEWEST",
+    "NEWEST_STRETCHES",
     "NoFit",
     "StepTime",
     "StepTimeFit",
     "at_quantile",
     "fit_step_time",
-    "outlying",
     "windows_of_newest_mix",
 ]
 
@@ -36,17 +36,13 @@ SHORTEST_STEP: Final = 1e-6
 """Seconds. No engine computes a token faster; what claims so is a broken clock, and dividing by it would overflow."""
 LEAST_SPREAD: Final = 1.5
 """Largest batch seen over smallest. Below it the slope is noise divided by noise. Our choice, unmeasured."""
-NEWEST: Final = (300.0, 600.0)
+NEWEST_STRETCHES: Final = (300.0, 600.0)
 """Seconds. The stretches up to now that the line has to describe. Five windows of a minute: their median stands against
 two odd ones and sees a jump after three; ten see what is small beside the noise of five. Our choice."""
 TOLERANCE: Final = 0.05
 """By how much (relative) the line may miss the newest windows, in the median and beyond what their own line misses, or
 fall, before something else than the batch must have changed. Above the 1-4 % by which a line misses a curve of one mix.
 Our choice."""
-OUTLYING: Final = 0.1
-"""Relative residual up to which no window is an outlier, however well the others fit. Our choice: the size of noise."""
-OUTLYING_TIMES: Final = 3.0
-"""Times the typical residual from which a window is one. Our choice."""
 TURNED: Final = 1.5
 """Times their own scatter that the line may miss the newest windows by to both sides, beside `TOLERANCE`: the line of a
 few windows follows their noise, so that any other one misses them by more. Our choice."""
@@ -82,7 +78,7 @@ class StepTime:
         Longer prompts lengthen what each sequence adds, and leave the step of none as it is: weights are read all the
         same. Worked: 10 ms + 0.5 ms each foresees 20 ms at 20; measured are 30, so each adds 1 ms.
         """
-        late = itl > self.predict(batch) * (1 + max(OUTLYING, OUTLYING_TIMES * self.error))
+        late = itl > self.predict(batch) * (1 + outlying(self.error))
         if not late or batch < 1:
             return self
         return replace(self, per_sequence=(itl - self.base) / batch, low=batch, high=batch)
@@ -132,19 +128,14 @@ def windows_of_newest_mix(points: Sequence[StepPoint]) -> list[StepPoint]:
     usable = with_newest_prompts(usable)
     times = sorted({point.time for point in usable if point.time is not None})
     kept = usable
-    while len(_since(kept, times, NEWEST[0])) >= FEWEST_POINTS:
+    while len(_since(kept, times, NEWEST_STRETCHES[0])) >= FEWEST_POINTS:
         if _describes(kept, times):
             return kept
-        if times[0] > times[-1] - NEWEST[0]:
+        if times[0] > times[-1] - NEWEST_STRETCHES[0]:
             break
         times = times[math.ceil(LEFT_OUT * len(times)) :]
         kept = [point for point in kept if point.time is None or point.time >= times[0]]
     return usable
-
-
-def outlying(typical: float) -> float:
-    """Return the relative residual above which a window is an outlier, where `typical` is that of the others."""
-    return max(OUTLYING, OUTLYING_TIMES * typical)
 
 
 def _since(points: Sequence[StepPoint], times: Sequence[float], seconds: float) -> list[StepPoint]:
@@ -161,7 +152,7 @@ def _describes(points: Sequence[StepPoint], times: Sequence[float]) -> bool:
     if slope < 0:
         # Noise tilts a flat line a little; more is two mixes, the slow one seen at smaller batches.
         return bool(high >= (1 - TOLERANCE) * low)
-    stretches = [_since(points, times, seconds) for seconds in NEWEST]
+    stretches = [_since(points, times, seconds) for seconds in NEWEST_STRETCHES]
     return all(_goes_through(newest, base, slope) for newest in stretches)
 
 

@@ -29,7 +29,7 @@ from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured, number
 from vllm_autotuner.performance.knee import largest_batch_at_quantile
-from vllm_autotuner.performance.step_time import NEWEST, NoFit, StepTime, StepTimeFit
+from vllm_autotuner.performance.step_time import NEWEST_STRETCHES, NoFit, StepTime, StepTimeFit
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.limits import LARGEST_STEP, Limit, Limited, limited
@@ -52,7 +52,7 @@ minute. Our choice: the size of the noise that a verdict ignores."""
 KV_MARGIN: Final = 0.1
 """Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
 
-LATELY: Final = NEWEST[0]
+LATELY: Final = NEWEST_STRETCHES[0]
 """Seconds that count as lately at most: the shortest stretch that a change of the load is recognised by."""
 LATELY_WINDOWS: Final = 10
 """Windows that count as lately at most: as many as a verdict looks at. What lasted so long lasts as long as a trial."""
