@@ -42,6 +42,7 @@ def replicas(found: Diagnosis, given: Observation, *, current: int = 1) -> int:
         targets=SLOW,
         knobs=EngineKnobs(max_num_seqs=64),
         planned=None,
+        needed=None,
         failed=(),
         now=datetime.fromtimestamp(found.since + 9_000, tz=UTC),
     ).replicas

@@ -1,5 +1,6 @@
 """Slow tokens under a load that comes anyway: replicas where the user allows them, fewer seats where not."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -298,6 +299,14 @@ def test_so_many_replicas_at_once_as_the_knee_asks_for() -> None:
         assert (found.knob, found.count, found.extra_replicas) == (Knob.REPLICAS, count, count - 4)
 
 
+def lately(itls: Sequence[float], *, every: float) -> tuple[StepPoint, ...]:
+    """A window `every` so many seconds, the newest last, in which tokens came so slowly; the batch explains it all."""
+    return tuple(
+        StepPoint(running=1000 * itl, itl=itl, tokens=1000.0, time=NOW - every * back)
+        for back, itl in enumerate(reversed(itls))
+    )
+
+
 @pytest.mark.parametrize(
     ("calm", "slow", "acts"),
     [
@@ -313,11 +322,9 @@ def test_half_a_minute_of_slow_tokens_is_worth_no_restart(calm: int, slow: float
     A trial of fewer seats held a GPU for the rest of the run for one such moment (closed loop, length-drift).
     """
     itls = [0.02] * calm + [slow] * (10 - calm)
-    steps = tuple(
-        StepPoint(running=1000 * itl, itl=itl, tokens=1000.0, time=NOW - 30.0 * back)
-        for back, itl in enumerate(reversed(itls))
+    seen = with_steps(
+        observation(engine(running=60.0), tpot=latency(0.06), itl=latency(0.06)), lately(itls, every=30.0)
     )
-    seen = with_steps(observation(engine(running=60.0), tpot=latency(0.06), itl=latency(0.06)), steps)
     found = lower_seats(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE))
     assert isinstance(found, NothingToGain) is not acts, found
 
@@ -325,12 +332,8 @@ def test_half_a_minute_of_slow_tokens_is_worth_no_restart(calm: int, slow: float
 @pytest.mark.parametrize(("window", "acts"), [(10.0, True), (30.0, False)])
 def test_slow_tokens_that_last_as_long_as_a_trial_are_no_burst(window: float, acts: bool) -> None:
     """Slow for 100 s after 120 s in time: ten of the short windows, of which a trial would see no more."""
-    steps = tuple(
-        StepPoint(running=1000 * itl, itl=itl, tokens=1000.0, time=NOW - 10.0 * back)
-        for back, itl in enumerate([0.06] * 10 + [0.02] * 12)
-    )
     slow_now = observation(engine(running=60.0), tpot=latency(0.06), itl=latency(0.06))
-    seen = with_steps(replace(slow_now, window=window), steps)
+    seen = with_steps(replace(slow_now, window=window), lately([0.02] * 12 + [0.06] * 10, every=10.0))
     found = lower_seats(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE))
     assert isinstance(found, NothingToGain) is not acts, found
 

@@ -63,7 +63,7 @@ def desired_replicas(
     targets: Targets,
     knobs: EngineKnobs,
     planned: int | None,
-    needed: int | None = None,
+    needed: int | None,
     failed: Sequence[ScaleInTried],
     now: datetime,
 ) -> Scale:
