@@ -372,7 +372,7 @@ def test_it_says_what_it_saw() -> None:
     assert ttft.low < ttft.ratio < ttft.high < 0.1
     assert ttft.candidate == pytest.approx(0.4, rel=0.02)
     assert ttft.reference == pytest.approx(5.0, rel=0.02)
-    assert (ttft.helped, ttft.hurt, tpot.safe, tpot.hurt) == (True, False, True, False)
+    assert (ttft.merits.helped, ttft.hurt, tpot.merits.safe, tpot.hurt) == (True, False, True, False)
     assert found.text.startswith("better: TTFT; TTFT 5.0 s -> 400 ms (-92%, ")
     assert found.text.endswith("10 windows, 600 and 900 requests")
 
@@ -460,7 +460,7 @@ def test_swapped_arms_have_mirrored_effects_and_are_never_both_kept(
         assert ours.low == pytest.approx(1 / theirs.high)
         assert ours.high == pytest.approx(1 / theirs.low)
         assert not (ours.hurt and theirs.hurt)
-        assert not (ours.helped and theirs.helped)
+        assert not (ours.merits.helped and theirs.merits.helped)
     assert (one.judgement, other.judgement) != (KEEP, KEEP)
 
 

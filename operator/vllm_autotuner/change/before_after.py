@@ -31,6 +31,7 @@ from vllm_autotuner.change.comparison import (
     when_due,
 )
 from vllm_autotuner.change.objective_effect import (
+    Merits,
     ObjectiveEffect,
     Question,
     concluded,
@@ -215,17 +216,8 @@ def _effects(old: _Period, new: _Period, *, question: Question) -> tuple[Objecti
         good = _latency(objective, old, harder, level=level, question=question)
         bad = _latency(objective, old, _blamed(objective, old, new), level=level, question=question)
         if (shown := good or bad) is not None:
-            hurt = bad is not None and bad.hurt
-            effects.append(
-                replace(
-                    shown,
-                    hurt=hurt,
-                    safe=good is not None and good.safe and not hurt,
-                    helped=good is not None and good.helped,
-                    cured=good is not None and good.cured,
-                    inside=good is not None and good.inside,
-                )
-            )
+            merits = Merits() if good is None else good.merits
+            effects.append(replace(shown, hurt=bad is not None and bad.hurt, merits=merits))
     if (tokens := _throughput(old, harder, level=level, question=question)) is not None:
         effects.append(tokens)
     return tuple(effects)

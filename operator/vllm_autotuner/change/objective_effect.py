@@ -31,7 +31,7 @@ from vllm_autotuner.change.windows import LATENCIES
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.noise import NOISE
 
-__all__ = ["ObjectiveEffect", "Question", "concluded", "latency_effect", "target_of", "throughput_effect"]
+__all__ = ["Merits", "ObjectiveEffect", "Question", "concluded", "latency_effect", "target_of", "throughput_effect"]
 
 INSIDE: Final = 0.05
 """Part of a target that must be left for an objective to count as safe whatever the reference does. Our choice: half of
@@ -68,6 +68,16 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Merits:
+    """What of one objective speaks for the candidate. Each has to be shown: without windows that can, nothing does."""
+
+    safe: bool = False
+    helped: bool = False
+    cured: bool = False
+    inside: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveEffect:
     """What the candidate does to one objective."""
 
@@ -82,10 +92,8 @@ class ObjectiveEffect:
     high: float
     """The ratio is at most this; infinite when nobody can tell."""
     hurt: bool
-    safe: bool
-    helped: bool
-    cured: bool = False
-    inside: bool = False
+    """It speaks against the candidate, whatever the merits."""
+    merits: Merits
 
     def told(self) -> str:
         """For people: levels and ratio with its bounds."""
@@ -112,15 +120,15 @@ def concluded(
         return Judgement.REVERT, "worse: it turns requests away"
     latencies = [effect for effect in effects if effect.objective is not ChangeTarget.THROUGHPUT]
     serves_all = turned_away is None or turned_away.safe
-    if serves_all and latencies and all(effect.safe for effect in latencies):
-        if any(effect.helped for effect in effects if effect.objective is question.target):
+    if serves_all and latencies and all(effect.merits.safe for effect in latencies):
+        if any(effect.merits.helped for effect in effects if effect.objective is question.target):
             return Judgement.KEEP, f"better: {question.target.value}"
         if question.dearer < 1:
             return Judgement.KEEP, "as good on fewer GPUs"
         if _is_relieved(effects, question=question):
             return Judgement.KEEP, "as good, and the queue that it is meant for is gone beside the pods of the trial"
-    cured = any(effect.cured for effect in effects if effect.objective is question.target)
-    if cured and serves_all and all(effect.safe or effect.inside for effect in latencies):
+    cured = any(effect.merits.cured for effect in effects if effect.objective is question.target)
+    if cured and serves_all and all(effect.merits.safe or effect.merits.inside for effect in latencies):
         return Judgement.KEEP, f"better: {question.target.value} meets the objective that was missed"
     return Judgement.INCONCLUSIVE, "neither better nor worse"
 
@@ -169,10 +177,12 @@ def latency_effect(
         low=math.exp(ratio.low),
         high=math.exp(ratio.high),
         hurt=worse and over,
-        safe=as_good or well_inside,
-        helped=helped,
-        cured=helped and missed and ours.high < 0,
-        inside=not over and highest < 0,
+        merits=Merits(
+            safe=as_good or well_inside,
+            helped=helped,
+            cured=helped and missed and ours.high < 0,
+            inside=not over and highest < 0,
+        ),
     )
 
 
@@ -190,8 +200,7 @@ def throughput_effect(*, ratio: Interval, ours: float, theirs: float, question: 
         low=math.exp(ratio.low),
         high=math.exp(ratio.high),
         hurt=False,
-        safe=True,
-        helped=ratio.low > cost and ratio.estimate >= cost + margin,
+        merits=Merits(safe=True, helped=ratio.low > cost and ratio.estimate >= cost + margin),
     )
 
 
