@@ -97,6 +97,10 @@ def test_it_begins_with_a_deadline() -> None:
     assert change.deadline == NOW + timedelta(minutes=7)
 
 
+def test_it_remembers_how_many_replicas_served_before_it() -> None:
+    assert begun(replicas=3).replicas == 3
+
+
 @pytest.mark.parametrize(
     ("replicas", "strategy", "canary", "baseline"),
     [

@@ -602,6 +602,36 @@ def test_in_place_the_load_is_taken_out(load: float, harmful: bool) -> None:
     assert (states, after.harmful) == ([ANALYZING, ROLLING_BACK], harmful)
 
 
+@pytest.mark.parametrize(
+    ("began_with", "serve", "load", "harmful"),
+    [
+        pytest.param(1, 2, 0.5, None, id="a replica came and took half of it: nothing is held against the value"),
+        pytest.param(1, 2, 1.0, False, id="the load grew as the fleet did: it was seen, and had no clear effect"),
+        pytest.param(1, 2, 2.0, False, id="the load grew by more: no replica took it"),
+        pytest.param(2, 2, 0.5, False, id="a lull: nobody came"),
+        pytest.param(3, 2, 0.5, False, id="fewer serve than before"),
+        pytest.param(None, 2, 0.5, False, id="an older version began it: nobody knows"),
+    ],
+)
+def test_a_value_is_not_blamed_for_replicas_that_take_its_load(
+    began_with: int | None, serve: int, load: float, *, harmful: bool | None
+) -> None:
+    """It would rest like one without an effect, although it was never seen under the load that it is for."""
+    waited = tuple(one.model_copy(update={"ttft_seconds": 5.0}) for one in SERVED)
+    given = change(ANALYZING, analysis=analysis(since=NOW), before=waited, baseline=waited[-1], replicas=began_with)
+    here = rollout(ready=serve, replicas=serve)
+    states, after, _ = run(given, ticks(60, observation=under(load, ttft=4.9), rollout=here))
+    assert (states, after.harmful) == ([ANALYZING, ROLLING_BACK], harmful)
+    assert ("not judged" in after.state_reason) is (harmful is None)
+
+
+def test_harm_beside_replicas_that_came_is_harm() -> None:
+    given = change(ANALYZING, analysis=analysis(since=NOW), before=SERVED, baseline=SERVED[-1], replicas=1)
+    here = rollout(ready=2, replicas=2)
+    _, after, _ = run(given, ticks(60, observation=under(0.5, ttft=3.0), rollout=here))
+    assert (after.state, after.harmful) == (ROLLING_BACK, True)
+
+
 def test_harm_in_the_bake_is_told_from_load_as_well() -> None:
     given = change(BAKING, before=SERVED, baseline=SERVED[-1], deadline=NOW + timedelta(minutes=4))
     states, after, _ = run(given, ticks(60, observation=under(1.0, ttft=3.0)))

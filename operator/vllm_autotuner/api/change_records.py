@@ -238,6 +238,9 @@ class ActiveChange(ApiModel):
     started_at: Timestamp | None = None
     """When the change began."""
 
+    replicas: int | None = None
+    """Of the service then: with more of them each has less to do. Absent where an older version began it."""
+
     baseline: Measurement | None = None
     """Measured before the change."""
 

@@ -37,6 +37,8 @@ class Finding:
     judgement: Judgement | None = None
     why: str = ""
     """For people, with the judgement."""
+    outnumbered: bool = False
+    """More replicas than the change began with have taken the load that it was to be judged under."""
 
 
 def longest(strategy: Strategy, *, window: timedelta) -> timedelta:
@@ -58,14 +60,15 @@ def analyze(change: ActiveChange, world: World) -> Finding:
     analysis = _with_window(analysis, change, world)
     change = change.model_copy(update={"analysis": analysis})
     found = _compared(analysis, change, world, before=_before(change), final=late(change, now=world.now))
-    return Finding(change, found.judgement, _told(change, found))
+    more = change.replicas is not None and world.rollout.ready > change.replicas
+    return Finding(change, found.judgement, _told(change, found), outnumbered=more and found.relieved)
 
 
 def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChange:
     """Begin again once more replicas serve: what was measured is of a smaller fleet.
 
     Each replica has less to do then than it had before the change, and a lighter load proves nothing good: unless the
-    load grows as the fleet did, this ends without a clear effect. Nothing runs the old value to compare with.
+    load grows as the fleet did, this ends without a judgement. Nothing runs the old value to compare with.
     Not for longer than twice the longest analysis in all: pods that come and go must not prolong it for ever.
     """
     newest, analysis = world.rollout.newest_since, change.analysis

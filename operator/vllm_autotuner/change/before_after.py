@@ -119,9 +119,10 @@ def compare_periods(
         why = "it turns requests away"
     else:
         judgement, why = _judged(old, new, effects, turned_away, requests, question=question)
-    return comparison(
+    found = comparison(
         judgement, why, effects=effects, turned_away=turned_away, windows=len(new.windows), requests=requests
     )
+    return replace(found, relieved=_is_relieved(old, new))
 
 
 def _period(measured: Sequence[Measurement], *, length: timedelta | None) -> _Period:
@@ -234,6 +235,13 @@ def _under(period: _Period, *, at_least: float | None = None, at_most: float | N
     low, high = at_least or 0.0, math.inf if at_most is None else at_most
     pairs = zip(period.windows, period.loads, strict=True)
     return [window for window, load in pairs if load is not None and low <= load <= high]
+
+
+def _is_relieved(old: _Period, new: _Period) -> bool:
+    """Whether the windows would have been enough, had not so many of them had a lighter load."""
+    harder = _under(new, at_least=_scaled(old.load, 1 - old.same))
+    known = [load for load in new.loads if load is not None]
+    return old.load is not None and len(harder) < LOOKS[0] <= len(known)
 
 
 def _blamed(objective: ChangeTarget, old: _Period, new: _Period) -> list[Measurement]:

@@ -69,6 +69,7 @@ def begin(
         state_since=now,
         deadline=now + service.spec.tuning.strategy.provisioning_deadline,
         started_at=now,
+        replicas=replicas,
         baseline=measured[-1],
         before=tuple(measured),
     )

@@ -93,6 +93,8 @@ class Comparison:
     reference_requests: float | None
     text: str
     """For people, in one line."""
+    relieved: bool = False
+    """Too few windows could show anything good, and only because their load was lighter than before."""
 
 
 def compare(

@@ -120,6 +120,9 @@ def _analyze(change: ActiveChange, world: World) -> ActiveChange:
             return _kept(change, finding.why, world=world)
         case Judgement.REVERT:
             return back(change, finding.why, world=world, harmful=True)
+        case Judgement.INCONCLUSIVE if finding.outnumbered:
+            # It says nothing about the value, which need not rest for it.
+            return back(change, f"not judged, as more replicas share the load: {finding.why}", world=world)
         case Judgement.INCONCLUSIVE:
             return back(change, f"no clear effect: {finding.why}", world=world, harmful=False)
         case unreachable:
