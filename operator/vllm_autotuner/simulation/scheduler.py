@@ -21,6 +21,8 @@ from vllm_autotuner.simulation.decoding import DecodingBatch
 from vllm_autotuner.simulation.faults import Faults
 from vllm_autotuner.simulation.kv_pool import KvPool
 from vllm_autotuner.simulation.metrics import EngineMetrics
+from vllm_autotuner.simulation.pace import Pace
+from vllm_autotuner.simulation.prefix_cache import PrefixCache
 from vllm_autotuner.simulation.sequence import (
     Outcome,
     Request,
@@ -32,10 +34,6 @@ from vllm_autotuner.simulation.sequence import (
 )
 from vllm_autotuner.simulation.step_run import StepRun
 from vllm_autotuner.simulation.waiting_queue import WaitingQueue
-
-JITTER_STEPS = 16
-"""Steps that share one draw of the jitter: a GPU is slow or fast for a while, not for one step. Our choice, unmeasured.
-Fixed by the number of the step, so that a run does not depend on how often it is looked at."""
 
 
 class SimulatedEngine:
@@ -49,18 +47,16 @@ class SimulatedEngine:
         self.faults = faults or Faults()
         self.started = started
         self._halts_at = started + self.faults.halts_after
-        self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._failing = random.Random(seed)  # noqa: S311 - a source of its own: without the fault nothing else changes
+        self._pace = Pace(config, self.faults, started=started, seed=seed)
         self._pool = KvPool(num_blocks=config.num_gpu_blocks, block_size=config.block_size)
+        self._prefixes = PrefixCache(config, self._pool)
         self._waiting = WaitingQueue(config.scheduling_policy)
         self._running: dict[int, Sequence] = {}  # in order of admission: the last is the latest
         self._prefilling: list[Sequence] = []
         self._completing: list[Sequence] = []  # whose prompt the step under way completes
         self._batch = DecodingBatch(block_size=config.block_size)
         self._run: StepRun | None = None
-        self._jitter = (-1, 1.0)  # which `JITTER_STEPS`, and their factor
-        varies = config.jitter > 0 or self.faults.next_change(age=0) is not None
-        self._factor = None if varies else self._factor_now(started)  # on every step
         self._submitted = 0
         self._unseen: deque[float] = deque()  # when those came that no step has looked at yet
 
@@ -128,7 +124,8 @@ class SimulatedEngine:
         if run is not None and run.end_of(run.done + 1) < min(request.arrival, self._halts_at):
             raise ValueError("steps are due before this arrival: call advance(arrival) first")
         self._submitted += 1
-        sequence = Sequence(request, identity=self._submitted, cached_tokens=self._cached_tokens(request))
+        cached = self._prefixes.known_of(request, number=self._submitted)
+        sequence = Sequence(request, identity=self._submitted, cached_tokens=cached)
         self._waiting.add(sequence, now=request.arrival)
         if run is None or run.waits:
             self._plan(request.arrival)
@@ -182,15 +179,6 @@ class SimulatedEngine:
             self._plan(end)
         return outcomes
 
-    def _cached_tokens(self, request: Request) -> int:
-        """Return the cached beginning of the prompt: whole blocks, and never the last token."""
-        warm = self._submitted > self.config.cold_requests
-        known = request.prompt_tokens * self.config.prefix_hit_ratio if warm else 0
-        if request.cached_tokens is not None:
-            known = request.cached_tokens if self.config.enable_prefix_caching else 0
-        cached = int(min(known, request.prompt_tokens - 1))
-        return cached - cached % self.config.block_size
-
     def _plan(self, at: float) -> None:
         """Decide what the next step computes, and how many steps may follow it unchanged."""
         self._unseen.clear()
@@ -205,9 +193,9 @@ class SimulatedEngine:
         if self._prefilling or (head is not None and not preempted):
             prefill_tokens, prompts = self._schedule_prompts(at, admit=not preempted)
             size += prompts
-        law, factor = self.config.law, self._factor
+        law, factor = self.config.law, self._pace.constant
         if factor is None:
-            factor = self._factor_now(at)
+            factor = self._pace.factor(at, tick=self._batch.tick)
         self._run = run = StepRun(
             start=at,
             first=factor * law.seconds(batch=size, held_tokens=held, prefill_tokens=prefill_tokens),
@@ -217,15 +205,10 @@ class SimulatedEngine:
             prefill=prefill_tokens > 0,
         )
         if run.steps > 1:
-            if (change := self.faults.next_change(age=at - self.started)) is not None:
-                run.cut_before(self.started + change)
+            if (change := self._pace.changes_after(at)) is not None:
+                run.cut_before(change)
             if self._waiting.deferred and self._has_seat:
                 run.cut_before(self._waiting.ready_after(at))
-
-    def _factor_now(self, at: float) -> float:
-        """Return the factor on a step that begins now, by faults and jitter."""
-        factor = self.faults.stretch(max_num_seqs=self.config.max_num_seqs, age=at - self.started)
-        return factor * self._jitter_factor() if self.config.jitter else factor
 
     def _wait_for_grammar(self, at: float) -> None:
         """Let time pass until the first deferred request is ready, if there is one; vLLM then runs empty steps."""
@@ -239,18 +222,8 @@ class SimulatedEngine:
 
         The queue cannot end it: its head was not admitted now, and until then there are neither seats nor blocks more.
         """
-        steps = self._batch.steps_to_next_end()
-        if self.config.jitter:
-            steps = min(steps, JITTER_STEPS - self._batch.tick % JITTER_STEPS)
+        steps = self._pace.steps_alike(self._batch.steps_to_next_end(), tick=self._batch.tick)
         return self._batch.steps_within(self._pool.free, limit=steps)
-
-    def _jitter_factor(self) -> float:
-        """Return the factor on the steps around this one; its mean is 1."""
-        group = self._batch.tick // JITTER_STEPS
-        if self._jitter[0] != group:
-            sigma = self.config.jitter
-            self._jitter = (group, self._random.lognormvariate(-sigma * sigma / 2, sigma))
-        return self._jitter[1]
 
     def _make_room_for_decoding(self, at: float) -> bool:
         """Give every decoding sequence that crosses a block's end its next block; preempt the latest for it.
@@ -293,7 +266,7 @@ class SimulatedEngine:
 
     def _compute_chunk(self, sequence: Sequence, *, at: float, budget: int) -> int:
         """Prefill as much as the budget allows and return it; preempt the sequence when its blocks are not there."""
-        before, to_compute, pool = sequence.computed, self._tokens_to_compute(sequence), self._pool
+        before, to_compute, pool = sequence.computed, sequence.to_compute, self._pool
         sequence.computed = min(before + budget, to_compute)
         blocks = pool.blocks_for(sequence.computed) - pool.blocks_for(before)
         if blocks > pool.free:
@@ -305,40 +278,22 @@ class SimulatedEngine:
             self._completing.append(sequence)
         return sequence.computed - before
 
-    def _tokens_to_compute(self, sequence: Sequence) -> int:
-        """Return the tokens of the prompt and of what was generated before a preemption."""
-        return sequence.request.prompt_tokens + sequence.generated_base
-
     @property
     def _has_seat(self) -> bool:
         return len(self._running) < self.config.max_num_seqs
 
     def _admissible(self, sequence: Sequence, *, budget: int) -> bool:
         """Return whether it has a seat, blocks for all of it, and without chunked prefill budget for all of it."""
-        to_compute = self._tokens_to_compute(sequence)
+        to_compute = sequence.to_compute
         needed = self._pool.blocks_for(to_compute)
         if self._pool.shared:
-            needed -= min(self._shareable(sequence), self._pool.shared)
+            needed -= min(self._prefixes.shareable(sequence), self._pool.shared)
         if not self._has_seat or needed > self._pool.free:
             return False
         if self.config.enable_chunked_prefill or to_compute <= budget:
             return True
-        known = (self._shareable(sequence) + self._own_blocks_left(sequence)) * self.config.block_size
+        known = (self._prefixes.shareable(sequence) + self._prefixes.own_left(sequence)) * self.config.block_size
         return to_compute - max(sequence.cached_tokens, known) <= budget
-
-    def _shareable(self, sequence: Sequence) -> int:
-        """Return the blocks at its beginning that it may hold together with others: cached, and the same for all."""
-        return min(sequence.cached_tokens, sequence.request.shared_tokens) // self.config.block_size
-
-    def _own_blocks_left(self, sequence: Sequence) -> int:
-        """Return how many blocks of its own the prefix cache still has of a sequence that was preempted."""
-        if not sequence.left_blocks:
-            return 0
-        return min(
-            self._pool.survivors(sequence.left_blocks, mark=sequence.left_mark),
-            # At least one token is computed, as only a computed token yields the next one.
-            (self._tokens_to_compute(sequence) - 1) // self.config.block_size - self._shareable(sequence),
-        )
 
     def _admit(self, sequence: Sequence, *, at: float) -> None:
         if sequence.first_scheduled is None:
@@ -347,12 +302,12 @@ class SimulatedEngine:
                 self.metrics.prefix_queries += sequence.request.prompt_tokens
                 self.metrics.prefix_hits += sequence.cached_tokens
         sequence.state = State.PREFILLING
-        of_itself, shared = self._own_blocks_left(sequence), 0
+        of_itself, shared = self._prefixes.own_left(sequence), 0
         if sequence.request.shared_tokens:
-            shared = self._shareable(sequence)
+            shared = self._prefixes.shareable(sequence)
         sequence.computed = max(sequence.cached_tokens, (shared + of_itself) * self.config.block_size)
         if sequence.preemptions:
-            self.metrics.recomputed_tokens += self._tokens_to_compute(sequence) - sequence.computed
+            self.metrics.recomputed_tokens += sequence.to_compute - sequence.computed
         if of_itself:
             self._pool.take_again(of_itself)
         if shared:
@@ -384,7 +339,7 @@ class SimulatedEngine:
             held = sequence.computed
             blocks = self._pool.blocks_for(held)
         shared, sequence.shared_blocks = sequence.shared_blocks, 0
-        cached = held // self.config.block_size - shared if self.config.enable_prefix_caching else 0
+        cached = self._prefixes.kept(held, shared_blocks=shared)
         self._pool.give_back(blocks - shared, cached=cached)
         if shared:
             self._pool.unshare()

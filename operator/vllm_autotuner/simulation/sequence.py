@@ -131,6 +131,11 @@ class Sequence:
         return (self.request.priority, self.request.arrival, self.identity)
 
     @property
+    def to_compute(self) -> int:
+        """Tokens of the prompt and of what was generated before a preemption."""
+        return self.request.prompt_tokens + self.generated_base
+
+    @property
     def finish_reason(self) -> FinishReason:
         """Why it ends when nobody aborts it."""
         return FinishReason.LENGTH if self.target == self.request.max_tokens else FinishReason.STOP
