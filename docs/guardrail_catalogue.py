@@ -429,7 +429,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         name="A rollback leads to a whole known configuration",
         prevents="going back to something that nobody ever saw serving",
         where=Where.STATUS,
-        objects=("api.change_records:LastKnownGood", "api.change_records:ConfigRef"),
+        objects=("api.memory:LastKnownGood", "api.change_records:ConfigRef"),
         tests=(
             "tests/control/test_last_known_good.py::test_a_candidate_that_fails_never_becomes_what_is_known_as_good",
             "tests/control/test_last_known_good.py::test_an_edit_that_never_serves_does_not_become_what_is_known_as_good",
@@ -644,7 +644,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="distrust",
         default="the last ten changes in status.history; Events; `vllm-autotuner explain` and `history`",
         where=Where.STATUS,
-        objects=("api.change_records:HistoryEntry", "control.reporting:recommended"),
+        objects=("api.memory:HistoryEntry", "control.reporting:recommended"),
         tests=(
             f"{TICK}test_what_keeps_a_recommendation_from_being_applied_is_said",
             f"{MEMORY}test_every_ending_leaves_one_history_entry_and_a_cooldown",

@@ -10,8 +10,7 @@ from tests.control.desk import SCALED
 from tests.control.loop_bed import bed, queueing, slow_beyond_64
 
 from docs.operator_metrics import PAGE, page
-from vllm_autotuner.api.change_records import Circuit, CircuitState
-from vllm_autotuner.api.status import ChangeState, Outcome, Recommendation, VLLMServiceStatus
+from vllm_autotuner.api.status import ChangeState, Circuit, CircuitState, Outcome, Recommendation, VLLMServiceStatus
 from vllm_autotuner.control.own_metrics import OperatorMetrics
 
 

@@ -1,7 +1,7 @@
-"""The records of changes in `VLLMService.status`: the one under way, what it would return to, and those that ended.
+"""The records of the change under way in `VLLMService.status`: where it stands, what it goes back to, what it measured.
 
-Apart from the rest of the status, because they are memory: losing one loses a rollback. Everything here is written by
-the operator and read again after a restart.
+Apart from the rest of the status, because losing it loses a rollback. Written by the operator and read again after a
+restart. What is left of a change that has ended is in `memory`.
 """
 
 from enum import StrEnum
@@ -9,14 +9,13 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from vllm_autotuner.api.fields import Message, Note, Number, Timestamp, newest
+from vllm_autotuner.api.fields import Message, Number, Timestamp, newest
 from vllm_autotuner.api.grounds import Grounds
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
 from vllm_autotuner.api.tuning import StrategyType
 
 MEASUREMENTS_LENGTH: Final = 10
-RESTORES_LENGTH: Final = 10
 
 
 class ChangeTarget(StrEnum):
@@ -56,23 +55,6 @@ class ChangeState(StrEnum):
 
     ROLLING_BACK = "RollingBack"
     """The last known good configuration is being restored."""
-
-
-class Outcome(StrEnum):
-    """How a change ended."""
-
-    SUCCEEDED = "Succeeded"
-    ROLLED_BACK = "RolledBack"
-    SUPERSEDED = "Superseded"
-    REJECTED = "Rejected"
-    ROLLBACK_FAILED = "RollbackFailed"
-
-
-class CircuitState(StrEnum):
-    """Whether changes are allowed after rollbacks."""
-
-    CLOSED = "Closed"
-    OPEN = "Open"
 
 
 class Measurement(ApiModel):
@@ -255,176 +237,3 @@ class ActiveChange(ApiModel):
 
     clock_stopped_at: Timestamp | None = None
     """Since when the bake waits for metrics or for a person; absent while it does not."""
-
-
-class LastKnownGood(EngineKnobs):
-    """The last configuration that served well for long enough."""
-
-    config_hash: str | None = None
-    """Hash of the rendered pod template."""
-
-    hash_version: int | None = None
-    """Version of the rendering that was hashed."""
-
-    verified_at: Timestamp | None = None
-    """When it was last seen serving well."""
-
-
-class RollbackFailure(ApiModel):
-    """A rollback that did not bring the old configuration back: a person is needed."""
-
-    change_id: str
-    """The change that was to be undone."""
-
-    generation: int
-    """Of the spec then: an edit of the spec is a person's answer."""
-
-    message: Message = ""
-    """What serves instead, and why the old one does not."""
-
-    at: Timestamp | None = None
-    """When it was given up."""
-
-
-class FailedCandidate(ApiModel):
-    """A value that did not help, or that a person declined, and until when it is not tried again."""
-
-    candidate: str
-    """Such as maxNumSeqs=64."""
-
-    knob: str
-    """Which knob."""
-
-    value: str
-    """Which value."""
-
-    environment: str = ""
-    """Fingerprint of what it failed in (image, model, device): elsewhere it may be tried."""
-
-    infeasible: EngineKnobs | None = None
-    """For lack of memory: the whole configuration. What needs as much of everything is not tried either, at no time."""
-
-    declined_at: Timestamp | None = None
-    """When a person rejected it or took it back: not tried, whatever retryAfter says, before a person asks to retry."""
-
-    failures: int = 1
-    """How often; 0 when it did not fail, and a person declined it."""
-
-    last_failure_time: Timestamp | None = None
-    """When last."""
-
-    retry_after: Timestamp | None = None
-    """Not before this."""
-
-    reason: Note = ""
-    """What went wrong."""
-
-
-class Circuit(ApiModel):
-    """Stops changes after repeated rollbacks."""
-
-    state: CircuitState = CircuitState.CLOSED
-    """Open: recommendations only."""
-
-    opened_at: Timestamp | None = None
-    """When it opened."""
-
-    until: Timestamp | None = None
-    """When it closes by itself."""
-
-    rollbacks: int = 0
-    """Rollbacks counted towards opening it."""
-
-    reason: Message = ""
-    """Why it opened."""
-
-
-class BudgetStatus(ApiModel):
-    """How much of the day's budget is used."""
-
-    changes_today: int = 0
-    """Changes in the current window."""
-
-    window_start: Timestamp | None = None
-    """When the window began."""
-
-
-class Contest(ApiModel):
-    """Somebody else writes fields of the workload that the operator owns."""
-
-    manager: str
-    """The field manager that does."""
-
-    fields: Note = ""
-    """What it writes."""
-
-    generation: int
-    """Of the spec: an edit of it ends the contest."""
-
-    restored: Annotated[tuple[Timestamp, ...], *newest(RESTORES_LENGTH)] = ()
-    """When the workload was written back."""
-
-    given_up_at: Timestamp | None = None
-    """Since when the workload is left to the other one."""
-
-    quiet_since: Timestamp | None = None
-    """Since when it is as it should be all the same."""
-
-
-class HandledRequest(ApiModel):
-    """A request of a person that was acted upon; each nonce acts once."""
-
-    kind: str
-    """rollback, reject or retry."""
-
-    nonce: str
-    """The value of the annotation."""
-
-    at: Timestamp | None = None
-    """When."""
-
-    answer: Message | None = None
-    """Where there was nothing to act upon: why, and what does what was meant."""
-
-
-class HistoryEntry(ApiModel):
-    """A finished change."""
-
-    id: str
-    """The change's id."""
-
-    knob: str
-    """Which knob."""
-
-    from_value: str | None = None
-    """Its value before."""
-
-    to_value: str | None = None
-    """The value that was tried."""
-
-    outcome: Outcome
-    """How it ended."""
-
-    reason: Note = ""
-    """Why it ended so."""
-
-    started_at: Timestamp | None = None
-    """When it began."""
-
-    finished_at: Timestamp | None = None
-    """When it ended."""
-
-    grounds: Grounds | None = None
-    """What it was decided on, and what was foreseen."""
-
-    windows_good: int | None = None
-    """Windows that spoke for it; absent when it was never judged. The verdict is the outcome, with its reason."""
-
-    windows_bad: int | None = None
-    """Windows that spoke against it."""
-
-    before: Measurement | None = None
-    """Measured before."""
-
-    after: Measurement | None = None
-    """Measured after."""
