@@ -25,7 +25,7 @@ from vllm_autotuner.change.memory import (
 from vllm_autotuner.change.track_record import SAME_LOAD, TOLERANCE
 from vllm_autotuner.change.trial import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY
 from vllm_autotuner.cluster.throttle import ThrottleSettings
-from vllm_autotuner.control.reporting import ASKED_FOR
+from vllm_autotuner.control.recommending import ASKED_FOR
 from vllm_autotuner.control.self_health import FAILING, LATEST
 from vllm_autotuner.diagnosis.diagnose import CONFIRMATIONS
 from vllm_autotuner.guardrails.contest import CONTEST_WINDOW, MOST_RESTORES
@@ -597,7 +597,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="approving something else",
         default=f"the annotation names the id of one recommendation; it counts for {_time(ASKED_FOR)}",
         where=Where.CHAIN,
-        objects=("control.looking:approved_id", f"{CHAIN}:mode_applies", "control.reporting:still_says"),
+        objects=("control.looking:approved_id", f"{CHAIN}:mode_applies", "control.recommending:still_says"),
         tests=(
             f"{TICK}test_another_id_approves_nothing",
             f"{TICK}test_a_leave_does_not_count_for_the_same_question_when_it_comes_back",
@@ -644,7 +644,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="distrust",
         default="the last ten changes in status.history; Events; `vllm-autotuner explain` and `history`",
         where=Where.STATUS,
-        objects=("api.memory:HistoryEntry", "control.reporting:recommended"),
+        objects=("api.memory:HistoryEntry", "control.recommending:recommended"),
         tests=(
             f"{TICK}test_what_keeps_a_recommendation_from_being_applied_is_said",
             f"{MEMORY}test_every_ending_leaves_one_history_entry_and_a_cooldown",

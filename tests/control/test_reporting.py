@@ -13,7 +13,7 @@ from vllm_autotuner.api.conditions import ConditionStatus, ConditionType, Reason
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence, Recommendation
 from vllm_autotuner.control.looking import APPROVE, PAUSE
-from vllm_autotuner.control.reporting import SAME_RECOMMENDATION, recommended, still_says
+from vllm_autotuner.control.recommending import SAME_RECOMMENDATION, recommended, still_says
 from vllm_autotuner.control.sight import Refusal
 from vllm_autotuner.control.tick import decide
 from vllm_autotuner.guardrails.chain import Deny, Hold

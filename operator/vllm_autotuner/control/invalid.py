@@ -10,7 +10,8 @@ from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ActiveChange, Outcome, StatusUnreadable, VLLMServiceStatus, parse_status
 from vllm_autotuner.change.memory import remembered
 from vllm_autotuner.change.world import Ending
-from vllm_autotuner.control.reporting import about_change, change_text
+from vllm_autotuner.control.conditions import about_change
+from vllm_autotuner.control.reporting import change_text
 from vllm_autotuner.workload.adoption import Unadoptable
 
 __all__ = ["invalid", "not_adopted", "unreadable"]

@@ -17,8 +17,9 @@ from vllm_autotuner.change.foreseen import lacks_requests
 from vllm_autotuner.change.memory import failed_seats, failed_values, infeasible_knobs, spent
 from vllm_autotuner.change.trial import gpus_added
 from vllm_autotuner.change.verdict import is_baseline, measure
+from vllm_autotuner.control.grounds import grounds_of
 from vllm_autotuner.control.recent import until_now
-from vllm_autotuner.control.reporting import asked_too_long, grounds_of, recommended, still_says, value_said
+from vllm_autotuner.control.recommending import asked_too_long, recommended, still_says, value_said
 from vllm_autotuner.control.scaling_beside import answers_beside
 from vllm_autotuner.control.scaling_since import failed_scale_ins, replicas_asked_since, scale_ins_after
 from vllm_autotuner.control.sight import Sight, serves, wanted_replicas
