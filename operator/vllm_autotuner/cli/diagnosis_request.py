@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from vllm_autotuner.api.durations import parse_duration
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objective, Objectives, Profile
+from vllm_autotuner.change.verification import knobs_in
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluation import Subject
 from vllm_autotuner.cli.service_groups import ServiceName
@@ -102,12 +103,7 @@ def _knobs(engine_args: str | None) -> EngineKnobs:
         return EngineKnobs()
     flags = parse_command_line(engine_args)
     try:
-        return EngineKnobs(
-            max_num_seqs=flags.max_num_seqs,
-            max_model_len=flags.max_model_len,
-            kv_cache_dtype=flags.kv_cache_dtype,
-            tensor_parallel_size=flags.tensor_parallel_size,
-        )
+        return knobs_in(flags)
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]) if first["loc"] else "a value"

@@ -11,7 +11,7 @@ from typing import Final
 
 from vllm_autotuner.simulation.arrivals import random_stream
 from vllm_autotuner.simulation.traces import RecordedRequest, RequestTrace
-from vllm_autotuner.simulation.traffic import ClientRequest
+from vllm_autotuner.simulation.traffic import ClientRequest, Heedless
 
 __all__ = ["Replay"]
 
@@ -20,7 +20,7 @@ SPREAD: Final = 60.0
 what they were, and no copies come at once. Our choice."""
 
 
-class Replay:
+class Replay(Heedless):
     """The requests of a trace, from its first arrival on. Pairs of prompt and output stay together."""
 
     def __init__(
@@ -45,8 +45,7 @@ class Replay:
             raise ValueError("at this rate of the replay not one request of the trace is left")
         self._trace, self._speed, self._rate, self._repeat = trace, speed, rate, repeat
         self._max_tokens = max_tokens
-        self._requests = self._played(random_stream(seed, "replay"))
-        self._next = next(self._requests, None)
+        super().__init__(self._played(random_stream(seed, "replay")))
 
     def _played(self, draws: random.Random) -> Iterator[ClientRequest]:
         numbers = count()
@@ -82,22 +81,3 @@ class Replay:
                 played.append((at, recorded))
         played.sort(key=lambda each: each[0])
         return played
-
-    @property
-    def reacts(self) -> bool:
-        """See Traffic."""
-        return False
-
-    def peek(self) -> float:
-        """See Traffic."""
-        return math.inf if self._next is None else self._next.at
-
-    def take(self) -> ClientRequest:
-        """See Traffic."""
-        if (request := self._next) is None:
-            raise IndexError("no more requests")
-        self._next = next(self._requests, None)
-        return request
-
-    def ended(self, request: ClientRequest, *, at: float, output_tokens: int | None) -> None:
-        """See Traffic. The recording knows no answers."""

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from vllm_autotuner.simulation.arrivals import RateCurve, arrival_times, random_stream
 from vllm_autotuner.simulation.lengths import Lengths
 
-__all__ = ["Change", "ClientRequest", "ClosedLoop", "Content", "Mix", "OpenLoop", "Traffic"]
+__all__ = ["Change", "ClientRequest", "ClosedLoop", "Content", "Heedless", "Mix", "OpenLoop", "Traffic"]
 
 PAUSE_AFTER_FAILURE: Final = 1.0
 """Seconds before a closed-loop client asks again after a failure, if it does not think for longer. Without a pause it
@@ -138,17 +138,12 @@ class Content:
         return self.first
 
 
-class OpenLoop:
-    """Requests that come whatever the service answers."""
+class Heedless:
+    """Requests in order of time that come whatever the service answers: nobody waits for it."""
 
-    def __init__(self, rate: RateCurve, content: Content, *, burstiness: float = 1.0, seed: int = 0) -> None:
-        self._times = arrival_times(rate, burstiness=burstiness, draws=random_stream(seed, "arrivals"))
-        self._requests = self._drawn(content, random_stream(seed, "lengths"))
-        self._next = next(self._requests, None)
-
-    def _drawn(self, content: Content, draws: random.Random) -> Iterator[ClientRequest]:
-        for number, at in enumerate(self._times):
-            yield content.draw(number=number, at=at, draws=draws)
+    def __init__(self, requests: Iterator[ClientRequest]) -> None:
+        self._requests = requests
+        self._next = next(requests, None)
 
     @property
     def reacts(self) -> bool:
@@ -167,7 +162,16 @@ class OpenLoop:
         return request
 
     def ended(self, request: ClientRequest, *, at: float, output_tokens: int | None) -> None:
-        """See Traffic. Nobody waits for it."""
+        """See Traffic. The next one comes all the same."""
+
+
+class OpenLoop(Heedless):
+    """Requests drawn at a rate."""
+
+    def __init__(self, rate: RateCurve, content: Content, *, burstiness: float = 1.0, seed: int = 0) -> None:
+        times = arrival_times(rate, burstiness=burstiness, draws=random_stream(seed, "arrivals"))
+        draws = random_stream(seed, "lengths")
+        super().__init__(content.draw(number=number, at=at, draws=draws) for number, at in enumerate(times))
 
 
 class ClosedLoop:
