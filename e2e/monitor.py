@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 import httpx
+from tests.invariants.deployments import knobs_of, trial_of
 from tests.invariants.moment import Object, Seen
 from tests.invariants.witness import Witness
 
 from e2e.stage import Stage, condition
-from vllm_autotuner.engine.flags import parse_flags
-from vllm_autotuner.workload.labels import CHANGE, OPERATOR, SERVICE, TRACK
+from vllm_autotuner.workload.labels import OPERATOR, SERVICE, TRACK
 
 SERVICES: Final = "/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices"
 DEPLOYMENTS: Final = "/apis/apps/v1/namespaces/{namespace}/deployments"
@@ -215,7 +215,7 @@ class Monitor:
             ready=None if own is None else own.get("status", {}).get("availableReplicas", 0),
             runs=None if own is None else knobs_of(own),
             trials={
-                each: _trial(body)
+                each: trial_of(body)
                 for each, body in seen.deployments.items()
                 if each != name and seen.last["metadata"]["uid"] in _owners(body)
             },
@@ -226,24 +226,6 @@ class Monitor:
             edited=edited,
             others=sum(other != name and bool(_change(found)) for other, found in self._seen.items()),
         )
-
-
-def knobs_of(deployment: Object) -> Object:
-    """What a Deployment asks its engines for, by the names of the API."""
-    container = deployment["spec"]["template"]["spec"]["containers"][0]
-    flags = parse_flags([*(container.get("command") or ()), *(container.get("args") or ())])
-    found = {
-        "maxNumSeqs": flags.max_num_seqs,
-        "maxModelLen": flags.max_model_len,
-        "kvCacheDtype": flags.kv_cache_dtype,
-        "tensorParallelSize": flags.tensor_parallel_size,
-    }
-    return {knob: value for knob, value in found.items() if value is not None}
-
-
-def _trial(deployment: Object) -> str:
-    """The id of the change that a Deployment exists for, by its own label."""
-    return str(deployment["metadata"].get("labels", {}).get(CHANGE, ""))
 
 
 def _owners(body: Object) -> list[str]:

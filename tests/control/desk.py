@@ -267,3 +267,20 @@ def scaled(**changes: Any) -> Desk:
 
 
 assert timedelta(seconds=WINDOW) == 2 * TICK
+
+
+def reach(state: str, **changes: Any) -> Desk:
+    """A service whose change from 64 to 128 seats has come to `state`."""
+    found = desk(**changes)
+    found.until("Provisioning", CAPPED)
+    if state == "Held":
+        found.until("Analyzing", HELPED)
+        found.until("Held", BLIND)
+    elif state == "RollingBack":
+        found.tick(CAPPED, rollout=found.rollout(settled=False, ready=1, crashed="OutOfMemory: CUDA out of memory"))
+    elif state != "Provisioning":
+        found.until(state, HELPED)
+    change = found.read.active_change
+    assert change is not None
+    assert change.state.value == state
+    return found

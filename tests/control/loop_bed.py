@@ -3,12 +3,12 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final, cast
 
 from tests.api.cases import changed
 from tests.control.cluster_model import ApiServer, Body, Load, seats_of, service_of
 from tests.control.desk import SPEC, START, TICK
+from tests.invariants.deployments import knobs_of, trial_of
 from tests.invariants.moment import Seen
 from tests.invariants.witness import Witness
 
@@ -22,9 +22,7 @@ from vllm_autotuner.control.own_metrics import OperatorMetrics
 from vllm_autotuner.control.registry import Registry
 from vllm_autotuner.control.settings import OperatorSettings
 from vllm_autotuner.control.sources import Sources
-from vllm_autotuner.engine.flags import parse_flags
 from vllm_autotuner.observation.prometheus import PrometheusAddress
-from vllm_autotuner.workload.labels import CHANGE
 
 
 @dataclass
@@ -93,7 +91,7 @@ class Bed:
                 service=service,
                 at=self.api.now,
                 ready=sum(pod.deployment == name and pod.ready_since is not None for pod in self.api.pods),
-                runs=None if own is None else knobs_of(tuple(_args(own))),
+                runs=None if own is None else knobs_of(own),
                 trials={
                     body["metadata"]["name"]: trial_of(body)
                     for body in mine
@@ -152,24 +150,6 @@ class Bed:
     def told(self) -> list[str]:
         """The reasons of the Events, in order."""
         return [event.reason for event in self.api.events.values()]
-
-
-@cache
-def knobs_of(args: tuple[str, ...]) -> Body:
-    """What an engine is asked for, by the names of the API."""
-    flags = parse_flags(args)
-    found = {
-        "maxNumSeqs": flags.max_num_seqs,
-        "maxModelLen": flags.max_model_len,
-        "kvCacheDtype": flags.kv_cache_dtype,
-        "tensorParallelSize": flags.tensor_parallel_size,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def trial_of(deployment: Body) -> str:
-    """The id of the change that a Deployment exists for, by its own label."""
-    return str(deployment["metadata"].get("labels", {}).get(CHANGE, ""))
 
 
 def _args(deployment: Body) -> list[str]:

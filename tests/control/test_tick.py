@@ -22,6 +22,7 @@ from tests.control.desk import (
     WEDGED,
     Desk,
     desk,
+    reach,
     scaled,
 )
 
@@ -38,23 +39,6 @@ from vllm_autotuner.observation.observation import Observation
 
 UNDER_TEST = ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
 REJECT = f"{PREFIX}{RequestKind.REJECT}"
-
-
-def reach(state: str, **changes: object) -> Desk:
-    """A service whose change from 64 to 128 seats has come to `state`."""
-    found = desk(**changes)
-    found.until("Provisioning", CAPPED)
-    if state == "Held":
-        found.until("Analyzing", HELPED)
-        found.until("Held", BLIND)
-    elif state == "RollingBack":
-        found.tick(CAPPED, rollout=found.rollout(settled=False, ready=1, crashed="OutOfMemory: CUDA out of memory"))
-    elif state != "Provisioning":
-        found.until(state, HELPED)
-    change = found.read.active_change
-    assert change is not None
-    assert change.state.value == state
-    return found
 
 
 # The success story

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.builders import engine, latency, observation
-from tests.control.desk import BLIND, CAPPED, HARMED, HELPED, Desk, desk
+from tests.control.desk import CAPPED, HELPED, Desk, desk, reach
 from tests.invariants.moment import Seen
 from tests.invariants.witness import Witness
 from typing_extensions import override
@@ -22,21 +22,6 @@ UNDER_TEST = ("Provisioning", "Verifying", "WarmingUp", "Analyzing")
 EVERY_STATE = (*UNDER_TEST, "Held", "RollingBack")
 NO_MEMORY = "InsufficientGPUMemory: No available memory for the cache blocks"
 TWO_HOURS = timedelta(hours=2)
-
-
-def reach(state: str, **changes: Any) -> Desk:
-    """A service whose change from 64 to 128 seats has come to `state`."""
-    found = desk(**changes)
-    found.until("Provisioning", CAPPED)
-    if state == "Held":
-        found.until("Analyzing", HELPED)
-        found.until("Held", BLIND)
-    elif state == "RollingBack":
-        found.until("Analyzing", HELPED)
-        found.until("RollingBack", HARMED)
-    elif state != "Provisioning":
-        found.until(state, HELPED)
-    return found
 
 
 def state_of(found: Desk) -> str | None:
