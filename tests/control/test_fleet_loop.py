@@ -16,7 +16,7 @@ from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
 from vllm_autotuner.control import sources as sources_module
 from vllm_autotuner.control.fleet_loop import FleetLoop, run_fleet_loop
-from vllm_autotuner.control.looking import APPROVE
+from vllm_autotuner.control.looking import APPROVE, PAUSE
 from vllm_autotuner.control.registry import Key
 from vllm_autotuner.control.settings import OperatorSettings
 from vllm_autotuner.control.sight import Sight
@@ -187,18 +187,48 @@ async def test_after_a_conflict_it_is_decided_again_from_a_fresh_read() -> None:
     assert found.api.objects["VLLMService", "chat"]["metadata"]["annotations"] == {"team": "search"}
 
 
-async def test_a_pause_that_came_with_the_conflict_is_obeyed() -> None:
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda body: body["spec"].update(paused=True), id="by spec"),
+        pytest.param(lambda body: body["metadata"].update(annotations={PAUSE: "true"}), id="by annotation"),
+    ],
+)
+async def test_a_pause_that_came_with_the_conflict_is_obeyed(ask: Callable[[Body], None]) -> None:
     found = bed(load=queueing)
     await found.ticks(3)
+    asked = False
 
     def pause(verb: str, name: str) -> None:
-        if verb == "status" and "paused" not in found.api.objects["VLLMService", "chat"]["spec"]:
-            found.api.edit("chat", lambda body: body["spec"].update(paused=True))
+        nonlocal asked
+        if verb == "status" and not asked:
+            asked = True
+            found.api.edit("chat", ask)
 
     found.api.refuses = pause
     await found.ticks(3)
     assert found.change() is None
     assert found.seats() == 64
+
+
+@pytest.mark.fault("T07")
+async def test_a_neighbour_who_writes_metadata_all_the_time_does_not_keep_a_decision_from_being_written() -> None:
+    """Three of four times he was there between our read and our write; each decision is written in its tick."""
+    found = bed(load=queueing)
+    writes = 0
+
+    def beat(verb: str, name: str) -> None:
+        nonlocal writes
+        writes += verb == "status"
+        if verb == "status" and writes % 4:
+            found.api.edit("chat", lambda body: body["metadata"].update(annotations={"example.com/beat": str(writes)}))
+
+    found.api.refuses = beat
+    await found.ticks(1)
+    assert "conditions" in found.api.objects["VLLMService", "chat"]["status"]
+    await found.ticks(59)
+    assert found.seats() == 128
+    assert len(found.status().history) == 1
 
 
 @pytest.mark.fault("T07")

@@ -5,19 +5,28 @@ and of a leader that died between the write and the telling (T01, T03). Made ane
 Must not: decide, or touch a workload.
 """
 
+from typing import Any, Final
+
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ActiveChange, VLLMServiceStatus
 from vllm_autotuner.change.world import Ending
-from vllm_autotuner.cluster.errors import NotFound, Unavailable
+from vllm_autotuner.cluster.errors import Conflict, NotFound, Unavailable
 from vllm_autotuner.control.announcing import announcements, standing
 from vllm_autotuner.control.context import ControlContext
 from vllm_autotuner.control.invalid import unreadable
 from vllm_autotuner.control.outbox import Outbox
 from vllm_autotuner.control.registry import Key
+from vllm_autotuner.control.requests import PREFIX
 from vllm_autotuner.control.views import Body, ServiceEntry
 
 __all__ = ["Settling"]
+
+ATTEMPTS: Final = 5
+"""At one write of a status, while a neighbour writes what we do not read. As client-go's RetryOnConflict; without its
+pauses, for between two attempts there is a read."""
+NEIGHBOURLY: Final = frozenset({"resourceVersion", "managedFields", "annotations"})
+"""Parts of the metadata that change with every write, or by writes of others."""
 
 
 class Settling:
@@ -94,9 +103,19 @@ class Settling:
         wire = to_wire(after)
         if wire == to_wire(before) and entry.body.get("status"):
             return entry
-        body = await self._context.cluster.write_status(
-            entry.namespace, entry.name, wire, resource_version=entry.resource_version
-        )
+        for attempts_left in reversed(range(ATTEMPTS)):
+            try:
+                body = await self._context.cluster.write_status(
+                    entry.namespace, entry.name, wire, resource_version=entry.resource_version
+                )
+                break
+            except Conflict:
+                if not attempts_left:
+                    raise
+                fresh = await self.read(Key(entry.namespace, entry.name))
+                if _read_by_us(fresh.body) != _read_by_us(entry.body):
+                    raise
+                entry = fresh
         # Our own write must not wait for the watch to come round: the next tick would decide on the old status.
         return self._seen(body)
 
@@ -108,3 +127,11 @@ class Settling:
         if found is None:
             raise NotFound(f"{'/'.join(key)} is gone", reason="Deleted")
         return found
+
+
+def _read_by_us(body: Body) -> tuple[Any, ...]:
+    """What a decision rests on: while that is as it was, the decision stands, whoever else wrote the object."""
+    metadata = body["metadata"]
+    requests = {name: text for name, text in (metadata.get("annotations") or {}).items() if name.startswith(PREFIX)}
+    own = {name: value for name, value in metadata.items() if name not in NEIGHBOURLY}
+    return own, requests, body["spec"], body.get("status")
