@@ -35,6 +35,7 @@ from vllm_autotuner.observation.series import STALE_AFTER_INTERVALS
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.planning.seats import KV_MARGIN
 from vllm_autotuner.planning.worth import DEVIATIONS, HORIZON, PAYBACK
+from vllm_autotuner.scaling.backlog import ENDS_WITHIN
 from vllm_autotuner.workload.hashing import RENDERING_VERSION
 
 __all__ = ["GUARDRAILS", "Guardrail", "Where"]
@@ -272,11 +273,18 @@ GUARDRAILS: tuple[Guardrail, ...] = (
     ),
     Guardrail(
         id="G15",
-        name="Preflight: stable and healthy before anything begins",
-        prevents="starting in a bad world",
+        name="Preflight: stable and healthy before anything begins, and trouble that lasts",
+        prevents="starting in a bad world, and trials of what is over before they are measured",
+        default=f"a queue that is gone in {ENDS_WITHIN:.0f} s and the warm-up begins no trial",
         where=Where.CHAIN,
-        objects=(f"{CHAIN}:settled", "planning.feasibility:placeable"),
+        objects=(
+            f"{CHAIN}:settled",
+            f"{CHAIN}:lasts",
+            "planning.feasibility:placeable",
+            "scaling.backlog:ends_before_a_trial",
+        ),
         tests=(
+            f"{TICK}test_nothing_is_tried_against_a_queue_that_ends_by_itself_until_it_stays",
             f"{STORIES}test_on_a_service_that_is_not_healthy_nothing_begins",
             f"{CANARY}test_without_a_free_device_the_change_is_rejected_without_blame",
         ),

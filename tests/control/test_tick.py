@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.builders import engine, latency, observation
+from tests.builders import SCRAPES, engine, latency, observation
 from tests.control.desk import (
     BLIND,
     CAPPED,
@@ -34,6 +34,7 @@ from vllm_autotuner.change.verification import NotEffective, Undecided
 from vllm_autotuner.control.looking import APPROVE, PAUSE
 from vllm_autotuner.control.requests import PREFIX, RequestKind
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import Observation
 
@@ -765,6 +766,23 @@ def test_replicas_come_when_no_seats_may_be_tried_for_long() -> None:
     found.ticks(3, CAPPED)
     assert found.read.active_change is None
     assert found.replicas == 2
+
+
+def test_nothing_is_tried_against_a_queue_that_ends_by_itself_until_it_stays() -> None:
+    """It would be over before the first window; what comes back is tried then, with nothing remembered against it."""
+    found = desk()
+    found.newest_since -= timedelta(hours=1)
+    found.ticks(5, HEALTHY)
+    scrapes = [60.0 - 2.0 * scrape for scrape in range(SCRAPES)]
+    ending = observation(engine(running=64.0, waiting=scrapes, kv=0.3), ttft=latency(6.0))
+    found.ticks(6, ending)
+    assert found.read.active_change is None
+    assert found.read.recommendation is not None
+    assert found.read.recommendation.held_by == HoldReason.ENDS_BY_ITSELF
+    assert "ends in" in found.read.recommendation.reason
+    assert found.read.failure_memory == ()
+    assert found.read.cooldown_until is None
+    found.until("Provisioning", CAPPED, at_most=2)
 
 
 @pytest.mark.parametrize("changes", [{"paused": True}, {"tuning__mode": "Recommend"}, {"tuning__mode": "Off"}])

@@ -1,10 +1,12 @@
 """What has piled up while a replica was starting: whether it ends by itself."""
 
+from datetime import timedelta
+
 import pytest
 from tests.builders import INTERVAL, NOW, SCRAPES, engine, observation
 
 from vllm_autotuner.diagnosis.case import seems_to_become_fewer
-from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
+from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_before_a_trial, ends_by_itself
 
 LAST = SCRAPES - 1
 
@@ -85,3 +87,39 @@ def test_a_queue_that_a_fresh_replica_has_taken_is_gone_although_more_run() -> N
     old = engine(pod="old", running=741.0, waiting=[*line(659, 79)[:-1], 0.0])
     fresh = engine(pod="fresh", running=line(63, 560))
     assert ends_by_itself(observation(old, fresh), since=None) == "requests become fewer: 1463 -> 1301"
+
+
+MINUTE = timedelta(minutes=1)
+MEASURED = ENDS_WITHIN + MINUTE.total_seconds()
+"""Seconds until a trial that warms up for a minute has its first window."""
+
+
+@pytest.mark.parametrize(
+    ("waiting", "says"),
+    [
+        pytest.param(
+            line(100 + 100 * ELAPSED / MEASURED + 1, 100), "the queue of 100 ends in 1", id="before it is measured"
+        ),
+        pytest.param(line(100 + 100 * ELAPSED / MEASURED - 1, 100), "", id="while it is measured"),
+        pytest.param(line(100, 100), "", id="it stands"),
+        pytest.param([*line(4, 2)[:-1], 0.0], "the queue has just ended", id="nobody waits any more"),
+        pytest.param([0.0, *line(5, 5)[1:-1], 0.0], "", id="it comes and goes"),
+        pytest.param(0.0, "", id="nobody waited at all"),
+    ],
+)
+def test_a_trial_begins_for_what_is_still_there_when_it_is_measured(waiting: list[float] | float, says: str) -> None:
+    found = ends_before_a_trial(observation(engine(waiting=waiting)), since=None, warm_up=MINUTE)
+    assert found.startswith(says)
+    assert bool(found) is bool(says)
+
+
+def test_a_queue_that_has_just_ended_may_come_back_and_keeps_no_replica_from_coming() -> None:
+    seen = observation(engine(waiting=[*line(4, 2)[:-1], 0.0]))
+    assert ends_before_a_trial(seen, since=None, warm_up=MINUTE)
+    assert ends_by_itself(seen, since=None) is None
+
+
+def test_an_engine_that_was_seen_once_puts_no_trial_off() -> None:
+    seen = observation(engine(pod="a", waiting=line(200, 100)), engine(pod="b", scrapes=1))
+    assert ends_before_a_trial(seen, since=None, warm_up=MINUTE) == ""
+    assert ends_before_a_trial(observation(), since=None, warm_up=MINUTE) == ""

@@ -33,6 +33,7 @@ from vllm_autotuner.planning.platform import platform_of
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.replicas import needed_for_pace
 from vllm_autotuner.planning.situation import Situation
+from vllm_autotuner.scaling.backlog import ends_before_a_trial
 from vllm_autotuner.scaling.replicas import desired_replicas
 
 __all__ = ["ideas", "just_over"]
@@ -91,6 +92,7 @@ def ideas(
         locked=sight.adoption.locked if sight.adoption is not None else {},
         measured=is_baseline(measure(sight.observation, targets=targets)),
         too_few=_too_few(proposal, status, sight=sight, diagnosis=diagnosis, targets=targets),
+        ending=_ending(sight),
         trouble=sight.trouble,
         queue=sight.queue,
         room=sight.room,
@@ -169,6 +171,13 @@ def _too_few(
         strategy=sight.service.spec.tuning.strategy,
         window=timedelta(seconds=sight.observation.window),
     )
+
+
+def _ending(sight: Sight) -> str:
+    """How what has piled up ends before a change would be measured; empty when it does not."""
+    newest = sight.rollout.newest_since
+    since = None if newest is None else newest.timestamp()
+    return ends_before_a_trial(sight.observation, since=since, warm_up=sight.service.spec.tuning.strategy.warm_up)
 
 
 def _scales(sight: Sight) -> bool:

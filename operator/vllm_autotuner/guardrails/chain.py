@@ -99,6 +99,8 @@ class Context:
     """Knobs and values that were rolled back here and are left alone for now."""
     infeasible: tuple[EngineKnobs, ...] = ()
     """Configurations that found too little memory here."""
+    ending: str = ""
+    """How what has piled up ends before a change would be measured; empty when it does not, or nobody knows."""
     trouble: str = ""
     """What is wrong with the operator itself; empty when all is well."""
     queue: str = ""
@@ -247,6 +249,14 @@ def settled(proposal: Proposal, context: Context) -> Answer:
     return Hold(reason=HoldReason.NOT_SETTLED, message=message)
 
 
+def lasts(proposal: Proposal, context: Context) -> Answer:
+    """What is over before a trial is measured teaches nothing, and keeps replicas (G15). Replicas ask themselves."""
+    if not context.ending or proposal.knob is Knob.REPLICAS:
+        return Allow()
+    message = f"{context.ending}: sooner than a change could be measured"
+    return Hold(reason=HoldReason.ENDS_BY_ITSELF, message=message)
+
+
 def watched_long_enough(proposal: Proposal, context: Context) -> Answer:
     """A fresh leader watches one whole window before it changes anything (G38)."""
     if context.now - context.watching_since >= context.window:
@@ -328,6 +338,7 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     watched_long_enough,  # a fresh leader looks first
     operator_well,  # and so does one that was in trouble
     settled,  # a moving workload is no baseline
+    lasts,  # what passes by itself needs no change
     one_at_a_time,  # two changes make both unjudgeable
     cooled_down,
     within_budget,

@@ -41,6 +41,8 @@ class HoldReason(StrEnum):
     """The operator's metrics source or API server failed lately, or it is late. Passes a window after the cause."""
     NOT_SETTLED = "WorkloadNotSettled"
     """The Deployment still rolls out, or a replica is not ready. A change now could not be judged."""
+    ENDS_BY_ITSELF = "EndsByItself"
+    """What has piled up is worked off before a trial would be measured: it would find nothing to cure. Passes."""
     OUT_OF_BOUNDS = "OutOfBounds"
     """The value lies outside the user's bounds: a defect of the planner, stopped here."""
     RESTING = "RolledBackBefore"
@@ -58,6 +60,12 @@ class HoldReason(StrEnum):
 
 
 PASSING: Final = frozenset(
-    {HoldReason.STARTING, HoldReason.NOT_SETTLED, HoldReason.NOT_MEASURED, HoldReason.OPERATOR_UNWELL}
+    {
+        HoldReason.STARTING,
+        HoldReason.NOT_SETTLED,
+        HoldReason.NOT_MEASURED,
+        HoldReason.OPERATOR_UNWELL,
+        HoldReason.ENDS_BY_ITSELF,
+    }
 )
 """Reasons that pass by themselves, usually within a minute or two of a working service: waiting for them is cheap."""
