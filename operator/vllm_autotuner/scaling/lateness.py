@@ -12,7 +12,7 @@ from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import FirstTokens, Observation
 from vllm_autotuner.observation.reading import Measured
 
-__all__ = ["ttft_lately"]
+__all__ = ["piled_up_until", "ttft_lately"]
 
 
 def ttft_lately(observation: Observation, *, targets: Targets, since: float | None) -> float | None:
@@ -29,10 +29,29 @@ def ttft_lately(observation: Observation, *, targets: Targets, since: float | No
     if not isinstance(now, Measured):
         return None
     tail = max(1.0, now.value / mean.value) if isinstance(mean, Measured) and mean.value > 0 else 1.0
-    windows = [one for one in observation.first_tokens if since is None or one.time - observation.window >= since]
-    timely = min((time for time, mean in _means(windows).items() if mean * tail <= target), default=math.inf)
+    windows = _since(since, observation)
+    timely = _first_in_time(windows, mean=target / tail)
     late = _at_quantile([one for one in windows if one.time >= timely], quantile)
     return now.value if late is None else max(now.value, late * tail)
+
+
+def piled_up_until(observation: Observation, *, targets: Targets, since: float) -> float | None:
+    """Return when first tokens came in time again (Unix seconds), after they had been late from `since` on.
+
+    None where they came in time at once: nothing had piled up on fewer replicas. And where they never did: it goes on.
+    """
+    windows = _since(since, observation)
+    timely = _first_in_time(windows, mean=targets.ttft.seconds)
+    return timely if timely < math.inf and any(one.time < timely for one in windows) else None
+
+
+def _since(moment: float | None, observation: Observation) -> list[FirstTokens]:
+    return [one for one in observation.first_tokens if moment is None or one.time - observation.window >= moment]
+
+
+def _first_in_time(windows: list[FirstTokens], *, mean: float) -> float:
+    """When the first window ended whose first tokens took at most `mean` seconds on average; infinity without one."""
+    return min((time for time, found in _means(windows).items() if found <= mean), default=math.inf)
 
 
 def _means(windows: list[FirstTokens]) -> dict[float, float]:
