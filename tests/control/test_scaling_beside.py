@@ -1,16 +1,22 @@
 """Which classes get replicas while a change is under way, and which have to wait for its end."""
 
 import pytest
-from tests.builders import SCRAPES, engine, observation
+from tests.builders import SCRAPES, engine, latency, observation, targets
 from tests.change.worlds import change as begun
 
-from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget
 from vllm_autotuner.control.scaling_beside import answers_beside
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.observation import Observation
 
 LASTING = [9.0] * SCRAPES
 COMES_AND_GOES = [9.0 if scrape % 5 < 3 else 0.0 for scrape in range(SCRAPES)]
+
+
+def case(seen: Observation) -> Case:
+    return Case(observation=seen, targets=targets(), knobs=EngineKnobs())
 
 
 def change(target: ChangeTarget, state: ChangeState, *, knob: Knob = Knob.MAX_NUM_SEQS) -> ActiveChange:
@@ -57,12 +63,29 @@ def test_what_the_change_may_have_done_waits_for_its_end(
     target: ChangeTarget, state: ChangeState, diagnosed: DiagnosisClass, answered: bool
 ) -> None:
     seen = observation(engine(running=64.0, waiting=LASTING))
-    assert answers_beside(change(target, state), diagnosed, observation=seen) is answered
+    assert answers_beside(change(target, state), diagnosed, case=case(seen)) is answered
+
+
+@pytest.mark.parametrize(
+    ("state", "waiting", "ttft", "answered"),
+    [
+        pytest.param(ChangeState.ANALYZING, LASTING, 3.0, True, id="more seats serve, and a queue lasts all the same"),
+        pytest.param(ChangeState.ANALYZING, COMES_AND_GOES, 3.0, False, id="the seats may be nearly enough"),
+        pytest.param(ChangeState.PROVISIONING, LASTING, 3.0, False, id="the seats that end it are on their way"),
+        pytest.param(ChangeState.ANALYZING, LASTING, 0.2, False, id="first tokens come in time"),
+    ],
+)
+def test_a_queue_behind_slow_tokens_is_one_that_seats_may_end(
+    state: ChangeState, waiting: list[float], ttft: float, answered: bool
+) -> None:
+    seen = observation(engine(running=64.0, waiting=waiting), ttft=latency(ttft))
+    found = change(ChangeTarget.TTFT, state)
+    assert answers_beside(found, DiagnosisClass.PAST_TPOT_KNEE, case=case(seen)) is answered
 
 
 def test_another_length_has_nothing_to_do_with_late_tokens() -> None:
     found = change(ChangeTarget.TTFT, ChangeState.PROVISIONING, knob=Knob.MAX_MODEL_LEN)
-    assert answers_beside(found, DiagnosisClass.PAST_TPOT_KNEE, observation=observation())
+    assert answers_beside(found, DiagnosisClass.PAST_TPOT_KNEE, case=case(observation()))
 
 
 @pytest.mark.parametrize(("waiting", "answered"), [(LASTING, True), (COMES_AND_GOES, False)])
@@ -70,4 +93,4 @@ def test_seats_that_are_nearly_enough_are_judged_first(waiting: list[float], ans
     """Replicas beside them would take the credit, and the change would be undone."""
     seen = observation(engine(running=64.0, waiting=waiting))
     found = change(ChangeTarget.TTFT, ChangeState.ANALYZING)
-    assert answers_beside(found, DiagnosisClass.CONCURRENCY_CAPPED, observation=seen) is answered
+    assert answers_beside(found, DiagnosisClass.CONCURRENCY_CAPPED, case=case(seen)) is answered

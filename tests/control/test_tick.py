@@ -674,6 +674,19 @@ def test_replicas_that_are_starting_do_not_cascade() -> None:
     assert found.replicas == 3, "half a minute after it came, requests still wait"
 
 
+def test_a_change_that_was_kept_lets_nobody_wait_for_a_window() -> None:
+    """What it left runs on: the window that it ended in is of that, too."""
+    found = scaled()
+    found.until("Provisioning", CAPPED)
+    found.until("Baking", HELPED)
+    found.tick(HELPED)
+    found.tick(OVERLOADED)
+    assert [entry.outcome for entry in found.read.history] == [Outcome.SUCCEEDED]
+    assert found.replicas == 1
+    found.tick(OVERLOADED)
+    assert found.replicas == 2
+
+
 def test_replicas_stop_at_the_maximum() -> None:
     found = scaled(scaling__maxReplicas=3)
     found.ticks(5, HEALTHY)

@@ -12,6 +12,7 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import Observation, StepPoint
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.replicas import needed_for_pace
@@ -89,6 +90,30 @@ def test_nothing_is_done_about_tokens_of_a_smaller_fleet(scale: Scaling | None) 
     given = situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale, replicas=2)
     assert plan(replace(given, replicas_since=came)).proposal is None
     assert plan(given).proposal is not None
+
+
+LATE = latency(3.0)
+"""The objective is 2 s."""
+
+
+@pytest.mark.parametrize(
+    "primary",
+    [DiagnosisClass.PAST_TPOT_KNEE, DiagnosisClass.DECODE_BANDWIDTH_BOUND, DiagnosisClass.COMMUNICATION_BOUND],
+)
+@pytest.mark.parametrize(
+    ("waiting", "ttft", "asks"),
+    [
+        pytest.param(9.0, LATE, True, id="first tokens wait as well"),
+        pytest.param(9.0, latency(0.2), False, id="they come in time all the same"),
+        pytest.param(0.0, LATE, False, id="nothing waits"),
+    ],
+)
+def test_slow_tokens_hide_no_queue(primary: DiagnosisClass, waiting: float, ttft: Distribution, asks: bool) -> None:
+    """No batch is known to meet the objective of tokens; that of first tokens a replica brings back."""
+    seen = observation(engine(running=64.0, waiting=waiting), ttft=ttft, tpot=latency(0.12), itl=latency(0.12))
+    steps = line(16.0, 32.0, 64.0, base=0.06, per_sequence=0.001)
+    found = plan(situation(with_steps(seen, steps), primary=primary, scale=scaling())).proposal
+    assert (found is not None and found.knob is Knob.REPLICAS and found.target is ChangeTarget.TTFT) is asks
 
 
 def test_no_replica_where_no_batch_is_known_to_meet_the_objective() -> None:

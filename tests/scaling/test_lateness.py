@@ -1,10 +1,10 @@
 """First tokens that were late in bursts are remembered for longer than the bursts last."""
 
 import pytest
-from tests.builders import NOW, WINDOW, latency, observation, targets
+from tests.builders import NOT_MEASURED, NOW, WINDOW, latency, observation, targets
 
 from vllm_autotuner.observation.observation import FirstTokens
-from vllm_autotuner.scaling.lateness import ttft_lately
+from vllm_autotuner.scaling.lateness import late_for, ttft_lately
 
 MINUTES = 20
 
@@ -56,3 +56,30 @@ def test_what_was_on_fewer_replicas_does_not_count() -> None:
 
 def test_nobody_asks_and_nobody_knows() -> None:
     assert lately(windows([0.2] * 3), now=0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("means", "now", "seconds"),
+    [
+        pytest.param([0.2] * 5, 0.2, 0.0, id="in time"),
+        pytest.param([0.2] * 4 + [3.0], 3.0, WINDOW, id="since the present window"),
+        pytest.param([0.2, 3.0, 3.0, 3.0], 3.0, 3 * WINDOW, id="for three windows"),
+        pytest.param([3.0, 3.0, 0.2, 3.0], 3.0, WINDOW, id="what was late before it was in time is another matter"),
+        pytest.param([3.0] * 4, 0.2, 0.0, id="no longer"),
+        pytest.param([], 3.0, WINDOW, id="windows that nobody remembers"),
+    ],
+)
+def test_for_how_long_they_have_been_late(means: list[float], now: float, seconds: float) -> None:
+    seen = observation(ttft=latency(now), first_tokens=windows(means))
+    assert late_for(seen, targets=targets(ttft=1.0)) == pytest.approx(seconds)
+
+
+def test_a_rest_ends_what_was_late_before_it() -> None:
+    """Nobody asked for two windows, so that nobody waited."""
+    before, present = windows([3.0, 3.0, 3.0, 3.0, 3.0])[-2:], windows([3.0])
+    seen = observation(ttft=latency(3.0), first_tokens=(*before, *present))
+    assert late_for(seen, targets=targets(ttft=1.0)) == pytest.approx(WINDOW)
+
+
+def test_nobody_knows_whether_they_are_late() -> None:
+    assert late_for(observation(ttft=NOT_MEASURED), targets=targets(ttft=1.0)) == 0.0

@@ -16,8 +16,9 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.spec import ScaleIn, ScaleOut
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.scaling.replicas import SCALE_OUT_ON, Scale, desired_replicas
+from vllm_autotuner.diagnosis.diagnose import Contribution
+from vllm_autotuner.observation.observation import FirstTokens, Observation
+from vllm_autotuner.scaling.replicas import ABOUT_TOKENS, SCALE_OUT_ON, Scale, desired_replicas
 
 NOW = datetime.fromtimestamp(AT, tz=UTC)
 WAITING = observation(engine(running=39.0, waiting=9.0, finished=30.0))
@@ -43,15 +44,17 @@ def desired(
     planned: int | None = None,
     needed: int | None = None,
     failed: Sequence[ScaleInTried] = (),
+    beside: Sequence[DiagnosisClass] = (),
     **changed: Any,
 ) -> Scale:
+    contributing = tuple(Contribution(diagnosis=each, message="") for each in beside)
     return desired_replicas(
         current=current,
         ready=current if ready is None else ready,
         newest_since=None if newest is None else NOW - timedelta(seconds=newest),
         asked_since=None if asked is None else NOW - timedelta(seconds=asked),
         scaling=scaling(low, high).model_copy(update=changed),
-        diagnosis=diagnosis(primary, since=AT - held),
+        diagnosis=replace(diagnosis(primary, since=AT - held), contributing=contributing),
         observation=seen,
         targets=targets(),
         knobs=EngineKnobs(max_num_seqs=64),
@@ -194,6 +197,46 @@ def test_the_number_is_always_inside_the_bounds_and_one_step_away(
     assert found <= max(inside + 1, inside * 2)
     if ready < current and primary in SCALE_OUT_ON:
         assert found <= inside
+
+
+LATE = replace(WAITING, ttft=latency(3.0))
+"""The same queue, and first tokens come after 3 s where 2 s are the objective."""
+
+
+@pytest.mark.parametrize("primary", sorted(ABOUT_TOKENS))
+def test_a_queue_behind_slow_tokens_gets_replicas(primary: DiagnosisClass) -> None:
+    found = desired(primary, seen=LATE)
+    assert found.replicas == 3
+    assert "first tokens wait for capacity, too" in found.reason
+    assert desired(primary, seen=WAITING).replicas == 2, "first tokens come in time"
+    assert desired(primary, seen=replace(LATE, engines=(engine(),))).replicas == 2, "nobody waits"
+
+
+@pytest.mark.parametrize("primary", sorted(set(DiagnosisClass) - SCALE_OUT_ON - ABOUT_TOKENS))
+def test_late_first_tokens_change_nothing_about_what_replicas_do_not_help(primary: DiagnosisClass) -> None:
+    assert desired(primary, held=60.0, seen=LATE).replicas == 2
+
+
+def test_outputs_without_an_end_get_none_behind_slow_tokens_either() -> None:
+    assert desired(DiagnosisClass.PAST_TPOT_KNEE, seen=LATE, beside=[DiagnosisClass.RUNAWAY_OUTPUTS]).replicas == 2
+
+
+@pytest.mark.parametrize(("windows", "replicas"), [(3, 2), (4, 3)])
+def test_a_hidden_queue_has_lasted_for_as_long_as_first_tokens_were_late(windows: int, replicas: int) -> None:
+    """Not for as long as the class that hides it: slow tokens of an hour say nothing of a queue."""
+    remembered = tuple(FirstTokens(mean=3.0, requests=10.0, time=AT - WINDOW * back) for back in range(windows))
+    found = desired(
+        DiagnosisClass.PAST_TPOT_KNEE, held=3600.0, scale_out=PATIENT, seen=replace(LATE, first_tokens=remembered)
+    )
+    assert found.replicas == replicas
+
+
+def test_a_hidden_queue_that_ends_by_itself_gets_none() -> None:
+    ending = [40.0 - 2.5 * scrape for scrape in range(15)]
+    seen = replace(LATE, engines=(engine(waiting=ending),))
+    found = desired(DiagnosisClass.PAST_TPOT_KNEE, seen=seen)
+    assert found.replicas == 2
+    assert "at its present pace" in found.reason
 
 
 def test_the_window_itself_counts_as_waiting() -> None:

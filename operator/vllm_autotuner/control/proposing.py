@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode, Scaling
-from vllm_autotuner.api.status import ActiveChange, VLLMServiceStatus
+from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.begin import begin
 from vllm_autotuner.change.effective import effective_knobs, settled_knobs
 from vllm_autotuner.change.foreseen import lacks_requests
@@ -59,10 +59,10 @@ def ideas(
         status = status.model_copy(update={"recommendation": None, "queued_since": None})
         if change is None or not sure or replicas is None:
             return status, desired, None
-        if not answers_beside(change, diagnosis.primary, observation=sight.observation):
+        situation = _situation(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, scaling=scaling)
+        if not answers_beside(change, diagnosis.primary, case=situation.case):
             return status, desired, None
         # Requests are not let wait for the end of a change; fewer replicas can.
-        situation = _situation(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, scaling=scaling)
         planned = _planned(plan(situation).proposal)
         more = _scaled(status, sight, situation=situation, planned=planned)
         if more is None or more <= replicas:
@@ -241,7 +241,9 @@ def _with_replicas(status: VLLMServiceStatus, replicas: int, *, sight: Sight) ->
 
 def just_over(status: VLLMServiceStatus, sight: Sight) -> bool:
     """Whether the window still holds metrics of a change that has ended."""
-    ended = status.history[-1].finished_at if status.history else None
+    last = status.history[-1] if status.history else None
+    # What was kept has run since long before, and runs on.
+    ended = None if last is None or last.outcome is Outcome.SUCCEEDED else last.finished_at
     return ended is not None and timedelta() <= sight.now - ended < timedelta(seconds=sight.observation.window)
 
 

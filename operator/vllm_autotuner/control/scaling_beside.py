@@ -11,9 +11,10 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget
-from vllm_autotuner.diagnosis.case import Sustained, waiting_share
+from vllm_autotuner.diagnosis.case import Case, Sustained, waiting_share
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.scaling.replicas import hides_queue
 
 __all__ = ["answers_beside"]
 
@@ -57,7 +58,7 @@ _BESIDE: Final[Mapping[Knob, _Beside]] = {
 """max-num-seqs goes by its direction; another tensor-parallel degree moves every limit there is, so nothing is here."""
 
 
-def answers_beside(change: ActiveChange, diagnosed: DiagnosisClass, *, observation: Observation) -> bool:
+def answers_beside(change: ActiveChange, diagnosed: DiagnosisClass, *, case: Case) -> bool:
     """Whether replicas may be added against this class although the change is not over.
 
     Seats that are nearly enough leave a queue that comes and goes. It waits: what more replicas make better can no
@@ -70,9 +71,11 @@ def answers_beside(change: ActiveChange, diagnosed: DiagnosisClass, *, observati
     if beside is None or change.state is ChangeState.HELD:
         return False
     measured = change.state in (ChangeState.ANALYZING, ChangeState.ROLLING_BACK)
-    if diagnosed is DiagnosisClass.CONCURRENCY_CAPPED and not _lasts(observation):
-        return False
-    return diagnosed in beside.at_once or (measured and diagnosed in beside.untouched)
+    # A queue beside slow tokens is one that seats may end.
+    answered = {diagnosed, DiagnosisClass.CONCURRENCY_CAPPED} if hides_queue(diagnosed, case=case) else {diagnosed}
+    if not _lasts(case.observation):
+        answered.discard(DiagnosisClass.CONCURRENCY_CAPPED)
+    return bool(answered & (beside.at_once | (beside.untouched if measured else frozenset())))
 
 
 def _lasts(observation: Observation) -> bool:

@@ -20,6 +20,7 @@ __all__ = [
     "NEARLY_ALL",
     "Case",
     "Sustained",
+    "batch_of_tokens",
     "busy_batch",
     "is_late",
     "kv_max",
@@ -213,13 +214,18 @@ def step_time(observation: Observation) -> StepTimeFit:
     """The step time by the windows there were, or by the one there is, where that contradicts them.
 
     While prompts grow longer the windows are of shorter ones: by them every batch is small enough, for minutes, however
-    slowly tokens come. The batch of now is weighted by its tokens, as their mean latency is: a burst has most of both.
+    slowly tokens come.
     """
-    model, itl = fit_step_time(observation.steps), observation.itl.mean
-    running = [moment.running for engine in observation.engines for moment in engine.moments]
-    if not isinstance(model, StepTime) or not isinstance(itl, Measured) or not sum(running):
+    model, itl, batch = fit_step_time(observation.steps), observation.itl.mean, batch_of_tokens(observation)
+    if not isinstance(model, StepTime) or not isinstance(itl, Measured) or batch is None:
         return model
-    return model.through(sum(level**2 for level in running) / sum(running), itl.value)
+    return model.through(batch, itl.value)
+
+
+def batch_of_tokens(observation: Observation) -> float | None:
+    """The batch of now that the mean latency of tokens is of: a burst has most of both. None where nothing runs."""
+    running = [moment.running for engine in observation.engines for moment in engine.moments]
+    return sum(level**2 for level in running) / sum(running) if sum(running) else None
 
 
 def queues(observation: Observation, *, sustained: Sustained = Sustained()) -> bool:

@@ -1,14 +1,30 @@
 """Overloaded: requests wait for capacity, and no rule above knows a setting that removes the wait."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max
+from vllm_autotuner.diagnosis.case import Case, Sustained, is_late, kv_max, ttft_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+from vllm_autotuner.observation.engine_window import EngineWindow
 
-__all__ = ["Overloaded"]
+__all__ = ["Overloaded", "first_tokens_wait"]
+
+
+def first_tokens_wait(case: Case) -> bool:
+    """Whether first tokens are too late while requests wait for capacity, whatever else is wrong.
+
+    The queue need not last then, as in `ConcurrencyCapped`: what comes and goes misses the objective all the same.
+    """
+    late = is_late(ttft_reading(case), case.targets.ttft)
+    return late and bool(_moving(case.queueing(holding=True), case=case))
+
+
+def _moving(engines: Iterable[EngineWindow], *, case: Case) -> list[EngineWindow]:
+    """Those in which tokens move: a hang must never look like load."""
+    return [one for one in engines if one.stalled_for is None or one.stalled_for < case.observation.window]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +38,7 @@ class Overloaded:
         """Hold when any engine queues lastingly and is not standing still."""
         holding = self.diagnosis in case.holding
         queueing = case.queueing(holding=holding, sustained=self.sustained)
-        moving = [e for e in queueing if e.stalled_for is None or e.stalled_for < case.observation.window]
+        moving = _moving(queueing, case=case)
         if not moving:
             return Fails()
         engine = max(moving, key=lambda one: one.moments[-1].waiting)

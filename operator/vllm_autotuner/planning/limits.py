@@ -4,11 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LARGEST_STEP", "Limit", "Limited", "limited"]
+from vllm_autotuner.observation.noise import NOISE
+
+__all__ = ["HEADROOM", "LARGEST_STEP", "Limit", "Limited", "limited"]
 
 LARGEST_STEP: Final = 2
 """At most this factor in one step, up or down (G10): a wrong model costs one halving or doubling, and demand rarely
 rises more than 1.5 x in 10 minutes. Design, planning.md; research, measured facts 3."""
+HEADROOM: Final = NOISE
+"""Share of the TPOT objective that a proposal leaves unused: a batch that meets it exactly misses it every other
+minute. Our choice: the size of the noise that a verdict ignores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

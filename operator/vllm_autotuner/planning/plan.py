@@ -24,7 +24,7 @@ from vllm_autotuner.planning.kv_type import smaller_kv_values
 from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.ranking import clearly_better
-from vllm_autotuner.planning.replicas import add_replicas, spread_batch
+from vllm_autotuner.planning.replicas import add_replicas, end_queue, spread_batch
 from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool, lower_seats, raise_seats
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.planning.worth import not_worth
@@ -55,8 +55,8 @@ LADDER: Final[Mapping[DiagnosisClass, tuple[Candidate, ...]]] = {
     DiagnosisClass.PREEMPTION_THRASH: (fit_seats_to_pool, *_MORE_CACHE),
     DiagnosisClass.KV_CACHE_SATURATED: _MORE_CACHE,
     DiagnosisClass.PREFILL_BOUND: (add_replicas, larger_degree),
-    DiagnosisClass.DECODE_BANDWIDTH_BOUND: (larger_degree,),
-    DiagnosisClass.COMMUNICATION_BOUND: (smaller_degree,),
+    DiagnosisClass.DECODE_BANDWIDTH_BOUND: (larger_degree, end_queue),
+    DiagnosisClass.COMMUNICATION_BOUND: (smaller_degree, end_queue),
     DiagnosisClass.HEAD_OF_LINE_BLOCKING: (shorter_context,),
     DiagnosisClass.OVERLOADED: (add_replicas,),
 }

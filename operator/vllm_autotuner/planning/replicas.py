@@ -5,18 +5,16 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
-from vllm_autotuner.diagnosis.case import mean_batch, queues, step_time
+from vllm_autotuner.diagnosis.case import queues, step_time
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_shares, prompts_contend
-from vllm_autotuner.observation.reading import number
-from vllm_autotuner.performance.physics import empty_step
+from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
+from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.performance.step_time import NoFit
-from vllm_autotuner.planning.demand import demand_of
+from vllm_autotuner.planning.engines_in_general import seconds_alone
 from vllm_autotuner.planning.feasibility import Infeasible, placeable
-from vllm_autotuner.planning.limits import LARGEST_STEP
+from vllm_autotuner.planning.limits import HEADROOM, LARGEST_STEP
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.seats import (
-    HEADROOM,
     NothingToGain,
     knee_of,
     met_before,
@@ -26,7 +24,7 @@ from vllm_autotuner.planning.seats import (
 )
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["FREE_GPUS", "add_replicas", "needed_for_pace", "spread_batch"]
+__all__ = ["FREE_GPUS", "add_replicas", "end_queue", "needed_for_pace", "spread_batch"]
 
 FREE_GPUS: Final = "free GPUs"
 """What limits a number of replicas that no node takes."""
@@ -61,8 +59,22 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
     return _within_room(proposal, situation)
 
 
+def end_queue(situation: Situation) -> Proposal | NothingToGain:
+    """One replica more against a queue that makes first tokens late, beside whatever makes tokens slow."""
+    if not first_tokens_wait(situation.case):
+        return NothingToGain("first tokens do not wait for capacity: replicas are no answer to slow tokens alone")
+    return add_replicas(situation)
+
+
 def spread_batch(situation: Situation) -> Proposal | NothingToGain:
-    """More replicas against slow tokens: a smaller batch on each engine, where some batch meets the objective.
+    """More replicas against slow tokens, or against the queue that they hide."""
+    found = _smaller_batch(situation)
+    hides_queue = isinstance(found, NothingToGain) and first_tokens_wait(situation.case)
+    return end_queue(situation) if hides_queue else found
+
+
+def _smaller_batch(situation: Situation) -> Proposal | NothingToGain:
+    """Fewer sequences on each engine, where some batch meets the objective.
 
     Where the load keeps one batch or tokens wait for prompts, no model comes by waiting, however long the objective is
     missed. One replica more changes both, and goes again when it is of no use: the cheapest way to know.
@@ -101,18 +113,13 @@ def _would_tell(situation: Situation) -> bool:
 
     No line can, where the batch has not moved, or where tokens wait for prompts half of the time: the line of that load
     is far too slow for a single sequence, and fewer prompts on each engine turn it. Should: for engines in general
-    (`empty_step`). Both end by themselves: once the batch has moved far enough, and once prompts leave time.
+    (`engines_in_general`). Both end by themselves: once the batch has moved far enough, and once prompts leave time.
     """
-    seen, model = situation.observation, step_time(situation.observation)
-    itl, context = number(seen.itl.mean), demand_of(situation).context
-    case = situation.case
+    model, case = step_time(situation.observation), situation.case
     unmoved = isinstance(model, NoFit) and model.unmoved
-    if itl is None or context is None or not (unmoved or prompts_contend(case)):
+    alone = seconds_alone(situation)
+    if alone is None or not (unmoved or prompts_contend(case)):
         return False
-    shares = prefill_shares(seen.engines)
-    # Times of prompts that are computed side by side add up: no more than what does not yet count as prefilling.
-    prefilling = min(BUSY.limit, sum(shares) / len(shares)) if shares else 0.0
-    alone = empty_step(itl, batch=mean_batch(case), context=context, prefilling=prefilling)
     return alone <= situation.targets.tpot.seconds * (1 - HEADROOM)
 
 

@@ -32,7 +32,8 @@ from vllm_autotuner.performance.knee import largest_batch_at_quantile
 from vllm_autotuner.performance.step_time import NEWEST_STRETCHES, NoFit, StepTime, StepTimeFit
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
-from vllm_autotuner.planning.limits import LARGEST_STEP, Limit, Limited, limited
+from vllm_autotuner.planning.instead_of_seats import saves_no_replica
+from vllm_autotuner.planning.limits import HEADROOM, LARGEST_STEP, Limit, Limited, limited
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
@@ -46,9 +47,6 @@ __all__ = [
     "replicas_at_knee",
 ]
 
-HEADROOM: Final = NOISE
-"""Share of the TPOT objective that a proposal leaves unused: a batch that meets it exactly misses it every other
-minute. Our choice: the size of the noise that a verdict ignores."""
 KV_MARGIN: Final = 0.1
 """Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
 
@@ -92,6 +90,8 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
         return broken
     if found.value < math.ceil(seats * (1 + NOISE)):
         return NothingToGain(f"max-num-seqs {seats} cannot usefully be raised: {found.limited_by or 'no demand'}")
+    if why := saves_no_replica(situation, seats=seats, value=found.value):
+        return NothingToGain(why)
     # What was seen ends at the seats there are: a model that never saw a larger batch is no more than plausible.
     known = isinstance(model, StepTime) and model.covers(found.value) and situation.knobs.max_num_seqs is not None
     return Proposal(

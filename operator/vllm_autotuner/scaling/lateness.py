@@ -10,9 +10,9 @@ from collections import defaultdict
 
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import FirstTokens, Observation
-from vllm_autotuner.observation.reading import Measured
+from vllm_autotuner.observation.reading import Measured, Reading
 
-__all__ = ["piled_up_until", "ttft_lately"]
+__all__ = ["late_for", "piled_up_until", "ttft_lately"]
 
 
 def ttft_lately(observation: Observation, *, targets: Targets, since: float | None) -> float | None:
@@ -28,7 +28,7 @@ def ttft_lately(observation: Observation, *, targets: Targets, since: float | No
     now, mean = observation.ttft.quantile(quantile), observation.ttft.mean
     if not isinstance(now, Measured):
         return None
-    tail = max(1.0, now.value / mean.value) if isinstance(mean, Measured) and mean.value > 0 else 1.0
+    tail = _tail(now, mean)
     windows = _since(since, observation)
     timely = _first_in_time(windows, mean=target / tail)
     late = _at_quantile([one for one in windows if one.time >= timely], quantile)
@@ -45,6 +45,22 @@ def piled_up_until(observation: Observation, *, targets: Targets, since: float) 
     return timely if timely < math.inf and any(one.time < timely for one in windows) else None
 
 
+def late_for(observation: Observation, *, targets: Targets) -> float:
+    """Return the seconds for which first tokens have been late without a break; 0 where they are not, or not measured.
+
+    Of the windows before the present one only means are known: they are late as in `ttft_lately`.
+    """
+    now, mean = observation.ttft.quantile(targets.ttft.quantile), observation.ttft.mean
+    if not isinstance(now, Measured) or now.value <= targets.ttft.seconds:
+        return 0.0
+    since = observation.at - observation.window
+    for time, level in sorted(_means(list(observation.first_tokens)).items(), reverse=True):
+        if level * _tail(now, mean) <= targets.ttft.seconds or time < since:
+            break
+        since = min(since, time - observation.window)
+    return observation.at - since
+
+
 def _since(moment: float | None, observation: Observation) -> list[FirstTokens]:
     return [one for one in observation.first_tokens if moment is None or one.time - observation.window >= moment]
 
@@ -52,6 +68,11 @@ def _since(moment: float | None, observation: Observation) -> list[FirstTokens]:
 def _first_in_time(windows: list[FirstTokens], *, mean: float) -> float:
     """When the first window ended whose first tokens took at most `mean` seconds on average; infinity without one."""
     return min((time for time, found in _means(windows).items() if found <= mean), default=math.inf)
+
+
+def _tail(at_quantile: Measured, mean: Reading) -> float:
+    """TTFT at the quantile over its mean in the present window, at least 1."""
+    return max(1.0, at_quantile.value / mean.value) if isinstance(mean, Measured) and mean.value > 0 else 1.0
 
 
 def _means(windows: list[FirstTokens]) -> dict[float, float]:

@@ -1,8 +1,9 @@
 """How many replicas the demand needs. Pure; one step at a time, and never on a class that more replicas do not help.
 
-Out when capacity waiting has lasted and is not about to end; in from idleness at once to the minimum, and by one from
-what is underutilized where `scale_in` finds that fewer do. Replicas that are starting count as supply, so that neither
-a slow start nor a fresh replica cascades: beside them only what more are needed for is asked for.
+Out when capacity waiting has lasted and is not about to end, by a class of its own or hidden behind one about tokens;
+in from idleness at once to the minimum, and by one from what is underutilized where `scale_in` finds that fewer do.
+Replicas that are starting count as supply, so that neither a slow start nor a fresh replica cascades: beside them only
+what more are needed for is asked for.
 """
 
 import math
@@ -18,14 +19,16 @@ from vllm_autotuner.diagnosis.case import Case, queues, reaches_behind
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.scaling.backlog import ends_by_itself
+from vllm_autotuner.scaling.lateness import late_for
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
 from vllm_autotuner.scaling.tried import too_few
 
-__all__ = ["Scale", "desired_replicas"]
+__all__ = ["Scale", "desired_replicas", "hides_queue"]
 
 SCALE_OUT_ON: Final = frozenset(
     {
@@ -39,6 +42,16 @@ SCALE_OUT_ON: Final = frozenset(
 """Classes in which requests wait for capacity. Wedged, DeferredQueue and MetricsBlind never scale out; nor do
 outputs that run to their limit, whatever else holds beside them."""
 
+ABOUT_TOKENS: Final = frozenset(
+    {
+        DiagnosisClass.PAST_TPOT_KNEE,
+        DiagnosisClass.DECODE_BANDWIDTH_BOUND,
+        DiagnosisClass.COMMUNICATION_BOUND,
+    }
+)
+"""Classes that name why tokens come slowly. Requests may wait beside them, which no class then tells: those that would
+ask for tokens in time, or stand behind these. More replicas help that queue, whatever makes the tokens slow."""
+
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """Of these the ones that may hold without a queue, and then ask for no replica, unless prompts wait for each other."""
 
@@ -49,6 +62,11 @@ class Scale:
 
     replicas: int
     reason: str
+
+
+def hides_queue(primary: DiagnosisClass, *, case: Case) -> bool:
+    """Whether the class names slow tokens only, and first tokens are late by a queue beside them."""
+    return primary in ABOUT_TOKENS and first_tokens_wait(case)
 
 
 def desired_replicas(
@@ -107,18 +125,22 @@ def desired_replicas(
             )
             if why is not None:
                 return _unless_tried(why, failed, current=current, observation=observation, over=stable)
-    if diagnosis.primary not in SCALE_OUT_ON and not (
-        planned is not None and diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE
+    case = Case(observation=observation, targets=targets, knobs=knobs)
+    hidden = hides_queue(diagnosis.primary, case=case)
+    if (
+        diagnosis.primary not in SCALE_OUT_ON
+        and not hidden
+        and not (planned is not None and diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE)
     ):
         return Scale(replicas=current, reason=f"{diagnosis.primary.value} needs no other number of replicas")
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
         return Scale(replicas=current, reason="outputs run to their token limit: no GPUs are spent on that")
-    case = Case(observation=observation, targets=targets, knobs=knobs)
     contend = diagnosis.primary is DiagnosisClass.PREFILL_BOUND and prompts_contend(case)
     if diagnosis.primary in UNQUEUED and not queues(observation) and not contend:
         return Scale(replicas=current, reason="nothing waits for capacity")
-    # The class itself says that requests waited through most of the window before it was named.
-    waited = held + timedelta(seconds=observation.window)
+    # A class that asks for replicas says that requests waited through most of the window before it was named.
+    lasted = late_for(observation, targets=targets) if hidden else held.total_seconds() + observation.window
+    waited = timedelta(seconds=lasted)
     if newest_since is not None:
         waited = min(waited, now - newest_since)
     if waited < scaling.scale_out.waiting_for:
@@ -138,7 +160,8 @@ def desired_replicas(
     else:
         wanted = max(current + 1, math.ceil(current * _pressure(observation)), planned or 0)
     bounded = min(wanted, max(current + 1, current * LARGEST_STEP), scaling.max_replicas)
-    return Scale(replicas=bounded, reason=f"demand has been over capacity: {diagnosis.message}")
+    why = "first tokens wait for capacity, too: " if hidden else "demand has been over capacity: "
+    return Scale(replicas=bounded, reason=why + diagnosis.message)
 
 
 def _unless_tried(

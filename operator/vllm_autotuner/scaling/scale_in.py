@@ -22,8 +22,8 @@ from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.performance.step_time import NoFit
-from vllm_autotuner.planning.limits import LARGEST_STEP
-from vllm_autotuner.planning.seats import HEADROOM, kv_bound
+from vllm_autotuner.planning.limits import HEADROOM, LARGEST_STEP
+from vllm_autotuner.planning.seats import kv_bound
 from vllm_autotuner.scaling.lateness import piled_up_until, ttft_lately
 
 __all__ = ["fewer_do", "peak_tokens_per_second"]

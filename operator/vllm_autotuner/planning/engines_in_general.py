@@ -1,0 +1,38 @@
+"""What one more or one less sequence does to a step, by engines in general: for one that has shown a single batch only.
+
+Apart from `performance.physics`, which knows the hardware and no service, and from the fit, which is asked first.
+Must not: say what will be. It is good to tell what a trial is worth, not to choose a value by.
+"""
+
+from vllm_autotuner.diagnosis.case import batch_of_tokens
+from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_shares
+from vllm_autotuner.observation.reading import number
+from vllm_autotuner.performance.physics import empty_step
+from vllm_autotuner.planning.demand import demand_of
+from vllm_autotuner.planning.situation import Situation
+
+__all__ = ["seconds_alone", "seconds_per_sequence"]
+
+
+def seconds_alone(situation: Situation) -> float | None:
+    """Return what a step without a sequence takes; None where the time between tokens or their number is not known."""
+    seen, context = situation.observation, demand_of(situation).context
+    itl, batch = number(seen.itl.mean), batch_of_tokens(seen)
+    if itl is None or context is None or batch is None:
+        return None
+    return empty_step(itl, batch=batch, context=context, prefilling=_prefilling(situation))
+
+
+def seconds_per_sequence(situation: Situation) -> float | None:
+    """Return what one more sequence adds to a step; None where the same is not known."""
+    seen = situation.observation
+    alone, itl, batch = seconds_alone(situation), number(seen.itl.mean), batch_of_tokens(seen)
+    if alone is None or itl is None or batch is None:
+        return None
+    return (itl * (1 - _prefilling(situation)) - alone) / batch
+
+
+def _prefilling(situation: Situation) -> float:
+    shares = prefill_shares(situation.observation.engines)
+    # Times of prompts that are computed side by side add up: no more than what does not yet count as prefilling.
+    return min(BUSY.limit, sum(shares) / len(shares)) if shares else 0.0
