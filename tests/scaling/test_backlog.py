@@ -98,11 +98,13 @@ MEASURED = ENDS_WITHIN + MINUTE.total_seconds()
     ("waiting", "says"),
     [
         pytest.param(
-            line(100 + 100 * ELAPSED / MEASURED + 1, 100), "the queue of 100 ends in 1", id="before it is measured"
+            line(1000 + 1000 * ELAPSED / MEASURED + 1, 1000), "the queue of 1000 ends in 1", id="before it is measured"
         ),
-        pytest.param(line(100 + 100 * ELAPSED / MEASURED - 1, 100), "", id="while it is measured"),
+        pytest.param(line(1000 + 1000 * ELAPSED / MEASURED - 1, 1000), "", id="while it is measured"),
         pytest.param(line(100, 100), "", id="it stands"),
-        pytest.param([*line(4, 2)[:-1], 0.0], "the queue has just ended", id="nobody waits any more"),
+        pytest.param([*line(9, 2)[:-1], 0.0], "the queue has just ended", id="nobody waits any more"),
+        pytest.param([*line(4, 1)[:-1], 0.0], "", id="so few may have ended by chance"),
+        pytest.param(line(8, 4), "", id="so few fewer may be chance"),
         pytest.param([0.0, *line(5, 5)[1:-1], 0.0], "", id="it comes and goes"),
         pytest.param(0.0, "", id="nobody waited at all"),
     ],
@@ -114,7 +116,7 @@ def test_a_trial_begins_for_what_is_still_there_when_it_is_measured(waiting: lis
 
 
 def test_a_queue_that_has_just_ended_may_come_back_and_keeps_no_replica_from_coming() -> None:
-    seen = observation(engine(waiting=[*line(4, 2)[:-1], 0.0]))
+    seen = observation(engine(waiting=[*line(9, 2)[:-1], 0.0]))
     assert ends_before_a_trial(seen, since=None, warm_up=MINUTE)
     assert ends_by_itself(seen, since=None) is None
 

@@ -37,7 +37,7 @@ def ends_by_itself(observation: Observation, *, since: float | None, within: flo
     known = _known(observation, since)
     if not known:
         return None
-    waiting, pace = _queue(known)
+    waiting, pace = sum(moments[-1].waiting for moments in known), sum(_pace(moments) for moments in known)
     if waiting > 0:
         ends = -waiting / pace if pace < 0 else float("inf")
         return f"the queue of {waiting:.0f} ends in {ends:.0f} s at its present pace" if ends <= within else None
@@ -47,21 +47,23 @@ def ends_by_itself(observation: Observation, *, since: float | None, within: flo
         for back in range(1, min(map(len, known)) + 1)
     ]
     most, now = max(there), there[0]
-    fewer = most - now > max(NOISE * most, DEVIATIONS * math.sqrt(most))
-    return f"requests become fewer: {most:.0f} -> {now:.0f}" if fewer else None
+    return f"requests become fewer: {most:.0f} -> {now:.0f}" if _clearly_fewer(now, than=most) else None
 
 
 def ends_before_a_trial(observation: Observation, *, since: float | None, warm_up: timedelta) -> str:
     """Say how what has piled up ends before a trial has its first window; empty when it does not, or nobody knows.
 
     By then an engine has started and warmed up. A trial that finds its reason gone learns nothing in all its windows,
-    and keeps replicas that nobody needs. One that is put off by chance is asked for again in the next tick: so a queue
-    that is just over counts as well, although it may come back.
+    and keeps replicas that nobody needs. One that is put off is asked for again in the next tick: so a queue that is
+    just over counts as well, although it may come back. A few requests that come and go are no pile.
     """
-    if (why := ends_by_itself(observation, since=since, within=ENDS_WITHIN + warm_up.total_seconds())) is not None:
-        return why
-    waiting, pace = _queue(_known(observation, since))
-    return "the queue has just ended" if not waiting and pace < 0 else ""
+    known = _known(observation, since)
+    waited, waiting = (sum(moments[which].waiting for moments in known) for which in (0, -1))
+    falls = _clearly_fewer(waiting, than=waited)
+    if waiting > 0 and not falls:
+        return ""
+    why = ends_by_itself(observation, since=since, within=ENDS_WITHIN + warm_up.total_seconds())
+    return why or ("the queue has just ended" if falls and not waiting else "")
 
 
 def _known(observation: Observation, since: float | None) -> Sequence[list[Moment]]:
@@ -70,9 +72,8 @@ def _known(observation: Observation, since: float | None) -> Sequence[list[Momen
     return lately if all(len(moments) > 1 for moments in lately) else ()
 
 
-def _queue(known: Sequence[list[Moment]]) -> tuple[float, float]:
-    """Requests that wait now, and by how many more they become per second."""
-    return sum(moments[-1].waiting for moments in known), sum(_pace(moments) for moments in known)
+def _clearly_fewer(now: float, *, than: float) -> bool:
+    return than - now > max(NOISE * than, DEVIATIONS * math.sqrt(than))
 
 
 def _after(engine: EngineWindow, since: float | None) -> list[Moment]:
