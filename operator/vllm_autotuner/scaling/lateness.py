@@ -7,12 +7,15 @@ Pure. Must not: count what was before the replicas that there are now.
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
+from vllm_autotuner.diagnosis.case import Case, is_late, tpot_reading, ttft_reading
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import FirstTokens, Observation
 from vllm_autotuner.observation.reading import Measured, Reading
 
-__all__ = ["late_for", "piled_up_until", "ttft_lately"]
+__all__ = ["late_for", "missed_clearly", "piled_up_until", "ttft_lately"]
 
 
 def ttft_lately(observation: Observation, *, targets: Targets, since: float | None) -> float | None:
@@ -59,6 +62,12 @@ def late_for(observation: Observation, *, targets: Targets) -> float:
             break
         since = min(since, time - observation.window)
     return observation.at - since
+
+
+def missed_clearly(case: Case) -> bool:
+    """Whether TTFT or TPOT is over its objective by more than noise: by less, some minute is by chance."""
+    against = ((ttft_reading(case), case.targets.ttft), (tpot_reading(case), case.targets.tpot))
+    return any(is_late(reading, replace(target, seconds=target.seconds * (1 + NOISE))) for reading, target in against)
 
 
 def _since(moment: float | None, observation: Observation) -> list[FirstTokens]:

@@ -24,7 +24,7 @@ from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.scaling.backlog import ends_by_itself
-from vllm_autotuner.scaling.lateness import late_for
+from vllm_autotuner.scaling.lateness import late_for, missed_clearly
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
 from vllm_autotuner.scaling.tried import too_few
 
@@ -145,10 +145,14 @@ def desired_replicas(
         waited = min(waited, now - newest_since)
     if waited < scaling.scale_out.waiting_for:
         return Scale(replicas=current, reason=f"waiting for {waited.total_seconds():.0f} s so far")
+    slow = diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE or contend
+    piles_up = hidden or (contend and queues(observation))
+    # Nothing is lost by another window where nothing piles up; a replica bought on one stays for the stabilization.
+    if slow and not piles_up and waited.total_seconds() < 2 * observation.window and not missed_clearly(case):
+        return Scale(replicas=current, reason="over the objective by no more than noise, in one window so far")
     if ready < current and (needed is None or needed <= current):
         return Scale(replicas=current, reason=f"{current - ready} replica(s) are still starting")
     since = None if newest_since is None else newest_since.timestamp()
-    slow = diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE or contend
     if slow and since is not None and reaches_behind(observation, since):
         return Scale(replicas=current, reason="what is measured is of fewer replicas still")
     if (why := ends_by_itself(observation, since=since)) is not None:
