@@ -9,12 +9,13 @@ from tests.observation.fleet import NOW, RATES, Engine, fleet
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import ScaleIn, ScaleOut, Scaling
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.pods import PodStart, PodsView
 from vllm_autotuner.observation.snapshot import EngineKey, WindowSettings, take_snapshot
-from vllm_autotuner.scaling.replicas import desired_replicas
+from vllm_autotuner.scaling.replicas import Supply, desired_replicas
 
 RUNNING, WAITING, KV = "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"
 FULL = {RUNNING: 60.0, WAITING: 21.0, KV: 0.998}
@@ -32,18 +33,10 @@ async def seen(*engines: Engine, keys: tuple[str, ...] = ("chat-0",), expected: 
 def replicas(found: Diagnosis, given: Observation, *, current: int = 1) -> int:
     """What would be asked for after a long wait."""
     return desired_replicas(
-        current=current,
-        ready=current,
-        newest_since=None,
-        asked_since=None,
+        Supply(current=current, ready=current, newest_since=None, asked_since=None),
         scaling=Scaling(min_replicas=1, max_replicas=8, scale_out=ScaleOut(), scale_in=ScaleIn()),
         diagnosis=found,
-        observation=given,
-        targets=SLOW,
-        knobs=EngineKnobs(max_num_seqs=64),
-        planned=None,
-        needed=None,
-        failed=(),
+        case=Case(observation=given, targets=SLOW, knobs=EngineKnobs(max_num_seqs=64)),
         now=datetime.fromtimestamp(found.since + 9_000, tz=UTC),
     ).replicas
 

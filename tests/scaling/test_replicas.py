@@ -15,10 +15,11 @@ from tests.planning.situations import diagnosis, scaling
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.spec import ScaleIn, ScaleOut
+from vllm_autotuner.diagnosis import case as diagnosis_case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Contribution
 from vllm_autotuner.observation.observation import FirstTokens, Observation
-from vllm_autotuner.scaling.replicas import ABOUT_TOKENS, SCALE_OUT_ON, Scale, desired_replicas
+from vllm_autotuner.scaling.replicas import ABOUT_TOKENS, SCALE_OUT_ON, Scale, Supply, desired_replicas
 
 NOW = datetime.fromtimestamp(AT, tz=UTC)
 WAITING = observation(engine(running=39.0, waiting=9.0, finished=30.0))
@@ -48,19 +49,20 @@ def desired(
     **changed: Any,
 ) -> Scale:
     contributing = tuple(Contribution(diagnosis=each, message="") for each in beside)
-    return desired_replicas(
+    supply = Supply(
         current=current,
         ready=current if ready is None else ready,
         newest_since=None if newest is None else NOW - timedelta(seconds=newest),
         asked_since=None if asked is None else NOW - timedelta(seconds=asked),
-        scaling=scaling(low, high).model_copy(update=changed),
-        diagnosis=replace(diagnosis(primary, since=AT - held), contributing=contributing),
-        observation=seen,
-        targets=targets(),
-        knobs=EngineKnobs(max_num_seqs=64),
+        failed=failed,
         planned=planned,
         needed=needed,
-        failed=failed,
+    )
+    return desired_replicas(
+        supply,
+        scaling=scaling(low, high).model_copy(update=changed),
+        diagnosis=replace(diagnosis(primary, since=AT - held), contributing=contributing),
+        case=diagnosis_case.Case(observation=seen, targets=targets(), knobs=EngineKnobs(max_num_seqs=64)),
         now=NOW,
     )
 

@@ -23,6 +23,7 @@ from vllm_autotuner.control.recommending import asked_too_long, recommended, sti
 from vllm_autotuner.control.scaling_beside import answers_beside
 from vllm_autotuner.control.scaling_since import failed_scale_ins, replicas_asked_since, scale_ins_after
 from vllm_autotuner.control.sight import Sight, serves, wanted_replicas
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.guardrails.chain import Context, Deny, Hold, objections
@@ -34,7 +35,7 @@ from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.replicas import needed_for_pace
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.backlog import ends_before_a_trial
-from vllm_autotuner.scaling.replicas import desired_replicas
+from vllm_autotuner.scaling.replicas import Supply, desired_replicas
 
 __all__ = ["ideas", "just_over"]
 
@@ -191,20 +192,18 @@ def _scaled(status: VLLMServiceStatus, sight: Sight, *, situation: Situation, pl
     spec = sight.service.spec
     if spec.scaling is None or not _scales(sight):
         return None
-    return desired_replicas(
+    supply = Supply(
         current=situation.replicas,
         ready=sight.rollout.ready,
         newest_since=sight.rollout.newest_since,
         asked_since=replicas_asked_since(status),
-        scaling=spec.scaling,
-        diagnosis=situation.diagnosis,
-        observation=situation.observation,
-        targets=situation.targets,
-        knobs=effective_knobs(spec, status),
+        failed=failed_scale_ins(status, now=sight.now),
         planned=planned,
         needed=needed_for_pace(situation),
-        failed=failed_scale_ins(status, now=sight.now),
-        now=sight.now,
+    )
+    case = Case(observation=situation.observation, targets=situation.targets, knobs=effective_knobs(spec, status))
+    return desired_replicas(
+        supply, scaling=spec.scaling, diagnosis=situation.diagnosis, case=case, now=sight.now
     ).replicas
 
 

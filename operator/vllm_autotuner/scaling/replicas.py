@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.diagnosis.case import Case, queues, reaches_behind
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
-from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.observation import Observation
@@ -28,7 +26,7 @@ from vllm_autotuner.scaling.lateness import late_for, missed_clearly
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
 from vllm_autotuner.scaling.tried import too_few
 
-__all__ = ["Scale", "desired_replicas", "hides_queue"]
+__all__ = ["Scale", "Supply", "desired_replicas", "hides_queue"]
 
 SCALE_OUT_ON: Final = frozenset(
     {
@@ -69,114 +67,133 @@ def hides_queue(primary: DiagnosisClass, *, case: Case) -> bool:
     return primary in ABOUT_TOKENS and first_tokens_wait(case)
 
 
-def desired_replicas(
-    *,
-    current: int,
-    ready: int,
-    newest_since: datetime | None,
-    asked_since: datetime | None,
-    scaling: Scaling,
-    diagnosis: Diagnosis,
-    observation: Observation,
-    targets: Targets,
-    knobs: EngineKnobs,
-    planned: int | None,
-    needed: int | None,
-    failed: Sequence[ScaleInTried],
-    now: datetime,
-) -> Scale:
-    """Return the number of replicas to ask for; equal to `current` when nothing is to be done.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """The replicas there are, and what was tried and asked of them before."""
 
-    `newest_since`: when the newest replica became ready. Only what has waited since then has waited in spite of it.
-    `asked_since`: when another number was last asked for. After each replica less, the rest have as long to show that
-    they do; the next prediction would else rest on the same figures as the last.
-    `failed`: fewer replicas that were too few (`tried`).
-    `planned`: as many replicas are what helps, by the plan; slow tokens alone do not tell whether they do.
-    `needed`: so many are needed in all, by what the ready ones do: what starts is supply, but may be too little of it.
+    current: int
+    """As many are asked for at present."""
+    ready: int
+    newest_since: datetime | None
+    """When the newest replica became ready. Only what has waited since then has waited in spite of it."""
+    asked_since: datetime | None
+    """When another number was last asked for. After each replica less, the rest have as long to show that they do; the
+    next prediction would else rest on the same figures as the last."""
+    failed: Sequence[ScaleInTried] = ()
+    """Fewer replicas that were too few (`tried`)."""
+    planned: int | None = None
+    """As many replicas are what helps, by the plan; slow tokens alone do not tell whether they do."""
+    needed: int | None = None
+    """So many are needed in all, by what the ready ones do: what starts is supply, but may be too little of it."""
+
+
+def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, now: datetime) -> Scale:
+    """Return the number of replicas to ask for; equal to `supply.current` when nothing is to be done.
+
     Whether a node has room is not asked: a replica that waits for one harms nobody, and is what brings nodes where they
     come on demand, and what a higher priority is for where they do not.
     """
+    current = supply.current
     inside = max(scaling.min_replicas, min(scaling.max_replicas, current))
     if inside != current:
         return Scale(replicas=inside, reason=f"spec.scaling allows {scaling.min_replicas} to {scaling.max_replicas}")
-    held = now - datetime.fromtimestamp(diagnosis.since, tz=now.tzinfo)
+    held = _held(diagnosis, now=now)
     if diagnosis.primary is DiagnosisClass.IDLE and held >= scaling.scale_in.stabilization:
-        if current <= scaling.min_replicas:
-            return Scale(replicas=current, reason="idle, at scaling.minReplicas")
-        if not observation.everybody_reports:
-            return Scale(replicas=current, reason="not every replica reports: the silent one may be the busy one")
-        return Scale(replicas=scaling.min_replicas, reason=f"idle for {held.total_seconds():.0f} s")
-    whole = ready == current and observation.everybody_reports
-    if diagnosis.primary is DiagnosisClass.UNDERUTILIZED and current > scaling.min_replicas and whole:
-        stable = scaling.scale_in.stabilization
-        # The class says it of the present load with the steepest slope that the windows allow, `fewer_do` of the
-        # highest with the likeliest: asked every 15 s, one of them alone would say yes by chance some time.
-        # A replica that was added has as long to show what it was needed for. The class may be young: the figures
-        # of the whole time decide, and those stand in the metrics.
-        moments = [moment for moment in (newest_since, asked_since) if moment is not None]
-        if all(now - moment >= stable for moment in moments):
-            why = fewer_do(
-                observation,
-                replicas=current,
-                targets=targets,
-                knobs=knobs,
-                over=stable,
-                since=max((moment.timestamp() for moment in moments), default=None),
-            )
-            if why is not None:
-                return _unless_tried(why, failed, current=current, observation=observation, over=stable)
-    case = Case(observation=observation, targets=targets, knobs=knobs)
+        return _from_idle(current, held=held, scaling=scaling, observation=case.observation)
+    if diagnosis.primary is DiagnosisClass.UNDERUTILIZED and current > scaling.min_replicas:
+        fewer = _fewer(supply, scaling=scaling, case=case, now=now)
+        if fewer is not None:
+            return fewer
     hidden = hides_queue(diagnosis.primary, case=case)
-    if (
-        diagnosis.primary not in SCALE_OUT_ON
-        and not hidden
-        and not (planned is not None and diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE)
-    ):
-        return Scale(replicas=current, reason=f"{diagnosis.primary.value} needs no other number of replicas")
-    if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
-        return Scale(replicas=current, reason="outputs run to their token limit: no GPUs are spent on that")
-    contend = diagnosis.primary is DiagnosisClass.PREFILL_BOUND and prompts_contend(case)
-    if diagnosis.primary in UNQUEUED and not queues(observation) and not contend:
-        return Scale(replicas=current, reason="nothing waits for capacity")
-    # A class that asks for replicas says that requests waited through most of the window before it was named.
-    lasted = late_for(observation, targets=targets) if hidden else held.total_seconds() + observation.window
-    waited = timedelta(seconds=lasted)
-    if newest_since is not None:
-        waited = min(waited, now - newest_since)
-    if waited < scaling.scale_out.waiting_for:
-        return Scale(replicas=current, reason=f"waiting for {waited.total_seconds():.0f} s so far")
-    slow = diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE or contend
-    piles_up = hidden or (contend and queues(observation))
-    # Nothing is lost by another window where nothing piles up; a replica bought on one stays for the stabilization.
-    if slow and not piles_up and waited.total_seconds() < 2 * observation.window and not missed_clearly(case):
-        return Scale(replicas=current, reason="over the objective by no more than noise, in one window so far")
-    if ready < current and (needed is None or needed <= current):
-        return Scale(replicas=current, reason=f"{current - ready} replica(s) are still starting")
-    since = None if newest_since is None else newest_since.timestamp()
-    if slow and since is not None and reaches_behind(observation, since):
-        return Scale(replicas=current, reason="what is measured is of fewer replicas still")
-    if (why := ends_by_itself(observation, since=since)) is not None:
-        return Scale(replicas=current, reason=why)
-    if current >= scaling.max_replicas:
-        return Scale(replicas=current, reason=f"at scaling.maxReplicas ({scaling.max_replicas})")
-    if ready < current:
-        wanted = needed or current
+    why_not = _no_more_because(supply, scaling=scaling, diagnosis=diagnosis, case=case, hidden=hidden, now=now)
+    if why_not is not None:
+        return Scale(replicas=current, reason=why_not)
+    if supply.ready < current:
+        wanted = supply.needed or current
     else:
-        wanted = max(current + 1, math.ceil(current * _pressure(observation)), planned or 0)
+        wanted = max(current + 1, math.ceil(current * _pressure(case.observation)), supply.planned or 0)
     bounded = min(wanted, max(current + 1, current * LARGEST_STEP), scaling.max_replicas)
     why = "first tokens wait for capacity, too: " if hidden else "demand has been over capacity: "
     return Scale(replicas=bounded, reason=why + diagnosis.message)
 
 
-def _unless_tried(
-    why: str, failed: Sequence[ScaleInTried], *, current: int, observation: Observation, over: timedelta
-) -> Scale:
-    """One fewer, unless so many have been too few at such a load."""
-    load = peak_tokens_per_second(observation, over=over)
-    against = None if load is None else too_few(failed, replicas=current - 1, load=load)
+def _from_idle(current: int, *, held: timedelta, scaling: Scaling, observation: Observation) -> Scale:
+    """At once to the minimum."""
+    if current <= scaling.min_replicas:
+        return Scale(replicas=current, reason="idle, at scaling.minReplicas")
+    if not observation.everybody_reports:
+        return Scale(replicas=current, reason="not every replica reports: the silent one may be the busy one")
+    return Scale(replicas=scaling.min_replicas, reason=f"idle for {held.total_seconds():.0f} s")
+
+
+def _fewer(supply: Supply, *, scaling: Scaling, case: Case, now: datetime) -> Scale | None:
+    """One fewer where they carry the load, unless so many have been too few at such a load; None where they do not.
+
+    The class says it of the present load with the steepest slope that the windows allow, `fewer_do` of the highest with
+    the likeliest: asked every 15 s, one of them alone would say yes by chance some time. A replica that was added has
+    as long to show what it was needed for. The class may be young: the figures of the whole time decide, and those
+    stand in the metrics.
+    """
+    current, observation, stable = supply.current, case.observation, scaling.scale_in.stabilization
+    moments = [moment for moment in (supply.newest_since, supply.asked_since) if moment is not None]
+    whole = supply.ready == current and observation.everybody_reports
+    if not whole or any(now - moment < stable for moment in moments):
+        return None
+    since = max((moment.timestamp() for moment in moments), default=None)
+    why = fewer_do(observation, replicas=current, targets=case.targets, knobs=case.knobs, over=stable, since=since)
+    if why is None:
+        return None
+    load = peak_tokens_per_second(observation, over=stable)
+    against = None if load is None else too_few(supply.failed, replicas=current - 1, load=load)
     if against is None:
         return Scale(replicas=current - 1, reason=why)
     return Scale(replicas=current, reason=f"{against.replicas} replica(s) were too few at such a load before")
+
+
+def _no_more_because(
+    supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, hidden: bool, now: datetime
+) -> str | None:
+    """Say why no more replicas are asked for; None where they are. `hidden`: a queue stands behind slow tokens."""
+    primary, observation, newest = diagnosis.primary, case.observation, supply.newest_since
+    slow = primary is DiagnosisClass.PAST_TPOT_KNEE
+    if primary not in SCALE_OUT_ON and not hidden and not (slow and supply.planned is not None):
+        return f"{primary.value} needs no other number of replicas"
+    if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
+        return "outputs run to their token limit: no GPUs are spent on that"
+    queue = queues(observation)
+    contend = primary is DiagnosisClass.PREFILL_BOUND and prompts_contend(case)
+    if primary in UNQUEUED and not queue and not contend:
+        return "nothing waits for capacity"
+    # A class that asks for replicas says that requests waited through most of the window before it was named.
+    lasted = _held(diagnosis, now=now).total_seconds() + observation.window
+    waited = timedelta(seconds=late_for(observation, targets=case.targets) if hidden else lasted)
+    if newest is not None:
+        waited = min(waited, now - newest)
+    if waited < scaling.scale_out.waiting_for:
+        return f"waiting for {waited.total_seconds():.0f} s so far"
+    piles_up = hidden or (contend and queue)
+    # Nothing is lost by another window where nothing piles up; a replica bought on one stays for the stabilization.
+    if (
+        (slow or contend)
+        and not piles_up
+        and waited.total_seconds() < 2 * observation.window
+        and not missed_clearly(case)
+    ):
+        return "over the objective by no more than noise, in one window so far"
+    if supply.ready < supply.current and (supply.needed is None or supply.needed <= supply.current):
+        return f"{supply.current - supply.ready} replica(s) are still starting"
+    since = None if newest is None else newest.timestamp()
+    if (slow or contend) and since is not None and reaches_behind(observation, since):
+        return "what is measured is of fewer replicas still"
+    if (why := ends_by_itself(observation, since=since)) is not None:
+        return why
+    if supply.current >= scaling.max_replicas:
+        return f"at scaling.maxReplicas ({scaling.max_replicas})"
+    return None
+
+
+def _held(diagnosis: Diagnosis, *, now: datetime) -> timedelta:
+    return now - datetime.fromtimestamp(diagnosis.since, tz=now.tzinfo)
 
 
 def _pressure(observation: Observation) -> float:
