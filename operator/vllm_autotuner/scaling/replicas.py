@@ -22,7 +22,7 @@ from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.scaling.backlog import ends_by_itself
-from vllm_autotuner.scaling.lateness import late_for, missed_clearly
+from vllm_autotuner.scaling.lateness import late_for, missed_clearly, missed_lately
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
 from vllm_autotuner.scaling.tried import too_few
 
@@ -171,18 +171,15 @@ def _no_more_because(
         waited = min(waited, now - newest)
     if waited < scaling.scale_out.waiting_for:
         return f"waiting for {waited.total_seconds():.0f} s so far"
+    since = None if newest is None else newest.timestamp()
     piles_up = hidden or (contend and queue)
-    # Nothing is lost by another window where nothing piles up; a replica bought on one stays for the stabilization.
-    if (
-        (slow or contend)
-        and not piles_up
-        and waited.total_seconds() < 2 * observation.window
-        and not missed_clearly(case)
-    ):
-        return "over the objective by no more than noise, in one window so far"
+    if (slow or contend) and not piles_up and waited.total_seconds() < 2 * observation.window:
+        # Nothing is lost by another window where nothing piles up; a replica bought on one stays as long as this.
+        stays = scaling.scale_in.stabilization
+        if not missed_clearly(case) and not missed_lately(case, over=stays, since=since):
+            return "over the objective by no more than noise, in one window so far"
     if supply.ready < supply.current and (supply.needed is None or supply.needed <= supply.current):
         return f"{supply.current - supply.ready} replica(s) are still starting"
-    since = None if newest is None else newest.timestamp()
     if (slow or contend) and since is not None and reaches_behind(observation, since):
         return "what is measured is of fewer replicas still"
     if (why := ends_by_itself(observation, since=since)) is not None:
