@@ -5,6 +5,7 @@ Apart from the tests, because only whoever sees each write can end a process exa
 Must not: change a word of what passes. Plain HTTP towards the client, which listens on loopback only.
 """
 
+import asyncio
 import json
 import ssl
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import yaml
-from aiohttp import ClientSession, ClientTimeout, StreamReader, TCPConnector, web
+from aiohttp import ClientResponse, ClientSession, ClientTimeout, StreamReader, TCPConnector, web
 
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _HOP: Final = frozenset({"host", "connection", "content-length", "transfer-encoding", "content-encoding"})
@@ -29,6 +30,8 @@ class Write:
     path: str
     body: Mapping[str, Any]
     answer: Mapping[str, Any]
+    heard: bool
+    """Whether the client is still there for the answer. One that was killed meanwhile never learns of its write."""
 
 
 class ApiProxy:
@@ -49,6 +52,7 @@ class ApiProxy:
         self._lose = lose
         self._refuse = refuse
         self._copies = copies
+        self._writes: set[asyncio.Task[web.Response]] = set()
         self.url = ""
 
     async def __aenter__(self) -> Self:
@@ -68,6 +72,7 @@ class ApiProxy:
 
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
+        await asyncio.gather(*self._writes)
         await self._session.close()
 
     def kubeconfig(self, original: Path) -> Path:
@@ -86,14 +91,15 @@ class ApiProxy:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
         body = await request.read()
         url = f"{self._api_url}{request.raw_path}"
+        if request.method in WRITES:
+            # A client that is killed takes its request along here, but not what the API server was told: each write
+            # that happened has to be told.
+            writing = asyncio.create_task(self._carry_out(request, url, headers=headers, body=body))
+            self._writes.add(writing)
+            writing.add_done_callback(self._writes.discard)
+            return await asyncio.shield(writing)
         async with self._session.request(request.method, url, data=body or None, headers=headers) as answer:
-            kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
-            if request.method in WRITES:
-                content = await answer.read()
-                if answer.ok and self._lose(_write(request, body, content)):
-                    return _cut(request)
-                return web.Response(status=answer.status, headers=kept, body=content)
-            response = web.StreamResponse(status=answer.status, headers=kept)
+            response = web.StreamResponse(status=answer.status, headers=_kept(answer))
             with suppress(ConnectionResetError):  # the client has gone, as killed ones do
                 await response.prepare(request)
                 if request.query.get("watch") in ("true", "1"):
@@ -102,6 +108,15 @@ class ApiProxy:
                 async for chunk in answer.content.iter_any():
                     await response.write(chunk)
             return response
+
+    async def _carry_out(
+        self, request: web.Request, url: str, *, headers: Mapping[str, str], body: bytes
+    ) -> web.Response:
+        async with self._session.request(request.method, url, data=body or None, headers=headers) as answer:
+            content = await answer.read()
+            if answer.ok and self._lose(_write(request, body, content)):
+                return _cut(request)
+            return web.Response(status=answer.status, headers=_kept(answer), body=content)
 
     async def _events(self, lines: StreamReader, response: web.StreamResponse, *, path: str) -> None:
         # Not by `readline`, which refuses an object that is longer than its buffer.
@@ -112,15 +127,23 @@ class ApiProxy:
                 await response.write((line + b"\n") * self._copies(path))
 
 
+def _kept(answer: ClientResponse) -> dict[str, str]:
+    return {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
+
+
 def _cut(request: web.Request) -> web.Response:
-    """End the connection without a word."""
-    assert request.transport is not None
-    request.transport.abort()
+    """End the connection without a word; the client may have ended it already."""
+    if request.transport is not None:
+        request.transport.abort()
     return web.Response()
 
 
 def _write(request: web.Request, body: bytes, answer: bytes) -> Write:
     # A server-side apply is YAML by its media type; ours is always JSON, which is YAML too.
     return Write(
-        method=request.method, path=request.path, body=json.loads(body or b"{}"), answer=json.loads(answer or b"{}")
+        method=request.method,
+        path=request.path,
+        body=json.loads(body or b"{}"),
+        answer=json.loads(answer or b"{}"),
+        heard=request.transport is not None,
     )

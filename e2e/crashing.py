@@ -53,7 +53,8 @@ class Crashes:
 
     def _after(self, write: Write) -> bool:
         """Crash if the write is due; True when its answer gets lost with the operator."""
-        if not self.due(write):
+        if not self.due(write) or not write.heard:
+            # Killed for another write, it died in the middle of this one, too.
             return False
         if self.answered:
             self._doomed = True
