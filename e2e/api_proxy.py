@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import yaml
-from aiohttp import ClientResponse, ClientSession, ClientTimeout, StreamReader, TCPConnector, web
+from aiohttp import ClientSession, ClientTimeout, StreamReader, TCPConnector, web
 
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _HOP: Final = frozenset({"host", "connection", "content-length", "transfer-encoding", "content-encoding"})
@@ -88,7 +88,7 @@ class ApiProxy:
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         if self._refuse():
             return _cut(request)
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
+        headers = _kept(request.headers)
         body = await request.read()
         url = f"{self._api_url}{request.raw_path}"
         if request.method in WRITES:
@@ -99,7 +99,7 @@ class ApiProxy:
             writing.add_done_callback(self._writes.discard)
             return await asyncio.shield(writing)
         async with self._session.request(request.method, url, data=body or None, headers=headers) as answer:
-            response = web.StreamResponse(status=answer.status, headers=_kept(answer))
+            response = web.StreamResponse(status=answer.status, headers=_kept(answer.headers))
             with suppress(ConnectionResetError):  # the client has gone, as killed ones do
                 await response.prepare(request)
                 if request.query.get("watch") in ("true", "1"):
@@ -116,7 +116,7 @@ class ApiProxy:
             content = await answer.read()
             if answer.ok and self._lose(_write(request, body, content)):
                 return _cut(request)
-            return web.Response(status=answer.status, headers=_kept(answer), body=content)
+            return web.Response(status=answer.status, headers=_kept(answer.headers), body=content)
 
     async def _events(self, lines: StreamReader, response: web.StreamResponse, *, path: str) -> None:
         # Not by `readline`, which refuses an object that is longer than its buffer.
@@ -127,8 +127,8 @@ class ApiProxy:
                 await response.write((line + b"\n") * self._copies(path))
 
 
-def _kept(answer: ClientResponse) -> dict[str, str]:
-    return {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
+def _kept(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in _HOP}
 
 
 def _cut(request: web.Request) -> web.Response:

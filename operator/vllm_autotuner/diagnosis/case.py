@@ -32,6 +32,7 @@ __all__ = [
     "seats_taken_share",
     "seems_to_become_fewer",
     "step_time",
+    "tail_of",
     "tpot_mean",
     "tpot_reading",
     "tpot_surely",
@@ -165,7 +166,11 @@ def tpot_mean(case: Case) -> Reading:
 
 def tpot_tail(case: Case) -> float:
     """TPOT at the target's quantile over its own mean, at least 1: a step-time model knows means only."""
-    at_quantile, mean = tpot_reading(case), tpot_mean(case)
+    return tail_of(tpot_reading(case), tpot_mean(case))
+
+
+def tail_of(at_quantile: Reading, mean: Reading) -> float:
+    """A latency at a quantile over its mean, at least 1; 1 where either is not measured."""
     if isinstance(at_quantile, Measured) and isinstance(mean, Measured) and mean.value > 0:
         return max(1.0, at_quantile.value / mean.value)
     return 1.0

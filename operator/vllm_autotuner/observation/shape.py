@@ -12,7 +12,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Final
 
-__all__ = ["Shape", "shape_of"]
+__all__ = ["Shape", "log_normal", "shape_of"]
 
 WIDTHS: Final = tuple(0.005 * 1.25**step for step in range(30))
 """Standard deviations of the logarithm that are tried: from half a percent to a factor of 25. Neighbours differ by less
@@ -71,16 +71,17 @@ def shape_of(buckets: tuple[tuple[float, float], ...], mean: float) -> Shape:
     coarse = max(range(1, len(WIDTHS), 3), key=lambda place: _likelihood(WIDTHS[place], mean, counted, everything))
     around = WIDTHS[max(0, coarse - 2) : coarse + 3]
     width = max(around, key=lambda each: _likelihood(each, mean, counted, everything))
-    return _with(mean, width)
+    return log_normal(mean, width)
 
 
-def _with(mean: float, width: float) -> Shape:
+def log_normal(mean: float, width: float) -> Shape:
+    """Return the shape with this mean (not of the logarithm) and this standard deviation of the logarithm."""
     return Shape(math.log(mean) - width**2 / 2, width)
 
 
 def _likelihood(width: float, mean: float, counted: Sequence[tuple[float, float, float]], everything: float) -> float:
     """How likely the counts are under this width, per observation, less the pull of the usual one."""
-    shape, filled, edge, below = _with(mean, width), 0.0, 0.0, 0.0
+    shape, filled, edge, below = log_normal(mean, width), 0.0, 0.0, 0.0
     for low, high, count in counted:
         start = below if low == edge else shape.below(low)
         edge, below = high, shape.below(high)

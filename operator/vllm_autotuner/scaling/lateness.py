@@ -1,4 +1,4 @@
-"""How late first tokens have been, over all the time that is remembered: a burst counts for longer than it lasts.
+"""How late tokens have been, first ones above all, over what is remembered: a burst counts for longer than it lasts.
 
 Apart from `scale_in`, which asks whether a load fits. Between bursts it does: the present window says nothing of
 them, and neither does the highest load: tokens per second of a minute hide what ten seconds asked for.
@@ -11,17 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from statistics import NormalDist
-from typing import Final
 
-from vllm_autotuner.diagnosis.case import Case, is_late, tpot_reading, tpot_tail, ttft_reading
+from vllm_autotuner.diagnosis.case import Case, is_late, tail_of, tpot_reading, tpot_tail, ttft_reading
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import FirstTokens, Observation
-from vllm_autotuner.observation.reading import Measured, Reading
+from vllm_autotuner.observation.reading import Measured
+from vllm_autotuner.observation.shape import log_normal
 
 __all__ = ["late_for", "missed_clearly", "missed_lately", "piled_up_until", "ttft_lately"]
-
-_NORMAL: Final = NormalDist()
 
 
 def ttft_lately(observation: Observation, *, targets: Targets, since: float | None) -> float | None:
@@ -37,7 +35,7 @@ def ttft_lately(observation: Observation, *, targets: Targets, since: float | No
     now, mean = observation.ttft.quantile(quantile), observation.ttft.mean
     if not isinstance(now, Measured):
         return None
-    tail = _tail(now, mean)
+    tail = tail_of(now, mean)
     windows = _since(since, observation)
     timely = _first_in_time(windows, mean=target / tail)
     late = _at_quantile([one for one in windows if one.time >= timely], quantile)
@@ -64,7 +62,7 @@ def late_for(observation: Observation, *, targets: Targets) -> float:
         return 0.0
     since = observation.at - observation.window
     for time, level in sorted(_means(list(observation.first_tokens)).items(), reverse=True):
-        if level * _tail(now, mean) <= targets.ttft.seconds or time < since:
+        if level * tail_of(now, mean) <= targets.ttft.seconds or time < since:
             break
         since = min(since, time - observation.window)
     return observation.at - since
@@ -86,20 +84,16 @@ def missed_lately(case: Case, *, over: timedelta, since: float | None) -> bool:
     """
     observation, targets = case.observation, case.targets
     begin = max(observation.at - over.total_seconds(), -math.inf if since is None else since)
-    first = [(one.mean, one.requests) for one in observation.first_tokens if one.time - observation.window >= begin]
+    first = [(one.mean, one.requests) for one in _since(begin, observation)]
     tokens = [
         (one.itl, one.tokens)
         for one in observation.steps
         if one.time is not None and one.time - observation.window >= begin
     ]
-    now = ttft_reading(case)
-    first_tail = _tail(now, observation.ttft.mean) if isinstance(now, Measured) else 1.0
+    first_tail = tail_of(ttft_reading(case), observation.ttft.mean)
     return any(
         _late_share(windows, tail=tail, target=target) > 1 - target.quantile
-        for windows, tail, target in (
-            (first, first_tail, targets.ttft),
-            (tokens, tpot_tail(case), targets.tpot),
-        )
+        for windows, tail, target in ((first, first_tail, targets.ttft), (tokens, tpot_tail(case), targets.tpot))
     )
 
 
@@ -112,7 +106,7 @@ def _late_share(windows: Sequence[tuple[float, float]], *, tail: float, target: 
     everything = sum(weight for _, weight in windows)
     if everything <= 0:
         return 0.0
-    z = _NORMAL.inv_cdf(target.quantile)
+    z = NormalDist().inv_cdf(target.quantile)
     width = z - math.sqrt(max(0.0, z**2 - 2 * math.log(tail)))
     return sum(weight * _over(target.seconds, mean=mean, width=width) for mean, weight in windows) / everything
 
@@ -120,7 +114,7 @@ def _late_share(windows: Sequence[tuple[float, float]], *, tail: float, target: 
 def _over(seconds: float, *, mean: float, width: float) -> float:
     if width <= 0 or mean <= 0:
         return float(mean > seconds)
-    return _NORMAL.cdf((math.log(mean / seconds) - width**2 / 2) / width)
+    return 1.0 - log_normal(mean, width).below(seconds)
 
 
 def _since(moment: float | None, observation: Observation) -> list[FirstTokens]:
@@ -130,11 +124,6 @@ def _since(moment: float | None, observation: Observation) -> list[FirstTokens]:
 def _first_in_time(windows: list[FirstTokens], *, mean: float) -> float:
     """When the first window ended whose first tokens took at most `mean` seconds on average; infinity without one."""
     return min((time for time, found in _means(windows).items() if found <= mean), default=math.inf)
-
-
-def _tail(at_quantile: Measured, mean: Reading) -> float:
-    """TTFT at the quantile over its mean in the present window, at least 1."""
-    return max(1.0, at_quantile.value / mean.value) if isinstance(mean, Measured) and mean.value > 0 else 1.0
 
 
 def _means(windows: list[FirstTokens]) -> dict[float, float]:
