@@ -52,6 +52,8 @@ SEATS: Final = {"maxNumSeqs": {"min": 2, "max": 8}, "budget": {"changesPerDay": 
 LONG_ANSWERS: Final = Traffic(model=MODEL, prompt_tokens=(50, 200), output_tokens=(100, 160))
 """Which fill a small pool, and are short enough that a pod ends the 50 of a verdict in the minute of a trial."""
 DECODING: Final = Traffic(model=MODEL, prompt_tokens=(5, 10), output_tokens=(20, 30))
+WIDE: Final = "12s"
+"""A window in which enough requests end to tell how late their first tokens are: in the usual 6 s it is a dozen."""
 FULL: Final = ("KVCacheSaturated", "PreemptionThrash")
 
 
@@ -92,7 +94,9 @@ async def test_a_canary_that_does_better_is_followed_by_the_service(node: Bed) -
     # Each pod gets half of the requests: two seats are too few for that, four nearly enough, and so small a batch is
     # computed beside the other engine on two cores.
     strategy = {"strategy": STRATEGY | {"warmUp": "40s"}, "cooldown": "1h"}
-    async with serving(node, "followed", clients=8, engine={"maxNumSeqs": 2}, tuning=strategy) as play:
+    async with serving(
+        node, "followed", clients=8, engine={"maxNumSeqs": 2}, tuning=strategy, operator=["--window", WIDE]
+    ) as play:
         before = await stable(play)
         await started(play)
         await play.change_is(NAME, "Analyzing", seconds=LONG)
