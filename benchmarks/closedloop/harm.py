@@ -22,6 +22,7 @@ from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.pods import NAME, Pod
 from benchmarks.closedloop.policies import Fixed
 from benchmarks.closedloop.scenario import Hardware, Scenario
+from benchmarks.closedloop.scoring import served_well
 from benchmarks.closedloop.scraping import Scraper
 from benchmarks.closedloop.service import Owner
 from vllm_autotuner.api.status import Outcome
@@ -130,7 +131,7 @@ def _met(scenario: Scenario, cluster: SimulatedCluster) -> NDArray[np.bool_]:
     """Which requests were served well, by number."""
     ended = cluster.fleet.ledger.between(-1.0, cluster.now)
     met = np.zeros(len(ended), dtype=np.bool_)
-    met[ended.number] = (ended.ttft <= scenario.objectives.ttft) & (ended.tpot <= scenario.objectives.tpot)
+    met[ended.number] = served_well(scenario, ended)
     return met
 
 

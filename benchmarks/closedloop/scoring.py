@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.scenario import Scenario, Upgrade
-from vllm_autotuner.simulation.ledger import Fate
+from vllm_autotuner.simulation.ledger import Fate, Period
 
-__all__ = ["MINUTE", "Score", "recovery", "score", "timeline"]
+__all__ = ["MINUTE", "Score", "recovery", "score", "served_well", "timeline"]
 
 MINUTE: Final = 60.0
 RECOVERED: Final = 0.9
@@ -56,7 +56,7 @@ def score(scenario: Scenario, cluster: SimulatedCluster) -> Score:
     ledger, settled = cluster.fleet.ledger, scenario.settled_from
     lasting = scenario.duration - settled
     ended = ledger.between(-1.0, cluster.now)
-    met = (ended.ttft <= scenario.objectives.ttft) & (ended.tpot <= scenario.objectives.tpot)
+    met = served_well(scenario, ended)
     upgrades = sum(isinstance(one, Upgrade) for one in scenario.disturbances)
     minutes, came, shares = timeline(ended.arrival, met, duration=scenario.duration)
     return Score(
@@ -76,6 +76,11 @@ def score(scenario: Scenario, cluster: SimulatedCluster) -> Score:
         per_minute=tuple(round(float(value), 4) for value in minutes),
         came_per_minute=tuple(round(float(value), 4) for value in came),
     )
+
+
+def served_well(scenario: Scenario, ended: Period) -> NDArray[np.bool_]:
+    """Say of each request whether it met both objectives."""
+    return (ended.ttft <= scenario.objectives.ttft) & (ended.tpot <= scenario.objectives.tpot)
 
 
 def timeline(

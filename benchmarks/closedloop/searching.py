@@ -3,6 +3,7 @@
 Must not: be compared on cost alone: the oracle is free and impossible, the sweep pays for its trials.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,7 +14,7 @@ from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.policies import Fixed
 from benchmarks.closedloop.scenario import Scenario, Wedge
-from benchmarks.closedloop.scoring import Score, score
+from benchmarks.closedloop.scoring import Score, score, served_well
 from benchmarks.closedloop.service import Owner
 from vllm_autotuner.simulation.arrivals import RateCurve
 
@@ -36,7 +37,7 @@ class Found:
     kv_cache_dtype: str
     score: Score
     tried: int
-    """Runs that were needed."""
+    """Runs that were begun."""
     covered: int
     """Settings whose outcome is known: a run in which no seat was ever missing stands for all larger values."""
 
@@ -67,23 +68,32 @@ async def best_fixed(scenario: Scenario, *, fine: bool, told: Callable[[], None]
     It knows the load, and not what will break: where an engine hangs until a person comes, the setting is chosen on the
     same run without that, and scored on the real one. Chosen with the hang it would be a spare replica bought hours
     before, which no policy can know of, and which this product by design does not buy afterwards either.
-    Two shortcuts that miss nothing better: where requests in flight never reached the seats, a larger value seats
-    nobody else and at most takes memory from the pool; where every request was served well, more replicas only cost.
+    Three shortcuts that miss nothing better: where requests in flight never reached the seats, a larger value seats
+    nobody else and at most takes memory from the pool; where every request was served well, more replicas only cost;
+    and a run that has already served too many badly to come near the best one ends there.
     """
     real, scenario = scenario, _without_hangs(scenario)
     runs: list[tuple[Score, int, int, str]] = []
-    covered = 0
-    seats_grid = grid(scenario, fine=fine)
+    covered, tried = 0, 1
+    requests, seats_grid = _count(scenario), grid(scenario, fine=fine)
+    # The most of everything is rarely bad: known first, it ends the runs that are.
+    owner = Owner(scenario)
+    largest = score(scenario, await play(scenario, Fixed(owner, seats_grid[-1], scenario.max_replicas), owner=owner))
+    told()
     for dtype in scenario.kv_cache_dtypes:
         for replicas in range(1, scenario.max_replicas + 1):
             perfect = False
             for index, seats in enumerate(seats_grid):
                 owner = Owner(scenario)
-                cluster = await play(scenario, Fixed(owner, seats, replicas, dtype), owner=owner)
+                best_yet = max(one.goodput for one in (largest, *(run[0] for run in runs)))
+                hopeless = _Hopeless(scenario, requests, best=best_yet)
+                cluster = await play(scenario, Fixed(owner, seats, replicas, dtype), owner=owner, given_up=hopeless)
                 told()
+                covered, tried = covered + 1, tried + 1
+                if hopeless.found:
+                    continue
                 found = score(scenario, cluster)
                 runs.append((found, seats, replicas, dtype))
-                covered += 1
                 perfect |= found.attainment == 1.0
                 if most_in_flight(cluster) <= seats:
                     covered += len(seats_grid) - index - 1
@@ -96,7 +106,33 @@ async def best_fixed(scenario: Scenario, *, fine: bool, told: Callable[[], None]
     if scenario is not real:
         owner = Owner(real)
         best = score(real, await play(real, Fixed(owner, seats, replicas, dtype), owner=owner))
-    return Found(seats=seats, replicas=replicas, kv_cache_dtype=dtype, score=best, tried=len(runs), covered=covered)
+    return Found(seats=seats, replicas=replicas, kv_cache_dtype=dtype, score=best, tried=tried, covered=covered)
+
+
+class _Hopeless:
+    """Asked during a run: whether so many requests were served badly that even without another one it is no tie."""
+
+    def __init__(self, scenario: Scenario, requests: int, *, best: float) -> None:
+        self._scenario, self._since, self._bad = scenario, -1.0, 0
+        # A request more than the arithmetic says, which rounds.
+        self._may_be_bad = requests - best * (1 - TIE) * scenario.duration + 1
+        self.found = False
+
+    def __call__(self, cluster: SimulatedCluster) -> bool:
+        ended = cluster.fleet.ledger.between(self._since, cluster.now)
+        self._since = cluster.now
+        self._bad += len(ended) - int(served_well(self._scenario, ended).sum())
+        self.found = self._bad > self._may_be_bad
+        return self.found
+
+
+def _count(scenario: Scenario) -> int:
+    """How many requests come in the whole run."""
+    traffic, count = scenario.traffic(), 0
+    while traffic.peek() < math.inf:
+        traffic.take()
+        count += 1
+    return count
 
 
 def _without_hangs(scenario: Scenario) -> Scenario:
