@@ -16,7 +16,7 @@ from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import Observation, StepPoint
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.replicas import needed_for_pace
-from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool, lower_seats
+from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool, lower_seats, replicas_at_knee
 
 STEPS = line(16.0, 32.0, 64.0, base=0.02, per_sequence=0.001)
 """64 sequences take 84 ms a token and make 762 tokens/s; inside 50 ms, less a tenth, only 25 run and make 555."""
@@ -308,7 +308,37 @@ def test_the_distance_from_the_objective_is_kept_by_whole_engines(engines: int, 
     late = latency(0.084)
     seen = with_steps(observation(*serving, tpot=late, itl=late), STEPS)
     found = situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=99), replicas=engines)
-    assert needed_for_pace(found) == needed
+    assert replicas_at_knee(found) == needed
+
+
+def test_beside_replicas_that_start_one_more_has_to_be_clearly_needed() -> None:
+    """Six engines need 7.6, so eight; 6.9 at a tenth less: in the next minute the load may as well be that.
+
+    Asked again every few seconds while the eighth started, a load that just needed eight bought a ninth (diurnal).
+    """
+    serving = [engine(pod=f"chat-{pod}", running=64.0) for pod in range(6)]
+    late = latency(0.084)
+    seen = with_steps(observation(*serving, tpot=late, itl=late), STEPS)
+    found = situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=99), replicas=8)
+    assert (replicas_at_knee(found), needed_for_pace(found)) == (8, 7)
+
+
+def test_where_a_small_batch_is_hardly_faster_half_of_the_distance_is_enough() -> None:
+    """Two engines at a batch of 14 (16.8 ms, 833 tokens/s) where 16 ms are wanted.
+
+    10 sequences meet that (625 tokens/s: 2.7 engines), 6 keep half of the distance (395: 4.2), 2 keep all of it (139).
+    Twelve engines for a tenth less TPOT is what nobody wants (closed loop, bad-upgrade).
+    """
+    serving = [engine(pod=f"chat-{pod}", running=14.0) for pod in range(2)]
+    late = latency(0.0168)
+    seen = with_steps(
+        observation(*serving, tpot=late, itl=late),
+        line(6.0, 8.0, 10.0, 12.0, 14.0, 16.0, base=0.014, per_sequence=0.0002),
+    )
+    found = situation(
+        seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=99), replicas=2, against=targets(tpot=0.016)
+    )
+    assert replicas_at_knee(found) == 5
 
 
 def test_so_many_replicas_at_once_as_the_knee_asks_for() -> None:
