@@ -311,16 +311,25 @@ def test_the_distance_from_the_objective_is_kept_by_whole_engines(engines: int, 
     assert replicas_at_knee(found) == needed
 
 
-def test_beside_replicas_that_start_one_more_has_to_be_clearly_needed() -> None:
-    """Six engines need 7.6, so eight; 6.9 at a tenth less: in the next minute the load may as well be that.
+@pytest.mark.parametrize(
+    ("grew", "needed"),
+    [
+        pytest.param(0.0, 8, id="7.6 engines for what is served"),
+        pytest.param(40.0, 8, id="40 more than 300 in half a minute are chance"),
+        pytest.param(150.0, 12, id="half as many more pile up: 11.4"),
+    ],
+)
+def test_what_piles_up_counts_as_load(grew: float, needed: int) -> None:
+    """Six engines that end 300 requests in the window, while so many more run than at its beginning.
 
-    Asked again every few seconds while the eighth started, a load that just needed eight bought a ninth (diurnal).
+    One doubling after the other, by what a full engine ends, took nine minutes for a load of six (length-drift).
     """
-    serving = [engine(pod=f"chat-{pod}", running=64.0) for pod in range(6)]
+    rising = [64.0 + grew / 6 * (scrape / (SCRAPES - 1) - 0.5) for scrape in range(SCRAPES)]
+    serving = [engine(pod=f"chat-{pod}", running=rising, finished=50.0) for pod in range(6)]
     late = latency(0.084)
     seen = with_steps(observation(*serving, tpot=late, itl=late), STEPS)
-    found = situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=99), replicas=8)
-    assert (replicas_at_knee(found), needed_for_pace(found)) == (8, 7)
+    found = situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=99), replicas=6)
+    assert needed_for_pace(found) == needed
 
 
 def test_where_a_small_batch_is_hardly_faster_half_of_the_distance_is_enough() -> None:

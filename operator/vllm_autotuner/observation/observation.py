@@ -4,6 +4,7 @@ Values only; windows in seconds, times in Unix seconds, latencies in seconds, le
 Must not: judge. What is stale was left out by `engine_window`.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from vllm_autotuner.observation.engine_window import (
     distribution_of,
     engine_window,
 )
+from vllm_autotuner.observation.noise import DEVIATIONS
 from vllm_autotuner.observation.pods import PodsView
 from vllm_autotuner.observation.reading import NoData
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot, StepPart
@@ -107,6 +109,18 @@ class Observation:
     def finished_per_second(self) -> float | None:
         """Requests that went out. None when not exported."""
         return self._rate([engine.finished for engine in self.engines])
+
+    @property
+    def pressure(self) -> float:
+        """Requests that came in over those that went out, where clearly more came; 1 where not, or where nobody knows.
+
+        Worked: 540 came and 310 went in a window: 1.7. 540 and 490 may as well be equal: 2 * sqrt(1030) is 64.
+        """
+        arrived, served = self.arrivals_per_second, self.finished_per_second
+        if not arrived or not served:
+            return 1.0
+        came, went = arrived * self.window, served * self.window
+        return came / went if came - went > DEVIATIONS * math.sqrt(came + went) else 1.0
 
     @property
     def rejected_per_second(self) -> float | None:

@@ -102,11 +102,10 @@ def needed_for_pace(situation: Situation) -> int | None:
     """How many replicas bring slow tokens inside their objective, by what those that serve now were seen to do.
 
     None where tokens are not late, or no batch is known to meet the objective. It is no step from what has been asked
-    for: while replicas start it stays what it is, so that asking again adds nothing by itself. Nor does chance: beside
-    those that start, one more has to be clearly needed.
+    for: while replicas start it stays what it is, so that asking again adds nothing by itself.
     """
     slow = situation.diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE and not_slow_now(situation) is None
-    return replicas_at_knee(situation, clearly=True) if slow and knee_of(situation) is not None else None
+    return replicas_at_knee(situation) if slow and knee_of(situation) is not None else None
 
 
 def _would_tell(situation: Situation) -> bool:

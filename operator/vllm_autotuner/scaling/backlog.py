@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from vllm_autotuner.observation.engine_window import EngineWindow, Moment
-from vllm_autotuner.observation.noise import NOISE
+from vllm_autotuner.observation.noise import DEVIATIONS, NOISE
 from vllm_autotuner.observation.observation import Observation
 
 __all__ = ["ENDS_WITHIN", "ends_before_a_trial", "ends_by_itself"]
@@ -20,10 +20,6 @@ __all__ = ["ENDS_WITHIN", "ends_before_a_trial", "ends_by_itself"]
 ENDS_WITHIN: Final = 120.0
 """Seconds in which a queue must be gone at its present pace to be left alone. About what an engine takes to start
 (peers report 1 to 4 minutes): a replica would not come before. Our choice."""
-
-DEVIATIONS: Final = 2.0
-"""Times the square root of how many requests there were at most, by which fewer must be there now: as many come and go
-by chance where arrivals are independent (Poisson). The usual choice: 19 of 20."""
 
 
 def ends_by_itself(observation: Observation, *, since: float | None, within: float = ENDS_WITHIN) -> str | None:

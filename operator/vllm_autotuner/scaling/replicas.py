@@ -111,7 +111,7 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, 
     if supply.ready < current:
         wanted = supply.needed or current
     else:
-        wanted = max(current + 1, math.ceil(current * _pressure(case.observation)), supply.planned or 0)
+        wanted = max(current + 1, math.ceil(current * case.observation.pressure), supply.planned or 0)
     bounded = min(wanted, max(current + 1, current * LARGEST_STEP), scaling.max_replicas)
     why = "first tokens wait for capacity, too: " if hidden else "demand has been over capacity: "
     return Scale(replicas=bounded, reason=why + diagnosis.message)
@@ -191,9 +191,3 @@ def _no_more_because(
 
 def _held(diagnosis: Diagnosis, *, now: datetime) -> timedelta:
     return now - datetime.fromtimestamp(diagnosis.since, tz=now.tzinfo)
-
-
-def _pressure(observation: Observation) -> float:
-    """Arrivals over what gets served; 1 when that is not known."""
-    arrived, served = observation.arrivals_per_second, observation.finished_per_second
-    return arrived / served if arrived and served else 1.0
