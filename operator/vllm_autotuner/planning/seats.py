@@ -206,25 +206,20 @@ def room_for_replicas(situation: Situation) -> bool:
 def replicas_at_knee(situation: Situation) -> int:
     """How many replicas serve what comes now with a batch that meets the TPOT objective; as many as do if unknown.
 
-    As many as meet the objective itself, and of those that keep the usual distance from it the whole ones: a part of an
-    engine does not pay for one, and no other margin comes on top. No more of these than keep half of the distance:
-    where tokens are hardly faster in a small batch, the rest of it would cost as much as the whole load does.
-    Where clearly more comes than goes, what is served says too little: it piles up, and every minute of that is late.
-    Worked: two engines at a batch of 64 (84 ms, 762 tokens/s each). 25 (45 ms, 555 tokens/s) keep the distance, so that
-    2 * 762 / 555 = 2.75 are needed; 30 (50 ms, 600 tokens/s) meet it: 2.54, so 3.
+    Whole ones: the part of an engine that is left over is the margin, and no other comes on top. Where tokens are
+    hardly faster in a small batch a margin on TPOT takes half as many engines again (closed loop, bad-upgrade), and one
+    that turns out to be missing is soon asked for. Where clearly more comes than goes, what is served says too little:
+    it piles up, and every minute of that is late.
+    Worked: two engines at a batch of 64 (84 ms, 762 tokens/s each) where 30 (50 ms, 600 tokens/s) meet the objective:
+    2 * 762 / 600 = 2.54 are needed, so 3.
     """
     knee, serving = knee_of(situation), _serving(situation.observation)
     model, tail = step_time(situation.observation), _tail(situation)
     if isinstance(model, NoFit) or knee is None:
         return serving
+    at_objective = _knee(model, situation=situation, tail=tail, headroom=0.0) or knee
     load = serving * situation.observation.pressure
-
-    def keeping(headroom: float) -> float:
-        batch = _knee(model, situation=situation, tail=tail, headroom=headroom) or knee
-        return load / _share_at(batch, model, situation)
-
-    enough, half, whole = keeping(0.0), keeping(HEADROOM / 2), keeping(HEADROOM)
-    return max(serving, math.ceil(enough - 1e-9), min(math.floor(whole + 1e-9), math.ceil(half - 1e-9)))
+    return max(serving, math.ceil(load / _share_at(at_objective, model, situation) - 1e-9))
 
 
 def _serving(observation: Observation) -> int:
