@@ -135,7 +135,9 @@ def _judged(proposals: Iterable[Proposal], situation: Situation) -> tuple[Outloo
         then = setting_with(now, proposal.knob, proposal.value, situation=situation, demand=demand)
         after = outlook(then, now=now, situation=situation, demand=demand)
         blind = evicting or (contending and proposal.knob is Knob.REPLICAS)
-        lost = "" if blind else not_worth(before, after, target=proposal.target, targets=situation.targets)
+        restarts = proposal.knob is not Knob.REPLICAS
+        why = not_worth(before, after, target=proposal.target, targets=situation.targets, restarts=restarts)
+        lost = "" if blind else why
         judged.append(
             Considered(proposal=replace(proposal, predicted=predicted(before, after)), after=after, lost=lost)
         )
