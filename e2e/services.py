@@ -90,7 +90,7 @@ class Forwarder:
         for address in self._listeners.keys() - wanted.keys():
             listener = self._listeners.pop(address)
             if listener.server:
-                listener.server.close()
+                await _close(listener.server)
         for address, targets in wanted.items():
             listener = self._listeners.setdefault(address, _Listener(targets))
             listener.targets = targets
@@ -106,6 +106,18 @@ class Forwarder:
         except OSError as error:
             # Somebody of the bed listens there by intent, or has not let go yet: the next change tries again.
             logger.warning("no listener on %s:%s: %s", *address, error)
+
+
+async def _close(server: asyncio.Server) -> None:
+    """Stop listening; a connection that asyncio has just accepted is served all the same.
+
+    Its transport is made one turn of the loop later, and fails on a server that was closed meanwhile (CPython
+    gh-109564): the connection would stay open, with nobody to answer, until it is collected.
+    """
+    for listening in server.sockets:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
+    await asyncio.sleep(0)
+    server.close()
 
 
 async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, targets: Sequence[Address]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from e2e.agent.probes import ProbeFailed, ProbeTiming, Streak, port_of, verdicts
 from e2e.agent.process import Mount
 from e2e.agent.status import ContainerView, PodView, Running, State, Terminated, Waiting, pod_status, restarts
 from e2e.agent.volumes import changes, relocated
-from e2e.services import routes
+from e2e.ports import free_ports
+from e2e.services import Address, Forwarder, routes
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 POD: Object = {
@@ -550,6 +552,32 @@ class TestServices:
             "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443}]},
         }
         assert routes([kubernetes], [], api_server=("127.0.0.1", 6443)) == {("10.96.0.1", 443): [("127.0.0.1", 6443)]}
+
+    async def test_a_client_of_a_service_that_closes_is_answered_or_cut_but_never_left(self) -> None:
+        front = ("127.0.0.1", free_ports(1)[0])
+
+        async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        target = await asyncio.start_server(answer, "127.0.0.1", 0)
+        pod_address: Address = target.sockets[0].getsockname()
+        forwarder = Forwarder()
+
+        async def come() -> None:
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection(*front)
+                await reader.read()
+                writer.close()
+
+        for turns in range(12):
+            await forwarder.serve({front: [pod_address]})
+            async with asyncio.timeout(5), asyncio.TaskGroup() as clients:
+                for _ in range(3):
+                    clients.create_task(come())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await forwarder.serve({})
+        target.close()
 
 
 def test_a_node_without_gpus_claims_none() -> None:
