@@ -25,6 +25,10 @@ PULL: Final = 0.005
 decides among widths that fill the buckets equally well. From 0.001 to 0.02 the answers are the same within 1 %."""
 LEAST_SHARE: Final = 1e-9
 """Share below which a shape says nothing about a bucket: the rest is rounding."""
+ODD_ONES: Final = 0.001
+"""Least share that a bucket counts as filled with. One request of 600 that was interrupted lies far above the rest, and
+would else widen the shape until the 95th percentile is 10 % higher. On 636 windows of 16 simulated services whose true
+latencies are known: 9 -> 5 of 558 falsely said to miss their TPOT; from 0.002 on more are falsely said to meet it."""
 KEPT: Final = 4096
 """Shapes remembered: every rule of a diagnosis asks for the same few."""
 
@@ -85,7 +89,7 @@ def _likelihood(width: float, mean: float, counted: Sequence[tuple[float, float,
     for low, high, count in counted:
         start = below if low == edge else shape.below(low)
         edge, below = high, shape.below(high)
-        filled += count * math.log(max(below - start, LEAST_SHARE))
+        filled += count * math.log(max(below - start, ODD_ONES))
     return filled / everything - PULL * math.log(width / USUAL_WIDTH) ** 2
 
 

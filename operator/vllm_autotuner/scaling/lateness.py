@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from statistics import NormalDist
 
-from vllm_autotuner.diagnosis.case import Case, is_late, tail_of, tpot_reading, tpot_tail, ttft_reading
+from vllm_autotuner.diagnosis.case import Case, is_late, tail_of, tpot_mean, tpot_reading, tpot_surely, ttft_reading
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import FirstTokens, Observation
@@ -90,10 +90,10 @@ def missed_lately(case: Case, *, over: timedelta, since: float | None) -> bool:
         for one in observation.steps
         if one.time is not None and one.time - observation.window >= begin
     ]
-    first_tail = tail_of(ttft_reading(case), observation.ttft.mean)
+    first_tail, tail = tail_of(ttft_reading(case), observation.ttft.mean), tail_of(tpot_surely(case), tpot_mean(case))
     return any(
         _late_share(windows, tail=tail, target=target) > 1 - target.quantile
-        for windows, tail, target in ((first, first_tail, targets.ttft), (tokens, tpot_tail(case), targets.tpot))
+        for windows, tail, target in ((first, first_tail, targets.ttft), (tokens, tail, targets.tpot))
     )
 
 

@@ -1,7 +1,7 @@
 """How many replicas the demand needs. Pure; one step at a time, and never on a class that more replicas do not help.
 
 Out when capacity waiting has lasted and is not about to end, by a class of its own or hidden behind one about tokens;
-in from idleness at once to the minimum, and by one from what is underutilized where `scale_in` finds that fewer do.
+in from idleness at once to the minimum, and by one from what is in order where `scale_in` finds that fewer do.
 Replicas that are starting count as supply, so that neither a slow start nor a fresh replica cascades: beside them only
 what more are needed for is asked for.
 """
@@ -49,6 +49,10 @@ ABOUT_TOKENS: Final = frozenset(
 )
 """Classes that name why tokens come slowly. Requests may wait beside them, which no class then tells: those that would
 ask for tokens in time, or stand behind these. More replicas help that queue, whatever makes the tokens slow."""
+
+SCALE_IN_ON: Final = frozenset({DiagnosisClass.UNDERUTILIZED, DiagnosisClass.HEALTHY})
+"""Classes in which one replica fewer may do. `Underutilized` is surer, by the steepest slope that the windows allow; a
+load that hardly moves allows any slope, and so never is."""
 
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """Of these the ones that may hold without a queue, and then ask for no replica, unless prompts wait for each other."""
@@ -100,7 +104,7 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, 
     held = _held(diagnosis, now=now)
     if diagnosis.primary is DiagnosisClass.IDLE and held >= scaling.scale_in.stabilization:
         return _from_idle(current, held=held, scaling=scaling, observation=case.observation)
-    if diagnosis.primary is DiagnosisClass.UNDERUTILIZED and current > scaling.min_replicas:
+    if diagnosis.primary in SCALE_IN_ON and current > scaling.min_replicas:
         fewer = _fewer(supply, scaling=scaling, case=case, now=now)
         if fewer is not None:
             return fewer
@@ -129,10 +133,9 @@ def _from_idle(current: int, *, held: timedelta, scaling: Scaling, observation: 
 def _fewer(supply: Supply, *, scaling: Scaling, case: Case, now: datetime) -> Scale | None:
     """One fewer where they carry the load, unless so many have been too few at such a load; None where they do not.
 
-    The class says it of the present load with the steepest slope that the windows allow, `fewer_do` of the highest with
-    the likeliest: asked every 15 s, one of them alone would say yes by chance some time. A replica that was added has
-    as long to show what it was needed for. The class may be young: the figures of the whole time decide, and those
-    stand in the metrics.
+    Asked every 15 s, a prediction says yes by chance some time: what came of it is remembered, so that this happens
+    once. A replica that was added has as long to show what it was needed for. The class may be young: the figures of
+    the whole time decide, and those stand in the metrics.
     """
     current, observation, stable = supply.current, case.observation, scaling.scale_in.stabilization
     moments = [moment for moment in (supply.newest_since, supply.asked_since) if moment is not None]

@@ -14,13 +14,14 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.wording import told_seconds
-from vllm_autotuner.diagnosis.case import Case, tpot_tail
+from vllm_autotuner.diagnosis.case import Case, tail_of, tpot_at_most, tpot_mean
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.diagnosis.prefill_bound import CONTENDING, prefill_shares
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
+from vllm_autotuner.performance.queueing import wait_for_seat
 from vllm_autotuner.performance.step_time import NoFit
 from vllm_autotuner.planning.limits import HEADROOM, LARGEST_STEP
 from vllm_autotuner.planning.seats import kv_bound
@@ -75,21 +76,30 @@ def fewer_do(
     if pool is None or isinstance(curve, NoFit) or ttft is None:
         return None
     batch, before = _batch_for(peak / (replicas - 1), curve), _batch_for(peak / replicas, curve)
-    if batch is None or before is None:
+    if batch is None or before is None or batch > pool * (1 - HEADROOM):
         return None
-    seats = knobs.max_num_seqs
-    if batch > pool * (1 - HEADROOM) or (seats is not None and batch > seats * (1 - HEADROOM)):
-        return None
-    tail = tpot_tail(Case(observation=observation, targets=targets, knobs=knobs))
-    tpot = curve.at_most(batch) * tail
+    case = Case(observation=observation, targets=targets, knobs=knobs)
+    itl, tail = curve.at_most(batch), tail_of(tpot_at_most(case), tpot_mean(case))
     # Prompts wait for steps and for other prompts: longer steps and more of both in each.
-    first = ttft * curve.at_most(batch) / curve.at_most(before) * replicas / (replicas - 1)
-    if tpot > targets.tpot.seconds * (1 - HEADROOM) or first > targets.ttft.seconds * (1 - HEADROOM):
+    first = ttft * itl / curve.at_most(before) * replicas / (replicas - 1)
+    seat = _wait_for_seat(observation, batch=batch, itl=itl, seats=knobs.max_num_seqs, targets=targets)
+    # No distance from the objectives: the highest load, at the slowest that tokens may be, has one already.
+    if itl * tail > targets.tpot.seconds or first + seat > targets.ttft.seconds:
         return None
     return (
         f"{replicas - 1} replica(s) carry the highest load of {over.total_seconds() / 60:.0f} min at a batch of "
-        f"{batch:.0f} each, {told_seconds(tpot)} per token"
+        f"{batch:.0f} each, {told_seconds(itl * tail)} per token"
     )
+
+
+def _wait_for_seat(observation: Observation, *, batch: float, itl: float, seats: int | None, targets: Targets) -> float:
+    """Return the seconds that TTFT grows by, as no seat is free; inf where there is a cap and nobody knows."""
+    if seats is None:
+        return 0.0
+    length = number(observation.recent_output_length.mean)
+    if length is None:
+        return math.inf
+    return wait_for_seat(batch, seats=seats, held=length * itl, quantile=targets.ttft.quantile)
 
 
 def _prompts_would_contend(observation: Observation, *, peak: float, more: float) -> bool:

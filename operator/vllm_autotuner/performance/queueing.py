@@ -1,0 +1,27 @@
+"""How long requests wait for a seat of one engine, when chance lets more come than it has seats.
+
+Apart from the models of steps, which say how long a seat is held: on average all requests may find one, and yet many
+of them wait. Pure. Must not: be asked about a lasting queue; where more comes than is served the wait has no end.
+"""
+
+import math
+
+__all__ = ["wait_for_seat"]
+
+
+def wait_for_seat(busy: float, *, seats: int, held: float, quantile: float) -> float:
+    """Return the seconds that all but the slowest `1 - quantile` of the requests wait at most; inf without an end.
+
+    `busy`: seats that would be taken on average if there were no end of them. `held`: seconds that a request holds one.
+    Source: Erlang's C, for requests that come independently of each other and hold their seats for exponential times.
+    Worked: 28 of 36 seats busy, each for 5 s: 10 % of the requests find all taken, and p95 is 0.45 s. With 30 seats
+    these are 62 %, and it is 6.3 s.
+    """
+    if busy >= seats:
+        return math.inf
+    lost = 1.0
+    for count in range(1, seats + 1):
+        # Erlang's B, by its recursion: no factorial overflows.
+        lost = busy * lost / (count + busy * lost)
+    waiting = lost / (1 - busy / seats * (1 - lost))
+    return held / (seats - busy) * math.log(waiting / (1 - quantile)) if waiting > 1 - quantile else 0.0
