@@ -18,7 +18,7 @@ from vllm_autotuner.api.spec import ScaleIn, ScaleOut
 from vllm_autotuner.diagnosis import case as diagnosis_case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Contribution
-from vllm_autotuner.observation.observation import FirstTokens, Observation
+from vllm_autotuner.observation.observation import FirstTokens, Observation, StepPoint
 from vllm_autotuner.scaling.replicas import ABOUT_TOKENS, SCALE_OUT_ON, Scale, Supply, desired_replicas
 
 NOW = datetime.fromtimestamp(AT, tz=UTC)
@@ -263,6 +263,18 @@ def test_slow_tokens_inside_noise_are_looked_at_for_a_second_window(tpot: float,
     assert found.replicas == replicas
     if replicas == 2:
         assert "no more than noise" in found.reason
+
+
+@pytest.mark.parametrize(("earlier", "replicas"), [(0.040, 2), (0.047, 3)])
+def test_how_long_the_class_has_held_says_nothing_of_windows_that_were_in_time(earlier: float, replicas: int) -> None:
+    """p95 was 43 or 51 ms for nine minutes and is 54 for one now; 50 are the objective."""
+    levels = [earlier] * 18 + [0.050] * 2
+    steps = tuple(
+        StepPoint(running=30.0, itl=itl, tokens=1000.0, time=AT - WINDOW * back)
+        for back, itl in enumerate(reversed(levels))
+    )
+    seen = replace(WAITING, tpot=latency(0.050, tail=0.054), steps=steps)
+    assert desired(DiagnosisClass.PAST_TPOT_KNEE, held=900, planned=3, seen=seen).replicas == replicas
 
 
 @pytest.mark.parametrize(("ttft", "held", "replicas"), [(2.1, 29, 2), (2.1, 30, 3), (2.3, 0, 3)])

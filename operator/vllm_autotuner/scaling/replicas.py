@@ -50,10 +50,6 @@ ABOUT_TOKENS: Final = frozenset(
 """Classes that name why tokens come slowly. Requests may wait beside them, which no class then tells: those that would
 ask for tokens in time, or stand behind these. More replicas help that queue, whatever makes the tokens slow."""
 
-SCALE_IN_ON: Final = frozenset({DiagnosisClass.UNDERUTILIZED, DiagnosisClass.HEALTHY})
-"""Classes in which one replica fewer may do. `Underutilized` is surer, by the steepest slope that the windows allow; a
-load that hardly moves allows any slope, and so never is."""
-
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """Of these the ones that may hold without a queue, and then ask for no replica, unless prompts wait for each other."""
 
@@ -104,7 +100,7 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, 
     held = _held(diagnosis, now=now)
     if diagnosis.primary is DiagnosisClass.IDLE and held >= scaling.scale_in.stabilization:
         return _from_idle(current, held=held, scaling=scaling, observation=case.observation)
-    if diagnosis.primary in SCALE_IN_ON and current > scaling.min_replicas:
+    if current > scaling.min_replicas and _may_be_spare(diagnosis, held=held, stable=scaling.scale_in.stabilization):
         fewer = _fewer(supply, scaling=scaling, case=case, now=now)
         if fewer is not None:
             return fewer
@@ -128,6 +124,21 @@ def _from_idle(current: int, *, held: timedelta, scaling: Scaling, observation: 
     if not observation.everybody_reports:
         return Scale(replicas=current, reason="not every replica reports: the silent one may be the busy one")
     return Scale(replicas=scaling.min_replicas, reason=f"idle for {held.total_seconds():.0f} s")
+
+
+def _may_be_spare(diagnosis: Diagnosis, *, held: timedelta, stable: timedelta) -> bool:
+    """Whether it is worth asking if fewer do.
+
+    `Underutilized` is sure of it, by the steepest slope that the windows allow; a load that hardly moves allows any
+    slope, and so stays `Healthy` on however many replicas. That has to last: between two bursts it is so as well.
+    """
+    match diagnosis.primary:
+        case DiagnosisClass.UNDERUTILIZED:
+            return True
+        case DiagnosisClass.HEALTHY:
+            return held >= stable
+        case _:
+            return False
 
 
 def _fewer(supply: Supply, *, scaling: Scaling, case: Case, now: datetime) -> Scale | None:
@@ -176,11 +187,12 @@ def _no_more_because(
         return f"waiting for {waited.total_seconds():.0f} s so far"
     since = None if newest is None else newest.timestamp()
     piles_up = hidden or (contend and queue)
-    if (slow or contend) and not piles_up and waited.total_seconds() < 2 * observation.window:
-        # Nothing is lost by another window where nothing piles up; a replica bought on one stays as long as this.
-        stays = scaling.scale_in.stabilization
-        if not missed_clearly(case) and not missed_lately(case, over=stays, since=since):
-            return "over the objective by no more than noise, in one window so far"
+    if (slow or contend) and not piles_up and not missed_clearly(case):
+        # Nothing is lost by another window where nothing piles up; a replica bought on one stays as long as this. The
+        # class outlasts windows in time between late ones: its age tells only where nobody remembers those.
+        young = waited.total_seconds() < 2 * observation.window or observation.steps or observation.first_tokens
+        if young and not missed_lately(case, over=scaling.scale_in.stabilization, since=since):
+            return "over the objective by no more than noise, which chance explains so far"
     if supply.ready < supply.current and (supply.needed is None or supply.needed <= supply.current):
         return f"{supply.current - supply.ready} replica(s) are still starting"
     if (slow or contend) and since is not None and reaches_behind(observation, since):
