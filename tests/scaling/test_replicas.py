@@ -290,6 +290,14 @@ def test_a_hidden_queue_is_not_kept_waiting_by_tokens_that_are_late_by_little() 
     assert desired(DiagnosisClass.PAST_TPOT_KNEE, seen=seen).replicas == 3
 
 
+@pytest.mark.parametrize(("asked", "replicas"), [(None, 3), (130, 3), (230, 2), (1000, 2)])
+def test_a_queue_that_ends_before_a_replica_starts_gets_none(asked: float | None, replicas: int) -> None:
+    """150 wait, 2 fewer every 2 s: gone in 150 s. The newest replica came 60 s ago, and took 70, 170 or 940 s."""
+    queue = [150.0 + 2 * scrape for scrape in range(15)][::-1]
+    seen = observation(engine(running=39.0, waiting=queue, finished=30.0))
+    assert desired(seen=seen, held=120, newest=60, asked=asked).replicas == replicas
+
+
 @pytest.mark.parametrize(("stalled", "current", "replicas"), [(29, 2, 4), (30, 2, 3), (30, 3, 3)])
 def test_beside_an_engine_that_may_hang_one_more_stands_in(stalled: float, current: int, replicas: int) -> None:
     """One of two moves no token: the other is late for both, and looks as if four were needed."""

@@ -19,7 +19,7 @@ __all__ = ["ENDS_WITHIN", "ends_before_a_trial", "ends_by_itself"]
 
 ENDS_WITHIN: Final = 120.0
 """Seconds in which a queue must be gone at its present pace to be left alone. About what an engine takes to start
-(peers report 1 to 4 minutes): a replica would not come before. Our choice."""
+(peers report 1 to 4 minutes), where nobody knows what it takes: a replica would not come before. Our choice."""
 
 
 def ends_by_itself(observation: Observation, *, since: float | None, within: float = ENDS_WITHIN) -> str | None:

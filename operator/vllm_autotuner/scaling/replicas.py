@@ -21,7 +21,7 @@ from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.limits import LARGEST_STEP
-from vllm_autotuner.scaling.backlog import ends_by_itself
+from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
 from vllm_autotuner.scaling.lateness import late_for, missed_clearly, missed_lately
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
 from vllm_autotuner.scaling.tried import too_few
@@ -53,6 +53,9 @@ ask for tokens in time, or stand behind these. More replicas help that queue, wh
 STANDS_STILL: Final = 30.0
 """Seconds without a token that make an engine with work suspect. A prompt of the longest may take as long; then, too,
 one more replica is enough for now. Our choice."""
+
+FORESEEN: Final = 300.0
+"""Seconds for which the pace of a queue is believed at most, however long replicas take. Our choice, unmeasured."""
 
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """Of these the ones that may hold without a queue, and then ask for no replica, unless prompts wait for each other."""
@@ -89,6 +92,13 @@ class Supply:
     """As many replicas are what helps, by the plan; slow tokens alone do not tell whether they do."""
     needed: int | None = None
     """So many are needed in all, by what the ready ones do: what starts is supply, but may be too little of it."""
+
+    @property
+    def start_up(self) -> float:
+        """Seconds until a replica serves: what the newest took, within what is usual and what can be foreseen."""
+        newest, asked = self.newest_since, self.asked_since
+        took = (newest - asked).total_seconds() if newest is not None and asked is not None else 0.0
+        return min(max(ENDS_WITHIN, took), FORESEEN)
 
 
 def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, now: datetime) -> Scale:
@@ -220,7 +230,7 @@ def _no_more_because(
         return f"{supply.current - supply.ready} replica(s) are still starting"
     if (slow or contend) and since is not None and reaches_behind(observation, since):
         return "what is measured is of fewer replicas still"
-    if (why := ends_by_itself(observation, since=since)) is not None:
+    if (why := ends_by_itself(observation, since=since, within=supply.start_up)) is not None:
         return why
     if supply.current >= scaling.max_replicas:
         return f"at scaling.maxReplicas ({scaling.max_replicas})"
