@@ -21,6 +21,7 @@ from vllm_autotuner.performance.step_time import (
     NoFit,
     StepTime,
     fit_step_time,
+    fit_windows,
     windows_of_newest_mix,
 )
 
@@ -74,11 +75,12 @@ BatchCurveFit: TypeAlias = BatchCurve | NoFit
 
 def fit_batch_curve(points: Sequence[StepPoint]) -> BatchCurveFit:
     """Bin the points by batch, weighted by the tokens behind them, leave out what is chance, and make the bins rise."""
-    line = fit_step_time(points)
+    windows = windows_of_newest_mix(points)
+    line = fit_windows(windows)
     if isinstance(line, NoFit):
         return line
     bins: list[list[StepPoint]] = []
-    for point in sorted(windows_of_newest_mix(points), key=lambda point: point.running):
+    for point in sorted(windows, key=lambda point: point.running):
         if bins and point.running < bins[-1][0].running * BIN:
             bins[-1].append(point)
         else:

@@ -27,6 +27,7 @@ __all__ = [
     "StepTimeFit",
     "at_quantile",
     "fit_step_time",
+    "fit_windows",
     "windows_of_newest_mix",
 ]
 
@@ -103,7 +104,7 @@ def fit_step_time(points: Sequence[StepPoint]) -> StepTimeFit:
     Weight is the number of tokens behind a point. Negative parts are physically impossible and become NoFit or zero.
     Only windows of the newest length mix are fitted, see `windows_of_newest_mix`.
     """
-    return _fit(windows_of_newest_mix(points))
+    return fit_windows(windows_of_newest_mix(points))
 
 
 def at_quantile(model: StepTime, *, tail: float, seen_at: float) -> StepTime:
@@ -180,7 +181,8 @@ def _residuals(points: Sequence[StepPoint], base: float, slope: float) -> list[f
     return missed
 
 
-def _fit(usable: Sequence[StepPoint]) -> StepTimeFit:
+def fit_windows(usable: Sequence[StepPoint]) -> StepTimeFit:
+    """Fit the line to the windows of one mix: `fit_step_time` for who has found these already."""
     if len(usable) < FEWEST_POINTS:
         return NoFit(f"{len(usable)} windows with load, {FEWEST_POINTS} needed")
     batch, itl, weight = _columns(usable)
