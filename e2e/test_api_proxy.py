@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import certifi
 import pytest
 from aiohttp import ClientConnectionError, ClientSession, web
 
+from e2e.agent.server import write_certificate
 from e2e.api_proxy import ApiProxy, Write
 
 
@@ -59,10 +59,16 @@ async def url(upstream: Upstream) -> AsyncIterator[str]:
     await runner.cleanup()
 
 
-async def test_a_write_is_told_with_its_answer(upstream: Upstream, url: str) -> None:
+@pytest.fixture
+def ca_file(tmp_path: Path) -> Path:
+    """Of a server over TLS. Here it is asked for, and never needed."""
+    return write_certificate(tmp_path, ip="127.0.0.1")
+
+
+async def test_a_write_is_told_with_its_answer(upstream: Upstream, url: str, ca_file: Path) -> None:
     told = Told()
     upstream.let.set()
-    async with ApiProxy(api_url=url, ca_file=Path(certifi.where()), lose=told) as proxy:
+    async with ApiProxy(api_url=url, ca_file=ca_file, lose=told) as proxy:
         async with ClientSession() as client, client.post(f"{proxy.url}/events", json={"reason": "Told"}) as answer:
             assert (answer.status, await answer.json()) == (201, {"kind": "Event"})
         async with ClientSession() as client, client.post(f"{proxy.url}/refused", json={}) as answer:
@@ -72,19 +78,21 @@ async def test_a_write_is_told_with_its_answer(upstream: Upstream, url: str) -> 
     ], "what was refused did not happen"
 
 
-async def test_an_answer_gets_lost(upstream: Upstream, url: str) -> None:
+async def test_an_answer_gets_lost(upstream: Upstream, url: str, ca_file: Path) -> None:
     upstream.let.set()
     async with (
-        ApiProxy(api_url=url, ca_file=Path(certifi.where()), lose=lambda _: True) as proxy,
+        ApiProxy(api_url=url, ca_file=ca_file, lose=lambda _: True) as proxy,
         ClientSession() as client,
     ):
         with pytest.raises(ClientConnectionError):
             await client.post(f"{proxy.url}/events", json={})
 
 
-async def test_a_write_of_a_client_that_died_meanwhile_is_told_all_the_same(upstream: Upstream, url: str) -> None:
+async def test_a_write_of_a_client_that_died_meanwhile_is_told_all_the_same(
+    upstream: Upstream, url: str, ca_file: Path
+) -> None:
     told = Told()
-    async with ApiProxy(api_url=url, ca_file=Path(certifi.where()), lose=told) as proxy:
+    async with ApiProxy(api_url=url, ca_file=ca_file, lose=told) as proxy:
         async with ClientSession() as client:
             writing = asyncio.create_task(client.post(f"{proxy.url}/events", json={"reason": "Told"}))
             await upstream.reached.wait()

@@ -52,7 +52,7 @@ class NodeServer:
 
     async def __aenter__(self) -> "NodeServer":
         await self._runner.setup()
-        certificate = _write_certificate(self._folder, ip=self._ip)
+        certificate = write_certificate(self._folder, ip=self._ip)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(certificate)
         site = web.TCPSite(self._runner, self._ip, 0, ssl_context=context)
@@ -138,8 +138,8 @@ async def _send(response: web.StreamResponse, path: Path, *, query: LogQuery, co
                 await asyncio.sleep(_POLL_SECONDS)
 
 
-def _write_certificate(folder: Path, *, ip: str) -> Path:
-    """Write key and self-signed certificate into one file; nobody verifies it, as with a kubelet's own."""
+def write_certificate(folder: Path, *, ip: str) -> Path:
+    """Write key and self-signed certificate into one file; nobody verifies it, as with a kubelet's own. Its path."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "process-node")])
     now = utc_now()

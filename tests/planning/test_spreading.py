@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from tests.builders import NOW, SCRAPES, engine, latency, observation, targets
@@ -13,10 +14,11 @@ from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.distribution import Distribution
-from vllm_autotuner.observation.observation import Observation, StepPoint
+from vllm_autotuner.observation.observation import EngineWindow, Observation, StepPoint
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.replicas import needed_for_pace
 from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool, lower_seats, replicas_at_knee
+from vllm_autotuner.planning.situation import Situation
 
 STEPS = line(16.0, 32.0, 64.0, base=0.02, per_sequence=0.001)
 """64 sequences take 84 ms a token and make 762 tokens/s; inside 50 ms, less a tenth, only 25 run and make 555."""
@@ -32,6 +34,13 @@ def slow(running: list[float], tokens_per_second: float) -> Observation:
     itl = latency(0.02 + 0.001 * sum(each**2 for each in running) / sum(running))
     loaded = engine(running=running, kv=[0.005 * each for each in running], generation_tokens=tokens_per_second * 28)
     return with_steps(observation(loaded, tpot=itl, itl=itl), STEPS)
+
+
+def past_knee(*engines: EngineWindow, tpot: float, steps: tuple[StepPoint, ...] = STEPS, **given: Any) -> Situation:
+    """These engines, whose tokens take `tpot` (seconds) and whose windows were `steps`; `given`: of `situation`."""
+    late = latency(tpot)
+    seen = with_steps(observation(*engines, tpot=late, itl=late), steps)
+    return situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, **given)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +73,7 @@ def test_the_level_of_the_model_does_not_matter(error: float) -> None:
 @pytest.mark.parametrize("scale", [scaling(), None])
 def test_nothing_is_done_about_tokens_that_come_in_time_again(scale: Scaling | None) -> None:
     """The class holds on until TPOT is clearly inside; a change begun then would be judged by nothing."""
-    seen = with_steps(observation(engine(running=25.0), tpot=latency(0.046), itl=latency(0.046)), STEPS)
-    found = plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale))
+    found = plan(past_knee(engine(running=25.0), tpot=0.046, scale=scale))
     assert found.proposal is None
     assert "TPOT is inside its objective again" in found.passed_over
 
@@ -118,8 +126,7 @@ def test_slow_tokens_hide_no_queue(primary: DiagnosisClass, waiting: float, ttft
 
 def test_no_replica_where_no_batch_is_known_to_meet_the_objective() -> None:
     steps = line(16.0, 32.0, 64.0, base=0.06, per_sequence=0.001)
-    seen = with_steps(observation(engine(running=64.0), tpot=latency(0.12), itl=latency(0.12)), steps)
-    found = plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling()))
+    found = plan(past_knee(engine(running=64.0), tpot=0.12, steps=steps, scale=scaling()))
     assert found.proposal is None
     assert "replicas might not help" in found.passed_over[-1]
 
@@ -190,8 +197,7 @@ TOO_SLOW = tuple(replace(point, itl=point.itl * 4) for point in NO_LINE)
 def test_without_a_model_replicas_come_where_the_objective_has_been_met(
     steps: tuple[StepPoint, ...], scale: Scaling | None, knob: Knob, confidence: Confidence
 ) -> None:
-    seen = with_steps(observation(engine(running=32.0), tpot=latency(0.06), itl=latency(0.06)), steps)
-    found = plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scale)).proposal
+    found = plan(past_knee(engine(running=32.0), tpot=0.06, steps=steps, scale=scale)).proposal
     assert found is not None
     assert (found.knob, found.confidence) == (knob, confidence)
 
@@ -305,10 +311,7 @@ def test_the_forecast_of_the_tail_shrinks_with_the_batch_as_the_knee_does() -> N
 )
 def test_whole_engines_are_the_margin(engines: int, needed: int) -> None:
     serving = [engine(pod=f"chat-{pod}", running=64.0) for pod in range(engines)]
-    late = latency(0.084)
-    seen = with_steps(observation(*serving, tpot=late, itl=late), STEPS)
-    found = situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=99), replicas=engines)
-    assert replicas_at_knee(found) == needed
+    assert replicas_at_knee(past_knee(*serving, tpot=0.084, scale=scaling(high=99), replicas=engines)) == needed
 
 
 @pytest.mark.parametrize(
@@ -326,10 +329,7 @@ def test_what_piles_up_counts_as_load(grew: float, needed: int) -> None:
     """
     rising = [64.0 + grew / 6 * (scrape / (SCRAPES - 1) - 0.5) for scrape in range(SCRAPES)]
     serving = [engine(pod=f"chat-{pod}", running=rising, finished=50.0) for pod in range(6)]
-    late = latency(0.084)
-    seen = with_steps(observation(*serving, tpot=late, itl=late), STEPS)
-    found = situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=99), replicas=6)
-    assert needed_for_pace(found) == needed
+    assert needed_for_pace(past_knee(*serving, tpot=0.084, scale=scaling(high=99), replicas=6)) == needed
 
 
 def test_where_a_small_batch_is_hardly_faster_no_fleet_is_bought_for_a_margin() -> None:
@@ -338,14 +338,9 @@ def test_where_a_small_batch_is_hardly_faster_no_fleet_is_bought_for_a_margin() 
     10 sequences meet that (625 tokens/s: 2.7 engines), 2 would be a tenth below it (139 tokens/s: 12).
     """
     serving = [engine(pod=f"chat-{pod}", running=14.0) for pod in range(2)]
-    late = latency(0.0168)
-    seen = with_steps(
-        observation(*serving, tpot=late, itl=late),
-        line(6.0, 8.0, 10.0, 12.0, 14.0, 16.0, base=0.014, per_sequence=0.0002),
-    )
-    found = situation(
-        seen, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=99), replicas=2, against=targets(tpot=0.016)
-    )
+    steps = line(6.0, 8.0, 10.0, 12.0, 14.0, 16.0, base=0.014, per_sequence=0.0002)
+    against, scale = targets(tpot=0.016), scaling(high=99)
+    found = past_knee(*serving, tpot=0.0168, steps=steps, scale=scale, replicas=2, against=against)
     assert replicas_at_knee(found) == 3
 
 
@@ -385,10 +380,7 @@ def test_half_a_minute_of_slow_tokens_is_worth_no_restart(calm: int, slow: float
     A trial of fewer seats held a GPU for the rest of the run for one such moment (closed loop, length-drift).
     """
     itls = [0.02] * calm + [slow] * (10 - calm)
-    seen = with_steps(
-        observation(engine(running=60.0), tpot=latency(0.06), itl=latency(0.06)), lately(itls, every=30.0)
-    )
-    found = lower_seats(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE))
+    found = lower_seats(past_knee(engine(running=60.0), tpot=0.06, steps=lately(itls, every=30.0)))
     assert isinstance(found, NothingToGain) is not acts, found
 
 
