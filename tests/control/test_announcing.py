@@ -104,8 +104,8 @@ def test_scaling_is_told_with_its_cause() -> None:
     found.ticks(50, IDLE)
     assert found.reasons == ["ScaledOut", "ScaledIn"]
     out, back = found.events
-    assert out.note.startswith("replicas 1 -> 2: 9 requests wait for capacity")
-    assert back.note.startswith("replicas 2 -> 1: No requests")
+    assert out.note.startswith("replicas 1 -> 2: demand has been over capacity: 9 requests wait for")
+    assert back.note.startswith("replicas 2 -> 1: idle for 600 s")
 
 
 def test_a_status_that_did_not_change_tells_nothing() -> None:

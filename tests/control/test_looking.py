@@ -138,6 +138,18 @@ async def test_the_newest_ready_pod_is_known() -> None:
     assert none.newest_since is None
 
 
+async def test_a_start_took_as_long_as_the_pod_that_was_created_last_says() -> None:
+    pods = [
+        pod("chat-0", created=NOW - timedelta(hours=1), ready_since=NOW),
+        pod("chat-1", created=NOW - timedelta(minutes=9), ready_since=NOW - timedelta(minutes=5)),
+        pod("chat-2", created=NOW - timedelta(minutes=8), ready_since=NOW - timedelta(minutes=1), restarts=1),
+        pod("chat-3", created=NOW - timedelta(minutes=1), ready=False, ready_since=None),
+    ]
+    found = await rollout(deployment_view(deployment_object()), pods)
+    assert found.start_up == timedelta(minutes=4)
+    assert (await rollout(deployment_view(deployment_object()), [])).start_up is None
+
+
 async def test_no_place_for_a_pod_is_said_by_the_scheduler() -> None:
     pods = [pod("chat-0"), pod("chat-1", ready=False, unschedulable="0/3 nodes are available")]
     found = await rollout(deployment_view(deployment_object()), pods)

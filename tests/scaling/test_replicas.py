@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.builders import NOW as AT
 from tests.builders import WINDOW, engine, latency, observation, targets
 from tests.planning.situations import diagnosis, scaling
+from tests.scaling.loads import carrying, minutes
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.scale_ins import ScaleInTried
@@ -37,11 +38,14 @@ def desired(
     held: float = 0.0,
     current: int = 2,
     ready: int | None = None,
+    tpot: float = 0.05,
     low: int = 1,
     high: int = 8,
     seen: Observation = WAITING,
     newest: float | None = None,
     asked: float | None = None,
+    took: float | None = None,
+    fewer: float | None = None,
     planned: int | None = None,
     needed: int | None = None,
     failed: Sequence[ScaleInTried] = (),
@@ -54,6 +58,8 @@ def desired(
         ready=current if ready is None else ready,
         newest_since=None if newest is None else NOW - timedelta(seconds=newest),
         asked_since=None if asked is None else NOW - timedelta(seconds=asked),
+        start_up=None if took is None else timedelta(seconds=took),
+        fewer_since=None if fewer is None else NOW - timedelta(seconds=fewer),
         failed=failed,
         planned=planned,
         needed=needed,
@@ -62,7 +68,7 @@ def desired(
         supply,
         scaling=scaling(low, high).model_copy(update=changed),
         diagnosis=replace(diagnosis(primary, since=AT - held), contributing=contributing),
-        case=diagnosis_case.Case(observation=seen, targets=targets(), knobs=EngineKnobs(max_num_seqs=64)),
+        case=diagnosis_case.Case(observation=seen, targets=targets(tpot=tpot), knobs=EngineKnobs(max_num_seqs=64)),
         now=NOW,
     )
 
@@ -290,12 +296,12 @@ def test_a_hidden_queue_is_not_kept_waiting_by_tokens_that_are_late_by_little() 
     assert desired(DiagnosisClass.PAST_TPOT_KNEE, seen=seen).replicas == 3
 
 
-@pytest.mark.parametrize(("asked", "replicas"), [(None, 3), (130, 3), (230, 2), (1000, 2)])
-def test_a_queue_that_ends_before_a_replica_starts_gets_none(asked: float | None, replicas: int) -> None:
-    """150 wait, 2 fewer every 2 s: gone in 150 s. The newest replica came 60 s ago, and took 70, 170 or 940 s."""
+@pytest.mark.parametrize(("took", "replicas"), [(None, 3), (70, 3), (170, 2), (940, 2)])
+def test_a_queue_that_ends_before_a_replica_starts_gets_none(took: float | None, replicas: int) -> None:
+    """150 wait, 2 fewer every 2 s: gone in 150 s. The newest replica took 70, 170 or 940 s."""
     queue = [150.0 + 2 * scrape for scrape in range(15)][::-1]
     seen = observation(engine(running=39.0, waiting=queue, finished=30.0))
-    assert desired(seen=seen, held=120, newest=60, asked=asked).replicas == replicas
+    assert desired(seen=seen, held=120, newest=60, took=took).replicas == replicas
 
 
 @pytest.mark.parametrize(("stalled", "current", "replicas"), [(29, 2, 4), (30, 2, 3), (30, 3, 3)])
@@ -316,6 +322,34 @@ def test_beside_a_replica_that_starts_only_what_more_are_needed_for_is_asked_for
     assert found.replicas == replicas
     if replicas == 2:
         assert found.reason == "1 replica(s) are still starting"
+
+
+RISING = carrying(minutes(100, more=2))
+
+
+@pytest.mark.parametrize(
+    ("given", "replicas"),
+    [
+        pytest.param({}, 3, id="a replica is there when it is needed"),
+        pytest.param({"took": 60}, 2, id="one that starts sooner can be asked for later"),
+        pytest.param({"current": 3, "ready": 2}, 3, id="what starts is enough"),
+        pytest.param({"high": 2}, 2, id="never past the maximum"),
+        pytest.param({"fewer": 120}, 2, id="two minutes ago there were more, and what they served is gone"),
+        pytest.param({"primary": DiagnosisClass.WEDGED}, 2, id="a class that more replicas do not help"),
+        pytest.param(
+            {"primary": DiagnosisClass.PAST_TPOT_KNEE, "planned": 3}, 2, id="what is slow now tells by itself"
+        ),
+        pytest.param({"seen": replace(RISING, silent=("chat-9",))}, 2, id="nobody knows what the silent one serves"),
+    ],
+)
+def test_a_rising_load_gets_its_replica_before_tokens_are_late(given: dict[str, Any], replicas: int) -> None:
+    found = desired(**{"primary": DiagnosisClass.HEALTHY, "seen": RISING, "took": 240, "tpot": 0.0178, **given})
+    assert found.replicas == replicas
+    if replicas > given.get("current", 2):
+        assert found.reason == (
+            "the load rises by 12% in the 240 s that a replica takes to start: "
+            "2 would be at a batch of 71 each then, 18 ms per token"
+        )
 
 
 def prefilling(seconds: float, *, tpot: float) -> Observation:

@@ -122,6 +122,9 @@ class Effective(EngineKnobs):
     replicas: int | None = None
     """Replicas asked for; absent when another writer owns them."""
 
+    replicas_reason: Message = ""
+    """Why they last became more or fewer; empty where the spec alone says so."""
+
     config_hash: str | None = None
     """Hash of the rendered pod template."""
 

@@ -4,7 +4,7 @@ Apart from the machine, because looking (`control`) and stepping both speak in t
 """
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from vllm_autotuner.api.spec import Strategy, StrategyType
 from vllm_autotuner.api.status import ActiveChange, ConfigRef, Outcome
@@ -39,6 +39,8 @@ class Rollout:
     """Why new pods find no node; empty when they do."""
     newest_since: datetime | None = None
     """When the newest of the ready replicas became ready; None when there is none."""
+    start_up: timedelta | None = None
+    """How long the replica that was created last took to become ready; None while none is."""
     older_ready: int = 0
     """Ready pods of another configuration than the live one: they serve while the new ones start, or do not."""
 

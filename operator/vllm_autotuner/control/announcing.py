@@ -145,7 +145,7 @@ def _scaled(before: VLLMServiceStatus, after: VLLMServiceStatus) -> Iterable[Eve
     old, new = before.effective.replicas, after.effective.replicas
     if old is None or new is None or old == new:
         return
-    why = after.diagnosis.message if after.diagnosis is not None else ""
+    why = after.effective.replicas_reason or "the spec asks for them"
     yield Event(
         reason="ScaledOut" if new > old else "ScaledIn",
         note=f"replicas {old} -> {new}: {why}",

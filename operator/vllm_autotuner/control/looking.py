@@ -128,8 +128,19 @@ def rollout_of(
         refused=bool(causes) and causes[0].reason in REFUSALS,
         unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), ""),
         newest_since=max((pod.ready_since for pod in latest if pod.ready_since is not None), default=None),
+        start_up=_start_up(latest),
         older_ready=sum(pod.ready for pod in staying if pod.config_hash != deployment.config_hash),
     )
+
+
+def _start_up(pods: Sequence[PodView]) -> timedelta | None:
+    """What the pod took that was created last: of those that have never ended, which serve since their first start."""
+    first = [
+        (pod.created, pod.ready_since - pod.created)
+        for pod in pods
+        if not pod.restarts and pod.created is not None and pod.ready_since is not None
+    ]
+    return max(first)[1] if first else None
 
 
 async def verification_of(

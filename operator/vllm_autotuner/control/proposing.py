@@ -35,7 +35,7 @@ from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.replicas import needed_for_pace
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.backlog import ends_before_a_trial
-from vllm_autotuner.scaling.replicas import Supply, desired_replicas
+from vllm_autotuner.scaling.replicas import Scale, Supply, desired_replicas
 
 __all__ = ["ideas", "just_over"]
 
@@ -66,9 +66,9 @@ def ideas(
         # Requests are not let wait for the end of a change; fewer replicas can.
         planned = _planned(plan(situation).proposal)
         more = _scaled(status, sight, situation=situation, planned=planned)
-        if more is None or more <= replicas:
+        if more is None or more.replicas <= replicas:
             return status, desired, None
-        return _with_replicas(status, more, sight=sight), more, None
+        return _with_replicas(status, more, sight=sight), more.replicas, None
     if not sure:
         # Neither silence nor one odd moment confirms or refutes what stands.
         return status, desired, None
@@ -123,11 +123,14 @@ def ideas(
     if scaling is None or replicas is None:
         return status, desired, asks
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
-        return _with_replicas(status, proposal.count, sight=sight), proposal.count, asks
+        scale = Scale(replicas=proposal.count, reason=proposal.reason)
+        return _with_replicas(status, scale, sight=sight), scale.replicas, asks
     if not scales or (proposal is not None and _comes_soon(proposal, held)):
         return status, desired, asks
     wanted = _scaled(status, sight, situation=situation, planned=planned)
-    return (status, desired, asks) if wanted is None else (_with_replicas(status, wanted, sight=sight), wanted, asks)
+    if wanted is None:
+        return status, desired, asks
+    return _with_replicas(status, wanted, sight=sight), wanted.replicas, asks
 
 
 def _situation(
@@ -187,7 +190,7 @@ def _scales(sight: Sight) -> bool:
     return ours and sight.mode is Mode.AUTOMATIC and not sight.paused
 
 
-def _scaled(status: VLLMServiceStatus, sight: Sight, *, situation: Situation, planned: int | None) -> int | None:
+def _scaled(status: VLLMServiceStatus, sight: Sight, *, situation: Situation, planned: int | None) -> Scale | None:
     """The replicas that demand asks for; None where they are not ours to set."""
     spec = sight.service.spec
     if spec.scaling is None or not _scales(sight):
@@ -196,15 +199,15 @@ def _scaled(status: VLLMServiceStatus, sight: Sight, *, situation: Situation, pl
         current=situation.replicas,
         ready=sight.rollout.ready,
         newest_since=sight.rollout.newest_since,
+        start_up=sight.rollout.start_up,
         asked_since=replicas_asked_since(status),
+        fewer_since=max((tried.at for tried in status.scale_ins if tried.at is not None), default=None),
         failed=failed_scale_ins(status, now=sight.now),
         planned=planned,
         needed=needed_for_pace(situation),
     )
     case = Case(observation=situation.observation, targets=situation.targets, knobs=effective_knobs(spec, status))
-    return desired_replicas(
-        supply, scaling=spec.scaling, diagnosis=situation.diagnosis, case=case, now=sight.now
-    ).replicas
+    return desired_replicas(supply, scaling=spec.scaling, diagnosis=situation.diagnosis, case=case, now=sight.now)
 
 
 def _asking(change: ActiveChange, *, sight: Sight) -> Asking:
@@ -228,12 +231,13 @@ def _comes_soon(proposal: Proposal, held: Sequence[Hold | Deny]) -> bool:
     return proposal.knob is not Knob.REPLICAS and bool(others) and PASSING.issuperset(others)
 
 
-def _with_replicas(status: VLLMServiceStatus, replicas: int, *, sight: Sight) -> VLLMServiceStatus:
-    if status.effective is None or status.effective.replicas == replicas:
+def _with_replicas(status: VLLMServiceStatus, scale: Scale, *, sight: Sight) -> VLLMServiceStatus:
+    if status.effective is None or status.effective.replicas == scale.replicas:
         return status
+    asked = {"replicas": scale.replicas, "replicas_reason": scale.reason, "since": sight.now}
     update = {
-        "effective": status.effective.model_copy(update={"replicas": replicas, "since": sight.now}),
-        "scale_ins": scale_ins_after(status, replicas, sight=sight),
+        "effective": status.effective.model_copy(update=asked),
+        "scale_ins": scale_ins_after(status, scale.replicas, sight=sight),
     }
     return status.model_copy(update=update)
 

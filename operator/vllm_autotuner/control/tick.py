@@ -191,6 +191,7 @@ def _running(status: VLLMServiceStatus, kept: ConfigRef, *, sight: Sight) -> VLL
     effective = Effective(
         **kept.knobs.model_dump(),
         replicas=before.replicas if before else None,
+        replicas_reason=before.replicas_reason if before else "",
         config_hash=kept.config_hash,
         hash_version=sight.hash_version,
         since=sight.now,
@@ -224,10 +225,11 @@ def _effective(status: VLLMServiceStatus, sight: Sight) -> VLLMServiceStatus:
     if status.active_change is not None:
         return status
     spec, before = sight.service.spec, status.effective
-    knobs = settled_knobs(spec, status)
+    knobs, replicas = settled_knobs(spec, status), wanted_replicas(sight.service, status, scaled_by=sight.scaled_by)
     effective = Effective(
         **knobs.model_dump(),
-        replicas=wanted_replicas(sight.service, status, scaled_by=sight.scaled_by),
+        replicas=replicas,
+        replicas_reason=before.replicas_reason if before is not None and before.replicas == replicas else "",
         config_hash=sight.hash_of(knobs),
         hash_version=sight.hash_version,
         since=sight.now,

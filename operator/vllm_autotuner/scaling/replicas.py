@@ -23,6 +23,7 @@ from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
 from vllm_autotuner.scaling.lateness import late_for, missed_clearly, missed_lately
+from vllm_autotuner.scaling.rise import too_much_soon
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
 from vllm_autotuner.scaling.tried import too_few
 
@@ -55,7 +56,8 @@ STANDS_STILL: Final = 30.0
 one more replica is enough for now. Our choice."""
 
 FORESEEN: Final = 300.0
-"""Seconds for which the pace of a queue is believed at most, however long replicas take. Our choice, unmeasured."""
+"""Seconds for which the pace of a queue, or of a load, is believed at most, however long replicas take. Our choice,
+unmeasured."""
 
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """Of these the ones that may hold without a queue, and then ask for no replica, unless prompts wait for each other."""
@@ -93,12 +95,15 @@ class Supply:
     needed: int | None = None
     """So many are needed in all, by what the ready ones do: what starts is supply, but may be too little of it."""
 
+    start_up: timedelta | None = None
+    """How long the newest took to start; None where nobody knows."""
+    fewer_since: datetime | None = None
+    """When fewer were last asked for: what those served that went is not in the metrics of the rest."""
+
     @property
-    def start_up(self) -> float:
-        """Seconds until a replica serves: what the newest took, within what is usual and what can be foreseen."""
-        newest, asked = self.newest_since, self.asked_since
-        took = (newest - asked).total_seconds() if newest is not None and asked is not None else 0.0
-        return min(max(ENDS_WITHIN, took), FORESEEN)
+    def serves_in(self) -> float:
+        """Seconds until a replica serves that is asked for now: as long as the newest took, or as is usual."""
+        return ENDS_WITHIN if self.start_up is None else min(self.start_up.total_seconds(), FORESEEN)
 
 
 def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, now: datetime) -> Scale:
@@ -121,7 +126,8 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, 
     hidden = hides_queue(diagnosis.primary, case=case)
     why_not = _no_more_because(supply, scaling=scaling, diagnosis=diagnosis, case=case, hidden=hidden, now=now)
     if why_not is not None:
-        return Scale(replicas=current, reason=why_not)
+        soon = _too_few_soon(supply, scaling=scaling, diagnosis=diagnosis, case=case)
+        return Scale(replicas=current, reason=why_not) if soon is None else Scale(replicas=current + 1, reason=soon)
     if supply.ready < current:
         wanted = supply.needed or current
     else:
@@ -230,11 +236,23 @@ def _no_more_because(
         return f"{supply.current - supply.ready} replica(s) are still starting"
     if (slow or contend) and since is not None and reaches_behind(observation, since):
         return "what is measured is of fewer replicas still"
-    if (why := ends_by_itself(observation, since=since, within=supply.start_up)) is not None:
+    if (why := ends_by_itself(observation, since=since, within=max(ENDS_WITHIN, supply.serves_in))) is not None:
         return why
     if supply.current >= scaling.max_replicas:
         return f"at scaling.maxReplicas ({scaling.max_replicas})"
     return None
+
+
+def _too_few_soon(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case) -> str | None:
+    """Say why one more is asked for although nothing is late yet; None where none is."""
+    if diagnosis.primary is not DiagnosisClass.HEALTHY or supply.current >= scaling.max_replicas:
+        return None
+    if not case.observation.everybody_reports:
+        return None
+    since = None if supply.fewer_since is None else supply.fewer_since.timestamp()
+    return too_much_soon(
+        case, replicas=supply.current, over=scaling.scale_in.stabilization, since=since, within=supply.serves_in
+    )
 
 
 def _held(diagnosis: Diagnosis, *, now: datetime) -> timedelta:

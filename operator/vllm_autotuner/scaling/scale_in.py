@@ -5,7 +5,6 @@ keeps the replica. What had piled up on fewer replicas is no load: these work it
 Must not: look at the present load alone; the highest of the stabilization time must fit.
 """
 
-import itertools
 import math
 from collections import defaultdict
 from datetime import timedelta
@@ -20,12 +19,14 @@ from vllm_autotuner.diagnosis.prefill_bound import CONTENDING, prefill_shares
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
-from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
+from vllm_autotuner.performance.batch_curve import fit_batch_curve
 from vllm_autotuner.performance.queueing import wait_for_seat
 from vllm_autotuner.performance.step_time import NoFit
-from vllm_autotuner.planning.limits import HEADROOM, LARGEST_STEP
+from vllm_autotuner.planning.limits import HEADROOM
 from vllm_autotuner.planning.seats import kv_bound
+from vllm_autotuner.scaling.carrying import batch_for
 from vllm_autotuner.scaling.lateness import piled_up_until, ttft_lately
+from vllm_autotuner.scaling.rise import growth
 
 __all__ = ["fewer_do", "peak_tokens_per_second"]
 
@@ -36,14 +37,14 @@ Our choice, as for `Sustained`."""
 LEAST_COUNTED: Final = 0.5
 """Share of the stabilization time that must be left once what had piled up is taken out of it. Our choice, unmeasured:
 shorter, and chance decides what the highest load is."""
-FARTHEST: Final = LARGEST_STEP**2
-"""Times the largest batch seen up to which the curve is asked: half the engines need more than twice the batch each.
-The curve's margin is measured for one doubling; our choice to carry it on to the second."""
 LATELY: Final = 0.2
 """Share of the stabilization time, the newest, whose load is compared with that of the whole: long enough that chance
 moves it by less than noise, short enough to see a rise of minutes. Our choice, unmeasured."""
-PRECISION: Final = 1e-3
-"""Of the largest batch seen: far below the noise of what was measured."""
+
+
+PERHAPS: Final = 1.0
+"""Standard deviations of its slope from which a load may well rise: to wait costs a replica for a minute, which is less
+than to be without it for as long as one takes to start. Our choice."""
 
 
 def fewer_do(
@@ -75,7 +76,7 @@ def fewer_do(
     ttft = ttft_lately(observation, targets=targets, since=since)
     if pool is None or isinstance(curve, NoFit) or ttft is None:
         return None
-    batch, before = _batch_for(peak / (replicas - 1), curve), _batch_for(peak / replicas, curve)
+    batch, before = (batch_for(peak / count, curve, itl=curve.at_most) for count in (replicas - 1, replicas))
     if batch is None or before is None or batch > pool * (1 - HEADROOM):
         return None
     case = Case(observation=observation, targets=targets, knobs=knobs)
@@ -147,12 +148,14 @@ def _rises(observation: Observation, *, over: timedelta, counted_from: float) ->
     """Whether the load has been rising: then its highest is still to come, and what was seen says too little.
 
     The newest part is above the whole, or above the part before it: what has just left a trough is on its way up
-    although it was as high ten minutes ago, on its way down.
+    although it was as high ten minutes ago, on its way down. Requests tell it before the tokens of their answers do.
     """
     newest = _mean_load(observation, over=over * LATELY)
     whole = min(over, timedelta(seconds=observation.at - counted_from)) if counted_from > -math.inf else over
     before = (_mean_load(observation, over=whole), _mean_load(observation, over=over * LATELY, ago=over * LATELY))
-    return newest is not None and any(each is not None and newest > each * (1 + NOISE) for each in before)
+    if newest is not None and any(each is not None and newest > each * (1 + NOISE) for each in before):
+        return True
+    return growth(observation, within=0.0, over=over, since=None, deviations=PERHAPS) is not None
 
 
 def _mean_load(observation: Observation, *, over: timedelta, ago: timedelta = timedelta()) -> float | None:
@@ -170,26 +173,3 @@ def _tokens_by_window(observation: Observation, *, over: timedelta, ago: timedel
         if point.time is not None and since < point.time <= until:
             by_time[point.time] += point.tokens
     return by_time
-
-
-def _batch_for(tokens_per_second: float, curve: BatchCurve) -> float | None:
-    """The smallest batch at which one engine surely makes that many tokens; None when none is near enough to know.
-
-    Larger batches do not always make more: where the curve misses its own last point, what is sure beyond it falls. So
-    each stretch is asked in turn, up to what was measured and from there in doublings: the first whose end does it.
-    """
-    doublings = itertools.takewhile(lambda beyond: beyond <= FARTHEST, (1 << n for n in itertools.count(1)))
-    low = 0.0
-    for high in (*curve.batches, *(curve.high * beyond for beyond in doublings)):
-        if high >= tokens_per_second * curve.at_most(high):
-            break
-        low = high
-    else:
-        return None
-    while high - low > PRECISION * curve.high:
-        middle = (low + high) / 2
-        if middle < tokens_per_second * curve.at_most(middle):
-            low = middle
-        else:
-            high = middle
-    return high
