@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.policies import Fixed
-from benchmarks.closedloop.scenario import Scenario
+from benchmarks.closedloop.scenario import Scenario, Wedge
 from benchmarks.closedloop.scoring import Score, score, served_well
 from benchmarks.closedloop.service import Owner
 from vllm_autotuner.simulation.arrivals import RateCurve
@@ -65,12 +65,14 @@ def grid(scenario: Scenario, *, fine: bool) -> list[int]:
 async def best_fixed(scenario: Scenario, *, fine: bool, told: Callable[[], None] = lambda: None) -> Found:
     """Run every seats x replicas x KV dtype over the whole scenario, and return the best by goodput, then GPU-hours.
 
-    It knows the load, and what will break: where an engine hangs until a person comes, a replica that stands in for it
-    may be worth its GPUs for the whole run.
+    It knows the load, and not what will break: where an engine hangs until a person comes, the setting is chosen on the
+    same run without that, and scored on the real one. Chosen with the hang it would be a spare replica bought hours
+    before, which no policy can know of, and which this product by design does not buy afterwards either.
     Three shortcuts that miss nothing better: where requests in flight never reached the seats, a larger value seats
     nobody else and at most takes memory from the pool; where every request was served well, more replicas only cost;
     and a run that has already served too many badly to come near the best one ends there.
     """
+    real, scenario = scenario, _without_hangs(scenario)
     runs: list[tuple[Score, int, int, str]] = []
     covered, tried = 0, 1
     requests, seats_grid = _count(scenario), grid(scenario, fine=fine)
@@ -101,6 +103,9 @@ async def best_fixed(scenario: Scenario, *, fine: bool, told: Callable[[], None]
     most = max(run[0].goodput for run in runs)
     enough = [run for run in runs if run[0].goodput >= most * (1 - TIE)]
     best, seats, replicas, dtype = min(enough, key=lambda run: (run[0].gpu_hours, -run[0].goodput, -run[1]))
+    if scenario is not real:
+        owner = Owner(real)
+        best = score(real, await play(real, Fixed(owner, seats, replicas, dtype), owner=owner))
     return Found(seats=seats, replicas=replicas, kv_cache_dtype=dtype, score=best, tried=tried, covered=covered)
 
 
@@ -128,6 +133,11 @@ def _count(scenario: Scenario) -> int:
         traffic.take()
         count += 1
     return count
+
+
+def _without_hangs(scenario: Scenario) -> Scenario:
+    kept = tuple(one for one in scenario.disturbances if not isinstance(one, Wedge))
+    return scenario if len(kept) == len(scenario.disturbances) else replace(scenario, disturbances=kept)
 
 
 def most_in_flight(cluster: SimulatedCluster) -> int:
