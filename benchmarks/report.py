@@ -131,7 +131,7 @@ def closed_loop(result: Result) -> list[str]:
         else (title, "", "not measured")
         for title, name in (
             ("settled part below 95 % of the oracle's goodput", "below_95_pct_of_the_oracle"),
-            ("settled part on more than 110 % of its GPUs", "over_110_pct_of_its_gpus"),
+            ("settled part on more than 110 % of its GPUs for as much goodput", "over_110_pct_of_its_gpus"),
             ("more than 3 restarts", "over_three_restarts"),
             (
                 "below the engine's defaults for longer than one canary",

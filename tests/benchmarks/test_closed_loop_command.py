@@ -77,6 +77,20 @@ def test_the_summary_names_what_misses_the_targets() -> None:
     assert "2 changes kept, 4 rolled back." in text
 
 
+@pytest.mark.parametrize(
+    ("goodput", "gpu_hours", "over"),
+    [(1.0, 1.12, True), (1.3, 1.12, False), (1.3, 1.5, True), (0.96, 1.12, True), (0.5, 0.9, False)],
+)
+def test_gpus_may_be_more_for_as_much_more_as_is_served(goodput: float, gpu_hours: float, over: bool) -> None:
+    """Where the oracle does not know of a hang; and who serves less gets no discount."""
+    played = {
+        PolicyName.ORACLE: trial(PolicyName.ORACLE, goodput=1.0),
+        PolicyName.AUTOTUNER: trial(PolicyName.AUTOTUNER, goodput=goodput, gpu_hours=gpu_hours),
+    }
+    summary = summary_of({"case": figures_of(case(), played)})
+    assert summary["over_110_pct_of_its_gpus"] == (["case"] if over else [])
+
+
 WELL = [1.0] * 20
 
 

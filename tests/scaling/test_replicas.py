@@ -271,6 +271,33 @@ def test_slow_tokens_inside_noise_are_looked_at_for_a_second_window(tpot: float,
         assert "no more than noise" in found.reason
 
 
+def burst(minutes: int, *, waiting: float = 0.0) -> Observation:
+    """All seats taken in the last minutes, and so many waiting still; eight or more minutes before it nobody waited."""
+    late = 2 * minutes
+    first = tuple(
+        FirstTokens(mean=3.0 if back < late else 0.2, requests=60.0, time=AT - WINDOW * back) for back in range(20)
+    )
+    queue = [9.0] * 14 + [waiting]
+    return observation(engine(running=64.0, waiting=queue, finished=60.0), ttft=latency(3.0), first_tokens=first)
+
+
+@pytest.mark.parametrize(
+    ("seen", "replicas"),
+    [
+        pytest.param(burst(0), 2, id="one window, and it is over"),
+        pytest.param(burst(1), 3, id="more were late in ten minutes than may be"),
+        pytest.param(burst(0, waiting=9.0), 3, id="it is not over"),
+        pytest.param(replace(burst(0), first_tokens=()), 3, id="nobody remembers how many were late"),
+    ],
+)
+def test_more_than_there_are_seats_for_brings_a_replica_where_it_is_not_rare(seen: Observation, replicas: int) -> None:
+    found = desired(DiagnosisClass.CONCURRENCY_CAPPED, held=WINDOW, seen=seen)
+    assert found.replicas == replicas
+    if replicas == 2:
+        assert found.reason == "no more were late lately than may be, which chance explains so far"
+    assert desired(DiagnosisClass.OVERLOADED, held=WINDOW, seen=seen).replicas == 3
+
+
 @pytest.mark.parametrize(("earlier", "replicas"), [(0.040, 2), (0.047, 3)])
 def test_how_long_the_class_has_held_says_nothing_of_windows_that_were_in_time(earlier: float, replicas: int) -> None:
     """p95 was 43 or 51 ms for nine minutes and is 54 for one now; 50 are the objective."""

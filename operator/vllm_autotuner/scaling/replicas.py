@@ -226,12 +226,15 @@ def _no_more_because(
         return f"waiting for {waited.total_seconds():.0f} s so far"
     since = None if newest is None else newest.timestamp()
     piles_up = hidden or (contend and queue)
-    if (slow or contend) and not piles_up and not missed_clearly(case):
+    # More came at once than there are seats, and it is over: that takes no capacity while it is rare enough.
+    over = primary is DiagnosisClass.CONCURRENCY_CAPPED and not _waits_now(observation)
+    if over or ((slow or contend) and not piles_up and not missed_clearly(case)):
         # Nothing is lost by another window where nothing piles up; a replica bought on one stays as long as this. The
         # class outlasts windows in time between late ones: its age tells only where nobody remembers those.
         young = waited.total_seconds() < 2 * observation.window or observation.steps or observation.first_tokens
         if young and not missed_lately(case, over=scaling.scale_in.stabilization, since=since):
-            return "over the objective by no more than noise, which chance explains so far"
+            few = "no more were late lately than may be" if over else "over the objective by no more than noise"
+            return f"{few}, which chance explains so far"
     if supply.ready < supply.current and (supply.needed is None or supply.needed <= supply.current):
         return f"{supply.current - supply.ready} replica(s) are still starting"
     if (slow or contend) and since is not None and reaches_behind(observation, since):
@@ -241,6 +244,10 @@ def _no_more_because(
     if supply.current >= scaling.max_replicas:
         return f"at scaling.maxReplicas ({scaling.max_replicas})"
     return None
+
+
+def _waits_now(observation: Observation) -> bool:
+    return any(engine.moments[-1].waiting > 0 for engine in observation.engines)
 
 
 def _too_few_soon(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case) -> str | None:
