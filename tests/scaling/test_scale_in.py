@@ -14,6 +14,7 @@ from tests.scaling.test_replicas import desired
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import FirstTokens, Observation, StepPoint
+from vllm_autotuner.performance.step_time import StepTime
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
 
 TEN_MINUTES = timedelta(minutes=10)
@@ -51,7 +52,13 @@ def service(*loads: list[float], kv: float = 0.1, **rest: Any) -> Observation:
 
 
 def fewer(
-    seen: Observation, *, seats: int | None = 256, tpot: float = 0.05, ttft: float = 2.0, since: float | None = None
+    seen: Observation,
+    *,
+    seats: int | None = 256,
+    tpot: float = 0.05,
+    ttft: float = 2.0,
+    since: float | None = None,
+    learned: StepTime | None = None,
 ) -> str | None:
     return fewer_do(
         seen,
@@ -60,6 +67,7 @@ def fewer(
         knobs=EngineKnobs(max_num_seqs=seats),
         over=TEN_MINUTES,
         since=since,
+        learned=learned,
     )
 
 
@@ -87,6 +95,29 @@ def test_a_pile_of_before_that_broke_the_line_hides_no_batch_that_was_measured()
     said = fewer(replace(seen, steps=(*pile, *seen.steps)))
     assert said is not None
     assert "at a batch of 50 each" in said
+
+
+STEADY = service([20.0] * 20, [20.0] * 20)
+
+
+@pytest.mark.parametrize(
+    ("line", "batch"),
+    [
+        pytest.param(
+            StepTime(base=0.01, per_sequence=0.0001, low=10.0, high=60.0, points=9, error=0.01), 50, id="seen"
+        ),
+        pytest.param(
+            StepTime(base=0.01, per_sequence=0.0001, low=10.0, high=20.0, points=9, error=0.01), 75, id="near"
+        ),
+        pytest.param(
+            StepTime(base=0.02, per_sequence=0.0001, low=10.0, high=60.0, points=9, error=0.01), None, id="old"
+        ),
+        pytest.param(None, None, id="none"),
+    ],
+)
+def test_a_steady_load_is_judged_by_the_line_of_when_it_moved(line: StepTime | None, batch: int | None) -> None:
+    said = fewer(STEADY, learned=line)
+    assert (said is None) if batch is None else (said is not None and f"at a batch of {batch} each" in said)
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,12 @@ def _scaled(status: VLLMServiceStatus, sight: Sight, *, situation: Situation, pl
         planned=planned,
         needed=needed_for_pace(situation),
     )
-    case = Case(observation=situation.observation, targets=situation.targets, knobs=effective_knobs(spec, status))
+    case = Case(
+        observation=situation.observation,
+        targets=situation.targets,
+        knobs=effective_knobs(spec, status),
+        learned=sight.history.learned,
+    )
     return desired_replicas(supply, scaling=spec.scaling, diagnosis=situation.diagnosis, case=case, now=sight.now)
 
 

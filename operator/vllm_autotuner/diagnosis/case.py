@@ -85,6 +85,12 @@ class Case:
         """The engines that report."""
         return self.observation.engines
 
+    @property
+    def learned_here(self) -> StepTime | None:
+        """The step-time model last fitted at the present degree; None where there was none, or nobody tells which."""
+        degree = self.knobs.tensor_parallel_size
+        return None if degree is None else self.learned.get(degree)
+
     def queueing(self, *, holding: bool, sustained: Sustained = Sustained()) -> tuple[EngineWindow, ...]:
         """The engines in which requests have been waiting for capacity, lastingly."""
         limit = sustained.limit(holding=holding)

@@ -25,7 +25,7 @@ from vllm_autotuner.performance.step_time import (
     windows_of_newest_mix,
 )
 
-__all__ = ["BatchCurve", "BatchCurveFit", "fit_batch_curve"]
+__all__ = ["BatchCurve", "BatchCurveFit", "fit_batch_curve", "remembered_curve"]
 
 BIN: Final = 2**0.25
 """Points whose batches lie closer than this factor are one: four to a doubling. Our choice."""
@@ -88,6 +88,24 @@ def fit_batch_curve(points: Sequence[StepPoint]) -> BatchCurveFit:
     # The line goes through some of them, so that something is left.
     means = [_mean(members) for members in bins if not _is_chance(members, line)]
     return BatchCurve(batches=tuple(mean.running for mean in means), itls=_rising(means), line=line, miss=_miss(means))
+
+
+def remembered_curve(line: StepTime, points: Sequence[StepPoint]) -> BatchCurveFit:
+    """The curve of a load that no longer moves: the windows there are, and beyond them what a line of before says.
+
+    Not where it is of other prompts, or of another engine: it has to pass through the windows of now.
+    """
+    windows = windows_of_newest_mix(points)
+    if not windows:
+        return NoFit("no windows")
+    now = _mean(windows)
+    if abs(line.predict(now.running) / now.itl - 1) > outlying(line.error):
+        return NoFit("the line of before is not of what runs now")
+    ends = [(now.running, now.itl)]
+    if line.high > now.running:
+        ends.append((line.high, now.itl + line.per_sequence * (line.high - now.running)))
+    batches, itls = zip(*ends, strict=True)
+    return BatchCurve(batches=batches, itls=itls, line=line, miss=MISS_UNKNOWN)
 
 
 def _is_chance(points: Sequence[StepPoint], line: StepTime) -> bool:

@@ -193,7 +193,15 @@ def _fewer(supply: Supply, *, scaling: Scaling, case: Case, now: datetime) -> Sc
     if not whole or any(now - moment < stable for moment in moments):
         return None
     since = max((moment.timestamp() for moment in moments), default=None)
-    why = fewer_do(observation, replicas=current, targets=case.targets, knobs=case.knobs, over=stable, since=since)
+    why = fewer_do(
+        observation,
+        replicas=current,
+        targets=case.targets,
+        knobs=case.knobs,
+        over=stable,
+        since=since,
+        learned=case.learned_here,
+    )
     if why is None:
         return None
     load = peak_tokens_per_second(observation, over=stable)
