@@ -15,7 +15,8 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.pods import PodStart, PodsView
 from vllm_autotuner.observation.snapshot import EngineKey, WindowSettings, take_snapshot
-from vllm_autotuner.scaling.replicas import Supply, desired_replicas
+from vllm_autotuner.scaling.replicas import desired_replicas
+from vllm_autotuner.scaling.supply import Supply
 
 RUNNING, WAITING, KV = "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"
 FULL = {RUNNING: 60.0, WAITING: 21.0, KV: 0.998}

@@ -35,7 +35,8 @@ from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.replicas import needed_for_pace
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.backlog import ends_before_a_trial
-from vllm_autotuner.scaling.replicas import Scale, Supply, desired_replicas
+from vllm_autotuner.scaling.replicas import desired_replicas
+from vllm_autotuner.scaling.supply import Scale, Supply
 
 __all__ = ["ideas", "just_over"]
 

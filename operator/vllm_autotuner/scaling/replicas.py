@@ -1,109 +1,22 @@
-"""How many replicas the demand needs. Pure; one step at a time, and never on a class that more replicas do not help.
+"""How many replicas the demand needs. Pure; one step at a time.
 
-Out when capacity waiting has lasted and is not about to end, by a class of its own or hidden behind one about tokens;
-in from idleness at once to the minimum, and by one from what is in order where `scale_in` finds that fewer do.
-Replicas that are starting count as supply, so that neither a slow start nor a fresh replica cascades: beside them only
-what more are needed for is asked for.
+Out by what `scale_out` says; in from idleness at once to the minimum, and by one from what is in order where `scale_in`
+finds that fewer do.
 """
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
 
-from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.spec import Scaling
-from vllm_autotuner.diagnosis.case import Case, queues, reaches_behind
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
-from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
-from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.planning.limits import LARGEST_STEP
-from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
-from vllm_autotuner.scaling.lateness import late_for, missed_clearly, missed_lately
-from vllm_autotuner.scaling.rise import too_much_soon
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
+from vllm_autotuner.scaling.scale_out import more
+from vllm_autotuner.scaling.supply import Scale, Supply
 from vllm_autotuner.scaling.tried import too_few
 
-__all__ = ["Scale", "Supply", "desired_replicas", "hides_queue"]
-
-SCALE_OUT_ON: Final = frozenset(
-    {
-        DiagnosisClass.OVERLOADED,
-        DiagnosisClass.PREEMPTION_THRASH,
-        DiagnosisClass.KV_CACHE_SATURATED,
-        DiagnosisClass.CONCURRENCY_CAPPED,
-        DiagnosisClass.PREFILL_BOUND,
-    }
-)
-"""Classes in which requests wait for capacity. Wedged, DeferredQueue and MetricsBlind never scale out; nor do
-outputs that run to their limit, whatever else holds beside them."""
-
-ABOUT_TOKENS: Final = frozenset(
-    {
-        DiagnosisClass.PAST_TPOT_KNEE,
-        DiagnosisClass.DECODE_BANDWIDTH_BOUND,
-        DiagnosisClass.COMMUNICATION_BOUND,
-    }
-)
-"""Classes that name why tokens come slowly. Requests may wait beside them, which no class then tells: those that would
-ask for tokens in time, or stand behind these. More replicas help that queue, whatever makes the tokens slow."""
-
-STANDS_STILL: Final = 30.0
-"""Seconds without a token that make an engine with work suspect. A prompt of the longest may take as long; then, too,
-one more replica is enough for now. Our choice."""
-
-FORESEEN: Final = 300.0
-"""Seconds for which the pace of a queue, or of a load, is believed at most, however long replicas take. Our choice,
-unmeasured."""
-
-UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
-"""Of these the ones that may hold without a queue, and then ask for no replica, unless prompts wait for each other."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """The number to have, and why."""
-
-    replicas: int
-    reason: str
-
-
-def hides_queue(primary: DiagnosisClass, *, case: Case) -> bool:
-    """Whether the class names slow tokens only, and first tokens are late by a queue beside them."""
-    return primary in ABOUT_TOKENS and first_tokens_wait(case)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Supply:
-    """The replicas there are, and what was tried and asked of them before."""
-
-    current: int
-    """As many are asked for at present."""
-    ready: int
-    newest_since: datetime | None
-    """When the newest replica became ready. Only what has waited since then has waited in spite of it."""
-    asked_since: datetime | None
-    """When another number was last asked for. After each replica less, the rest have as long to show that they do; the
-    next prediction would else rest on the same figures as the last."""
-    failed: Sequence[ScaleInTried] = ()
-    """Fewer replicas that were too few (`tried`)."""
-    planned: int | None = None
-    """As many replicas are what helps, by the plan; slow tokens alone do not tell whether they do."""
-    needed: int | None = None
-    """So many are needed in all, by what the ready ones do: what starts is supply, but may be too little of it."""
-
-    start_up: timedelta | None = None
-    """How long the newest took to start; None where nobody knows."""
-    fewer_since: datetime | None = None
-    """When fewer were last asked for: what those served that went is not in the metrics of the rest."""
-
-    @property
-    def serves_in(self) -> float:
-        """Seconds until a replica serves that is asked for now: as long as the newest took, or as is usual."""
-        return ENDS_WITHIN if self.start_up is None else min(self.start_up.total_seconds(), FORESEEN)
+__all__ = ["desired_replicas"]
 
 
 def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, now: datetime) -> Scale:
@@ -116,44 +29,14 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, 
     inside = max(scaling.min_replicas, min(scaling.max_replicas, current))
     if inside != current:
         return Scale(replicas=inside, reason=f"spec.scaling allows {scaling.min_replicas} to {scaling.max_replicas}")
-    held = _held(diagnosis, now=now)
+    held = now - datetime.fromtimestamp(diagnosis.since, tz=now.tzinfo)
     if diagnosis.primary is DiagnosisClass.IDLE and held >= scaling.scale_in.stabilization:
         return _from_idle(current, held=held, scaling=scaling, observation=case.observation)
     if current > scaling.min_replicas and _may_be_spare(diagnosis, held=held, stable=scaling.scale_in.stabilization):
         fewer = _fewer(supply, scaling=scaling, case=case, now=now)
         if fewer is not None:
             return fewer
-    hidden = hides_queue(diagnosis.primary, case=case)
-    why_not = _no_more_because(supply, scaling=scaling, diagnosis=diagnosis, case=case, hidden=hidden, now=now)
-    if why_not is not None:
-        soon = _too_few_soon(supply, scaling=scaling, diagnosis=diagnosis, case=case)
-        return Scale(replicas=current, reason=why_not) if soon is None else Scale(replicas=current + 1, reason=soon)
-    if supply.ready < current:
-        wanted = supply.needed or current
-    else:
-        wanted = max(current + 1, math.ceil(current * case.observation.pressure), supply.planned or 0)
-    most = max(current + 1, current * LARGEST_STEP)
-    if still := _standing_still(case.observation):
-        most = supply.ready + still
-        if most <= current:
-            return Scale(replicas=current, reason=f"{still} pod(s) move no token and may hang: as many more stand in")
-    bounded = min(wanted, most, scaling.max_replicas)
-    why = "first tokens wait for capacity, too: " if hidden else "demand has been over capacity: "
-    return Scale(replicas=bounded, reason=why + diagnosis.message)
-
-
-def _standing_still(observation: Observation) -> int:
-    """How many pods have work and move no token: they may hang, which takes longer to be sure of (`Wedged`).
-
-    Meanwhile the rest are late for them. One more for each stands in, and what the rest need besides is told by then.
-    """
-    return len(
-        {
-            engine.key.pod
-            for engine in observation.engines
-            if engine.moments[-1].running > 0 and (engine.stalled_for or 0.0) >= STANDS_STILL
-        }
-    )
+    return more(supply, scaling=scaling, diagnosis=diagnosis, case=case, now=now)
 
 
 def _from_idle(current: int, *, held: timedelta, scaling: Scaling, observation: Observation) -> Scale:
@@ -209,66 +92,3 @@ def _fewer(supply: Supply, *, scaling: Scaling, case: Case, now: datetime) -> Sc
     if against is None:
         return Scale(replicas=current - 1, reason=why)
     return Scale(replicas=current, reason=f"{against.replicas} replica(s) were too few at such a load before")
-
-
-def _no_more_because(
-    supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, hidden: bool, now: datetime
-) -> str | None:
-    """Say why no more replicas are asked for; None where they are. `hidden`: a queue stands behind slow tokens."""
-    primary, observation, newest = diagnosis.primary, case.observation, supply.newest_since
-    slow = primary is DiagnosisClass.PAST_TPOT_KNEE
-    if primary not in SCALE_OUT_ON and not hidden and not (slow and supply.planned is not None):
-        return f"{primary.value} needs no other number of replicas"
-    if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
-        return "outputs run to their token limit: no GPUs are spent on that"
-    queue = queues(observation)
-    contend = primary is DiagnosisClass.PREFILL_BOUND and prompts_contend(case)
-    if primary in UNQUEUED and not queue and not contend:
-        return "nothing waits for capacity"
-    # A class that asks for replicas says that requests waited through most of the window before it was named.
-    lasted = _held(diagnosis, now=now).total_seconds() + observation.window
-    waited = timedelta(seconds=late_for(observation, targets=case.targets) if hidden else lasted)
-    if newest is not None:
-        waited = min(waited, now - newest)
-    if waited < scaling.scale_out.waiting_for:
-        return f"waiting for {waited.total_seconds():.0f} s so far"
-    since = None if newest is None else newest.timestamp()
-    piles_up = hidden or (contend and queue)
-    # More came at once than there are seats, and it is over: that takes no capacity while it is rare enough.
-    over = primary is DiagnosisClass.CONCURRENCY_CAPPED and not _waits_now(observation)
-    if over or ((slow or contend) and not piles_up and not missed_clearly(case)):
-        # Nothing is lost by another window where nothing piles up; a replica bought on one stays as long as this. The
-        # class outlasts windows in time between late ones: its age tells only where nobody remembers those.
-        young = waited.total_seconds() < 2 * observation.window or observation.steps or observation.first_tokens
-        if young and not missed_lately(case, over=scaling.scale_in.stabilization, since=since):
-            few = "no more were late lately than may be" if over else "over the objective by no more than noise"
-            return f"{few}, which chance explains so far"
-    if supply.ready < supply.current and (supply.needed is None or supply.needed <= supply.current):
-        return f"{supply.current - supply.ready} replica(s) are still starting"
-    if (slow or contend) and since is not None and reaches_behind(observation, since):
-        return "what is measured is of fewer replicas still"
-    if (why := ends_by_itself(observation, since=since, within=max(ENDS_WITHIN, supply.serves_in))) is not None:
-        return why
-    if supply.current >= scaling.max_replicas:
-        return f"at scaling.maxReplicas ({scaling.max_replicas})"
-    return None
-
-
-def _waits_now(observation: Observation) -> bool:
-    return any(engine.moments[-1].waiting > 0 for engine in observation.engines)
-
-
-def _too_few_soon(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case) -> str | None:
-    """Say why one more is asked for although nothing is late yet; None where none is."""
-    if diagnosis.primary is not DiagnosisClass.HEALTHY or supply.current >= scaling.max_replicas:
-        return None
-    if not case.observation.everybody_reports:
-        return None
-    since = None if supply.fewer_since is None else supply.fewer_since.timestamp()
-    return too_much_soon(
-        case, replicas=supply.current, over=scaling.scale_in.stabilization, since=since, within=supply.serves_in
-    )
-
-
-def _held(diagnosis: Diagnosis, *, now: datetime) -> timedelta:
-    return now - datetime.fromtimestamp(diagnosis.since, tz=now.tzinfo)
