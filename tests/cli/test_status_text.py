@@ -222,3 +222,9 @@ def test_a_request_that_found_nothing_to_act_upon_is_told_with_what_works() -> N
     told = told_of({"handledRequests": [asked | {"answer": "leave 128 out"}, asked | {"kind": "retry"}]})
     assert "Asked for rollback at 2026-11-20 12:00:00Z: leave 128 out" in told
     assert "retry" not in told
+
+
+def test_why_there_are_so_many_replicas_is_told_where_the_load_decides() -> None:
+    asked = {"replicas": 3, "replicasReason": "the load rises by 12% in the [240] s that a replica takes to start"}
+    assert "Replicas: 3 are asked for, as the load rises by 12% in the [240] s that" in told_of({"effective": asked})
+    assert "Replicas:" not in told_of({"effective": {"replicas": 3}})

@@ -52,6 +52,9 @@ def print_status(console: Console, body: Mapping[str, Any], status: Mapping[str,
 def _told(body: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Text | Table]:
     """What changes, what changed, what is remembered, and what is not as it should be."""
     name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+    effective = status.get("effective") or {}
+    if reason := effective.get("replicasReason"):
+        yield Text(printable(f"Replicas: {effective.get('replicas', '?')} are asked for, as {reason}"))
     if change := status.get("activeChange"):
         yield from change_lines(change, namespace=namespace, name=name)
     else:
