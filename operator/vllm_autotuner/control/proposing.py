@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode, Scaling
-from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
+from vllm_autotuner.api.status import ActiveChange, Effective, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.begin import begin
 from vllm_autotuner.change.effective import effective_knobs, settled_knobs
 from vllm_autotuner.change.foreseen import lacks_requests
@@ -242,7 +242,8 @@ def _with_replicas(status: VLLMServiceStatus, scale: Scale, *, sight: Sight) -> 
         return status
     asked = {"replicas": scale.replicas, "replicas_reason": scale.reason, "since": sight.now}
     update = {
-        "effective": status.effective.model_copy(update=asked),
+        # Read anew and not copied: a reason may be longer than the status takes.
+        "effective": Effective.model_validate({**dict(status.effective), **asked}),
         "scale_ins": scale_ins_after(status, scale.replicas, sight=sight),
     }
     return status.model_copy(update=update)
