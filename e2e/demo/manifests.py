@@ -50,13 +50,17 @@ REAL_TALK: Final = Traffic(model=MODEL, prompt_tokens=(50, 200), output_tokens=(
 
 
 def search() -> dict[str, Any]:
-    """Thirty-two seats, but each one makes every token slower and none makes more of them: past the knee."""
+    """Thirty-two seats, but each one makes every token slower and none makes more of them: past the knee.
+
+    With fewer of them requests wait for 2 to 3 s, where they waited for 0.1: by how much the mean grew is known to a factor
+    of two in so short a trial, and has to be inside for sure.
+    """
     return vllm_service(
         NAMESPACE,
         "search",
         engine={"image": ENGINE_IMAGE, "maxNumSeqs": 32},
         podTemplate=engine_env(step_base_ms=2, step_per_seq_ms=2.7, startup_seconds=1),
-        objectives={"profile": "Throughput", "ttft": {"target": "5s"}, "tpot": {"target": "50ms"}},
+        objectives={"profile": "Throughput", "ttft": {"target": "10s"}, "tpot": {"target": "50ms"}},
         tuning={"mode": "Automatic", "maxNumSeqs": {"min": 4, "max": 64}, "strategy": BRIEF, "cooldown": "10m"},
     )
 
