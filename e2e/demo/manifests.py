@@ -52,8 +52,8 @@ REAL_TALK: Final = Traffic(model=MODEL, prompt_tokens=(50, 200), output_tokens=(
 def search() -> dict[str, Any]:
     """Thirty-two seats, but each one makes every token slower and none makes more of them: past the knee.
 
-    With fewer of them requests wait for 2 to 3 s, where they waited for 0.1: by how much the mean grew is known to a factor
-    of two in so short a trial, and has to be inside for sure.
+    With fewer of them requests wait for 2 to 3 s, where they waited for 0.1: by how much the mean grew is known to a
+    factor of two in so short a trial, and has to be inside for sure.
     """
     return vllm_service(
         NAMESPACE,
