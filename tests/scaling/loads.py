@@ -23,6 +23,16 @@ def served(requests: Sequence[float]) -> tuple[FirstTokens, ...]:
     )
 
 
+def steps(batches: Sequence[float]) -> tuple[StepPoint, ...]:
+    """Windows of one engine, the last one now: tokens are what a batch makes at its pace."""
+    paces = [BASE + SLOPE * batch for batch in batches]
+    begin = NOW - WINDOW * (len(batches) - 1)
+    return tuple(
+        StepPoint(running=batch, itl=itl, tokens=batch / itl * WINDOW, time=begin + WINDOW * window)
+        for window, (batch, itl) in enumerate(zip(batches, paces, strict=True))
+    )
+
+
 def minutes(first: float, *, more: float, windows: int = 20) -> list[float]:
     """Requests in one window after another."""
     return [first + more * window for window in range(windows)]
@@ -33,17 +43,13 @@ def carrying(requests: Sequence[float], *, engines: int = 2) -> Observation:
 
     At 138 in 30 s an engine makes 3,680 tokens/s: at steps of 10 ms and 0.1 ms a sequence that is a batch of 58.
     """
-    batches, steps = [], []
-    for count, first in zip(requests, served(requests), strict=True):
-        tokens = count * LENGTH
-        batch = BASE * tokens / WINDOW / (1 - SLOPE * tokens / WINDOW)
-        batches.append(batch)
-        steps.append(StepPoint(running=batch, itl=BASE + SLOPE * batch, tokens=tokens, time=first.time))
-    pods = [engine(pod=f"p-{n}", running=batches[-1]) for n in range(engines)]
+    rates = [count * LENGTH / WINDOW for count in requests]
+    seen = steps([BASE * rate / (1 - SLOPE * rate) for rate in rates])
+    pods = [engine(pod=f"p-{n}", running=seen[-1].running) for n in range(engines)]
     return observation(
-        *(replace(pod, generation_tokens=requests[-1] * LENGTH * pod.sampled / WINDOW) for pod in pods),
-        steps=tuple(steps) * engines,
+        *(replace(pod, generation_tokens=rates[-1] * pod.sampled) for pod in pods),
+        steps=seen * engines,
         first_tokens=served(requests) * engines,
         ttft=latency(0.2),
-        tpot=latency(steps[-1].itl, tail=1.1 * steps[-1].itl),
+        tpot=latency(seen[-1].itl, tail=1.1 * seen[-1].itl),
     )

@@ -273,9 +273,9 @@ def test_slow_tokens_inside_noise_are_looked_at_for_a_second_window(tpot: float,
         assert "no more than noise" in found.reason
 
 
-def burst(minutes: int, *, waiting: float = 0.0) -> Observation:
-    """All seats taken in the last minutes, and so many waiting still; eight or more minutes before it nobody waited."""
-    late = 2 * minutes
+def burst(earlier: int, *, waiting: float = 0.0) -> Observation:
+    """All seats were taken now and in so many minutes before, and so many wait still; until then nobody waited."""
+    late = 2 * earlier
     first = tuple(
         FirstTokens(mean=3.0 if back < late else 0.2, requests=60.0, time=AT - WINDOW * back) for back in range(20)
     )

@@ -9,28 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import NOW as AT
 from tests.builders import WINDOW, engine, latency, observation, targets
+from tests.scaling.loads import steps
 from tests.scaling.test_replicas import desired
 
 from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import FirstTokens, Observation, StepPoint
 from vllm_autotuner.performance.step_time import StepTime
 from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
 
 TEN_MINUTES = timedelta(minutes=10)
-
-
-def steps(batches: list[float], *, base: float = 0.010, slope: float = 0.0001) -> tuple[StepPoint, ...]:
-    """Windows of one engine, the last one now: tokens are what a batch makes at its pace."""
-    return tuple(
-        StepPoint(
-            running=batch,
-            itl=base + slope * batch,
-            tokens=batch / (base + slope * batch) * WINDOW,
-            time=AT - WINDOW * back,
-        )
-        for back, batch in enumerate(reversed(batches))
-    )
 
 
 MINUTES = [20.0, 12.0] * 10
@@ -60,15 +49,13 @@ def fewer(
     since: float | None = None,
     learned: StepTime | None = None,
 ) -> str | None:
-    return fewer_do(
-        seen,
-        replicas=len(seen.engines),
+    case = Case(
+        observation=seen,
         targets=targets(ttft=ttft, tpot=tpot),
-        knobs=EngineKnobs(max_num_seqs=seats),
-        over=TEN_MINUTES,
-        since=since,
-        learned=learned,
+        knobs=EngineKnobs(max_num_seqs=seats, tensor_parallel_size=1),
+        learned={} if learned is None else {1: learned},
     )
+    return fewer_do(case, replicas=len(seen.engines), over=TEN_MINUTES, since=since)
 
 
 def test_the_worked_example() -> None:
@@ -243,7 +230,8 @@ def test_the_peak_is_that_of_all_engines_in_one_window() -> None:
 
 def test_an_engine_that_does_not_report_is_no_spare() -> None:
     seen = service(MINUTES, MINUTES)
-    assert fewer_do(seen, replicas=3, targets=targets(), knobs=EngineKnobs(), over=TEN_MINUTES) is None
+    case = Case(observation=seen, targets=targets(), knobs=EngineKnobs())
+    assert fewer_do(case, replicas=3, over=TEN_MINUTES) is None
 
 
 def test_one_leaves_from_what_is_in_order_when_the_newest_has_had_ten_minutes() -> None:

@@ -19,7 +19,15 @@ from vllm_autotuner.observation.observation import FirstTokens, Observation
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.observation.shape import log_normal
 
-__all__ = ["late_for", "missed_clearly", "missed_lately", "piled_up_until", "ttft_lately"]
+__all__ = [
+    "begin_of",
+    "first_tokens_since",
+    "late_for",
+    "missed_clearly",
+    "missed_lately",
+    "piled_up_until",
+    "ttft_lately",
+]
 
 
 def ttft_lately(observation: Observation, *, targets: Targets, since: float | None) -> float | None:
@@ -36,7 +44,7 @@ def ttft_lately(observation: Observation, *, targets: Targets, since: float | No
     if not isinstance(now, Measured):
         return None
     tail = tail_of(now, mean)
-    windows = _since(since, observation)
+    windows = first_tokens_since(since, observation)
     timely = _first_in_time(windows, mean=target / tail)
     late = _at_quantile([one for one in windows if one.time >= timely], quantile)
     return now.value if late is None else max(now.value, late * tail)
@@ -47,7 +55,7 @@ def piled_up_until(observation: Observation, *, targets: Targets, since: float) 
 
     None where they came in time at once: nothing had piled up on fewer replicas. And where they never did: it goes on.
     """
-    windows = _since(since, observation)
+    windows = first_tokens_since(since, observation)
     timely = _first_in_time(windows, mean=targets.ttft.seconds)
     return timely if timely < math.inf and any(one.time < timely for one in windows) else None
 
@@ -83,8 +91,8 @@ def missed_lately(case: Case, *, over: timedelta, since: float | None) -> bool:
     and for two 7 %.
     """
     observation, targets = case.observation, case.targets
-    begin = max(observation.at - over.total_seconds(), -math.inf if since is None else since)
-    first = [(one.mean, one.requests) for one in _since(begin, observation)]
+    begin = begin_of(observation, over=over, since=since)
+    first = [(one.mean, one.requests) for one in first_tokens_since(begin, observation)]
     tokens = [
         (one.itl, one.tokens)
         for one in observation.steps
@@ -117,7 +125,13 @@ def _over(seconds: float, *, mean: float, width: float) -> float:
     return 1.0 - log_normal(mean, width).below(seconds)
 
 
-def _since(moment: float | None, observation: Observation) -> list[FirstTokens]:
+def begin_of(observation: Observation, *, over: timedelta, since: float | None) -> float:
+    """Return the Unix seconds from which on the time `over` is looked at, and not before `since`."""
+    return max(observation.at - over.total_seconds(), -math.inf if since is None else since)
+
+
+def first_tokens_since(moment: float | None, observation: Observation) -> list[FirstTokens]:
+    """Return the remembered windows that began at `moment` (Unix seconds) or later; all where there is none."""
     return [one for one in observation.first_tokens if moment is None or one.time - observation.window >= moment]
 
 

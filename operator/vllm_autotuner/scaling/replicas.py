@@ -36,7 +36,7 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, 
         fewer = _fewer(supply, scaling=scaling, case=case, now=now)
         if fewer is not None:
             return fewer
-    return more(supply, scaling=scaling, diagnosis=diagnosis, case=case, now=now)
+    return more(supply, scaling=scaling, diagnosis=diagnosis, case=case, held=held, now=now)
 
 
 def _from_idle(current: int, *, held: timedelta, scaling: Scaling, observation: Observation) -> Scale:
@@ -76,15 +76,7 @@ def _fewer(supply: Supply, *, scaling: Scaling, case: Case, now: datetime) -> Sc
     if not whole or any(now - moment < stable for moment in moments):
         return None
     since = max((moment.timestamp() for moment in moments), default=None)
-    why = fewer_do(
-        observation,
-        replicas=current,
-        targets=case.targets,
-        knobs=case.knobs,
-        over=stable,
-        since=since,
-        learned=case.learned_here,
-    )
+    why = fewer_do(case, replicas=current, over=stable, since=since)
     if why is None:
         return None
     load = peak_tokens_per_second(observation, over=stable)

@@ -20,6 +20,7 @@ from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.batch_curve import fit_batch_curve
 from vllm_autotuner.performance.step_time import NoFit
 from vllm_autotuner.scaling.carrying import batch_for
+from vllm_autotuner.scaling.lateness import begin_of, first_tokens_since
 
 __all__ = ["growth", "too_much_soon"]
 
@@ -40,8 +41,10 @@ def too_much_soon(case: Case, *, replicas: int, over: timedelta, since: float | 
     """
     observation = case.observation
     grows = growth(observation, within=within, over=over, since=since)
+    if grows is None:
+        return None
     curve, load = fit_batch_curve(observation.steps), observation.generated_per_second
-    if grows is None or isinstance(curve, NoFit) or load is None:
+    if isinstance(curve, NoFit) or load is None:
         return None
     batch = batch_for(load * grows / replicas, curve, itl=curve.predict)
     if batch is None:
@@ -66,11 +69,9 @@ def growth(
     Worked: windows of 30 s, each with 2 requests more than the one before, 138 now: 240 s from the end of this one are
     255 s from its middle, 17 more: 1.12.
     """
-    begin = max(observation.at - over.total_seconds(), -math.inf if since is None else since)
     by_time: dict[float, list[float]] = defaultdict(list)
-    for one in observation.first_tokens:
-        if one.time - observation.window >= begin:
-            by_time[one.time].append(one.requests)
+    for one in first_tokens_since(begin_of(observation, over=over, since=since), observation):
+        by_time[one.time].append(one.requests)
     windows = [_Window(time=time, engines=len(each), requests=sum(each)) for time, each in sorted(by_time.items())]
     whole, later = _line(windows), _line(windows[len(windows) // 2 :])
     if whole is None or later is None or later.slope < whole.slope * LASTING:

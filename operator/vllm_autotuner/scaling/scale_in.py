@@ -11,7 +11,6 @@ from datetime import timedelta
 from statistics import fmean
 from typing import Final
 
-from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.diagnosis.case import Case, tail_of, tpot_at_most, tpot_mean
 from vllm_autotuner.diagnosis.objectives import Targets
@@ -21,7 +20,7 @@ from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.batch_curve import BatchCurveFit, fit_batch_curve, remembered_curve
 from vllm_autotuner.performance.queueing import wait_for_seat
-from vllm_autotuner.performance.step_time import NoFit, StepTime
+from vllm_autotuner.performance.step_time import NoFit
 from vllm_autotuner.planning.limits import HEADROOM
 from vllm_autotuner.planning.seats import kv_bound
 from vllm_autotuner.scaling.carrying import batch_for
@@ -40,32 +39,21 @@ shorter, and chance decides what the highest load is."""
 LATELY: Final = 0.2
 """Share of the stabilization time, the newest, whose load is compared with that of the whole: long enough that chance
 moves it by less than noise, short enough to see a rise of minutes. Our choice, unmeasured."""
-
-
 PERHAPS: Final = 1.0
 """Standard deviations of its slope from which a load may well rise: to wait costs a replica for a minute, which is less
 than to be without it for as long as one takes to start. Our choice."""
 
 
-def fewer_do(
-    observation: Observation,
-    *,
-    replicas: int,
-    targets: Targets,
-    knobs: EngineKnobs,
-    over: timedelta,
-    since: float | None = None,
-    learned: StepTime | None = None,
-) -> str | None:
+def fewer_do(case: Case, *, replicas: int, over: timedelta, since: float | None = None) -> str | None:
     """Say how one replica fewer would serve the highest load of the time `over`; None when it would not.
 
     None as well when something that the answer needs is not known. `since`: Unix seconds from which on there are so
     many replicas; all first tokens that are remembered from then on count, as bursts may be farther apart than `over`.
-    `learned`: the line of steps that was last fitted here, for a load that no longer moves.
     Worked: 2 engines at 20 sequences, with steps of 10 ms and 0.1 ms a sequence, give 3,333 tokens/s together; one
     alone needs a batch of 50 for them at 15 ms a token where that was seen, and of 75 at 22 ms where nothing above 20
     was (15 % slower for each doubling).
     """
+    observation, targets = case.observation, case.targets
     if replicas < 2 or len(observation.engines) < replicas:
         return None
     gone_at = -math.inf if since is None else _gone_at(observation, targets=targets, since=since)
@@ -74,18 +62,17 @@ def fewer_do(
         return None
     if _prompts_would_contend(observation, peak=peak, more=replicas / (replicas - 1)):
         return None
-    curve, pool = _curve(observation, learned=learned), kv_bound(observation)
+    curve, pool = _curve(case), kv_bound(observation)
     ttft = ttft_lately(observation, targets=targets, since=since)
     if pool is None or isinstance(curve, NoFit) or ttft is None:
         return None
     batch, before = (batch_for(peak / count, curve, itl=curve.at_most) for count in (replicas - 1, replicas))
     if batch is None or before is None or batch > pool * (1 - HEADROOM):
         return None
-    case = Case(observation=observation, targets=targets, knobs=knobs)
     itl, tail = curve.at_most(batch), tail_of(tpot_at_most(case), tpot_mean(case))
     # Prompts wait for steps and for other prompts: longer steps and more of both in each.
     first = ttft * itl / curve.at_most(before) * replicas / (replicas - 1)
-    seat = _wait_for_seat(observation, batch=batch, itl=itl, seats=knobs.max_num_seqs, targets=targets)
+    seat = _wait_for_seat(observation, batch=batch, itl=itl, seats=case.knobs.max_num_seqs, targets=targets)
     # No distance from the objectives: the highest load, at the slowest that tokens may be, has one already.
     if itl * tail > targets.tpot.seconds or first + seat > targets.ttft.seconds:
         return None
@@ -95,11 +82,11 @@ def fewer_do(
     )
 
 
-def _curve(observation: Observation, *, learned: StepTime | None) -> BatchCurveFit:
+def _curve(case: Case) -> BatchCurveFit:
     """What was measured; where a steady load has left no slope in it, with the line that was learned before."""
-    curve = fit_batch_curve(observation.steps)
-    if isinstance(curve, NoFit) and curve.unmoved and learned is not None:
-        return remembered_curve(learned, observation.steps)
+    curve = fit_batch_curve(case.observation.steps)
+    if isinstance(curve, NoFit) and curve.unmoved and case.learned_here is not None:
+        return remembered_curve(case.learned_here, case.observation.steps)
     return curve
 
 

@@ -59,10 +59,12 @@ def hides_queue(primary: DiagnosisClass, *, case: Case) -> bool:
     return primary in ABOUT_TOKENS and first_tokens_wait(case)
 
 
-def more(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, now: datetime) -> Scale:
-    """Return how many replicas are asked for, `supply.current` or more, and why."""
+def more(
+    supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, held: timedelta, now: datetime
+) -> Scale:
+    """Return how many replicas are asked for, `supply.current` or more, and why. `held`: for so long, by its class."""
     current, hidden = supply.current, hides_queue(diagnosis.primary, case=case)
-    why_not = _why_not(supply, scaling=scaling, diagnosis=diagnosis, case=case, hidden=hidden, now=now)
+    why_not = _why_not(supply, scaling=scaling, diagnosis=diagnosis, case=case, hidden=hidden, held=held, now=now)
     if why_not is not None:
         soon = _too_few_soon(supply, scaling=scaling, diagnosis=diagnosis, case=case)
         return Scale(replicas=current, reason=why_not) if soon is None else Scale(replicas=current + 1, reason=soon)
@@ -95,7 +97,7 @@ def _standing_still(observation: Observation) -> int:
 
 
 def _why_not(
-    supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, hidden: bool, now: datetime
+    supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, hidden: bool, held: timedelta, now: datetime
 ) -> str | None:
     """Say why no more replicas are asked for; None where they are. `hidden`: a queue stands behind slow tokens."""
     primary, observation, newest = diagnosis.primary, case.observation, supply.newest_since
@@ -109,7 +111,7 @@ def _why_not(
     if primary in UNQUEUED and not queue and not contend:
         return "nothing waits for capacity"
     # A class that asks for replicas says that requests waited through most of the window before it was named.
-    lasted = _held(diagnosis, now=now).total_seconds() + observation.window
+    lasted = held.total_seconds() + observation.window
     waited = timedelta(seconds=late_for(observation, targets=case.targets) if hidden else lasted)
     if newest is not None:
         waited = min(waited, now - newest)
@@ -151,7 +153,3 @@ def _too_few_soon(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, cas
     return too_much_soon(
         case, replicas=supply.current, over=scaling.scale_in.stabilization, since=since, within=supply.serves_in
     )
-
-
-def _held(diagnosis: Diagnosis, *, now: datetime) -> timedelta:
-    return now - datetime.fromtimestamp(diagnosis.since, tz=now.tzinfo)
