@@ -26,14 +26,14 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objectives
 from vllm_autotuner.diagnosis.diagnose import History, diagnose
 from vllm_autotuner.diagnosis.objectives import targets_of
-from vllm_autotuner.observation.exposition import read_samples
+from vllm_autotuner.observation.metrics_text import read_samples
 from vllm_autotuner.observation.observation import observe
 from vllm_autotuner.observation.questions import Question
 from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.snapshot import WindowSettings, take_snapshot
 from vllm_autotuner.simulation.configuration import EngineConfig
-from vllm_autotuner.simulation.exposition import render
+from vllm_autotuner.simulation.metrics_page import render
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.sequence import Request
 

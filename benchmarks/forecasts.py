@@ -30,10 +30,10 @@ from benchmarks.result_files import write_result
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import Objectives
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.cli.diagnosis_request import subject_of
-from vllm_autotuner.cli.simulation_figures import figures_of
-from vllm_autotuner.cli.simulation_request import Load, engine_flags, length_of, profile_of
-from vllm_autotuner.cli.simulation_run import Run, Scenario, run
+from vllm_autotuner.cli.diagnosis.request import subject_of
+from vllm_autotuner.cli.simulate.request import Load, engine_flags, length_of, profile_of
+from vllm_autotuner.cli.simulate.run_figures import figures_of
+from vllm_autotuner.cli.simulate.simulated_service import Run, Scenario, run
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import targets_of

@@ -22,18 +22,18 @@ from vllm_autotuner.change.memory import (
     ROLLBACKS_TO_OPEN,
     UNCLEAR_RETRY,
 )
-from vllm_autotuner.change.track_record import SAME_LOAD, TOLERANCE
-from vllm_autotuner.change.trial import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY
+from vllm_autotuner.change.prediction_check import SAME_LOAD, TOLERANCE
+from vllm_autotuner.change.trial_deployments import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY
 from vllm_autotuner.cluster.throttle import ThrottleSettings
-from vllm_autotuner.control.recommending import ASKED_FOR
-from vllm_autotuner.control.self_health import FAILING, LATEST
+from vllm_autotuner.control.decide.recommendation import ASKED_FOR
+from vllm_autotuner.control.run.self_health import FAILING, LATEST
 from vllm_autotuner.diagnosis.diagnose import CONFIRMATIONS
+from vllm_autotuner.guardrails.concurrency import CHANGES_AT_ONCE, EXTRA_GPUS
 from vllm_autotuner.guardrails.contest import CONTEST_WINDOW, MOST_RESTORES
-from vllm_autotuner.guardrails.turns import CHANGES_AT_ONCE, EXTRA_GPUS
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.series import STALE_AFTER_INTERVALS
-from vllm_autotuner.planning.limits import LARGEST_STEP
-from vllm_autotuner.planning.seats import KV_MARGIN
+from vllm_autotuner.planning.capped_value import LARGEST_STEP
+from vllm_autotuner.planning.max_num_seqs import KV_MARGIN
 from vllm_autotuner.planning.worth import DEVIATIONS, HORIZON, PAYBACK
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN
 from vllm_autotuner.workload.hashing import RENDERING_VERSION

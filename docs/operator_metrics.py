@@ -11,7 +11,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from vllm_autotuner.control.own_metrics import OperatorMetrics
+from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
 
 PAGE = Path(__file__).with_name("operator-metrics.md")
 ALERTS = Path(__file__).resolve().with_name("alerts.yaml")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from e2e.bed import import_path
 from vllm_autotuner.simulation import server
 from vllm_autotuner.simulation.configuration import CoreRefused, EngineConfig, configure
-from vllm_autotuner.simulation.exposition import render
+from vllm_autotuner.simulation.metrics_page import render
 
 SEATS: Final = 4
 """What the odd engines take for a harmless max-num-seqs."""

@@ -26,8 +26,8 @@ from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.api.status import ChangeTarget, Confidence, Measurement
 from vllm_autotuner.change.begin import begin
-from vllm_autotuner.control.looking import hash_of
-from vllm_autotuner.engine.startup_failure import StartupReason
+from vllm_autotuner.control.read.workload_state import hash_of
+from vllm_autotuner.engine.startup_log import StartupReason
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.simulation.load import Traffic
 from vllm_autotuner.workload.labels import STABLE, TRACK

@@ -23,7 +23,7 @@ from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, LEASE, POD, VLLM_SERVICE, Kind
 from vllm_autotuner.cluster.lease import Election, LeaseSettings
 from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
-from vllm_autotuner.control.rooms import Rooms
+from vllm_autotuner.control.read.free_gpus import Rooms
 from vllm_autotuner.workload.labels import LEASE_EPOCH, MANAGED_BY, MANAGED_SELECTOR, OPERATOR, SERVICE
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)

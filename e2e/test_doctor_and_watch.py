@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from e2e.processes import Processes, StateFile
 from e2e.prometheus import SCRAPE_CONFIG, Prometheus, load_recording
-from vllm_autotuner.cli.app import app
+from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.engine.metric_names import NAMES, PROCESS_START, Meaning
 from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusSource
 from vllm_autotuner.observation.questions import Beside

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from e2e.processes import Processes, StateFile
 from e2e.prometheus import Prometheus, load_recording
-from vllm_autotuner.cli.app import app
+from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusSource
 from vllm_autotuner.observation.questions import Means, MetricsSource, Question, promql
 from vllm_autotuner.observation.series import Series

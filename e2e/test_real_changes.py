@@ -35,7 +35,7 @@ from e2e.real_service import (
 from e2e.side_by_side import Play, change_of
 from e2e.stage import ENGINE_IMAGE, MODEL, condition, until
 from vllm_autotuner.api.knobs import Knob
-from vllm_autotuner.engine.startup_failure import StartupReason
+from vllm_autotuner.engine.startup_log import StartupReason
 from vllm_autotuner.simulation.load import Traffic
 
 pytestmark = pytest.mark.vllm

@@ -20,7 +20,7 @@ from e2e.real_engine import RealEngine, image_row
 from e2e.stage import ENGINE_IMAGE, MODEL, condition, engine_env, until
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.engine.flags import parse_effective
-from vllm_autotuner.engine.startup_failure import StartupReason, parse_startup_failure
+from vllm_autotuner.engine.startup_log import StartupReason, parse_startup_failure
 from vllm_autotuner.workload.rendering import render_deployment
 
 pytestmark = pytest.mark.vllm

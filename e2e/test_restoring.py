@@ -25,8 +25,8 @@ from vllm_autotuner.cluster.client import connect
 from vllm_autotuner.cluster.errors import Conflict, Refused
 from vllm_autotuner.cluster.kinds import DEPLOYMENT
 from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
-from vllm_autotuner.control.interference import interference_of
-from vllm_autotuner.control.views import deployment_view
+from vllm_autotuner.control.read.interference import interference_of
+from vllm_autotuner.control.read.views import deployment_view
 from vllm_autotuner.workload.engine_container import SHARED_MEMORY_MOUNT, SHARED_MEMORY_VOLUME
 from vllm_autotuner.workload.hashing import config_hash
 from vllm_autotuner.workload.rendering import render_deployment

@@ -16,7 +16,7 @@ from vllm_autotuner.cluster.adapter import Page
 from vllm_autotuner.cluster.errors import Conflict
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, Kind
-from vllm_autotuner.control.registry import Key, Registry
+from vllm_autotuner.control.read.registry import Key, Registry
 
 __all__ = ["ApiServer"]
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
-from vllm_autotuner.control.views import ENGINE_CONTAINER
-from vllm_autotuner.simulation.pods import PodState, VirtualPod
+from vllm_autotuner.control.read.views import ENGINE_CONTAINER
+from vllm_autotuner.simulation.simulated_pod import PodState, VirtualPod
 from vllm_autotuner.workload.hashing import recorded_hash
 from vllm_autotuner.workload.labels import CONFIG_HASH, STABLE, TRACK
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.pods import EPOCH, NAMESPACE
-from vllm_autotuner.observation.exposition import Sample
+from vllm_autotuner.observation.metrics_text import Sample
 from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.observation.snapshot import WindowSettings
 from vllm_autotuner.simulation.scrapes import scraped

@@ -15,7 +15,7 @@ from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.performance.saturation import LoadPoint, first_saturation_sign
 from vllm_autotuner.performance.structured_law import StructuredLaw
 from vllm_autotuner.simulation.configuration import EngineConfig, Profile, StartupRefused, configure
-from vllm_autotuner.simulation.step_time import StepLaw
+from vllm_autotuner.simulation.step_duration import StepLaw
 
 __all__ = ["ComparedCurve", "ComparedPoint", "compare"]
 

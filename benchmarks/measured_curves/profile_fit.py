@@ -20,7 +20,7 @@ from vllm_autotuner.performance.step_time import NoFit
 from vllm_autotuner.performance.structured_law import StructuredLaw
 from vllm_autotuner.simulation.configuration import Profile
 from vllm_autotuner.simulation.profiles import ProfileDocument
-from vllm_autotuner.simulation.step_time import StepTimes
+from vllm_autotuner.simulation.step_duration import StepTimes
 
 __all__ = ["Family", "families", "profile_of"]
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from benchmarks.recordings.read import Recorded
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objectives
-from vllm_autotuner.cli.evaluation import Subject, evaluate
-from vllm_autotuner.cli.moments import TICK, Span
-from vllm_autotuner.cli.moments import recorded as every_tick_of
-from vllm_autotuner.cli.service_groups import one_service
+from vllm_autotuner.cli.evaluate.evaluation import Subject, evaluate
+from vllm_autotuner.cli.evaluate.moments import TICK, Span
+from vllm_autotuner.cli.evaluate.moments import recorded as every_tick_of
+from vllm_autotuner.cli.evaluate.service_groups import one_service
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.engine.flags import EngineFlags

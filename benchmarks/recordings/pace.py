@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from benchmarks.recordings.read import BadRecording, Recorded
 from vllm_autotuner.simulation.faults import Faults
-from vllm_autotuner.simulation.step_time import StepLaw
+from vllm_autotuner.simulation.step_duration import StepLaw
 
 __all__ = ["Pace", "fit_law", "law_errors", "pace_of"]
 

@@ -10,14 +10,14 @@ from typing import Final
 
 from benchmarks.recordings.read import Recorded, read_columns
 from vllm_autotuner.engine.flags import EngineFlags
-from vllm_autotuner.observation.exposition import read_samples
+from vllm_autotuner.observation.metrics_text import read_samples
 from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.simulation.configuration import EngineConfig, Profile, configure
-from vllm_autotuner.simulation.exposition import render
 from vllm_autotuner.simulation.faults import Faults
+from vllm_autotuner.simulation.metrics_page import render
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.sequence import Request
-from vllm_autotuner.simulation.step_time import StepLaw
+from vllm_autotuner.simulation.step_duration import StepLaw
 
 __all__ = ["Replayed", "configuration", "play"]
 

@@ -26,7 +26,7 @@ from benchmarks.recordings.play import configuration, play
 from benchmarks.recordings.read import Description, Recorded
 from benchmarks.recordings.workload import reconstruct
 from vllm_autotuner.simulation.faults import Faults
-from vllm_autotuner.simulation.step_time import StepLaw
+from vllm_autotuner.simulation.step_duration import StepLaw
 
 __all__ = ["MOST_LEVEL_ERROR", "MOST_PREEMPTION_RATIO", "PROOF", "PROVEN_LEVELS", "Outcome", "Way", "study"]
 

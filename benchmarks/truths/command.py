@@ -15,9 +15,9 @@ from typing import Any, Final
 from benchmarks.result_files import ROOT, write_result
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objectives
-from vllm_autotuner.cli.evaluation import Subject, evaluate
-from vllm_autotuner.cli.moments import Span, recorded
-from vllm_autotuner.cli.service_groups import one_service
+from vllm_autotuner.cli.evaluate.evaluation import Subject, evaluate
+from vllm_autotuner.cli.evaluate.moments import Span, recorded
+from vllm_autotuner.cli.evaluate.service_groups import one_service
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.observation.recording import load_recording

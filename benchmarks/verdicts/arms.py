@@ -19,13 +19,13 @@ from vllm_autotuner.api.status import Measurement
 from vllm_autotuner.change.comparison import Pair
 from vllm_autotuner.change.verdict import measure_per_pod
 from vllm_autotuner.diagnosis.objectives import Target, Targets
-from vllm_autotuner.observation.exposition import Sample
+from vllm_autotuner.observation.metrics_text import Sample
 from vllm_autotuner.observation.observation import observe
 from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.observation.snapshot import WindowSettings, take_snapshot
 from vllm_autotuner.simulation.configuration import EngineConfig
-from vllm_autotuner.simulation.pods import VirtualPod
 from vllm_autotuner.simulation.scrapes import scraped
+from vllm_autotuner.simulation.simulated_pod import VirtualPod
 from vllm_autotuner.simulation.traffic import Content, OpenLoop
 from vllm_autotuner.simulation.virtual import ClientPatience, VirtualFleet
 

@@ -19,8 +19,8 @@ from benchmarks.verdicts.rates import Rates, Verdict, objectives
 from vllm_autotuner.api.status import ChangeTarget, Measurement
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS
+from vllm_autotuner.change.measured_window import is_complete
 from vllm_autotuner.change.verdict import Judgement
-from vllm_autotuner.change.windows import is_complete
 from vllm_autotuner.diagnosis.objectives import Targets
 
 __all__ = ["BAKED", "BASELINES", "PlayedInPlace", "alarms_in_bake", "play_in_place", "rates_in_place"]

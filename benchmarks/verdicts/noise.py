@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.verdicts.arms import Played
 from vllm_autotuner.api.status import Measurement
 from vllm_autotuner.change.comparison import Pair
-from vllm_autotuner.change.windows import is_complete
+from vllm_autotuner.change.measured_window import is_complete
 
 __all__ = ["COLUMNS", "Effects", "Noise", "drawn", "fitted"]
 

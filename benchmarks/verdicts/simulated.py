@@ -15,7 +15,7 @@ from benchmarks.verdicts.questions import TIGHTNESS, WINDOWS
 from benchmarks.verdicts.rates import Rates, objectives, verdict_of
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.comparison import Pair
-from vllm_autotuner.change.windows import is_complete
+from vllm_autotuner.change.measured_window import is_complete
 
 __all__ = ["effect_on_tpot", "rates_of"]
 

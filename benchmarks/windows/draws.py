@@ -20,7 +20,7 @@ from typing import Final
 from vllm_autotuner.simulation.configuration import EngineConfig
 from vllm_autotuner.simulation.faults import Faults
 from vllm_autotuner.simulation.sequence import Request
-from vllm_autotuner.simulation.step_time import StepLaw
+from vllm_autotuner.simulation.step_duration import StepLaw
 
 __all__ = ["KINDS", "Mix", "Scene", "Stage", "draw", "requests_of"]
 

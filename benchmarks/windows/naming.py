@@ -10,17 +10,17 @@ from typing import Final
 from benchmarks.windows.draws import Scene, requests_of
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objectives
-from vllm_autotuner.cli.evaluation import Subject, evaluate
-from vllm_autotuner.cli.moments import REMOTE_TICK, Schedule
-from vllm_autotuner.cli.service_groups import one_service
+from vllm_autotuner.cli.evaluate.evaluation import Subject, evaluate
+from vllm_autotuner.cli.evaluate.moments import REMOTE_TICK, Schedule
+from vllm_autotuner.cli.evaluate.service_groups import one_service
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.objectives import targets_of
-from vllm_autotuner.observation.exposition import Sample, read_samples
+from vllm_autotuner.observation.metrics_text import Sample, read_samples
 from vllm_autotuner.observation.questions import Samples
 from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.observation.series import plain_increase
 from vllm_autotuner.observation.snapshot import WindowSettings
-from vllm_autotuner.simulation.exposition import render
+from vllm_autotuner.simulation.metrics_page import render
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 
 __all__ = ["named_windows", "scraped", "truth_of"]

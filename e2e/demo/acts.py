@@ -9,7 +9,7 @@ from e2e.demo.manifests import NAMESPACE
 from e2e.demo.play import ActFailed, Kinds, Play, in_words
 from e2e.demo.watchers import waiting_since
 from e2e.monitor import SERVICES
-from vllm_autotuner.change.trial import Track
+from vllm_autotuner.change.trial_deployments import Track
 from vllm_autotuner.workload.labels import STABLE
 
 CANARY: Final = "Canary"

@@ -1,6 +1,6 @@
 """Entry point of `vllm-autotuner` and `python -m vllm_autotuner`."""
 
-from vllm_autotuner.cli.app import main
+from vllm_autotuner.cli.command_tree import main
 
 __all__ = ["main"]
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from vllm_autotuner.api import crd as generator
 from vllm_autotuner.api.crd import NotStructural, crd, crd_yaml, structural_violations
 from vllm_autotuner.api.model import ApiModel
-from vllm_autotuner.cli.app import app
+from vllm_autotuner.cli.command_tree import app
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -8,7 +8,7 @@ from vllm_autotuner.simulation.arrivals import RateCurve
 from vllm_autotuner.simulation.configuration import Profile
 from vllm_autotuner.simulation.lengths import Fixed
 from vllm_autotuner.simulation.routing import Routing
-from vllm_autotuner.simulation.step_time import StepTimes
+from vllm_autotuner.simulation.step_duration import StepTimes
 from vllm_autotuner.simulation.traffic import Content, Mix
 
 PROFILE = Profile(

@@ -14,7 +14,7 @@ from benchmarks.measured_curves.read import read_curves
 from vllm_autotuner.performance.step_sample import steady_sample
 from vllm_autotuner.simulation.configuration import EngineConfig
 from vllm_autotuner.simulation.profiles import profile_document, profile_text
-from vllm_autotuner.simulation.step_time import StepLaw, step_law
+from vllm_autotuner.simulation.step_duration import StepLaw, step_law
 
 PLANTED = Planted()
 LAW = StepLaw(

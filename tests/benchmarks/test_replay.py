@@ -23,7 +23,7 @@ from benchmarks.recordings.workload import reconstruct
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.simulation.sequence import Request
-from vllm_autotuner.simulation.step_time import StepLaw
+from vllm_autotuner.simulation.step_duration import StepLaw
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "vllm-0.32" / "recordings"
 NAMES = ("healthy", "kv-saturation", "seats-saturation")

@@ -22,7 +22,7 @@ from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outco
 from vllm_autotuner.change.edges import EDGES
 from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.provisioning import ROOM_WITHIN, UNSCHEDULABLE_FOR
-from vllm_autotuner.change.trial import Track, trials
+from vllm_autotuner.change.trial_deployments import Track, trials
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided
 from vllm_autotuner.change.world import Arms, World
 

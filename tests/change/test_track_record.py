@@ -19,7 +19,7 @@ from vllm_autotuner.api.status import (
     Prediction,
     Recommendation,
 )
-from vllm_autotuner.change.track_record import (
+from vllm_autotuner.change.prediction_check import (
     FEWEST_WINDOWS,
     KEPT_FOR,
     SAME_LOAD,

@@ -14,8 +14,8 @@ import typer.main
 import yaml
 
 from vllm_autotuner.api.spec import Mode
-from vllm_autotuner.cli.app import app
-from vllm_autotuner.guardrails.limits import Limits, parse_limits
+from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.guardrails.mode_ceiling import Limits, parse_limits
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "vllm-autotuner"

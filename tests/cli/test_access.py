@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.cli.tls import Authority, serving_tls
 from typer.testing import CliRunner, Result
 
-from vllm_autotuner.cli.app import app
+from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.observation.access import Access, PrometheusAddress, scrubbed, shown_url
 from vllm_autotuner.observation.errors import Rejected, Unreachable
 from vllm_autotuner.observation.prometheus import PrometheusSource

@@ -8,10 +8,10 @@ from tests.builders import targets
 from tests.planning.situations import CAPPED, diagnosis, line, with_steps
 
 from vllm_autotuner.api.knobs import EngineKnobs
-from vllm_autotuner.cli.curve_plot import FORMATS, plot_curve
 from vllm_autotuner.cli.errors import CommandError
-from vllm_autotuner.cli.evaluation import ServiceReport
-from vllm_autotuner.cli.service_groups import ServiceName
+from vllm_autotuner.cli.evaluate.evaluation import ServiceReport
+from vllm_autotuner.cli.evaluate.service_groups import ServiceName
+from vllm_autotuner.cli.service.curve_plot import FORMATS, plot_curve
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import StepPoint

@@ -12,8 +12,8 @@ from tests.diagnosis.recorded import RECORDINGS
 from tests.observation.fleet import NOW, Engine, fleet
 from typer.testing import CliRunner, Result
 
-from vllm_autotuner.cli.app import app
-from vllm_autotuner.cli.diagnosis_text import IN_WORDS
+from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.cli.diagnosis.text import IN_WORDS
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.advice import ADVICE
 

@@ -16,10 +16,10 @@ from tests.cli.tls import Authority, serving_tls
 from typer.testing import CliRunner, Result
 from typing_extensions import override
 
-from vllm_autotuner.cli.app import app
-from vllm_autotuner.cli.diagnosis_request import subject_of
-from vllm_autotuner.cli.doctor_checks import Finding, Status, examined
-from vllm_autotuner.cli.doctor_facts import EngineFacts, Facts, facts_of_prometheus
+from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.cli.diagnosis.request import subject_of
+from vllm_autotuner.cli.doctor.checks import Finding, Status, examined
+from vllm_autotuner.cli.doctor.facts import EngineFacts, Facts, facts_of_prometheus
 from vllm_autotuner.engine.metric_names import NAMES, Meaning
 from vllm_autotuner.observation.access import PrometheusAddress
 from vllm_autotuner.observation.errors import Denied, Overloaded, Rejected, Unreachable, Unusable

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from vllm_autotuner.cli.app import app
+from vllm_autotuner.cli.command_tree import app
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "vllm-0.32" / "recordings"
 SEATS, FULL = RECORDINGS / "seats-saturation.om.gz", RECORDINGS / "kv-saturation.om.gz"

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import VLLMServiceSpec
-from vllm_autotuner.cli.app import app
+from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.cli.errors import CommandError
-from vllm_autotuner.cli.exporting import PatchFormat, export_text
+from vllm_autotuner.cli.service.patch import PatchFormat, export_text
 
 ADVICE = {
     "id": "abcd1234", "knob": "maxNumSeqs", "current": "64", "recommended": "128",

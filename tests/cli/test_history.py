@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from vllm_autotuner.cli import history
-from vllm_autotuner.cli.app import app
+from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.service import history
 
 KEPT: dict[str, Any] = {
     "id": "c1",

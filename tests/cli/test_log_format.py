@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vllm_autotuner.cli.log_format import JsonFormatter, LogFormat, LogLevel, TextFormatter, configure_logging
+from vllm_autotuner.cli.run.log_format import JsonFormatter, LogFormat, LogLevel, TextFormatter, configure_logging
 
 
 def record(**fields: object) -> logging.LogRecord:

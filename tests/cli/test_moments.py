@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_autotuner.cli.errors import CommandError
-from vllm_autotuner.cli.moments import REMOTE_TICKS, TICK, WARM_UP, Span, moment_of, recorded, remote, rfc3339
+from vllm_autotuner.cli.evaluate.moments import REMOTE_TICKS, TICK, WARM_UP, Span, moment_of, recorded, remote, rfc3339
 from vllm_autotuner.diagnosis.diagnose import CONFIRMATIONS
 
 

@@ -18,16 +18,16 @@ from tests.simulation.virtual import config
 from typer.testing import CliRunner, Result
 from typing_extensions import override
 
-from vllm_autotuner.cli.app import app
-from vllm_autotuner.cli.record import Plan, recorded
+from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.cli.record.command import Plan, recorded
 from vllm_autotuner.observation import spool as spool_module
-from vllm_autotuner.observation.exposition import Sample, read_samples
 from vllm_autotuner.observation.families import Families
+from vllm_autotuner.observation.metrics_text import Sample, read_samples
 from vllm_autotuner.observation.prometheus import PageReader
 from vllm_autotuner.observation.recording import load_recording
 from vllm_autotuner.observation.scrape import SCRAPE_TIMEOUT, Clock, scrape_targets
 from vllm_autotuner.observation.spool import RecordingFull, Spool
-from vllm_autotuner.simulation.exposition import render
+from vllm_autotuner.simulation.metrics_page import render
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.sequence import Request
 

@@ -17,15 +17,15 @@ from typer.testing import CliRunner, Result
 from typing_extensions import override
 
 from vllm_autotuner.api.knobs import EngineKnobs
-from vllm_autotuner.cli.app import app
 from vllm_autotuner.cli.class_looks import LOOKS
-from vllm_autotuner.cli.diagnosis_request import subject_of
-from vllm_autotuner.cli.evaluation import ServiceReport, evaluate
-from vllm_autotuner.cli.levels import Levels
-from vllm_autotuner.cli.moments import Span, recorded
-from vllm_autotuner.cli.report_page import ReportFacts, page
-from vllm_autotuner.cli.report_plots import bands, plot
-from vllm_autotuner.cli.service_groups import ServiceName, one_service
+from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.cli.diagnosis.request import subject_of
+from vllm_autotuner.cli.evaluate.evaluation import ServiceReport, evaluate
+from vllm_autotuner.cli.evaluate.levels import Levels
+from vllm_autotuner.cli.evaluate.moments import Span, recorded
+from vllm_autotuner.cli.evaluate.service_groups import ServiceName, one_service
+from vllm_autotuner.cli.report.page import ReportFacts, page
+from vllm_autotuner.cli.report.plots import bands, plot
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.snapshot import WindowSettings
 

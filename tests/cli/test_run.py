@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from vllm_autotuner.api.spec import Mode
-from vllm_autotuner.cli import run as run_module
-from vllm_autotuner.cli.app import app
-from vllm_autotuner.cli.run import new_identity
-from vllm_autotuner.control import app as control_app
-from vllm_autotuner.control.settings import OperatorSettings
-from vllm_autotuner.guardrails.turns import Share
+from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.cli.run import command as run_module
+from vllm_autotuner.cli.run.command import new_identity
+from vllm_autotuner.control.operator_settings import OperatorSettings
+from vllm_autotuner.control.run import app as control_app
+from vllm_autotuner.guardrails.concurrency import Share
 
 URL = ("--prometheus-url", "http://prometheus:9090")
 

@@ -1,7 +1,7 @@
 import pytest
 from tests.observation.fleet import NOW, Engine, fleet
 
-from vllm_autotuner.cli.service_groups import Grouping, ServiceName, by_labels, one_service, workload_of
+from vllm_autotuner.cli.evaluate.service_groups import Grouping, ServiceName, by_labels, one_service, workload_of
 from vllm_autotuner.observation.snapshot import WindowSettings, take_snapshot
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from vllm_autotuner.cli.app import app
+from vllm_autotuner.cli.command_tree import app
 
 SHORT = ("--for", "3m", "--warm-up", "1m")
 BRIEF = ("--for", "80s", "--warm-up", "20s")

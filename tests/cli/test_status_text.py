@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from vllm_autotuner.cli.status_text import print_status
+from vllm_autotuner.cli.service.status_text import print_status
 
 ENTRY: dict[str, Any] = {
     "id": "c1",

@@ -18,13 +18,13 @@ from tests.cli.servers import Page, serving
 from tests.observation.fleet import NOW, Engine, fleet
 from typer.testing import CliRunner
 
-from vllm_autotuner.cli.app import app
-from vllm_autotuner.cli.diagnosis_request import subject_of
+from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.cli.diagnose.watch import Frame, watched
+from vllm_autotuner.cli.diagnose.watch_view import as_json_line, as_lines, picture
+from vllm_autotuner.cli.diagnosis.request import subject_of
 from vllm_autotuner.cli.errors import CommandError
-from vllm_autotuner.cli.evaluation import Evaluation
-from vllm_autotuner.cli.service_groups import by_labels
-from vllm_autotuner.cli.watch import Frame, watched
-from vllm_autotuner.cli.watch_view import as_json_line, as_lines, picture
+from vllm_autotuner.cli.evaluate.evaluation import Evaluation
+from vllm_autotuner.cli.evaluate.service_groups import by_labels
 from vllm_autotuner.observation.errors import Unreachable
 from vllm_autotuner.observation.questions import MetricsSource, Question
 from vllm_autotuner.observation.series import Series

@@ -19,8 +19,8 @@ from vllm_autotuner.cluster.adapter import Page
 from vllm_autotuner.cluster.errors import Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.cluster.events import Event, event_name
 from vllm_autotuner.cluster.kinds import NODE, POD, Kind
-from vllm_autotuner.control.registry import Key, Registry
-from vllm_autotuner.control.views import ServiceEntry
+from vllm_autotuner.control.read.registry import Key, Registry
+from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.engine.flags import parse_flags
 from vllm_autotuner.engine.metric_names import Meaning
 from vllm_autotuner.observation.reading import NoData

@@ -21,17 +21,17 @@ from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService, parse_service
 from vllm_autotuner.api.status import Analysis, VLLMServiceStatus, parse_status
 from vllm_autotuner.change.effective import effective_knobs
-from vllm_autotuner.change.trial import Track, Trial, trials
+from vllm_autotuner.change.trial_deployments import Track, Trial, trials
 from vllm_autotuner.change.verification import Confirmed, Verification
 from vllm_autotuner.change.world import Arm, Arms, Rollout
 from vllm_autotuner.cluster.events import Event
-from vllm_autotuner.control.announcing import announcements
-from vllm_autotuner.control.looking import approved_id, hash_of, is_paused
-from vllm_autotuner.control.remembering import Memories
-from vllm_autotuner.control.sight import Sight, wanted_replicas
-from vllm_autotuner.control.tick import Decision, decide
+from vllm_autotuner.control.decide.inputs import Sight, wanted_replicas
+from vllm_autotuner.control.decide.tick import Decision, decide
+from vllm_autotuner.control.read.memories import Memories
+from vllm_autotuner.control.read.workload_state import approved_id, hash_of, is_paused
+from vllm_autotuner.control.write.announcements import announcements
 from vllm_autotuner.diagnosis.diagnose import History
-from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
+from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import Observation
 
 START = datetime.fromtimestamp(AT, tz=UTC)

@@ -15,13 +15,13 @@ from tests.invariants.witness import Witness
 from vllm_autotuner.api.status import ActiveChange, VLLMServiceStatus, parse_status
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.lease import Election
-from vllm_autotuner.control.context import ControlContext
-from vllm_autotuner.control.fleet_loop import FleetLoop
-from vllm_autotuner.control.liveness import Heartbeat
-from vllm_autotuner.control.own_metrics import OperatorMetrics
-from vllm_autotuner.control.registry import Registry
-from vllm_autotuner.control.settings import OperatorSettings
-from vllm_autotuner.control.sources import Sources
+from vllm_autotuner.control.operator_settings import OperatorSettings
+from vllm_autotuner.control.read.metrics_sources import Sources
+from vllm_autotuner.control.read.registry import Registry
+from vllm_autotuner.control.run.context import ControlContext
+from vllm_autotuner.control.run.fleet_loop import FleetLoop
+from vllm_autotuner.control.run.liveness import Heartbeat
+from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
 from vllm_autotuner.observation.prometheus import PrometheusAddress
 
 

@@ -9,10 +9,10 @@ from tests.control.loop_bed import service_body
 from typing_extensions import override
 
 from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.control.adopted import Adopted
-from vllm_autotuner.control.adopting import Adopting, claims
-from vllm_autotuner.control.registry import Key
-from vllm_autotuner.control.views import ServiceEntry, service_entry
+from vllm_autotuner.control.read.adopted import Adopted
+from vllm_autotuner.control.read.adopting import Adopting, claims
+from vllm_autotuner.control.read.registry import Key
+from vllm_autotuner.control.read.views import ServiceEntry, service_entry
 from vllm_autotuner.workload.adoption import Unadoptable
 
 THEIRS = Key("prod", NAME)

@@ -8,7 +8,7 @@ from tests.control.desk import BLIND, CAPPED, HARMED, HEALTHY, HELPED, IDLE, OVE
 
 from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.cluster.events import Event, event_name
-from vllm_autotuner.control.announcing import RECENT, announcements, standing
+from vllm_autotuner.control.write.announcements import RECENT, announcements, standing
 
 
 def names(events: list[Event]) -> list[str]:

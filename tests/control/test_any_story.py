@@ -34,8 +34,8 @@ from vllm_autotuner.change.edges import EDGES
 from vllm_autotuner.change.effective import effective_knobs, settled_knobs, spec_knobs
 from vllm_autotuner.change.memory import failed_seats
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided, Verification
-from vllm_autotuner.control.looking import APPROVE, PAUSE, is_paused
-from vllm_autotuner.control.sight import wanted_replicas
+from vllm_autotuner.control.decide.inputs import wanted_replicas
+from vllm_autotuner.control.read.workload_state import APPROVE, PAUSE, is_paused
 from vllm_autotuner.guardrails.chain import circuit_is_open
 from vllm_autotuner.observation.observation import Observation
 

@@ -14,10 +14,10 @@ import pytest
 from tests.control.objects import service_object
 
 from vllm_autotuner.cluster.lease import LeaseSettings
-from vllm_autotuner.control.app import FleetLoop, OperatorFailed, run
-from vllm_autotuner.control.context import ControlContext
-from vllm_autotuner.control.registry import Key
-from vllm_autotuner.control.settings import OperatorSettings
+from vllm_autotuner.control.operator_settings import OperatorSettings
+from vllm_autotuner.control.read.registry import Key
+from vllm_autotuner.control.run.app import FleetLoop, OperatorFailed, run
+from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.observation.prometheus import PrometheusAddress
 
 SERVICES = kmock.resource("vllm-autotuner.dev", "v1alpha1", "vllmservices")

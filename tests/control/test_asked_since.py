@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from vllm_autotuner.api.status import Effective, HistoryEntry, Outcome, VLLMServiceStatus
-from vllm_autotuner.control.scaling_since import replicas_asked_since
+from vllm_autotuner.control.decide.scaling_history import replicas_asked_since
 
 ASKED = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KEPT = HistoryEntry(id="1", knob="maxNumSeqs", to_value="128", outcome=Outcome.SUCCEEDED, finished_at=ASKED)

@@ -10,7 +10,7 @@ from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond
 
 from vllm_autotuner.api.conditions import ConditionType, find_condition
 from vllm_autotuner.api.status import ChangeState, Outcome, Source
-from vllm_autotuner.control.registry import Key
+from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.workload.labels import CHANGE, SERVICE, TRACK
 
 ENOUGH = 60

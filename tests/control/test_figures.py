@@ -8,7 +8,7 @@ from tests.builders import latency, observation
 from tests.control.desk import HEALTHY, START, TICK, Desk, desk
 
 from vllm_autotuner.api.status import Measurement
-from vllm_autotuner.control.figures import WINDOWS, WRITES_PER_SECOND, Turns, have_moved, usual
+from vllm_autotuner.control.decide.figures_refresh import WINDOWS, WRITES_PER_SECOND, Turns, have_moved, usual
 from vllm_autotuner.observation.observation import Observation
 
 FIVE_MINUTES = 2 * WINDOWS

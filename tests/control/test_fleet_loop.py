@@ -14,15 +14,15 @@ from tests.control.loop_bed import Bed, bed, queueing, service_body
 from vllm_autotuner.api.conditions import ConditionType, find_condition
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
-from vllm_autotuner.control import sources as sources_module
-from vllm_autotuner.control.fleet_loop import FleetLoop, run_fleet_loop
-from vllm_autotuner.control.looking import APPROVE, PAUSE
-from vllm_autotuner.control.registry import Key
-from vllm_autotuner.control.settings import OperatorSettings
-from vllm_autotuner.control.sight import Sight
-from vllm_autotuner.control.sources import Sources
-from vllm_autotuner.control.tick import Decision, decide
-from vllm_autotuner.control.views import service_entry
+from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.control.decide.tick import Decision, decide
+from vllm_autotuner.control.operator_settings import OperatorSettings
+from vllm_autotuner.control.read import metrics_sources as sources_module
+from vllm_autotuner.control.read.metrics_sources import Sources
+from vllm_autotuner.control.read.registry import Key
+from vllm_autotuner.control.read.views import service_entry
+from vllm_autotuner.control.read.workload_state import APPROVE, PAUSE
+from vllm_autotuner.control.run.fleet_loop import FleetLoop, run_fleet_loop
 from vllm_autotuner.observation.errors import Unreachable
 from vllm_autotuner.observation.prometheus import PrometheusAddress
 from vllm_autotuner.observation.questions import Question
@@ -300,7 +300,7 @@ async def test_a_defect_is_told_on_its_object_once(monkeypatch: pytest.MonkeyPat
             raise ZeroDivisionError
         return decide(sight)
 
-    monkeypatch.setattr("vllm_autotuner.control.fleet_loop.decide", defective)
+    monkeypatch.setattr("vllm_autotuner.control.run.fleet_loop.decide", defective)
     await found.ticks(10)
     assert found.told == ["ServiceFailed"]
     assert ready(found, "chat")

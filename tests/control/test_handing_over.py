@@ -7,7 +7,7 @@ import yaml
 from tests.control.adopting_bed import theirs
 
 from vllm_autotuner.api.fields import MESSAGE_MAX_LENGTH
-from vllm_autotuner.control.handing_over import flags_elsewhere, replicas_elsewhere
+from vllm_autotuner.control.read.handover_instructions import flags_elsewhere, replicas_elsewhere
 from vllm_autotuner.workload.adoption import Target, read_target
 
 TOOLS = [

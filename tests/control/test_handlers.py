@@ -16,8 +16,8 @@ from tests.control.objects import deployment_object, pod_object, service_object
 
 import vllm_autotuner
 from vllm_autotuner.cluster.client import connect
-from vllm_autotuner.control.handlers import Login, build_registry, build_settings
-from vllm_autotuner.control.registry import Key, Registry
+from vllm_autotuner.control.read.registry import Key, Registry
+from vllm_autotuner.control.run.handlers import Login, build_registry, build_settings
 from vllm_autotuner.workload.labels import MANAGED_SELECTOR
 
 CHAT = Key("prod", "chat")

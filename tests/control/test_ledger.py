@@ -9,7 +9,7 @@ from tests.invariants.values import LARGEST_STATUS
 from vllm_autotuner.api.grounds import GROUNDS_LENGTH, Confidence, Evidence, Grounds, Prediction
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.status import HISTORY_LENGTH, Outcome
-from vllm_autotuner.control.grounds import grounds_of
+from vllm_autotuner.control.decide.status_evidence import grounds_of
 from vllm_autotuner.guardrails.reasons import HoldReason
 
 

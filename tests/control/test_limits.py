@@ -12,10 +12,10 @@ from vllm_autotuner.api.conditions import ConditionType
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import Outcome
 from vllm_autotuner.cluster.errors import Refused, Unavailable
-from vllm_autotuner.control.fleet_loop import FleetLoop
-from vllm_autotuner.control.looking import APPROVE
-from vllm_autotuner.control.sources import Sources
-from vllm_autotuner.guardrails.limits import NO_LIMITS, limits_from
+from vllm_autotuner.control.read.metrics_sources import Sources
+from vllm_autotuner.control.read.workload_state import APPROVE
+from vllm_autotuner.control.run.fleet_loop import FleetLoop
+from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, limits_from
 
 DAILY = {"schedule": f"{START:%M %H} * * *", "duration": "2m"}
 """Opens at the minute in which every story here begins."""

@@ -11,8 +11,8 @@ from tests.control.objects import deployment_object, pod_object, service_object
 from vllm_autotuner.cluster.adapter import Page
 from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, POD, VLLM_SERVICE, Kind
-from vllm_autotuner.control.listing import fill, sweep, sweep_regularly
-from vllm_autotuner.control.registry import Registry
+from vllm_autotuner.control.read.listing import fill, sweep, sweep_regularly
+from vllm_autotuner.control.read.registry import Registry
 from vllm_autotuner.workload.labels import MANAGED_SELECTOR
 
 EXPIRED = Conflict("the list expired", reason="Expired", status=410)

@@ -16,7 +16,9 @@ from vllm_autotuner.change.machine import Rollout
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import NotFound
-from vllm_autotuner.control.looking import (
+from vllm_autotuner.control.read.pod_state import pods_view
+from vllm_autotuner.control.read.views import DeploymentView, PodView, Termination, deployment_view, pod_view
+from vllm_autotuner.control.read.workload_state import (
     APPROVE,
     PAUSE,
     YOUNG,
@@ -26,8 +28,6 @@ from vllm_autotuner.control.looking import (
     rollout_of,
     verification_of,
 )
-from vllm_autotuner.control.starting import pods_view
-from vllm_autotuner.control.views import DeploymentView, PodView, Termination, deployment_view, pod_view
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.snapshot import EngineKey, FleetSnapshot
 

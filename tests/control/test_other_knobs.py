@@ -11,11 +11,11 @@ from tests.planning.situations import line, served
 from vllm_autotuner.api.status import Outcome, Source
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.verification import NotEffective
-from vllm_autotuner.control.looking import APPROVE
+from vllm_autotuner.control.read.workload_state import APPROVE
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.engine.startup_failure import StartupFailure, StartupReason
+from vllm_autotuner.engine.startup_log import StartupFailure, StartupReason
 from vllm_autotuner.observation.engine_window import KVPool
-from vllm_autotuner.observation.pods import PodStart, PodsView
+from vllm_autotuner.observation.pod_starts import PodStart, PodsView
 
 ON_H100: dict[str, Any] = {
     "model": {"name": "Qwen/Qwen3-32B"},

@@ -9,7 +9,7 @@ from tests.control.loop_bed import Bed, bed, queueing
 from vllm_autotuner.api.status import UNTOLD_LENGTH, VLLMServiceStatus
 from vllm_autotuner.cluster.errors import Refused, Unavailable
 from vllm_autotuner.cluster.events import Event
-from vllm_autotuner.control.outbox import remembering
+from vllm_autotuner.control.write.event_outbox import remembering
 
 ENDS = 44
 """Ticks after which the change is over; it is kept."""

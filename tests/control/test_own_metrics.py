@@ -11,7 +11,7 @@ from tests.control.loop_bed import bed, queueing, slow_beyond_64
 
 from docs.operator_metrics import PAGE, page
 from vllm_autotuner.api.status import ChangeState, Circuit, CircuitState, Outcome, Recommendation, VLLMServiceStatus
-from vllm_autotuner.control.own_metrics import OperatorMetrics
+from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
 
 
 def series(metrics: OperatorMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

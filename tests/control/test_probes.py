@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from tests.cluster.virtual_time import Clock
 
-from vllm_autotuner.control.liveness import Heartbeat, sample_loop_lag
-from vllm_autotuner.control.own_metrics import OperatorMetrics
-from vllm_autotuner.control.probes import Probes, serve, split_address
+from vllm_autotuner.control.run.liveness import Heartbeat, sample_loop_lag
+from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
+from vllm_autotuner.control.run.probes import Probes, serve, split_address
 
 
 @dataclass

@@ -6,9 +6,9 @@ import pytest
 from tests.control.objects import deployment_object, pod_object, service_object
 
 from vllm_autotuner.api.service import InvalidService, VLLMService
-from vllm_autotuner.control import registry as registry_module
-from vllm_autotuner.control.registry import Key, Registry, Shelf
-from vllm_autotuner.control.views import ServiceEntry, service_entry
+from vllm_autotuner.control.read import registry as registry_module
+from vllm_autotuner.control.read.registry import Key, Registry, Shelf
+from vllm_autotuner.control.read.views import ServiceEntry, service_entry
 
 CHAT = Key("prod", "chat")
 

@@ -12,10 +12,10 @@ from tests.control.desk import BLIND, CAPPED, HEALTHY, HELPED, NO_SERIES, OVERLO
 from vllm_autotuner.api.conditions import ConditionStatus, ConditionType, Reason
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence, Recommendation
-from vllm_autotuner.control.looking import APPROVE, PAUSE
-from vllm_autotuner.control.recommending import SAME_RECOMMENDATION, recommended, still_says
-from vllm_autotuner.control.sight import Refusal
-from vllm_autotuner.control.tick import decide
+from vllm_autotuner.control.decide.inputs import Refusal
+from vllm_autotuner.control.decide.recommendation import SAME_RECOMMENDATION, recommended, still_says
+from vllm_autotuner.control.decide.tick import decide
+from vllm_autotuner.control.read.workload_state import APPROVE, PAUSE
 from vllm_autotuner.guardrails.chain import Deny, Hold
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.observation.observation import Observation

@@ -4,8 +4,8 @@ import pytest
 from tests.control.desk import CAPPED, HEALTHY, HELPED, Desk, desk
 
 from vllm_autotuner.api.status import Outcome
-from vllm_autotuner.control.announcing import standing
-from vllm_autotuner.control.requests import PREFIX, RequestKind
+from vllm_autotuner.control.decide.annotation_commands import PREFIX, RequestKind
+from vllm_autotuner.control.write.announcements import standing
 
 ROLLBACK = f"{PREFIX}{RequestKind.ROLLBACK}"
 NOTHING = "no change is under way, so nothing was taken back. "

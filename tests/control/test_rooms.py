@@ -12,8 +12,8 @@ from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.cluster.adapter import Cluster, Page
 from vllm_autotuner.cluster.errors import Refused, Unavailable
 from vllm_autotuner.cluster.kinds import Kind
-from vllm_autotuner.control.gpu_views import devices_left, gpu_resource, held_devices, node_view
-from vllm_autotuner.control.rooms import LOOK_EVERY, ON_NODES, Rooms
+from vllm_autotuner.control.read.free_gpus import LOOK_EVERY, ON_NODES, Rooms
+from vllm_autotuner.control.read.gpu_views import devices_left, gpu_resource, held_devices, node_view
 from vllm_autotuner.planning.placement import Room
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}

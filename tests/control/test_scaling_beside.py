@@ -6,7 +6,7 @@ from tests.change.worlds import change as begun
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget
-from vllm_autotuner.control.scaling_beside import answers_beside
+from vllm_autotuner.control.decide.scaling_during_change import answers_beside
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation

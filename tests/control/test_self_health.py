@@ -8,7 +8,7 @@ from tests.control.loop_bed import bed, queueing
 
 from vllm_autotuner.api.status import Outcome
 from vllm_autotuner.cluster.errors import Unavailable
-from vllm_autotuner.control.self_health import LATEST, SelfHealth
+from vllm_autotuner.control.run.self_health import LATEST, SelfHealth
 from vllm_autotuner.observation.reading import Absence, NoData
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.control.test_looking import CRASHED, ENDED, NOW, Logs, cluster, pod
 
-from vllm_autotuner.control.starting import NEVER_READY_AFTER, UNSCHEDULABLE_AFTER, pods_view
-from vllm_autotuner.control.views import PodView
-from vllm_autotuner.engine.startup_failure import StartupReason
-from vllm_autotuner.observation.pods import PodsView
+from vllm_autotuner.control.read.pod_state import NEVER_READY_AFTER, UNSCHEDULABLE_AFTER, pods_view
+from vllm_autotuner.control.read.views import PodView
+from vllm_autotuner.engine.startup_log import StartupReason
+from vllm_autotuner.observation.pod_starts import PodsView
 
 LOGS = Path(__file__).parents[1] / "data/vllm-0.32/startup-failures"
 WARM_UP = timedelta(seconds=60)

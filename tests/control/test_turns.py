@@ -10,10 +10,10 @@ from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond
 
 from vllm_autotuner.api.service import InvalidReason, InvalidService, ObjectMeta, VLLMService, parse_service
 from vllm_autotuner.api.status import ChangeState, Outcome, parse_status
-from vllm_autotuner.control.fleet_loop import FleetLoop
-from vllm_autotuner.control.sources import Sources
-from vllm_autotuner.control.turns import fleet_of
-from vllm_autotuner.guardrails.turns import Running, Share
+from vllm_autotuner.control.decide.fleet_budget import fleet_of
+from vllm_autotuner.control.read.metrics_sources import Sources
+from vllm_autotuner.control.run.fleet_loop import FleetLoop
+from vllm_autotuner.guardrails.concurrency import Running, Share
 
 NAMES = [f"s{number}" for number in range(4)]
 

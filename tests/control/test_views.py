@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from tests.control.objects import deployment_object, pod_object
 
-from vllm_autotuner.control.views import DeploymentView, PodView, Progressing, Termination, deployment_view, pod_view
+from vllm_autotuner.control.read.views import (
+    DeploymentView,
+    PodView,
+    Progressing,
+    Termination,
+    deployment_view,
+    pod_view,
+)
 
 
 def at(minute: int, second: int = 0) -> datetime:

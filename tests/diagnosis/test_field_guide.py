@@ -11,12 +11,12 @@ from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import History, diagnose
 from vllm_autotuner.diagnosis.objectives import Target, Targets
-from vllm_autotuner.engine.startup_failure import parse_startup_failure
+from vllm_autotuner.engine.startup_log import parse_startup_failure
 from vllm_autotuner.observation.observation import KVPool, Observation, StepPoint
-from vllm_autotuner.observation.pods import PodStart, PodsView
+from vllm_autotuner.observation.pod_starts import PodStart, PodsView
 from vllm_autotuner.performance.step_time import StepTime, fit_step_time
 from vllm_autotuner.planning.advice import ADVICE
-from vllm_autotuner.planning.seats import kv_bound
+from vllm_autotuner.planning.max_num_seqs import kv_bound
 
 # --- F1: KV residency -------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.observation.observation import Observation, observe
-from vllm_autotuner.observation.pods import PodStart, PodsView
+from vllm_autotuner.observation.pod_starts import PodStart, PodsView
 from vllm_autotuner.observation.snapshot import EngineKey, WindowSettings, take_snapshot
-from vllm_autotuner.scaling.replicas import desired_replicas
+from vllm_autotuner.scaling.desired_replicas import desired_replicas
 from vllm_autotuner.scaling.supply import Supply
 
 RUNNING, WAITING, KV = "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"

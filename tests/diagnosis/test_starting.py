@@ -5,9 +5,9 @@ from tests.builders import NOW, engine, latency, named, no_answer, nobody, obser
 
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.engine.startup_failure import StartupFailure, StartupReason
+from vllm_autotuner.engine.startup_log import StartupFailure, StartupReason
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.observation.pods import PodStart, PodsView
+from vllm_autotuner.observation.pod_starts import PodStart, PodsView
 
 TOO_SMALL = StartupFailure(
     reason=StartupReason.INSUFFICIENT_KV_CACHE,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_autotuner.engine.flags import parse_effective
-from vllm_autotuner.engine.startup_failure import StartupReason, parse_startup_failure
+from vllm_autotuner.engine.startup_log import StartupReason, parse_startup_failure
 
 LOGS = Path(__file__).parents[1] / "data/vllm-0.32/startup-failures"
 REAL = {

@@ -12,11 +12,11 @@ from tests.control.loop_bed import Bed, bed, queueing
 
 from vllm_autotuner.api.conditions import ConditionType, find_condition
 from vllm_autotuner.api.status import ChangeState, Outcome
-from vllm_autotuner.control import sources as sources_module
-from vllm_autotuner.control.fleet_loop import FleetLoop
-from vllm_autotuner.control.sight import Sight
-from vllm_autotuner.control.sources import Sources
-from vllm_autotuner.control.tick import Decision, decide
+from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.control.decide.tick import Decision, decide
+from vllm_autotuner.control.read import metrics_sources as sources_module
+from vllm_autotuner.control.read.metrics_sources import Sources
+from vllm_autotuner.control.run.fleet_loop import FleetLoop
 from vllm_autotuner.observation.prometheus import PrometheusAddress
 from vllm_autotuner.observation.questions import Question
 from vllm_autotuner.observation.series import Series
@@ -82,7 +82,7 @@ async def test_one_poisoned_object_of_two_hundred_holds_up_nobody(monkeypatch: p
             raise ZeroDivisionError
         return decide(sight)
 
-    monkeypatch.setattr("vllm_autotuner.control.fleet_loop.decide", defective)
+    monkeypatch.setattr("vllm_autotuner.control.run.fleet_loop.decide", defective)
     await found.tick()
     assert found.api.requests["apply Deployment"] == len(names) - 1
 
@@ -110,7 +110,7 @@ async def test_a_defect_in_one_state_leaves_the_change_where_it_was(
             raise ZeroDivisionError
         return decide(sight)
 
-    monkeypatch.setattr("vllm_autotuner.control.fleet_loop.decide", defective)
+    monkeypatch.setattr("vllm_autotuner.control.run.fleet_loop.decide", defective)
     while "ServiceFailed" not in found.told:
         await found.tick()
     at = found.change("broken")

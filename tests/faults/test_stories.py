@@ -16,7 +16,7 @@ from typing_extensions import override
 from vllm_autotuner.api.conditions import ConditionType
 from vllm_autotuner.api.service import InvalidService
 from vllm_autotuner.api.status import CircuitState, Outcome
-from vllm_autotuner.control.looking import PAUSE
+from vllm_autotuner.control.read.workload_state import PAUSE
 
 UNDER_TEST = ("Provisioning", "Verifying", "WarmingUp", "Analyzing")
 EVERY_STATE = (*UNDER_TEST, "Held", "RollingBack")

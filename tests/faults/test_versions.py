@@ -8,7 +8,7 @@ from tests.control.cluster_model import Body, Load
 from tests.control.loop_bed import Bed, bed, queueing, slow_beyond_64
 
 from vllm_autotuner.api.status import Outcome
-from vllm_autotuner.control import looking
+from vllm_autotuner.control.read import workload_state
 from vllm_autotuner.workload import rendering
 from vllm_autotuner.workload.hashing import template_hash
 from vllm_autotuner.workload.labels import CONFIG_HASH, HASH_VERSION
@@ -28,7 +28,7 @@ def upgrade(monkeypatch: pytest.MonkeyPatch) -> Upgrade:
 
     monkeypatch.setattr(rendering, "RENDERING_VERSION", 0)
     monkeypatch.setattr(rendering, "template_hash", former)
-    monkeypatch.setattr(looking, "config_hash", former_hash)
+    monkeypatch.setattr(workload_state, "config_hash", former_hash)
 
     def upgrade(found: Bed) -> None:
         monkeypatch.undo()

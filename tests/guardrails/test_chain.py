@@ -17,7 +17,7 @@ from vllm_autotuner.api.status import ChangeTarget, Confidence, parse_status
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails import chain
 from vllm_autotuner.guardrails.chain import GUARDRAILS, Allow, Context, Deny, Hold, Policy, objections, strictest
-from vllm_autotuner.guardrails.limits import Limits
+from vllm_autotuner.guardrails.mode_ceiling import Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.planning.placement import Room
 from vllm_autotuner.planning.proposal import Proposal

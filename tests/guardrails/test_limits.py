@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_autotuner.api.spec import Mode
-from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits, joined, limits_from, parse_limits
+from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits, joined, limits_from, parse_limits
 
 LADDER = [Mode.OFF, Mode.RECOMMEND, Mode.APPROVE, Mode.AUTOMATIC]
 LIMITS = [

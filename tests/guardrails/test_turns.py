@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_autotuner.guardrails.turns import (
+from vllm_autotuner.guardrails.concurrency import (
     CHANGES_AT_ONCE,
     EXTRA_GPUS,
     Asking,

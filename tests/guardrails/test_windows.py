@@ -11,7 +11,7 @@ from tests.guardrails.test_chain import context, proposal
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Window
 from vllm_autotuner.guardrails.chain import Allow, in_window, objections
-from vllm_autotuner.guardrails.windows import why_closed
+from vllm_autotuner.guardrails.change_windows import why_closed
 
 NIGHT = {"schedule": "0 2 * * *", "timeZone": "Europe/Berlin", "duration": "2h"}
 

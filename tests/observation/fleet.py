@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from vllm_autotuner.engine.metric_names import PROCESS_START
-from vllm_autotuner.observation.exposition import Sample
+from vllm_autotuner.observation.metrics_text import Sample
 from vllm_autotuner.observation.recording import Recording
 
 NOW = 1_795_000_000.0

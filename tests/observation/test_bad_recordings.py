@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.diagnosis.recorded import RECORDINGS
 
-from vllm_autotuner.observation import exposition
+from vllm_autotuner.observation import metrics_text
 from vllm_autotuner.observation import recording as recording_module
 from vllm_autotuner.observation.errors import Unreadable
-from vllm_autotuner.observation.exposition import read_samples
+from vllm_autotuner.observation.metrics_text import read_samples
 from vllm_autotuner.observation.recording import load_recording
 
 REAL = (RECORDINGS / "healthy.om.gz").read_bytes()
@@ -129,7 +129,7 @@ def test_too_many_samples_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_endless_stream_of_samples_is_read_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exposition, "MOST_KNOWN", 100)
+    monkeypatch.setattr(metrics_text, "MOST_KNOWN", 100)
 
     def lines() -> Iterator[str]:
         for number in range(5_000):

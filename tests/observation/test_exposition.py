@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_autotuner.observation.errors import Unreadable
-from vllm_autotuner.observation.exposition import LONGEST_LINE, Sample, read_samples
+from vllm_autotuner.observation.metrics_text import LONGEST_LINE, Sample, read_samples
 
 PAGE = Path(__file__).parents[1] / "data" / "vllm-0.32" / "metrics.txt"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from vllm_autotuner.observation.errors import Unreadable
-from vllm_autotuner.observation.exposition import Sample
+from vllm_autotuner.observation.metrics_text import Sample
 from vllm_autotuner.observation.questions import Buckets, Growths, Means, Samples
 from vllm_autotuner.observation.recording import Recording, load_recording
 from vllm_autotuner.observation.series import Series

@@ -14,9 +14,9 @@ from vllm_autotuner.api.spec import AllowedStrings, Profile, Tuning
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.objectives import Targets
-from vllm_autotuner.engine.startup_failure import StartupFailure, StartupReason
+from vllm_autotuner.engine.startup_log import StartupFailure, StartupReason
 from vllm_autotuner.observation.noise import NOISE
-from vllm_autotuner.observation.pods import PodStart, PodsView
+from vllm_autotuner.observation.pod_starts import PodStart, PodsView
 from vllm_autotuner.planning.demand import demand_of
 from vllm_autotuner.planning.forecast import Outlook, current_setting, outlook, setting_with
 from vllm_autotuner.planning.plan import plan

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_autotuner.planning.limits import Limit, limited
+from vllm_autotuner.planning.capped_value import Limit, limited
 
 
 @pytest.mark.parametrize(

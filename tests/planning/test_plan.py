@@ -10,10 +10,10 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.advice import ADVICE
+from vllm_autotuner.planning.more_replicas import FREE_GPUS
 from vllm_autotuner.planning.placement import Room
 from vllm_autotuner.planning.plan import LADDER, plan
 from vllm_autotuner.planning.platform import Platform
-from vllm_autotuner.planning.replicas import FREE_GPUS
 
 SILENT = {
     DiagnosisClass.METRICS_BLIND,

@@ -11,7 +11,7 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Tuning
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import EngineWindow
-from vllm_autotuner.planning.limits import LARGEST_STEP
+from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.situation import Situation
 

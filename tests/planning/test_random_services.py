@@ -21,9 +21,9 @@ from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation, StepPoint
 from vllm_autotuner.performance.step_time import SHORTEST_STEP
 from vllm_autotuner.planning.bounds import opted_in, outside
+from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.context_length import longest_seen
 from vllm_autotuner.planning.feasibility import FP8_SINCE, Feasible, heads_divide
-from vllm_autotuner.planning.limits import LARGEST_STEP
 from vllm_autotuner.planning.placement import Room
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.platform import Platform, platform_named

@@ -13,9 +13,9 @@ from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import KVPool, Observation
+from vllm_autotuner.planning.max_num_seqs import NothingToGain, kv_bound, lower_seats, raise_seats
 from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.seats import NothingToGain, kv_bound, lower_seats, raise_seats
 
 
 def lengths(tokens: float) -> Distribution:

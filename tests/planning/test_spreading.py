@@ -15,9 +15,9 @@ from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import EngineWindow, Observation, StepPoint
+from vllm_autotuner.planning.max_num_seqs import NothingToGain, fit_seats_to_pool, lower_seats, replicas_at_knee
+from vllm_autotuner.planning.more_replicas import needed_for_pace
 from vllm_autotuner.planning.plan import plan
-from vllm_autotuner.planning.replicas import needed_for_pace
-from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool, lower_seats, replicas_at_knee
 from vllm_autotuner.planning.situation import Situation
 
 STEPS = line(16.0, 32.0, 64.0, base=0.02, per_sequence=0.001)

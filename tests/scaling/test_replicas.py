@@ -20,7 +20,7 @@ from vllm_autotuner.diagnosis import case as diagnosis_case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Contribution
 from vllm_autotuner.observation.observation import FirstTokens, Observation, StepPoint
-from vllm_autotuner.scaling.replicas import desired_replicas
+from vllm_autotuner.scaling.desired_replicas import desired_replicas
 from vllm_autotuner.scaling.scale_out import ABOUT_TOKENS, SCALE_OUT_ON
 from vllm_autotuner.scaling.supply import Scale, Supply
 

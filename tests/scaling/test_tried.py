@@ -8,7 +8,7 @@ from tests.scaling.test_scale_in import EARLIER, MINUTES, service
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.scaling.tried import FORGOTTEN, after_scaling, failed_at, too_few
+from vllm_autotuner.scaling.failed_scale_ins import FORGOTTEN, after_scaling, failed_at, too_few
 
 TEN_MINUTES = timedelta(minutes=10)
 ON_TRIAL = ScaleInTried(replicas=2, config_hash="a", at=NOW - timedelta(minutes=5))

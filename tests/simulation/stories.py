@@ -11,7 +11,7 @@ from tests.simulation.virtual import config
 from vllm_autotuner.simulation.faults import Faults
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.sequence import Outcome, Request, SchedulingPolicy, Sequence, State
-from vllm_autotuner.simulation.step_time import StepLaw
+from vllm_autotuner.simulation.step_duration import StepLaw
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 import pytest
 from tests.simulation.virtual import config, play
 
-from vllm_autotuner.simulation.exposition import render
+from vllm_autotuner.simulation.metrics_page import render
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.sequence import Request, SchedulingPolicy, Sequence, State
-from vllm_autotuner.simulation.step_time import StepTimes, step_law
+from vllm_autotuner.simulation.step_duration import StepTimes, step_law
 
 
 def request(

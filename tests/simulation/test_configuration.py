@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from vllm_autotuner.engine.flags import EngineFlags, flags_from, parse_flags
-from vllm_autotuner.engine.startup_failure import StartupReason, parse_startup_failure
-from vllm_autotuner.simulation import settings as settings_module
+from vllm_autotuner.engine.startup_log import StartupReason, parse_startup_failure
+from vllm_autotuner.simulation import environment as settings_module
 from vllm_autotuner.simulation.arguments import ACCEPTED, SIMULATED, parse_arguments
 from vllm_autotuner.simulation.configuration import EngineConfig, Profile, StartupRefused, configure
+from vllm_autotuner.simulation.environment import SettingsError, settings_from
 from vllm_autotuner.simulation.sequence import SchedulingPolicy
-from vllm_autotuner.simulation.settings import SettingsError, settings_from
 from vllm_autotuner.simulation.startup import refusal
-from vllm_autotuner.simulation.step_time import StepTimes, step_law
+from vllm_autotuner.simulation.step_duration import StepTimes, step_law
 
 
 def configured(*args: str, **profile: Any) -> EngineConfig:

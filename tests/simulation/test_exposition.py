@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.simulation.virtual import config, play, poisson
 
-from vllm_autotuner.simulation.exposition import render
 from vllm_autotuner.simulation.metrics import Histogram
+from vllm_autotuner.simulation.metrics_page import render
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 
 REAL = (Path(__file__).parents[1] / "data/vllm-0.32/metrics.txt").read_text(encoding="utf-8")

@@ -7,9 +7,9 @@ import pytest
 from tests.simulation.virtual import config
 
 from vllm_autotuner.simulation.configuration import GpuMemory, Profile
+from vllm_autotuner.simulation.environment import Settings, SettingsError, settings_from
 from vllm_autotuner.simulation.faults import Faults
-from vllm_autotuner.simulation.settings import Settings, SettingsError, settings_from
-from vllm_autotuner.simulation.step_time import StepLaw, StepTimes
+from vllm_autotuner.simulation.step_duration import StepLaw, StepTimes
 
 LAW = {"base": 0.01, "per_sequence": 0.0, "per_held_token": 0.0, "per_prefill_token": 0.0}
 

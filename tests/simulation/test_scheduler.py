@@ -7,7 +7,7 @@ from vllm_autotuner.simulation.faults import Faults
 from vllm_autotuner.simulation.metrics import Histogram
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.sequence import FinishReason, Request, RequestRefused, State, goodput
-from vllm_autotuner.simulation.step_time import StepTimes, step_law
+from vllm_autotuner.simulation.step_duration import StepTimes, step_law
 
 
 def request(at: float = 0.0, *, prompt: int = 100, output: int = 10, eos_after: int | None = None) -> Request:

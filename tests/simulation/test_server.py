@@ -18,12 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.simulation.virtual import config
 
 from vllm_autotuner.engine.flags import parse_effective
-from vllm_autotuner.engine.startup_failure import StartupReason, parse_startup_failure
+from vllm_autotuner.engine.startup_log import StartupReason, parse_startup_failure
 from vllm_autotuner.simulation.driver import EngineDriver
 from vllm_autotuner.simulation.faults import Faults
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.server import EngineServer
-from vllm_autotuner.simulation.step_time import StepTimes, step_law
+from vllm_autotuner.simulation.step_duration import StepTimes, step_law
 
 FAST = step_law(StepTimes(base_ms=1, prefill_per_token_ms=0.001), tensor_parallel_size=1, kv_heads=8)
 OPERATOR = Path(__file__).parents[2] / "operator"

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.virtual import config
 
-from vllm_autotuner.observation.exposition import read_samples
+from vllm_autotuner.observation.metrics_text import read_samples
 from vllm_autotuner.simulation.arrivals import RateCurve
-from vllm_autotuner.simulation.exposition import render
 from vllm_autotuner.simulation.faults import Faults
 from vllm_autotuner.simulation.ledger import Ended, Fate
 from vllm_autotuner.simulation.lengths import Fixed, Uniform
-from vllm_autotuner.simulation.pods import PodState, VirtualPod
+from vllm_autotuner.simulation.metrics_page import render
 from vllm_autotuner.simulation.routing import Routing
 from vllm_autotuner.simulation.scrapes import scraped
+from vllm_autotuner.simulation.simulated_pod import PodState, VirtualPod
 from vllm_autotuner.simulation.traffic import ClosedLoop, Content, Mix, OpenLoop, Traffic
 from vllm_autotuner.simulation.virtual import ClientPatience, VirtualFleet
 

@@ -7,7 +7,7 @@ from typing import Any
 from vllm_autotuner.simulation.configuration import EngineConfig
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.sequence import Outcome, Request
-from vllm_autotuner.simulation.step_time import StepTimes, step_law
+from vllm_autotuner.simulation.step_duration import StepTimes, step_law
 
 Samples = list[tuple[float, int, int, float]]
 """(time, running, waiting, KV usage), as a scrape would see them."""

@@ -7,7 +7,7 @@ from tests.workload.services import service
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.change.trial import Track, Trial
+from vllm_autotuner.change.trial_deployments import Track, Trial
 from vllm_autotuner.workload.hashing import RENDERING_VERSION, config_hash, recorded_hash
 from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, HASH_VERSION, SERVICE, SERVICE_UID, STABLE, TRACK
 from vllm_autotuner.workload.rendering import (

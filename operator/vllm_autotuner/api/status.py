@@ -11,6 +11,18 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
+from vllm_autotuner.api.change_history import (
+    BudgetStatus,
+    Circuit,
+    CircuitState,
+    Contest,
+    FailedCandidate,
+    HandledRequest,
+    HistoryEntry,
+    LastKnownGood,
+    Outcome,
+    RollbackFailure,
+)
 from vllm_autotuner.api.change_records import (
     MEASUREMENTS_LENGTH,
     ActiveChange,
@@ -26,18 +38,6 @@ from vllm_autotuner.api.errors import first_errors
 from vllm_autotuner.api.fields import Message, Note, Timestamp, most_important, newest
 from vllm_autotuner.api.grounds import Confidence, Evidence, Grounds, Prediction
 from vllm_autotuner.api.knobs import EngineKnobs
-from vllm_autotuner.api.memory import (
-    BudgetStatus,
-    Circuit,
-    CircuitState,
-    Contest,
-    FailedCandidate,
-    HandledRequest,
-    HistoryEntry,
-    LastKnownGood,
-    Outcome,
-    RollbackFailure,
-)
 from vllm_autotuner.api.model import ApiModel
 from vllm_autotuner.api.scale_ins import SCALE_INS_LENGTH, ScaleInTried
 from vllm_autotuner.api.track_record import Came, ComparedBy, Foretold

@@ -19,6 +19,15 @@ from statistics import median
 from typing import Final
 
 from vllm_autotuner.api.status import ChangeTarget, Measurement
+from vllm_autotuner.change.measured_window import (
+    LATENCIES,
+    is_complete,
+    is_queue,
+    level_of,
+    mean_of,
+    requests_in,
+    window_length,
+)
 from vllm_autotuner.change.objective_effect import (
     ObjectiveEffect,
     Question,
@@ -30,15 +39,6 @@ from vllm_autotuner.change.objective_effect import (
 from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, turns_away
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
-from vllm_autotuner.change.windows import (
-    LATENCIES,
-    is_complete,
-    is_queue,
-    level_of,
-    mean_of,
-    requests_in,
-    window_length,
-)
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.noise import NOISE
 

@@ -24,10 +24,10 @@ from typing import Final
 
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.api.wording import told_seconds
+from vllm_autotuner.change.measured_window import LATENCIES
 from vllm_autotuner.change.rejections import Rejections
 from vllm_autotuner.change.signed_rank import Interval
 from vllm_autotuner.change.verdict import Judgement
-from vllm_autotuner.change.windows import LATENCIES
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.noise import NOISE
 

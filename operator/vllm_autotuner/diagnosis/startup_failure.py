@@ -8,7 +8,7 @@ from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
-from vllm_autotuner.engine.startup_failure import StartupReason
+from vllm_autotuner.engine.startup_log import StartupReason
 
 __all__ = ["StartupFailure"]
 

@@ -14,9 +14,9 @@ from vllm_autotuner.api.spec import Mode, VLLMServiceSpec
 from vllm_autotuner.api.status import Circuit, CircuitState, Confidence, VLLMServiceStatus
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
-from vllm_autotuner.guardrails.limits import NO_LIMITS, Limits
+from vllm_autotuner.guardrails.change_windows import why_closed
+from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
-from vllm_autotuner.guardrails.windows import why_closed
 from vllm_autotuner.planning.bounds import opted_in, outside, with_value
 from vllm_autotuner.planning.feasibility import Infeasible, finds_memory, placeable
 from vllm_autotuner.planning.placement import Room
@@ -302,7 +302,7 @@ def its_turn(proposal: Proposal, context: Context) -> Answer:
 def finds_gpus(proposal: Proposal, context: Context) -> Answer:
     """Every change begins with one pod more: where no node takes it, it is not begun (G43). Nobody knows: it may.
 
-    Replicas say so themselves, as they may also be fewer than wanted (`planning.replicas`).
+    Replicas say so themselves, as they may also be fewer than wanted (`planning.more_replicas`).
     """
     room = context.room
     if room is None or proposal.knob is Knob.REPLICAS:

@@ -19,7 +19,7 @@ from vllm_autotuner.observation.engine_window import (
     engine_window,
 )
 from vllm_autotuner.observation.noise import DEVIATIONS
-from vllm_autotuner.observation.pods import PodsView
+from vllm_autotuner.observation.pod_starts import PodsView
 from vllm_autotuner.observation.reading import NoData
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot, StepPart
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from vllm_autotuner.observation.errors import Unreadable
-from vllm_autotuner.observation.exposition import LONGEST_LINE, Sample, read_samples
+from vllm_autotuner.observation.metrics_text import LONGEST_LINE, Sample, read_samples
 from vllm_autotuner.observation.questions import IDENTITY, TARGET, Beside, Buckets, Growths, Means, Question, Samples
 from vllm_autotuner.observation.series import Series, extrapolated_increase, since
 

@@ -17,7 +17,7 @@ import httpx
 from vllm_autotuner.engine.metric_names import PROCESS_START
 from vllm_autotuner.observation.access import OPEN, Access, shown_url
 from vllm_autotuner.observation.errors import SourceError, Unreadable
-from vllm_autotuner.observation.exposition import Sample, read_samples
+from vllm_autotuner.observation.metrics_text import Sample, read_samples
 from vllm_autotuner.observation.prometheus import PageReader, refuse_unusable_url
 from vllm_autotuner.observation.recording import Recording
 

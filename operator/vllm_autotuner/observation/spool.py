@@ -15,8 +15,8 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from vllm_autotuner.observation.exposition import Sample
 from vllm_autotuner.observation.families import Families, Family
+from vllm_autotuner.observation.metrics_text import Sample
 from vllm_autotuner.observation.recording import MOST_SAMPLES
 
 __all__ = ["MOST_SERIES", "RecordingFull", "Spool"]

@@ -15,10 +15,10 @@ from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.planning.capped_value import LARGEST_STEP, Limit, limited
 from vllm_autotuner.planning.feasibility import Feasible, holds_lengths, not_failed, verdict
-from vllm_autotuner.planning.limits import LARGEST_STEP, Limit, limited
+from vllm_autotuner.planning.max_num_seqs import NothingToGain
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.seats import NothingToGain
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["longest_seen", "shorter_context", "shorter_to_start"]

@@ -16,9 +16,9 @@ from vllm_autotuner.performance.kv_capacity import Pool, PoolEstimate, PoolForec
 from vllm_autotuner.performance.step_time import NoFit, StepTimeFit, at_quantile
 from vllm_autotuner.performance.tensor_parallel import PREFILL_SCALING, at_degree
 from vllm_autotuner.planning.demand import Demand
+from vllm_autotuner.planning.max_num_seqs import kv_bound
 from vllm_autotuner.planning.proposal import Predicted
 from vllm_autotuner.planning.ranking import Effect
-from vllm_autotuner.planning.seats import kv_bound
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["Outlook", "Setting", "current_setting", "outlook", "pool_with", "predicted", "setting_with"]

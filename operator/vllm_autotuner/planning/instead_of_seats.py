@@ -10,9 +10,9 @@ import math
 from vllm_autotuner.diagnosis.case import step_time, tpot_reading
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.step_time import StepTime
+from vllm_autotuner.planning.capped_value import HEADROOM
 from vllm_autotuner.planning.demand import demand_of
 from vllm_autotuner.planning.engines_in_general import seconds_per_sequence
-from vllm_autotuner.planning.limits import HEADROOM
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["saves_no_replica"]

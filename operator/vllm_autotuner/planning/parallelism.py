@@ -16,6 +16,7 @@ from vllm_autotuner.performance.batch_curve import BatchCurve
 from vllm_autotuner.performance.step_time import NoFit, StepTime
 from vllm_autotuner.performance.tensor_parallel import measured_links
 from vllm_autotuner.planning.bounds import opted_in
+from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.demand import demand_of
 from vllm_autotuner.planning.feasibility import (
     Infeasible,
@@ -28,9 +29,8 @@ from vllm_autotuner.planning.feasibility import (
     verdict,
 )
 from vllm_autotuner.planning.forecast import current_setting, outlook, pool_with, setting_with
-from vllm_autotuner.planning.limits import LARGEST_STEP
+from vllm_autotuner.planning.max_num_seqs import NothingToGain
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.seats import NothingToGain
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["TIE", "best_split", "goodput_within", "larger_degree", "smaller_degree"]

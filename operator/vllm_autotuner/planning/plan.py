@@ -21,11 +21,11 @@ from vllm_autotuner.planning.demand import demand_of
 from vllm_autotuner.planning.feasibility import Infeasible, finds_memory
 from vllm_autotuner.planning.forecast import Outlook, current_setting, outlook, predicted, setting_with
 from vllm_autotuner.planning.kv_type import smaller_kv_values
+from vllm_autotuner.planning.max_num_seqs import NothingToGain, fit_seats_to_pool, lower_seats, raise_seats
+from vllm_autotuner.planning.more_replicas import add_replicas, end_queue, spread_batch
 from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.ranking import clearly_better
-from vllm_autotuner.planning.replicas import add_replicas, end_queue, spread_batch
-from vllm_autotuner.planning.seats import NothingToGain, fit_seats_to_pool, lower_seats, raise_seats
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.planning.worth import not_worth
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from vllm_autotuner.performance.batch_curve import BatchCurve
-from vllm_autotuner.planning.limits import LARGEST_STEP
+from vllm_autotuner.planning.capped_value import LARGEST_STEP
 
 __all__ = ["batch_for"]
 

@@ -21,8 +21,8 @@ from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.batch_curve import BatchCurveFit, fit_batch_curve, remembered_curve
 from vllm_autotuner.performance.queueing import wait_for_seat
 from vllm_autotuner.performance.step_time import NoFit
-from vllm_autotuner.planning.limits import HEADROOM
-from vllm_autotuner.planning.seats import kv_bound
+from vllm_autotuner.planning.capped_value import HEADROOM
+from vllm_autotuner.planning.max_num_seqs import kv_bound
 from vllm_autotuner.scaling.carrying import batch_for
 from vllm_autotuner.scaling.lateness import piled_up_until, ttft_lately
 from vllm_autotuner.scaling.rise import growth

@@ -16,7 +16,7 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.planning.limits import LARGEST_STEP
+from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
 from vllm_autotuner.scaling.lateness import late_for, missed_clearly, missed_lately
 from vllm_autotuner.scaling.rise import too_much_soon

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.simulation.plausible import check_numbers
 from vllm_autotuner.simulation.sequence import SchedulingPolicy
-from vllm_autotuner.simulation.step_time import StepLaw, StepTimes, step_law
+from vllm_autotuner.simulation.step_duration import StepLaw, StepTimes, step_law
 
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
 """vLLM's own since 0.29; `Profile.gpu_blocks` is the pool at this value."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_autotuner.simulation.configuration import GpuMemory, Profile
-from vllm_autotuner.simulation.step_time import StepTimes
+from vllm_autotuner.simulation.step_duration import StepTimes
 
 __all__ = ["ProfileDocument", "ProfileError", "load_profile", "profile_document", "profile_names", "profile_text"]
 

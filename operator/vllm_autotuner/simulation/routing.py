@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from vllm_autotuner.simulation.arrivals import random_stream
-from vllm_autotuner.simulation.pods import PodState, VirtualPod
+from vllm_autotuner.simulation.simulated_pod import PodState, VirtualPod
 from vllm_autotuner.simulation.traffic import ClientRequest
 
 __all__ = ["Router", "Routing"]

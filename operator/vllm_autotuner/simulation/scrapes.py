@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from vllm_autotuner.engine.metric_names import CACHE_INFO, canonical_names
-from vllm_autotuner.simulation.exposition import Family, cache_config_labels, families
 from vllm_autotuner.simulation.metrics import Histogram
-from vllm_autotuner.simulation.pods import VirtualPod
+from vllm_autotuner.simulation.metrics_page import Family, cache_config_labels, families
+from vllm_autotuner.simulation.simulated_pod import VirtualPod
 
 __all__ = ["ScrapedValue", "scraped"]
 

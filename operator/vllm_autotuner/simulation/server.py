@@ -24,10 +24,10 @@ from vllm_autotuner.simulation import openai_api, startup
 from vllm_autotuner.simulation.arguments import VERSION, parse_arguments
 from vllm_autotuner.simulation.configuration import EngineConfig, StartupRefused, configure
 from vllm_autotuner.simulation.driver import EngineDriver
-from vllm_autotuner.simulation.exposition import CONTENT_TYPE, render
+from vllm_autotuner.simulation.environment import Settings, SettingsError, settings_from
+from vllm_autotuner.simulation.metrics_page import CONTENT_TYPE, render
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.sequence import RequestFailed, RequestRefused
-from vllm_autotuner.simulation.settings import Settings, SettingsError, settings_from
 
 LONGEST_BODY = 64 * 2**20
 """Bytes; a prompt of a million token ids fits."""

@@ -1,6 +1,6 @@
 """What vLLM prints while it starts, and while it fails to: lines that logs are searched for.
 
-Apart from the server, because texts are vLLM's and `engine.startup_failure` must read them back.
+Apart from the server, because texts are vLLM's and `engine.startup_log` must read them back.
 Must not: print, or read a clock. Shorter than the real logs (no banner, no frames), but with the same misleading order.
 """
 

@@ -32,10 +32,10 @@ from vllm_autotuner.simulation.arrivals import random_stream
 from vllm_autotuner.simulation.configuration import EngineConfig
 from vllm_autotuner.simulation.faults import Faults
 from vllm_autotuner.simulation.ledger import NO_POD, Ended, Fate, Ledger
-from vllm_autotuner.simulation.pods import Attempt, PodState, VirtualPod
 from vllm_autotuner.simulation.routing import Router, Routing
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.sequence import Outcome, Request, RequestFailed, RequestRefused
+from vllm_autotuner.simulation.simulated_pod import Attempt, PodState, VirtualPod
 from vllm_autotuner.simulation.traffic import ClientRequest, Traffic
 
 __all__ = ["ClientPatience", "VirtualFleet"]

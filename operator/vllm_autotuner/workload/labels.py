@@ -42,7 +42,7 @@ TRACK: Final = "vllm-autotuner.dev/track"
 """Label that tells pods of one service apart; in the selector of each Deployment, not in the Service's."""
 
 STABLE: Final = "stable"
-"""The value of `TRACK` for the service's own Deployment; `change.trial.Track` has the others."""
+"""The value of `TRACK` for the service's own Deployment; `change.trial_deployments.Track` has the others."""
 
 CHANGE: Final = "vllm-autotuner.dev/change"
 """Label of a Deployment that exists for one change, and of its pod: the change's id."""

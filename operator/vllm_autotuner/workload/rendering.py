@@ -10,7 +10,7 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.pod_template import ENGINE_CONTAINER
 from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService
 from vllm_autotuner.api.spec import DeletionPolicy
-from vllm_autotuner.change.trial import Trial
+from vllm_autotuner.change.trial_deployments import Trial
 from vllm_autotuner.workload.engine_container import (
     DRAIN_SECONDS,
     HTTP_PORT,

@@ -1,0 +1,1 @@
+"""`vllm-autotuner diagnose`, and its live view."""

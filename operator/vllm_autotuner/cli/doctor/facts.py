@@ -1,0 +1,182 @@
+"""What the doctor looks at: one value, from a Prometheus by six queries or from engines' own pages by two scrapes.
+
+Must not: judge. None is "not asked here", which the checks pass over.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from vllm_autotuner.engine.metric_names import CACHE_INFO, NAMES, OF_THE_SERVER, Kind, Meaning
+from vllm_autotuner.observation.access import Access, PrometheusAddress
+from vllm_autotuner.observation.errors import Unreadable
+from vllm_autotuner.observation.metrics_text import Sample, read_samples
+from vllm_autotuner.observation.prometheus import PageReader
+from vllm_autotuner.observation.questions import IDENTITY
+from vllm_autotuner.observation.scrape import SCRAPE_TIMEOUT, ScrapeTarget
+from vllm_autotuner.observation.series import Series
+from vllm_autotuner.observation.snapshot import EngineKey
+
+__all__ = ["JUDGED", "EngineFacts", "Facts", "facts_of_engines", "facts_of_prometheus"]
+
+JUDGED: Final = (Meaning.TTFT, Meaning.TPOT, Meaning.ITL)
+"""Histograms that objectives are held against."""
+BACK: Final = timedelta(minutes=10)
+"""How far back scrapes are looked for: an engine that went silent must still be seen. Our choice."""
+RESETS_BACK: Final = timedelta(minutes=30)
+"""How far back counters are watched for falls. Our choice: the long window of a diagnosis."""
+
+
+@dataclass(slots=True)
+class EngineFacts:
+    """One engine."""
+
+    names: set[str] = field(default_factory=set)
+    """Names of the families it exports now, as in `NAMES`; histograms by their buckets."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of its running gauge."""
+    scrapers: list[Mapping[str, str]] = field(default_factory=list)
+    """The labels of each live series of its running gauge: more than one means that it is scraped twice."""
+    interval: float | None = None
+    age: float | None = None
+    """Seconds since its last scrape, by the server's clock."""
+    edges: dict[Meaning, set[float]] = field(default_factory=dict)
+    resets: float | None = None
+    info: Mapping[str, str] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """Everything that the checks are given."""
+
+    place: str
+    scraped: bool
+    """Whether a Prometheus stands between: then labels, intervals and clocks matter."""
+    skew: float | None = None
+    """Seconds that our clock is ahead of the server's; between the two times that the question was on its way."""
+    engines: dict[EngineKey, EngineFacts] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def engine(self, key: EngineKey) -> EngineFacts:
+        """The facts of an engine, begun when it is new."""
+        return self.engines.setdefault(key, EngineFacts())
+
+
+def facts_of_prometheus(address: PrometheusAddress, *, place: str, now: Callable[[], float]) -> Facts:
+    """Ask a Prometheus. Raises SourceError; Denied when it does not let us in."""
+    # Not for those who only ask other commands: the library and its requests take longer to import than all else.
+    from vllm_autotuner.observation.prometheus_probe import PrometheusProbe
+
+    probe = PrometheusProbe(address)
+    try:
+        facts = Facts(place=place, scraped=True)
+        asked = now()
+        (clock,) = probe.instant("time()")
+        server = clock.values[-1]
+        facts.skew = (asked + now()) / 2 - server
+        for series in probe.instant(f"{_running()}[{_seconds(BACK)}s]"):
+            _note_scrapes(facts.engine(_key(series.labels)), series, server=server)
+        by = ", ".join(IDENTITY)
+        for series in probe.instant(f'group by (__name__, {by}) ({{__name__=~"{"|".join(_presence())}"}})'):
+            facts.engine(_key(series.labels)).names.add(series.name.removesuffix("_bucket"))
+        buckets = "|".join(f"{name}_bucket" for meaning in JUDGED for name in NAMES[meaning].names)
+        for series in probe.instant(f'group by (__name__, le, {by}) ({{__name__=~"{buckets}"}})'):
+            _note_edge(facts.engine(_key(series.labels)), series.name, series.labels.get("le", ""))
+        counter = NAMES[Meaning.GENERATION_TOKENS].names[0]
+        for series in probe.instant(f"sum by ({by}) (resets({counter}[{_seconds(RESETS_BACK)}s]))"):
+            facts.engine(_key(series.labels)).resets = series.values[-1]
+        for series in probe.instant(CACHE_INFO):
+            facts.engine(_key(series.labels)).info = series.labels
+        facts.warnings = list(dict.fromkeys(probe.warnings))
+        # An engine of which only remains are left (a counter, an info) is no engine.
+        facts.engines = {key: engine for key, engine in facts.engines.items() if engine.scrapers or engine.names}
+        _join_servers(facts.engines)
+        return facts
+    finally:
+        probe.close()
+
+
+async def facts_of_engines(targets: Sequence[ScrapeTarget], *, access: Access) -> Facts:
+    """Read each engine's page. Raises SourceError."""
+    reader = PageReader(timeout=SCRAPE_TIMEOUT, access=access)
+    try:
+        pages = await asyncio.gather(*(reader.fetch(target.url) for target in targets))
+    finally:
+        await reader.close()
+    facts = Facts(place=" ".join(target.place for target in targets), scraped=False)
+    for target, page in zip(targets, pages, strict=True):
+        try:
+            for sample in read_samples(page.splitlines()):
+                _note_sample(facts, sample, pod=target.pod or target.place)
+        except Unreadable as error:
+            raise Unreadable(f"{target.place} does not answer with metrics ({error})") from error
+    _join_servers(facts.engines)
+    return facts
+
+
+def _join_servers(engines: dict[EngineKey, EngineFacts]) -> None:
+    """What a server counts is told of each engine core behind it; a server is no engine."""
+    of_servers = set(NAMES[OF_THE_SERVER].names)
+    for key in [key for key, engine in engines.items() if engine.names and engine.names <= of_servers]:
+        names = engines.pop(key).names
+        for other, engine in engines.items():
+            if (other.namespace, other.pod) == (key.namespace, key.pod):
+                engine.names |= names
+
+
+def _note_sample(facts: Facts, sample: Sample, *, pod: str) -> None:
+    labels = dict(sample.labels)
+    name = sample.name.removesuffix("_bucket")
+    if name not in _known() and name != CACHE_INFO:
+        return
+    engine = facts.engine(EngineKey("", pod, labels.get("engine", "")))
+    engine.names.add(name)
+    if name == CACHE_INFO:
+        engine.info = labels
+    elif "le" in labels:
+        _note_edge(engine, sample.name, labels["le"])
+    elif name in NAMES[Meaning.RUNNING].names:
+        engine.labels = labels
+        engine.scrapers.append(labels)
+
+
+def _note_scrapes(engine: EngineFacts, series: Series, *, server: float) -> None:
+    age = server - series.times[-1]
+    engine.interval = max(filter(None, (engine.interval, series.pace)), default=None)
+    if engine.age is None or age < engine.age:
+        engine.age, engine.labels = age, series.labels
+    # The series of a pod that came back under another address ends; two that both go on are two scrapes of one engine.
+    if series.pace is not None and age <= 3 * series.pace:
+        engine.scrapers.append(series.labels)
+
+
+def _note_edge(engine: EngineFacts, name: str, edge: str) -> None:
+    for meaning in JUDGED:
+        if name.removesuffix("_bucket") in NAMES[meaning].names:
+            engine.edges.setdefault(meaning, set()).add(float(edge))
+
+
+def _key(labels: Mapping[str, str]) -> EngineKey:
+    return EngineKey(
+        labels.get("namespace", ""), labels.get("pod") or labels.get("instance", ""), labels.get("engine", "")
+    )
+
+
+def _known() -> frozenset[str]:
+    return frozenset(name for entry in NAMES.values() for name in entry.names)
+
+
+def _presence() -> Iterable[str]:
+    for entry in NAMES.values():
+        yield from (re.escape(f"{name}_bucket" if entry.kind is Kind.HISTOGRAM else name) for name in entry.names)
+
+
+def _running() -> str:
+    return f'{{__name__=~"{"|".join(NAMES[Meaning.RUNNING].names)}"}}'
+
+
+def _seconds(duration: timedelta) -> int:
+    return round(duration.total_seconds())

@@ -1,0 +1,233 @@
+"""`vllm-autotuner record`: sample engines into a file that a bug report can carry.
+
+This module reads options and chooses an exit code: 0 recorded, 1 an error in one line, 2 nothing was there to record.
+Must not: judge what it records.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final
+
+import typer
+from rich.text import Text
+
+from vllm_autotuner.cli.diagnosis.request import duration_of
+from vllm_autotuner.cli.diagnosis.text import seconds
+from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.interruption import interrupted
+from vllm_autotuner.cli.options.access import (
+    BasicAuthPasswordFile,
+    BasicAuthUser,
+    BearerTokenFile,
+    CAFile,
+    ClientCert,
+    ClientKey,
+    Header,
+    Insecure,
+    OrgID,
+    access_of,
+)
+from vllm_autotuner.cli.report.file import refuse_unwritable
+from vllm_autotuner.cli.terminal import printable, progress, remarks
+from vllm_autotuner.observation.access import Access
+from vllm_autotuner.observation.errors import Rejected, SourceError, Unreadable
+from vllm_autotuner.observation.families import Families
+from vllm_autotuner.observation.metrics_text import read_samples
+from vllm_autotuner.observation.prometheus import PageReader
+from vllm_autotuner.observation.scrape import (
+    ENGINE_PREFIX,
+    SCRAPE_TIMEOUT,
+    Clock,
+    Received,
+    Sampler,
+    ScrapeTarget,
+    scrape_targets,
+)
+from vllm_autotuner.observation.spool import RecordingFull, Spool
+
+__all__ = ["EXAMPLES", "Plan", "record", "recorded"]
+
+EXAMPLES = """
+Examples:
+
+  Ten minutes of one engine, to attach to a bug report:
+
+    vllm-autotuner record --metrics http://localhost:8000 --out incident.om.gz --for 10m
+
+  Two engines of one service, each second; stop with Ctrl-C, what was recorded is kept:
+
+    vllm-autotuner record --metrics http://a:8000 --metrics http://b:8000 --out both.om.gz --for 1h --every 1s
+
+  Look at it, or load it into a Prometheus:
+
+    vllm-autotuner diagnose --recording incident.om.gz --html report.html
+
+    gunzip -k incident.om.gz && promtool tsdb create-blocks-from openmetrics incident.om ./data
+
+A recording holds names, labels, numbers and times: no prompts and no answers. Labels hold the model's name.
+
+Exit codes: 0 recorded, 1 error, 2 nothing to record (no engine answered, or none is vLLM).
+"""
+
+FAILED: Final = 1
+NOTHING: Final = 2
+SHORTEST_INTERVAL: Final = timedelta(milliseconds=100)
+"""Between two scrapes of an engine: more often disturbs it and shows nothing new, for a step takes as long."""
+PROCESS_START: Final = "process_start_time_seconds"
+"""Kept beside the engine's own families: it tells a restart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be recorded, checked."""
+
+    targets: tuple[ScrapeTarget, ...]
+    out: Path
+    duration: timedelta
+    interval: timedelta
+    everything: bool
+
+
+def record(
+    metrics: Annotated[
+        list[str], typer.Option(metavar="URL", help="An engine, or its /metrics; repeatable.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write: .om.gz, or .om for plain text.")],
+    record_for: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, such as 10m.")] = "10m",
+    every: Annotated[str, typer.Option(metavar="TIME", help="Between two scrapes of an engine.")] = "2s",
+    everything: Annotated[
+        bool, typer.Option("--all", help="All families of the page, not only vllm: and the process' start time.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    bearer_token_file: BearerTokenFile = None,
+    basic_auth_user: BasicAuthUser = None,
+    basic_auth_password_file: BasicAuthPasswordFile = None,
+    ca_file: CAFile = None,
+    client_cert: ClientCert = None,
+    client_key: ClientKey = None,
+    insecure_skip_tls_verify: Insecure = False,
+    header: Header = None,
+    org_id: OrgID = None,
+) -> None:
+    """Record the metrics of running engines into one file: OpenMetrics, for `diagnose --recording` and `promtool`.
+
+    An engine that does not answer is tried again at each scrape and leaves a gap. Ctrl-C ends early and keeps the rest.
+    """
+    try:
+        refuse_unwritable(out, option="--out")
+        if out.exists() and not force:
+            raise CommandError(f"{out} is there already: name another file, or add --force to write over it")
+        plan = Plan(
+            targets=scrape_targets(metrics),
+            out=out,
+            duration=duration_of("--for", record_for),
+            interval=duration_of("--every", every),
+            everything=everything,
+        )
+        access = access_of(
+            bearer_token_file=bearer_token_file,
+            basic_auth_user=basic_auth_user,
+            basic_auth_password_file=basic_auth_password_file,
+            ca_file=ca_file,
+            client_cert=client_cert,
+            client_key=client_key,
+            insecure=insecure_skip_tls_verify,
+            headers=header or (),
+            org_id=org_id,
+        )
+        if plan.interval < SHORTEST_INTERVAL:
+            raise CommandError("--every must be at least 100ms")
+        found = asyncio.run(_run(plan, access=access))
+    except (CommandError, SourceError) as error:
+        _say(f"error: {error}")
+        raise typer.Exit(FAILED) from None
+    if not found:
+        raise typer.Exit(NOTHING)
+
+
+async def _run(plan: Plan, *, access: Access) -> bool:
+    clock = Clock(started=time.time(), monotonic=time.monotonic, sleep=asyncio.sleep)
+    reader = PageReader(timeout=SCRAPE_TIMEOUT, access=access)
+    try:
+        return await recorded(plan, clock=clock, reader=reader)
+    finally:
+        await reader.close()
+
+
+async def recorded(plan: Plan, *, clock: Clock, reader: PageReader) -> bool:
+    """Record until the time is over or a person stops it, and write the file; False when there was nothing."""
+    try:
+        with TemporaryDirectory(prefix="vllm-autotuner-record-") as folder:
+            spool = Spool(Path(folder))
+            sampler, why = await _sample(plan, spool=spool, clock=clock, reader=reader)
+            failed = {place: found for place, found in sampler.failures.items() if found.count}
+            for place, found in failed.items():
+                _say(f"{found.count} scrapes of {place} failed; the last: {found.last}")
+            if not spool.samples:
+                _say("no data: nothing was recorded, no file was written")
+                return False
+            spool.write(plan.out)
+            size = plan.out.stat().st_size
+    except OSError as error:
+        raise CommandError(f"cannot write the recording: {error.strerror or error}") from error
+    lasted = seconds(clock.monotonic() - sampler.zero)
+    _say(f"{why}wrote {plan.out}: {lasted}, {spool.series:,} series, {spool.samples:,} samples, {size:,} bytes")
+    return True
+
+
+async def _sample(plan: Plan, *, spool: Spool, clock: Clock, reader: PageReader) -> tuple[Sampler, str]:
+    """Sample into the spool; the text says why it ended before its time, empty when it did not."""
+    step, until = plan.interval.total_seconds(), plan.duration.total_seconds()
+    with progress(remarks()) as bar, interrupted() as stop:
+        task = bar.add_task("recording", total=(int(until / step) + 1) * len(plan.targets))
+        sampler = Sampler(
+            clock=clock,
+            reader=reader,
+            receive=_into(spool, everything=plan.everything),
+            scraped=lambda target: bar.advance(task),
+        )
+        try:
+            errors = await sampler.first(plan.targets)
+            if len(errors) == len(plan.targets) and all(isinstance(one, Rejected | Unreadable) for one in errors):
+                # It answers, and it is not an engine's page: trying again would not change that.
+                raise errors[0]
+            for error in errors:
+                _say(f"trying again at each scrape: {error}")
+            sampling = asyncio.create_task(sampler.repeat(plan.targets, step=step, until=until))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((sampling, stopping), return_when=asyncio.FIRST_COMPLETED)
+            for one in (sampling, stopping):
+                one.cancel()
+            await asyncio.gather(sampling, stopping, return_exceptions=True)
+            if not sampling.cancelled() and (error_found := sampling.exception()) is not None:
+                raise error_found
+        except RecordingFull as full:
+            return sampler, f"stopped early ({full}); "
+        return sampler, "stopped early; " if stop.is_set() else ""
+
+
+def _into(spool: Spool, *, everything: bool) -> Received:
+    def receive(target: ScrapeTarget, page: str, at: float) -> None:
+        try:
+            # All of it first: half a page must not become half a scrape.
+            samples = [
+                sample
+                for sample in read_samples(page.splitlines())
+                if everything or sample.name.startswith(ENGINE_PREFIX) or sample.name == PROCESS_START
+            ]
+        except Unreadable as error:
+            raise Unreadable(f"{target.place} does not answer with metrics ({error})") from error
+        if not any(sample.name.startswith(ENGINE_PREFIX) for sample in samples):
+            raise Unreadable(f"{target.place} answers with metrics, but none of them is vLLM's")
+        labels = (("instance", target.pod),) if target.pod else ()
+        spool.add(samples, families=Families(page), time=at, labels=labels)
+
+    return receive
+
+
+def _say(line: str) -> None:
+    remarks().print(Text(printable(line)), soft_wrap=True)

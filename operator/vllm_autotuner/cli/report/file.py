@@ -1,0 +1,44 @@
+"""Writing a report where the user said. Apart from the page, because only this touches the disk.
+
+Must not: leave half a file where there was a whole one.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.cli.diagnosis.answer import Answer
+from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.report.page import ReportFacts, page
+
+__all__ = ["own_version", "refuse_unwritable", "write_report"]
+
+
+def own_version() -> str:
+    """The version of this package, as it is installed."""
+    try:
+        return version("vllm-autotuner")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def refuse_unwritable(path: Path, *, option: str) -> None:
+    """Raise CommandError for a path that can never be written, before a minute is spent on its content."""
+    if path.is_dir():
+        raise CommandError(f"{option} {path} is a folder: name a file")
+    if not path.parent.is_dir():
+        raise CommandError(f"{option} {path}: there is no folder {path.parent}")
+
+
+def write_report(path: Path, *, answer: Answer, source: str, knobs: EngineKnobs) -> None:
+    """Write the report. Raises CommandError."""
+    facts = ReportFacts(
+        source=source, at=answer.at, span=answer.span, version=own_version(), knobs=knobs, notes=answer.notes
+    )
+    text = page(answer.reports, facts=facts)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,1 @@
+"""`vllm-autotuner run`: flags into operator settings."""

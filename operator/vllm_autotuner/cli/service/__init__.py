@@ -1,0 +1,1 @@
+"""Commands about one VLLMService: explain, history, export, backtest."""

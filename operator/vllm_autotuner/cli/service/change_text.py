@@ -1,0 +1,86 @@
+"""The change under way as text: what is tried, where, what was measured so far, and how to stop it.
+
+Apart from the rest of the status, because this is what somebody reads who was woken by it.
+Must not: judge. Everything comes from the object.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from vllm_autotuner.cli.number_format import figure, moment
+from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.control.decide.annotation_commands import PREFIX, RequestKind
+
+__all__ = ["change_lines"]
+
+_STATES: Final = {
+    "Proposed": "decided; nothing was touched yet",
+    "Provisioning": "pods with the new value start",
+    "Verifying": "the running engine is asked whether it took the new value",
+    "WarmingUp": "the new value serves; not judged yet",
+    "Analyzing": "both values are measured",
+    "Held": "the judgement waits",
+    "Promoting": "the canary did better: the service's own pods follow one after the other, new before old",
+    "Baking": "all pods run the new value; it is watched before it counts",
+    "RollingBack": "what ran before is being restored",
+}
+"""What each state means, for somebody who meets it for the first time."""
+_UNTOUCHED: Final = frozenset({"Proposed", "Provisioning", "Verifying", "WarmingUp", "Analyzing"})
+"""States of a canary in which the service's own pods are what they were."""
+
+
+def change_lines(change: Mapping[str, Any], *, namespace: str, name: str) -> Iterator[Text | Table]:
+    """Yield what to print."""
+    canary = change.get("strategy") == "Canary"
+    values = f"{change['knob']} {change.get('fromValue', 'default')} -> {change['toValue']}"
+    aim = f", to improve {change['target']}" if change.get("target") else ""
+    how = "by canary" if canary else "in place"
+    yield Text(printable(f"Under way: {values} {how}{aim}, since {moment(change.get('startedAt'))}"))
+    rows = Table.grid(padding=(0, 2))
+    for what, text in _rows(change, canary=canary):
+        rows.add_row(f"  {what}", Text(printable(text)))
+    rows.add_row(
+        "  stop it",
+        f"kubectl annotate vllm {name} -n {namespace} {PREFIX}{RequestKind.ROLLBACK}=$(date +%s) --overwrite",
+    )
+    yield rows
+
+
+def _rows(change: Mapping[str, Any], *, canary: bool) -> Iterator[tuple[str, str]]:
+    state = change["state"]
+    limit = f"; at the latest until {moment(change['deadline'])}" if change.get("deadline") else ""
+    yield "state", f"{state} since {moment(change.get('stateSince'))}: {_STATES.get(state, 'unknown state')}{limit}"
+    if (reason := change.get("stateReason")) and state != "Analyzing":
+        yield "because", reason
+    if change.get("reason"):
+        yield "why", change["reason"]
+    knob = change["knob"]
+    if ref := change.get("canaryRef"):
+        yield "canary", f"{ref['name']}, one pod more with {knob}={change['toValue']}"
+    if ref := change.get("baselineRef"):
+        yield "against", f"{ref['name']}, as fresh, with {knob}={change.get('fromValue', 'default')}"
+    elif canary and change.get("canaryRef"):
+        yield "against", f"the service's own pods, with {knob}={change.get('fromValue', 'default')}"
+    if canary and state in _UNTOUCHED and not change.get("promoted"):
+        yield "so far", "the service's own pods are untouched: to stop it is to delete the canary"
+    if measured := _measured(change):
+        yield "measured", measured
+
+
+def _measured(change: Mapping[str, Any]) -> str:
+    """The newest window of both sides, and how many there are."""
+    analysis = change.get("analysis") or {}
+    if not (last := analysis.get("last")):
+        return ""
+    reference = analysis.get("reference") or ([change["baseline"]] if change.get("baseline") else [])
+    if not reference:
+        return f"{len(last)} window(s), and nothing to compare them with"
+    pairs = (
+        f"{label} {figure(reference[-1].get(key), 's')} -> {figure(last[-1].get(key), 's')}"
+        for label, key in (("TTFT", "ttftSeconds"), ("TPOT", "tpotSeconds"))
+    )
+    between = "at the same time" if analysis.get("reference") else "before the change and now"
+    return f"{len(last)} window(s), the newest: {', '.join(pairs)} ({between})"

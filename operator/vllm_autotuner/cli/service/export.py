@@ -1,0 +1,80 @@
+"""`vllm-autotuner export`: the recommendation of a service as a patch that is ready to commit. Changes nothing."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vllm_autotuner.api.service import VLLMService, parse_service
+from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.service.patch import PatchFormat, export_text
+from vllm_autotuner.cli.service.service_object import read_deployment, read_service
+
+__all__ = ["EXAMPLES", "export"]
+
+EXAMPLES = """
+Examples:
+
+  A patch for kubectl:
+
+    vllm-autotuner export chat -n prod > patch.yaml
+
+  For a kustomization, written to a file:
+
+    vllm-autotuner export chat -n prod --format kustomize --output kustomization.yaml
+
+  Helm values under the keys of your own chart:
+
+    vllm-autotuner export chat -n prod --format helm --values-key services.chat
+
+Exit codes: 0 written, 1 error or no recommendation.
+"""
+
+
+def export(
+    name: Annotated[str, typer.Argument(help="Name of the VLLMService.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
+    form: Annotated[
+        PatchFormat, typer.Option("--format", help="For kubectl, kustomize or Helm.")
+    ] = PatchFormat.STRATEGIC,
+    values_key: Annotated[
+        str, typer.Option(metavar="KEYS", help="Where in the Helm values: keys with dots between. Default: the top.")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: standard output.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Default: the pod's service account, else $KUBECONFIG.")
+    ] = None,
+) -> None:
+    """Write the recommendation of a service as a patch that is ready to commit.
+
+    Changes nothing: apply it, or let Argo CD or Flux do so. The patch is for the VLLMService, or for the Deployment
+    that it names (spec.targetRef), whose other flags it repeats: the list can only be replaced as a whole.
+    """
+    try:
+        if values_key and form is not PatchFormat.HELM:
+            raise CommandError("--values-key belongs to --format helm")
+        service = parse_service(asyncio.run(read_service(namespace, name, kubeconfig=kubeconfig)))
+        if not isinstance(service, VLLMService):
+            raise CommandError(f"{namespace}/{name} cannot be read: {service.message}")
+        reference = service.spec.target_ref
+        deployment = (
+            asyncio.run(read_deployment(namespace, reference.name, kubeconfig=kubeconfig)) if reference else None
+        )
+        text = export_text(service, form=form, values_key=values_key, deployment=deployment)
+        if output is None:
+            typer.echo(text, nl=False)
+        else:
+            _write(output, text)
+    except CommandError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,120 @@
+"""A plan for people and for programs: what was considered, what each would do, what was chosen, and why not the others.
+
+Must not: decide anything, or compute an effect.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vllm_autotuner.cli.diagnosis.text import quantity
+from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.planning.forecast import Outlook
+from vllm_autotuner.planning.plan import Considered, Plan
+from vllm_autotuner.planning.untuned import UNTUNED
+
+__all__ = ["plan_json", "print_plan"]
+
+COLUMNS = ("candidate", "TTFT", "TPOT", "tokens/s", "goodput", "KV tokens", "GPUs", "confidence")
+
+
+def print_plan(console: Console, plan: Plan, *, named: DiagnosisClass) -> None:
+    """Print the candidates as a table, then the choice, what was left out, and what only a person can change."""
+    if plan.considered:
+        console.print(_table(plan))
+        for line in _choice(plan):
+            console.print(Text(printable(line)), soft_wrap=True)
+    else:
+        console.print("No change is worth making.")
+    for why in plan.passed_over:
+        console.print(Text(printable(f"Left out: {why}")), soft_wrap=True)
+    for each in UNTUNED.get(named, ()):
+        console.print(f"Yours to change: {each}", soft_wrap=True)
+
+
+def plan_json(plan: Plan, *, named: DiagnosisClass) -> dict[str, Any]:
+    """Return the plan for programs; null where nothing is known."""
+    return {
+        "current": None if plan.before is None else _outlook_json(plan.before),
+        "candidates": [_candidate_json(each) for each in plan.considered],
+        "passedOver": list(plan.passed_over),
+        "untuned": [{"knob": each.knob, "why": each.why, "caveat": each.caveat} for each in UNTUNED.get(named, ())],
+    }
+
+
+def _table(plan: Plan) -> Table:
+    table = Table(title="Candidates, the best first", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in COLUMNS:
+        table.add_column(column, no_wrap=column != "candidate")
+    if plan.before is not None:
+        table.add_row("as it is", *_cells(plan.before), "")
+    for each in plan.considered:
+        name = f"{each.proposal.knob.value} {_or_default(each.proposal.current)} -> {each.proposal.value}"
+        cells = [""] * 6 if each.after is None else _cells(each.after)
+        table.add_row(Text(printable(name)), *cells, each.proposal.confidence.value)
+    return table
+
+
+def _cells(outlook: Outlook) -> list[str]:
+    return [
+        quantity(outlook.ttft, "s"),
+        quantity(outlook.tpot, "s"),
+        _count(outlook.tokens_per_second),
+        _count(outlook.goodput),
+        _count(outlook.pool),
+        str(outlook.gpus),
+    ]
+
+
+def _count(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.0f}"
+
+
+def _choice(plan: Plan) -> Iterable[str]:
+    chosen, others = plan.considered[0], plan.considered[1:]
+    proposal = chosen.proposal
+    yield f"Chosen: {proposal.knob.value} {_or_default(proposal.current)} -> {proposal.value}. {proposal.reason}"
+    if proposal.limited_by:
+        yield f"  limited by: {proposal.limited_by}"
+    if proposal.recommend_only:
+        yield f"  recommended, not applied: {proposal.recommend_only}"
+    for index, other in enumerate(others):
+        place = "Runner-up" if index == 0 else "Then"
+        yield f"{place}: {other.proposal.knob.value} -> {other.proposal.value}; lost because {other.lost}"
+
+
+def _or_default(value: int | str | None) -> str:
+    return "default" if value is None else str(value)
+
+
+def _candidate_json(candidate: Considered) -> dict[str, Any]:
+    proposal = candidate.proposal
+    return {
+        "knob": proposal.knob.value,
+        "current": proposal.current,
+        "value": proposal.value,
+        "chosen": not candidate.lost,
+        "lostBecause": candidate.lost or None,
+        "limitedBy": proposal.limited_by,
+        "recommendOnly": proposal.recommend_only or None,
+        "confidence": proposal.confidence.value,
+        "reason": proposal.reason,
+        "predicted": None if candidate.after is None else _outlook_json(candidate.after),
+    }
+
+
+def _outlook_json(outlook: Outlook) -> dict[str, Any]:
+    return {
+        "ttftSeconds": outlook.ttft,
+        "tpotSeconds": outlook.tpot,
+        "tokensPerSecond": outlook.tokens_per_second,
+        "goodputTokensPerSecond": outlook.goodput,
+        "kvTokens": outlook.pool,
+        "sequencesHeld": outlook.held,
+        "gpus": outlook.gpus,
+    }

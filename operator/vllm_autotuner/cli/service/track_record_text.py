@@ -1,0 +1,47 @@
+"""What recommendations foretold and what came of it, as text.
+
+Apart from the history, which tells what the operator did; here it did nothing. Must not: judge, or count what was never
+tested.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rich.text import Text
+
+from vllm_autotuner.cli.number_format import figure, moment
+from vllm_autotuner.cli.terminal import printable
+
+__all__ = ["record_lines"]
+
+_ROWS: Final = (("TTFT", "ttftSeconds"), ("TPOT", "tpotSeconds"), ("output tokens per second", "tokensPerSecond"))
+_COMPARED_BY: Final = {"Value": "it was done", "Load": "the load came to that batch"}
+
+
+def record_lines(record: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """Yield a line on all of them and one on each that was tested; nothing where nothing was."""
+    tested = [each for each in record if each.get("came")]
+    if not tested:
+        return
+    judged = [each["came"]["held"] for each in tested if "held" in each["came"]]
+    yield Text(
+        f"Track record: of {len(judged)} prediction(s) that could be tested without the operator, {sum(judged)} held",
+        style="bold",
+    )
+    for each in reversed(tested):
+        yield Text(printable(f"  {_line(each)}"))
+
+
+def _line(foretold: Mapping[str, Any]) -> str:
+    came = foretold["came"]
+    values = f"{foretold['knob']} {foretold.get('current', 'default')} -> {foretold['recommended']}"
+    why = _COMPARED_BY.get(came.get("comparedBy", ""), "it was tested")
+    said = {each["name"]: each for each in foretold.get("predicted") or []}
+    compared = [_compared(name, said[name], came[key]) for name, key in _ROWS if name in said and key in came]
+    return f"{moment(foretold.get('madeAt'))}  {values}: {why}; {', '.join(compared) or 'nothing could be compared'}"
+
+
+def _compared(name: str, said: Mapping[str, Any], measured: float) -> str:
+    unit, predicted = said.get("unit") or "", said.get("predicted")
+    miss = f" ({measured / predicted - 1:+.0%})" if predicted else ""
+    return f"{name} foretold {figure(predicted, unit)}, came {figure(measured, unit)}{miss}"

@@ -1,0 +1,1 @@
+"""What one tick decides for one service. Pure: no I/O, no clock; inputs in, the next status out."""

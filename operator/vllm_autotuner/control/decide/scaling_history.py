@@ -1,0 +1,46 @@
+"""What a status tells of replicas that were asked for before: since when, and which of them were too few.
+
+Apart from the tick, which decides; here the status is read and written for `scaling`. Must not: ask for a number.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from vllm_autotuner.api.scale_ins import ScaleInTried
+from vllm_autotuner.api.status import VLLMServiceStatus
+from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.scaling.failed_scale_ins import after_scaling, failed_at
+
+__all__ = ["failed_scale_ins", "replicas_asked_since", "scale_ins_after"]
+
+
+def replicas_asked_since(status: VLLMServiceStatus) -> datetime | None:
+    """When another number of replicas was last asked for; None where nobody knows.
+
+    A setting that was kept is written down at its end as well, and moved no number: how long the pods that run it have
+    served, they tell.
+    """
+    since = None if status.effective is None else status.effective.since
+    return None if since in {entry.finished_at for entry in status.history} else since
+
+
+def failed_scale_ins(status: VLLMServiceStatus, *, now: datetime) -> Sequence[ScaleInTried]:
+    """Fewer replicas of what runs now that were too few, lately."""
+    running = None if status.effective is None else status.effective.config_hash
+    return failed_at(status.scale_ins, config_hash=running, now=now)
+
+
+def scale_ins_after(status: VLLMServiceStatus, replicas: int, *, sight: Sight) -> tuple[ScaleInTried, ...]:
+    """What is remembered once this number is asked for."""
+    before, scaling = status.effective, sight.service.spec.scaling
+    if before is None or before.replicas is None or scaling is None:
+        return status.scale_ins
+    return after_scaling(
+        status.scale_ins,
+        before=before.replicas,
+        replicas=replicas,
+        config_hash=before.config_hash,
+        load=sight.observation.generated_per_second,
+        proves_itself=scaling.scale_in.stabilization,
+        now=sight.now,
+    )

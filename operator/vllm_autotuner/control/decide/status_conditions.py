@@ -1,0 +1,170 @@
+"""The conditions of a status: what holds of the service now, each with its reason for tools and a sentence for people.
+
+Apart from the figures, because conditions are API: alerts and `kubectl wait` read them, and some must never contradict
+each other. Who writes the workload besides us is said by `owning`. Must not: decide anything.
+"""
+
+from collections.abc import Iterator
+
+from vllm_autotuner.api.conditions import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Reason,
+    remove_condition,
+    set_condition,
+)
+from vllm_autotuner.api.spec import Mode
+from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
+from vllm_autotuner.change.world import Ending
+from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.control.decide.ownership_status import ownership
+from vllm_autotuner.control.read.workload_state import APPROVE
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.diagnose import Diagnosis
+from vllm_autotuner.guardrails.chain import circuit_is_open
+from vllm_autotuner.guardrails.contest import is_lost
+
+__all__ = ["about_change", "conditions_of"]
+
+
+def conditions_of(
+    status: VLLMServiceStatus,
+    sight: Sight,
+    *,
+    diagnosis: Diagnosis,
+    ended: tuple[ActiveChange, Ending] | None,
+) -> tuple[Condition, ...]:
+    """Every condition of a decided status; what has not changed keeps its time."""
+    conditions = status.conditions
+    generation, now = sight.service.metadata.generation, sight.now
+
+    def put(kind: ConditionType, state: ConditionStatus | bool, reason: Reason, message: str) -> None:
+        nonlocal conditions
+        conditions = set_condition(
+            conditions,
+            type=kind,
+            status=state,
+            reason=reason,
+            message=message,
+            observed_generation=generation,
+            now=now,
+        )
+
+    for kind, state, reason, message in (
+        *_serving(status, sight),
+        ownership(status, sight),
+        _metrics(diagnosis, sight),
+        _recommending(status, sight),
+        *about_change(status, ended=ended),
+    ):
+        put(kind, state, reason, message)
+    by_spec = sight.service.spec.paused
+    paused_by = Reason.PAUSED_BY_SPEC if by_spec else Reason.PAUSED_BY_ANNOTATION
+    where = "spec.paused is true" if by_spec else "the annotation vllm-autotuner.dev/pause is set"
+    if sight.limits.kill:
+        paused_by, where = Reason.PAUSED_BY_OPERATOR, sight.limits.why
+    paused = sight.paused or sight.limits.kill
+    put(ConditionType.PAUSED, paused, paused_by, f"{where}; serving goes on, nothing is tuned")
+    if (adoption := sight.adoption) is None:
+        conditions = remove_condition(conditions, ConditionType.ADOPTED)
+    else:
+        put(ConditionType.ADOPTED, True, Reason.TARGET_OBSERVED, adoption.about)
+    circuit = status.circuit
+    is_open = circuit_is_open(circuit, now=now)
+    why = circuit.reason if circuit is not None else ""
+    put(ConditionType.CIRCUIT_OPEN, is_open, Reason.REPEATED_ROLLBACKS, f"{why}: recommendations only")
+    return conditions
+
+
+def about_change(
+    status: VLLMServiceStatus, *, ended: tuple[ActiveChange, Ending] | None
+) -> Iterator[tuple[ConditionType, bool, Reason, str]]:
+    """What is said of the change under way, and of the one that has just ended."""
+    change = status.active_change
+    about = "" if change is None else f"{change.knob} {change.from_value or 'default'} -> {change.to_value}"
+    state_text = "" if change is None else f"{about}: {change.state.value}"
+    yield ConditionType.TUNING_IN_PROGRESS, change is not None, Reason.CHANGE_ACTIVE, state_text
+    if ended is not None:
+        finished, ending = ended
+        good = ending.outcome is Outcome.SUCCEEDED
+        message = f"{finished.knob}={finished.to_value}: {ending.reason}"
+        yield ConditionType.LAST_CHANGE_SUCCEEDED, good, Reason(ending.outcome.value), message
+
+
+def _serving(
+    status: VLLMServiceStatus, sight: Sight
+) -> tuple[tuple[ConditionType, ConditionStatus | bool, Reason, str], ...]:
+    """Ready, Reconciling, Stalled and RollbackFailed: the four that must never contradict each other."""
+    rollout, spec, change = sight.rollout, sight.service.spec, status.active_change
+    floor = spec.scaling.min_replicas if spec.scaling is not None else (spec.replicas or 0)
+    if sight.adoption is not None:
+        floor = min(floor, sight.adoption.floor)
+    if sight.scaled_by:
+        floor = rollout.replicas
+    if status.rollback_failed is not None:
+        message = status.rollback_failed.message
+        return (
+            (ConditionType.RECONCILING, False, Reason.PROGRESSING, ""),
+            (ConditionType.READY, False, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
+            (ConditionType.ROLLBACK_FAILED, True, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
+            (ConditionType.STALLED, True, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
+        )
+    refusal = sight.refusal
+    if refusal is not None and change is None:
+        return (
+            (ConditionType.ROLLBACK_FAILED, False, Reason.LAST_KNOWN_GOOD_NOT_SERVING, ""),
+            (ConditionType.RECONCILING, False, Reason.PROGRESSING, ""),
+            (ConditionType.READY, False, refusal.reason, refusal.message),
+            (ConditionType.STALLED, True, refusal.reason, refusal.message),
+        )
+    enough = rollout.ready >= floor
+    # Tuning is not reconciling: a rollout that a change causes leaves a service that serves its spec Ready.
+    # Nor is what somebody else has made of the workload: nothing follows as long as it is left to him.
+    follows_spec = (change is None and not is_lost(status.contest)) and (
+        rollout.config_hash is None
+        or (status.effective is not None and rollout.config_hash != status.effective.config_hash)
+        or not rollout.rolled_out
+    )
+    served = f"{rollout.ready} of {floor} replica(s) serve"
+    if rollout.crashed and not enough:
+        served += f"; {rollout.crashed}"
+    elif rollout.unschedulable and not enough:
+        served += f"; {rollout.unschedulable}"
+    waiting = follows_spec or not enough
+    reason = Reason.PROGRESSING if follows_spec else Reason.REPLICAS_UNAVAILABLE
+    return (
+        (ConditionType.ROLLBACK_FAILED, False, Reason.LAST_KNOWN_GOOD_NOT_SERVING, ""),
+        (ConditionType.STALLED, False, Reason.LAST_KNOWN_GOOD_NOT_SERVING, ""),
+        (ConditionType.RECONCILING, waiting, reason, served),
+        (ConditionType.READY, not waiting, reason if waiting else Reason.SERVING, served),
+    )
+
+
+def _metrics(diagnosis: Diagnosis, sight: Sight) -> tuple[ConditionType, bool, Reason, str]:
+    if diagnosis.primary is not DiagnosisClass.METRICS_BLIND and sight.observation.engines:
+        return ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "fresh metrics of the engines"
+    failed, stale = sight.observation.problem is not None, bool(sight.observation.silent)
+    reason = Reason.PROVIDER_ERROR if failed else Reason.METRICS_STALE if stale else Reason.METRICS_MISSING
+    return ConditionType.METRICS_AVAILABLE, False, reason, f"{diagnosis.message} Nothing is changed meanwhile."
+
+
+def _recommending(status: VLLMServiceStatus, sight: Sight) -> tuple[ConditionType, bool, Reason, str]:
+    found, change = status.recommendation, status.active_change
+    if change is not None:
+        message = f"{change.knob} -> {change.to_value} is being tried"
+        return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.CHANGE_ACTIVE, message
+    if found is None:
+        return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.NOTHING_TO_IMPROVE, "nothing to recommend"
+    message = f"{found.knob} {found.current or 'default'} -> {found.recommended}"
+    awaiting = sight.mode is Mode.APPROVE
+    reason = Reason.AWAITING_APPROVAL if awaiting else Reason.RECOMMENDED
+    if awaiting:
+        # With --overwrite: an earlier approval may stand there.
+        service = sight.service.metadata
+        message += (
+            f"; approve: kubectl annotate --overwrite -n {service.namespace} vllm {service.name} {APPROVE}={found.id}"
+        )
+    if awaiting and sight.approved and sight.approved != found.id:
+        message += f" ({sight.approved} was approved, which does not stand any more)"
+    return ConditionType.RECOMMENDATION_AVAILABLE, True, reason, message

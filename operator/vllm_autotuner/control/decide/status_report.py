@@ -1,0 +1,122 @@
+"""What a status says to people and tools: diagnosis, conditions, short texts and figures.
+
+Apart from the decisions, because here nothing is decided. Written so that a steady state writes nothing: figures are
+taken anew together with something that changed, and else only once they have moved for good (`figures`).
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.status import (
+    ActiveChange,
+    Contribution,
+    DiagnosisStatus,
+    Measurement,
+    Summary,
+    VLLMServiceStatus,
+)
+from vllm_autotuner.api.wording import told_seconds
+from vllm_autotuner.change.effective import effective_knobs
+from vllm_autotuner.change.verdict import measure
+from vllm_autotuner.change.world import Ending
+from vllm_autotuner.control.decide.figures_refresh import have_moved, latencies, usual
+from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.control.decide.status_conditions import conditions_of
+from vllm_autotuner.control.decide.status_evidence import evidence_of
+from vllm_autotuner.diagnosis.case import kv_mean
+from vllm_autotuner.diagnosis.diagnose import Diagnosis
+from vllm_autotuner.diagnosis.objectives import Target, Targets
+
+__all__ = ["change_text", "described"]
+
+
+def described(
+    status: VLLMServiceStatus,
+    *,
+    sight: Sight,
+    diagnosis: Diagnosis,
+    targets: Targets,
+    ended: tuple[ActiveChange, Ending] | None,
+    recent: Sequence[Measurement] = (),
+) -> VLLMServiceStatus:
+    """Complete a decided status with everything that only reports. `recent`: the last windows of what runs."""
+    before = sight.service.status
+    named = _diagnosis(diagnosis)
+    status = status.model_copy(
+        update={
+            "observed_generation": sight.service.metadata.generation,
+            "diagnosis": before.diagnosis if _says_the_same(named, before.diagnosis) else named,
+            "replicas": sight.pods,
+            "ready_replicas": sight.rollout.ready,
+            "selector": sight.selector,
+        }
+    )
+    status = status.model_copy(update={"conditions": conditions_of(status, sight, diagnosis=diagnosis, ended=ended)})
+    # Figures move with every request.
+    if status.model_copy(update={"summary": before.summary, "measured": before.measured}) != before:
+        measured = latencies(measure(sight.observation, targets=targets))
+    elif sight.figures_due and have_moved(before.measured, recent):
+        measured = usual(recent)
+    else:
+        return before
+    summary = _summary(status, sight, measured=measured, targets=targets)
+    return status.model_copy(update={"summary": summary, "measured": measured, "diagnosis": named})
+
+
+def _says_the_same(named: DiagnosisStatus, before: DiagnosisStatus | None) -> bool:
+    """Whether only figures differ."""
+    return (
+        before is not None
+        and before.class_ == named.class_
+        and before.confidence is named.confidence
+        and [part.class_ for part in before.contributing] == [part.class_ for part in named.contributing]
+    )
+
+
+def _diagnosis(diagnosis: Diagnosis) -> DiagnosisStatus:
+    contributing = tuple(
+        Contribution(class_=part.diagnosis.value, message=part.message) for part in diagnosis.contributing
+    )
+    return DiagnosisStatus(
+        class_=diagnosis.primary.value,
+        confidence=diagnosis.confidence,
+        since=datetime.fromtimestamp(diagnosis.since, tz=UTC),
+        message=diagnosis.message,
+        evidence=evidence_of(diagnosis),
+        contributing=contributing,
+    )
+
+
+def change_text(change: ActiveChange | None) -> str | None:
+    """A change in a word for `kubectl get`."""
+    return None if change is None else f"{change.knob}={change.to_value} {change.state.value}"
+
+
+def _summary(status: VLLMServiceStatus, sight: Sight, *, measured: Measurement, targets: Targets) -> Summary:
+    usages = [usage for engine in sight.observation.engines if (usage := kv_mean(engine)) is not None]
+    return Summary(
+        effective=_knobs_text(effective_knobs(sight.service.spec, status)),
+        ttft=_against(measured.ttft_seconds, targets.ttft),
+        tpot=_against(measured.tpot_seconds, targets.tpot),
+        kv_usage=f"{max(usages):.0%}" if usages else None,
+        change=change_text(status.active_change),
+    )
+
+
+def _knobs_text(knobs: EngineKnobs) -> str:
+    parts = (
+        ("seqs", knobs.max_num_seqs),
+        ("len", knobs.max_model_len),
+        ("kv", knobs.kv_cache_dtype),
+        ("tp", knobs.tensor_parallel_size),
+    )
+    return " ".join(f"{name}={value}" for name, value in parts if value is not None) or "engine defaults"
+
+
+def _against(seconds: float | None, target: Target) -> str | None:
+    return None if seconds is None else f"{_duration(seconds)}/{_duration(target.seconds)}"
+
+
+def _duration(seconds: float) -> str:
+    return told_seconds(seconds).replace(" ", "")

@@ -1,0 +1,177 @@
+"""Reads the Deployments that services name (spec.targetRef), their pods and autoscalers, once in each tick.
+
+They carry no label of ours and so are in no watch; two requests a service, side by side. Apart from the fleet loop,
+because a slow answer about one must not make the others wait.
+Must not: write, or keep anything: the next tick reads again.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from vllm_autotuner.api.conditions import Reason
+from vllm_autotuner.api.service import KIND, VLLMService
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.errors import FORBIDDEN, NotFound, Refused
+from vllm_autotuner.cluster.field_managers import autoscaler_of
+from vllm_autotuner.cluster.kinds import AUTOSCALER, DEPLOYMENT, POD
+from vllm_autotuner.cluster.ownership import controller_of
+from vllm_autotuner.control.read.adopted import Adopted, adopted_from
+from vllm_autotuner.control.read.registry import Key
+from vllm_autotuner.control.read.views import Body, ServiceEntry
+from vllm_autotuner.workload.adoption import Unadoptable, read_target
+from vllm_autotuner.workload.labels import MANAGED_BY, OPERATOR, SERVICE
+
+__all__ = ["Adopting", "claims"]
+
+READS_AT_ONCE: Final = 16
+"""As many as writes, and as there are connections: more would only queue later."""
+
+
+class Adopting:
+    """What was read for one tick."""
+
+    def __init__(self, services: Mapping[Key, ServiceEntry], *, cluster: Cluster) -> None:
+        self._services = services
+        self._owners = claims(services.values())
+        self._cluster = cluster
+        self._gate = asyncio.Semaphore(READS_AT_ONCE)
+        self._read: dict[Key, Adopted | Unadoptable | Exception] = {}
+
+    async def read_all(self) -> None:
+        """Read for every service that names a Deployment. What fails is told to who asks for it."""
+        services = [
+            entry.service
+            for entry in self._services.values()
+            if isinstance(entry.service, VLLMService) and entry.service.spec.target_ref is not None
+        ]
+        await asyncio.gather(*(self._remember(each) for each in services if not each.metadata.deleting))
+
+    async def of(self, service: VLLMService) -> Adopted | Unadoptable | None:
+        """What was read for a service, each time anew after the first; None where it names no Deployment.
+
+        Raises ClusterError when the API could not be asked.
+        """
+        if service.spec.target_ref is None:
+            return None
+        found = self._read.pop(_key(service), None)
+        if isinstance(found, Exception):
+            raise found
+        return found or await self._adopt(service)
+
+    async def _remember(self, service: VLLMService) -> None:
+        try:
+            async with self._gate:
+                self._read[_key(service)] = await self._adopt(service)
+        except Exception as error:
+            # A poisoned object is reported on itself and never stops the others.
+            self._read[_key(service)] = error
+
+    async def _adopt(self, service: VLLMService) -> Adopted | Unadoptable:
+        try:
+            return await adopt(service, owners=self._owners, services=self._services, cluster=self._cluster)
+        except Refused as error:
+            if error.status != FORBIDDEN:
+                raise
+            return Unadoptable(Reason.FORBIDDEN, str(error))
+
+
+def _key(service: VLLMService) -> Key:
+    return Key(service.metadata.namespace, service.metadata.name)
+
+
+def claims(services: Iterable[ServiceEntry]) -> Mapping[Key, Key]:
+    """Return which VLLMService looks after each named Deployment: the oldest of those that name it (G34)."""
+    found: dict[Key, tuple[tuple[str, str], Key]] = {}
+    for entry in services:
+        service = entry.service
+        # Also of one whose spec cannot be read as a whole: it may have a change under way.
+        if service.spec.target_ref is None or service.metadata.deleting:
+            continue
+        deployment = Key(entry.namespace, service.spec.target_ref.name)
+        age = (str(entry.body["metadata"].get("creationTimestamp", "")), entry.uid)
+        if deployment not in found or age < found[deployment][0]:
+            found[deployment] = (age, Key(entry.namespace, entry.name))
+    return {deployment: owner for deployment, (_, owner) in found.items()}
+
+
+async def adopt(
+    service: VLLMService, *, owners: Mapping[Key, Key], services: Mapping[Key, ServiceEntry], cluster: Cluster
+) -> Adopted | Unadoptable:
+    """Read the Deployment that a service names, and its pods. Raises ClusterError when the API cannot be asked."""
+    reference, metadata = service.spec.target_ref, service.metadata
+    if reference is None:
+        raise ValueError(f"{service.key} names no Deployment")
+    key = Key(metadata.namespace, reference.name)
+    older = owners.get(key)
+    if older is not None and older.name != metadata.name:
+        message = f"VLLMService {older.name} is older and looks after Deployment {key.name}: delete one of the two"
+        return Unadoptable(Reason.CONFLICT, message)
+    try:
+        found = await cluster.read(DEPLOYMENT, namespace=key.namespace, name=key.name)
+    except NotFound:
+        found = {}
+    if not found or "deletionTimestamp" in found["metadata"]:
+        message = f"there is no Deployment {'/'.join(key)}: create it, or correct spec.targetRef.name"
+        return Unadoptable(Reason.TARGET_NOT_FOUND, message)
+    if (child_of := _rendered_by(found, services)) is not None:
+        message = f"Deployment {key.name} is rendered by VLLMService {child_of}: tune that one"
+        return Unadoptable(Reason.CONFLICT, message)
+    target = read_target(found)
+    if isinstance(target, Unadoptable):
+        return target
+    selector = _selector(found)
+    bodies = [
+        pod
+        async for page in cluster.pages(POD, namespace=key.namespace, selector=selector)
+        for pod in page.objects
+        if _runs_for(pod, key.name)
+    ]
+    scaled = service.spec.scaling is not None
+    autoscalers = (*autoscaler_of(found), *(await _autoscalers(key, cluster=cluster) if scaled else ()))
+    return adopted_from(service, target=target, bodies=bodies, selector=selector, autoscalers=autoscalers)
+
+
+def _runs_for(pod: Body, deployment: str) -> bool:
+    """Whether a pod comes from a ReplicaSet of this very Deployment: selectors of two Deployments may overlap."""
+    controller = controller_of(pod)
+    made_from = (pod["metadata"].get("labels") or {}).get("pod-template-hash", "")
+    return controller is not None and controller.get("name") == f"{deployment}-{made_from}"
+
+
+def _rendered_by(deployment: Body, services: Mapping[Key, ServiceEntry]) -> str | None:
+    controller, metadata = controller_of(deployment), deployment["metadata"]
+    if controller is not None and controller.get("kind") == KIND:
+        return str(controller.get("name"))
+    labels = metadata.get("labels") or {}
+    name = labels.get(SERVICE, "") if labels.get(MANAGED_BY) == OPERATOR else ""
+    # One that outlived its VLLMService (deletionPolicy Retain) may be adopted.
+    return name if Key(metadata["namespace"], name) in services else None
+
+
+def _selector(deployment: Body) -> str:
+    found = deployment["spec"].get("selector") or {}
+    parts = [f"{label}={value}" for label, value in (found.get("matchLabels") or {}).items()]
+    for each in found.get("matchExpressions") or []:
+        label, values = each["key"], ",".join(each.get("values") or ())
+        match each["operator"]:
+            case "In":
+                parts.append(f"{label} in ({values})")
+            case "NotIn":
+                parts.append(f"{label} notin ({values})")
+            case "Exists":
+                parts.append(str(label))
+            case _:
+                parts.append(f"!{label}")
+    return ",".join(parts)
+
+
+async def _autoscalers(deployment: Key, *, cluster: Cluster) -> Sequence[str]:
+    """Autoscalers that name this Deployment; KEDA's ScaledObjects work through such objects, too."""
+    found = []
+    async for page in cluster.pages(AUTOSCALER, namespace=deployment.namespace):
+        for each in page.objects:
+            scales = each["spec"]["scaleTargetRef"]
+            if (scales.get("kind"), scales.get("name")) == ("Deployment", deployment.name):
+                found.append(f"HorizontalPodAutoscaler {each['metadata']['name']}")
+    return found

@@ -1,0 +1,161 @@
+"""How many GPUs are free for a service: one list of nodes, pods and quotas for the whole fleet, where it counts.
+
+A list and no watch: pods that hold devices carry no label of ours, a watch of every pod of a cluster would cost memory
+and events all day, and the answer is wanted only where something is about to be proposed. In a fleet where nothing is,
+nothing is read. What cannot be read is not known, and then all is as if nobody had looked: a trial that finds no GPU
+ends without harm.
+Must not: decide, write, or fail.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Refused
+from vllm_autotuner.cluster.kinds import NODE, POD, RESOURCE_QUOTA
+from vllm_autotuner.control.read.gpu_views import (
+    HeldDevices,
+    NodeView,
+    devices_left,
+    gpu_resource,
+    held_devices,
+    node_view,
+    products,
+)
+from vllm_autotuner.planning.placement import GpuNode, Room, admitting, room_on
+
+__all__ = ["LOOK_EVERY", "Rooms"]
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY: Final = timedelta(seconds=60)
+"""An answer counts for so long. A list of 10,000 pods costs the API server and us about a second; GPUs come and go with
+pods of large models, which take minutes. Our choice, unmeasured."""
+
+ON_NODES: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+"""The pods that hold what they ask for."""
+
+_Where = tuple[str, frozenset[tuple[str, str]], tuple[object, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """The cluster's devices at one moment."""
+
+    nodes: tuple[NodeView, ...] = ()
+    pods: Mapping[tuple[str, str], HeldDevices] = field(default_factory=dict)
+    held: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By resource and node."""
+    left: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """What quotas leave, by namespace and resource."""
+    open: dict[_Where, tuple[GpuNode, ...]] = field(default_factory=dict)
+    """Which nodes take pods that ask for the same: services of one kind share the answer."""
+
+
+class Rooms:
+    """What was last seen of the cluster's devices."""
+
+    def __init__(self, cluster: Cluster, *, enabled: bool) -> None:
+        self._cluster = cluster
+        self._enabled = enabled
+        self._seen: _Seen | None = None
+        self._looked_at: datetime | None = None
+        self._told = ""
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether another look would tell more than is known."""
+        return self._enabled and (self._looked_at is None or now - self._looked_at >= LOOK_EVERY)
+
+    async def look(self, now: datetime) -> None:
+        """Read everything. What the API refuses or does not answer leaves it unknown until the next look."""
+        self._looked_at = now
+        try:
+            self._seen = await self._read()
+            self._told = ""
+        except ClusterError as error:
+            self._seen = None
+            if self._told != error.reason:
+                self._told = error.reason
+                forbidden = isinstance(error, Refused) and error.status == FORBIDDEN
+                logger.warning(
+                    "free GPUs not known", extra={"error": str(error), "forbidden": forbidden, "instead": "trying it"}
+                )
+
+    def of(self, service: VLLMService, pods: Iterable[str], *, now: datetime) -> Room | None:
+        """Return what is free for pods like those that the service has; None where that is not known.
+
+        `pods`: the names of its own. What they ask for is read from them: it is what really was asked for, whoever
+        wrote it.
+        """
+        if self._seen is None or self.is_due(now):
+            return None
+        return _room(self._seen, service, pods)
+
+    async def _read(self) -> _Seen:
+        nodes = [
+            view
+            async for page in self._cluster.pages(NODE)
+            for body in page.objects
+            if (view := node_view(body)) is not None
+        ]
+        if not nodes:
+            return _Seen()
+        pods: dict[tuple[str, str], HeldDevices] = {}
+        held: dict[str, dict[str, int]] = {}
+        async for page in self._cluster.pages(POD, fields=ON_NODES):
+            for body in page.objects:
+                if (pod := held_devices(body)) is None:
+                    continue
+                pods[pod.namespace, pod.name] = pod
+                for resource, count in pod.devices.items():
+                    of_node = held.setdefault(resource, {})
+                    of_node[pod.node] = of_node.get(pod.node, 0) + count
+        return _Seen(nodes=tuple(nodes), pods=pods, held=held, left=await self._quotas())
+
+    async def _quotas(self) -> Mapping[str, Mapping[str, int]]:
+        left: dict[str, dict[str, int]] = {}
+        async for page in self._cluster.pages(RESOURCE_QUOTA):
+            for body in page.objects:
+                of_namespace = left.setdefault(body["metadata"]["namespace"], {})
+                for resource, count in devices_left(body).items():
+                    of_namespace[resource] = min(count, of_namespace.get(resource, count))
+        return left
+
+
+def _room(seen: _Seen, service: VLLMService, names: Iterable[str]) -> Room | None:
+    namespace, accelerator = service.metadata.namespace, service.spec.accelerator
+    own = [pod for name in names if (pod := seen.pods.get((namespace, name))) is not None]
+    if not own:
+        return None
+    like = own[0]
+    asked_for = accelerator.resource_name if accelerator is not None else None
+    resource = gpu_resource(like.devices, asked_for=asked_for)
+    if resource is None:
+        return None
+    nodes = _open_to(seen, like, resource)
+    home = {pod.node for pod in own}
+    views = [view for view in seen.nodes if view.name in home]
+    if not nodes or any(view.on_demand for view in views):
+        # No node at all is an odd answer for pods that run; and where nodes come on demand, none need be free.
+        return None
+    mine: dict[str, int] = {}
+    for pod in own:
+        mine[pod.node] = mine.get(pod.node, 0) + pod.devices.get(resource, 0)
+    return replace(
+        room_on(nodes, held=seen.held.get(resource, {}), own=mine),
+        devices=like.devices[resource],
+        quota=seen.left.get(namespace, {}).get(resource),
+        product=products(views),
+    )
+
+
+def _open_to(seen: _Seen, pod: HeldDevices, resource: str) -> tuple[GpuNode, ...]:
+    where = (resource, frozenset(pod.selector.items()), pod.tolerations)
+    if where not in seen.open:
+        nodes = (view.with_devices(resource) for view in seen.nodes if resource in view.allocatable)
+        seen.open[where] = admitting(nodes, selector=pod.selector, tolerations=pod.tolerations)
+    return seen.open[where]

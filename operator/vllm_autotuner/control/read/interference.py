@@ -1,0 +1,44 @@
+"""Which fields of a live Deployment were changed by somebody else, against what it was asked to be. Pure.
+
+A value that differs is somebody else's only if we no longer own the field: a mutating webhook changes values under our
+name, and a value that is still ours waits for our own write. Apart from `looking`, because a whole story hangs on it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vllm_autotuner.api.pod_template import ENGINE_CONTAINER
+from vllm_autotuner.control.read.views import DeploymentView
+from vllm_autotuner.guardrails.contest import Interference
+from vllm_autotuner.workload.labels import CONFIG_HASH
+
+__all__ = ["interference_of"]
+
+
+def interference_of(live: DeploymentView | None, asked: Mapping[str, Any]) -> Interference | None:
+    """Compare with the rendered Deployment; None when nothing was taken from us."""
+    if live is None:
+        return None
+    found = dict(_taken(live, asked))
+    return Interference(manager=next(iter(found.values())), fields=tuple(found)) if found else None
+
+
+def _taken(live: DeploymentView, asked: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    spec = asked["spec"]
+    engine = next(each for each in spec["template"]["spec"]["containers"] if each["name"] == ENGINE_CONTAINER)
+    values: list[tuple[str, object, object]] = [
+        ("args", live.args, tuple(engine.get("args") or ())),
+        ("image", live.image, engine["image"]),
+        ("config-hash", live.config_hash, asked["metadata"]["annotations"][CONFIG_HASH]),
+    ]
+    if "replicas" in spec:
+        values.append(("replicas", live.replicas, spec["replicas"]))
+    for name, has, wanted in values:
+        if has != wanted and name in live.taken:
+            yield name, live.taken[name]
+    for variable in engine.get("env") or []:
+        name = variable["name"]
+        if "value" not in variable or live.env.get(name) == variable["value"]:
+            continue
+        if manager := live.taken.get(f"env {name}") or (live.last_writer if name not in live.env else ""):
+            yield f"env {name}", manager

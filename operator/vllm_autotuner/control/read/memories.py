@@ -1,0 +1,77 @@
+"""What a leader remembers of services between ticks. Losing it costs a confirmation, never a decision."""
+
+from collections.abc import Iterator
+
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.control.decide.inputs import Refusal
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.diagnose import Contribution, Diagnosis, History
+
+__all__ = ["Memories"]
+
+
+class Memories:
+    """By uid: the history of the diagnosis, what was made sure of, and what was refused."""
+
+    def __init__(self) -> None:
+        self._histories: dict[str, History] = {}
+        self._seen: set[str] = set()
+        self._refusals: dict[str, tuple[int, Refusal]] = {}
+
+    def of(self, service: VLLMService) -> History:
+        """The history of a service; after a restart what its status says."""
+        return self._histories.get(service.metadata.uid) or _from_status(service)
+
+    def put(self, uid: str, history: History) -> None:
+        """Remember until the next tick."""
+        self._histories[uid] = history
+
+    def keep_only(self, uids: set[str]) -> None:
+        """Forget what no longer exists."""
+        self._histories = {uid: history for uid, history in self._histories.items() if uid in uids}
+        self._seen &= uids
+        self._refusals = {uid: found for uid, found in self._refusals.items() if uid in uids}
+
+    def classes(self) -> Iterator[str]:
+        """The class of each service."""
+        return (history.named.primary.value for history in self._histories.values() if history.named is not None)
+
+    def is_new(self, uid: str) -> bool:
+        """Whether this leader has not yet made sure of the service's children that no watch tells of."""
+        return uid not in self._seen
+
+    def seen(self, uid: str) -> None:
+        """They are made sure of."""
+        self._seen.add(uid)
+
+    def refusal(self, service: VLLMService) -> Refusal | None:
+        """Why the workload of this very spec was refused the last time it was applied; None when it was not."""
+        generation, refusal = self._refusals.get(service.metadata.uid, (None, None))
+        return refusal if generation == service.metadata.generation else None
+
+    def refused(self, service: VLLMService, refusal: Refusal) -> None:
+        """The workload was refused."""
+        self._refusals[service.metadata.uid] = (service.metadata.generation, refusal)
+
+    def accepted(self, uid: str) -> None:
+        """The workload is as it should be."""
+        self._refusals.pop(uid, None)
+
+
+def _from_status(service: VLLMService) -> History:
+    found = service.status.diagnosis
+    if found is None or found.since is None or found.class_ not in set(DiagnosisClass):
+        return History()
+    named = Diagnosis(
+        primary=DiagnosisClass(found.class_),
+        confidence=found.confidence or Confidence.LOW,
+        since=found.since.timestamp(),
+        message=found.message,
+        contributing=tuple(
+            Contribution(diagnosis=DiagnosisClass(part.class_), message=part.message)
+            for part in found.contributing
+            if part.class_ in set(DiagnosisClass)
+        ),
+    )
+    return History(named=named)

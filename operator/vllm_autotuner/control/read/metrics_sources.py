@@ -1,0 +1,75 @@
+"""The Prometheus servers that services refer to by name: one look at each per tick, however many services use it."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.control.operator_settings import OperatorSettings
+from vllm_autotuner.control.read.views import ServiceEntry
+from vllm_autotuner.observation.prometheus import PrometheusSource
+from vllm_autotuner.observation.reading import Absence, NoData
+from vllm_autotuner.observation.snapshot import FleetSnapshot, WindowSettings, take_snapshot
+
+__all__ = ["Sources"]
+
+DEFAULT: Final = ""
+
+logger = logging.getLogger(__name__)
+
+
+class Sources:
+    """Clients by name; the empty name is the operator's own."""
+
+    def __init__(self, settings: OperatorSettings) -> None:
+        addresses = {DEFAULT: settings.prometheus, **settings.sources}
+        self._clients = {name: PrometheusSource(address) for name, address in addresses.items()}
+        self._windows = WindowSettings(state=max(1, round(settings.window.total_seconds())))
+
+    async def close(self) -> None:
+        """Give all connections back."""
+        for client in self._clients.values():
+            await client.close()
+
+    async def look(self, entries: Iterable[ServiceEntry], *, at: float) -> Mapping[str, FleetSnapshot]:
+        """Take one snapshot of each source that is in use, at the same moment (Unix seconds)."""
+        used = {_source_of(entry.service) for entry in entries if isinstance(entry.service, VLLMService)}
+        names = [name for name in self._clients if name in used]
+        found = await asyncio.gather(*(self._look(name, at=at) for name in names))
+        unknown = {
+            name: self._nothing(
+                f"the operator has no source named {name}: correct spec.prometheus.source, or add the source", at=at
+            )
+            for name in used - self._clients.keys()
+        }
+        return {**dict(zip(names, found, strict=True)), **unknown}
+
+    def of(self, service: VLLMService, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
+        """The snapshot that this service's metrics are in. A source that nobody used in this tick is looked at next."""
+        name = _source_of(service)
+        if name in snapshots:
+            return snapshots[name]
+        at = max((one.at for one in snapshots.values()), default=0.0)
+        return self._nothing(f"the source {name or 'default'} has not been asked yet", at=at)
+
+    async def _look(self, name: str, *, at: float) -> FleetSnapshot:
+        try:
+            return await take_snapshot(self._clients[name], at=at, settings=self._windows)
+        except Exception as error:
+            # A series that nobody foresaw blinds those who share its source; it must not end the operator.
+            logger.exception("metrics cannot be read", extra={"source": name or "default"})
+            return self._nothing(f"an answer cannot be read ({type(error).__name__}: {error})", at=at)
+
+    def _nothing(self, why: str, *, at: float) -> FleetSnapshot:
+        return FleetSnapshot(
+            at=at,
+            state_window=self._windows.state,
+            scrape_interval=None,
+            engines={},
+            error=NoData(Absence.PROVIDER_ERROR, why),
+        )
+
+
+def _source_of(service: VLLMService) -> str:
+    return service.spec.prometheus.source if service.spec.prometheus is not None else DEFAULT

@@ -1,0 +1,112 @@
+"""From the pods of a service to who serves, who still starts, and why one cannot: what a diagnosis needs of Kubernetes.
+
+The only reads of the API are the logs of crashed pods, one of each configuration: pods of one template fail alike.
+Must not: write, or guess. What neither the pod's status nor its log explains is `Unknown`, with the last words.
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.errors import ClusterError
+from vllm_autotuner.control.read.views import PodView
+from vllm_autotuner.engine.startup_log import StartupFailure, StartupReason, parse_startup_failure
+from vllm_autotuner.observation.pod_starts import PodStart, PodsView
+
+__all__ = ["has_crashed", "how_it_ended", "pods_view"]
+
+CRASH_LOG_BYTES: Final = 64 * 1024
+"""The root cause of a failed start was seen up to 7.2 KiB before the end of the log, with one worker. Each further
+worker prints its own traceback: room for eight."""
+UNSCHEDULABLE_AFTER: Final = timedelta(seconds=60)
+"""A pod that no node takes at first may be placed when another one ends, or a node joins. Our choice, unmeasured."""
+NEVER_READY_AFTER: Final = timedelta(minutes=30)
+"""Without a crash and still not ready. Loading hundreds of gigabytes takes 10 minutes and more. Our choice."""
+PULLING: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+)
+"""Waiting reasons of a kubelet that cannot get the image."""
+STARTING_AGAIN: Final = frozenset({"CrashLoopBackOff"})
+"""Waiting reasons that say nothing about why."""
+OUT_OF_MEMORY: Final = "OOMKilled"
+"""The termination reason of a container that went over its memory limit: host memory, not the GPU's."""
+
+logger = logging.getLogger(__name__)
+
+
+async def pods_view(pods: Sequence[PodView], *, warm_up: timedelta, cluster: Cluster, now: datetime) -> PodsView:
+    """Say of each pod that is there to stay whether it serves, starts, or cannot start."""
+    staying = [pod for pod in pods if not pod.deleting]
+    causes: dict[str | None, StartupFailure] = {}
+    for pod in staying:
+        if has_crashed(pod) and pod.config_hash not in causes:
+            causes[pod.config_hash] = await _crash_cause(pod, cluster=cluster)
+    starts = (
+        PodStart(
+            name=pod.name,
+            ready_for=_age(pod.ready_since, now=now) if pod.ready else None,
+            failure=None if pod.ready else _failure(pod, cause=causes.get(pod.config_hash), now=now),
+        )
+        for pod in staying
+    )
+    return PodsView(pods=tuple(starts), warm_up=warm_up.total_seconds())
+
+
+async def _crash_cause(pod: PodView, *, cluster: Cluster) -> StartupFailure:
+    """Why the engine of a crashed pod did not start, in its own words where the log has them."""
+    text = ""
+    for previous in (True, False):
+        try:
+            text = await cluster.pod_log(
+                pod.namespace, pod.name, pod.container, previous=previous, tail_bytes=CRASH_LOG_BYTES
+            )
+        except ClusterError as error:
+            logger.info("crash log not readable", extra={"pod": pod.name, "error": str(error)})
+            continue
+        if (failure := parse_startup_failure(text)) is not None:
+            return failure
+    ended = pod.last_termination
+    if ended is not None and ended.reason == OUT_OF_MEMORY:
+        message = "the container went over its memory limit (of the host, not of the GPU)"
+        return StartupFailure(reason=StartupReason.OUT_OF_MEMORY, message=message)
+    # What the kubelet kept of the log is short, but better than a number; beside a whole log it tells nothing new.
+    if not text and ended is not None and (failure := parse_startup_failure(ended.message)) is not None:
+        return failure
+    return StartupFailure(reason=StartupReason.UNKNOWN, message=how_it_ended(pod))
+
+
+def has_crashed(pod: PodView) -> bool:
+    """Whether its engine ended at least once and has not come back since."""
+    return not pod.ready and pod.last_termination is not None and pod.restarts > 0
+
+
+def how_it_ended(pod: PodView) -> str:
+    """What the kubelet says of the last end of its engine; empty when it has not ended yet."""
+    ended = pod.last_termination
+    if pod.restarts == 0 or ended is None:
+        return ""
+    code = "unknown" if ended.exit_code is None else str(ended.exit_code)
+    return f"{pod.name} ended with exit code {code} {pod.restarts} time(s)"
+
+
+def _failure(pod: PodView, *, cause: StartupFailure | None, now: datetime) -> StartupFailure | None:
+    age = _age(pod.created, now=now)
+    waiting = pod.waiting_reason or ""
+    if waiting in PULLING:
+        return StartupFailure(reason=StartupReason.IMAGE_PULL, message=f"{pod.name}: {waiting}")
+    if pod.unschedulable and age is not None and age >= UNSCHEDULABLE_AFTER.total_seconds():
+        return StartupFailure(reason=StartupReason.UNSCHEDULABLE, message=pod.unschedulable)
+    if has_crashed(pod):
+        return cause
+    if waiting and waiting not in STARTING_AGAIN:
+        return StartupFailure(reason=StartupReason.UNKNOWN, message=f"{pod.name} waits: {waiting}")
+    if age is not None and age >= NEVER_READY_AFTER.total_seconds() and not pod.unschedulable:
+        message = f"{pod.name} has not become ready in {age / 60:.0f} minutes, and has not crashed"
+        return StartupFailure(reason=StartupReason.UNKNOWN, message=message)
+    return None
+
+
+def _age(since: datetime | None, *, now: datetime) -> float | None:
+    return None if since is None else max(0.0, (now - since).total_seconds())

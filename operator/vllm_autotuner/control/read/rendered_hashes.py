@@ -1,0 +1,64 @@
+"""What another version of the operator rendered is left as it is until somebody asks for something else (G49).
+
+Apart from the rendering, which knows one version only, its own: here its hash is held against what is live. An upgrade
+that renders the same wishes differently would otherwise roll every pod of a fleet at once (T41).
+Must not: guess. Only what the status says was asked for, under the same spec, is taken for unchanged.
+"""
+
+from collections.abc import Callable
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.status import ActiveChange
+from vllm_autotuner.control.read.views import DeploymentView
+from vllm_autotuner.control.read.workload_state import hash_of
+from vllm_autotuner.workload.hashing import RENDERING_VERSION
+
+__all__ = ["hashed_now", "hashes_of", "is_of_another_version"]
+
+Hashes = Callable[[EngineKnobs], str]
+
+
+def hashes_of(service: VLLMService, live: DeploymentView | None) -> Hashes:
+    """The hash of the workload that knobs would give; that of the live one where another version rendered just these.
+
+    An edit of the spec ends that: what the other version would have made of it, nobody knows.
+    """
+    former = _former(service, live)
+
+    def hash_for(knobs: EngineKnobs) -> str:
+        if former is not None and live is not None and live.config_hash is not None and knobs == former:
+            return live.config_hash
+        return hash_of(service, knobs)
+
+    return hash_for
+
+
+def is_of_another_version(service: VLLMService, live: DeploymentView, *, knobs: EngineKnobs) -> bool:
+    """Whether another version rendered the live Deployment, and just these knobs were asked of it."""
+    return _former(service, live) == knobs
+
+
+def hashed_now(change: ActiveChange, hash_for: Hashes) -> ActiveChange:
+    """Its two sides under today's hashes: what another version wrote there, no Deployment would ever carry again."""
+    return change.model_copy(
+        update={
+            "from_": change.from_.model_copy(update={"config_hash": hash_for(change.from_.knobs)}),
+            "to": change.to.model_copy(update={"config_hash": hash_for(change.to.knobs)}),
+        }
+    )
+
+
+def _former(service: VLLMService, live: DeploymentView | None) -> EngineKnobs | None:
+    """What the live Deployment was asked to run, where another version rendered it and the spec is as it was then."""
+    status = service.status
+    if live is None or live.hash_version == RENDERING_VERSION:
+        return None
+    if status.observed_generation != service.metadata.generation:
+        return None
+    change, effective = status.active_change, status.effective
+    asked = (
+        *((change.to, change.from_) if change is not None else ()),
+        *((effective,) if effective is not None else ()),
+    )
+    return next((one.knobs for one in asked if one.config_hash == live.config_hash), None)

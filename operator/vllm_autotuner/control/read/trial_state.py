@@ -1,0 +1,77 @@
+"""The Deployments that exist for a change, as they are found: what they show, and which of them have to go.
+
+Apart from `looking`, because the service's own pods and those of a trial must never be taken for each other: a
+diagnosis of the service made with the canary's metrics would be one of the trial.
+Must not: write, or decide what a trial's figures mean.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from vllm_autotuner.api.status import ActiveChange, TrialRef, VLLMServiceStatus
+from vllm_autotuner.change.trial_deployments import Track, trials
+from vllm_autotuner.change.world import Arm, Arms
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.control.read.pod_state import pods_view
+from vllm_autotuner.control.read.views import DeploymentView, PodView
+from vllm_autotuner.control.read.workload_state import observed, rollout_of
+from vllm_autotuner.observation.snapshot import FleetSnapshot
+from vllm_autotuner.workload.labels import STABLE
+
+__all__ = ["arms_of", "is_orphan", "own_pods", "surplus"]
+
+_TRACKS = frozenset(track.value for track in Track)
+
+
+def own_pods(pods: Iterable[PodView]) -> tuple[PodView, ...]:
+    """The pods of the service's own Deployment."""
+    return tuple(pod for pod in pods if pod.track == STABLE)
+
+
+async def arms_of(
+    change: ActiveChange | None,
+    *,
+    deployments: Sequence[DeploymentView],
+    pods: Sequence[PodView],
+    snapshot: FleetSnapshot,
+    warm_up: timedelta,
+    cluster: Cluster,
+    now: datetime,
+) -> Arms:
+    """What there is of the trial of this change."""
+
+    async def arm(ref: TrialRef | None, track: Track) -> Arm | None:
+        live = next((one for one in deployments if ref is not None and one.name == ref.name), None)
+        if live is None or change is None:
+            return None
+        mine = [pod for pod in pods if pod.track == track and pod.change == change.id]
+        starts = await pods_view(mine, warm_up=warm_up, cluster=cluster, now=now)
+        return Arm(
+            rollout=rollout_of(live, mine, starts=starts),
+            observation=observed(snapshot, mine, now=now, starts=starts),
+        )
+
+    if change is None:
+        return Arms()
+    return Arms(
+        canary=await arm(change.canary_ref, Track.CANARY), baseline=await arm(change.baseline_ref, Track.BASELINE)
+    )
+
+
+def surplus(
+    status: VLLMServiceStatus, deployments: Iterable[DeploymentView], *, service_uid: str
+) -> tuple[DeploymentView, ...]:
+    """The trial Deployments of this very service that its written status does not ask for (G39, I12)."""
+    wanted = {trial.name for trial in trials(status)}
+    return tuple(
+        one
+        for one in deployments
+        if one.track in _TRACKS and one.owner_uid == service_uid and one.name not in wanted and not one.deleting
+    )
+
+
+def is_orphan(deployment: DeploymentView, status: VLLMServiceStatus) -> bool:
+    """Whether no change that the status knows made it: somebody lost track of it."""
+    change = status.active_change
+    known = {entry.id for entry in status.history} | ({change.id} if change is not None else set())
+    return deployment.change not in known

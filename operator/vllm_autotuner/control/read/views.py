@@ -1,0 +1,307 @@
+"""What the fleet loop sees of an object: the few fields that decisions need, read once when the object changes.
+
+Apart from the registry, because reading is about the shape of Kubernetes objects and keeping is about order and time.
+Any field may be missing: a controller may not have reported yet, and people edit objects.
+Must not: judge. Whether a replica count is enough is not known here.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from vllm_autotuner.api.service import InvalidService, VLLMService, parse_service
+from vllm_autotuner.cluster.field_managers import last_writer, scaled_by, taken_by, template_list
+from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, HASH_VERSION, SERVICE, STABLE, TRACK
+
+ENGINE_CONTAINER: Final = "vllm"
+"""The container that is tuned; sidecars are not looked at."""
+
+_TRANSIENT: Final = frozenset({"PodInitializing", "ContainerCreating"})
+"""Waiting reasons of every healthy start."""
+
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceEntry:
+    """A VLLMService: the object as it was seen, and as it reads."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    body: Body
+    """The whole object but for managedFields. Must not be changed."""
+
+    service: VLLMService | InvalidService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progressing:
+    """The Deployment controller's own account of a rollout."""
+
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentView:
+    """A Deployment of ours; counts are pods."""
+
+    namespace: str
+    name: str
+    uid: str
+    service: str
+    """Name of its VLLMService, by label; empty when the label is missing."""
+
+    owner_uid: str | None
+    """The controller reference's uid: a label can be copied, this cannot be guessed."""
+
+    resource_version: str
+    generation: int
+    observed_generation: int
+    """What the counts below are about; older than `generation` means that they are about the past."""
+
+    replicas: int
+    """As asked for in the spec."""
+
+    current_replicas: int
+    ready_replicas: int
+    updated_replicas: int
+    available: int
+    unavailable: int
+    config_hash: str | None
+    hash_version: int | None
+    """Of the rendering that the hash is of; None where nobody wrote a number."""
+    progressing: Progressing | None
+    deleting: bool
+    track: str = STABLE
+    """`STABLE`, or what it is to a trial (`change.trial_deployments.Track`)."""
+
+    change: str = ""
+    """Of a trial: the id of its change."""
+
+    args: tuple[str, ...] = ()
+    image: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Of the engine's container; variables without a plain value are left out."""
+
+    taken: Mapping[str, str] = field(default_factory=dict)
+    """Fields of ours that somebody else has written since: the field and who."""
+
+    last_writer: str = ""
+    """The manager other than us that wrote last."""
+
+    scaled_by: str = ""
+    """The autoscaler that owns the replicas."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Termination:
+    """How an instance of a container ended."""
+
+    exit_code: int | None
+    reason: str
+    message: str
+    """The termination message: with FallbackToLogsOnError the last 2 KiB of the log."""
+
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """A pod of ours, and its engine container."""
+
+    namespace: str
+    name: str
+    uid: str
+    service: str
+    phase: str
+    ready: bool
+    ready_since: datetime | None
+    created: datetime | None
+    deleting: bool
+    pod_template_hash: str | None
+    config_hash: str | None
+    args: tuple[str, ...]
+    """What its engine is given."""
+
+    restarts: int
+    waiting_reason: str | None
+    """Why a container does not run, e.g. CrashLoopBackOff; the usual waiting of a start is left out."""
+
+    unschedulable: str | None
+    """The scheduler's message while no node fits."""
+
+    last_termination: Termination | None
+    container_started_at: datetime | None
+    container: str = ENGINE_CONTAINER
+    """The name of the engine's container."""
+    track: str = STABLE
+    change: str = ""
+
+
+def service_entry(body: Body) -> ServiceEntry:
+    """Read a VLLMService. Unreadable specs and statuses are values of `service`, not errors."""
+    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    kept = {**body, "metadata": metadata}
+    service = parse_service(kept)
+    return ServiceEntry(
+        namespace=service.metadata.namespace,
+        name=service.metadata.name,
+        uid=service.metadata.uid,
+        generation=service.metadata.generation,
+        resource_version=service.metadata.resource_version,
+        body=kept,
+        service=service,
+    )
+
+
+def deployment_view(body: Body) -> DeploymentView:
+    """Read a Deployment."""
+    metadata, spec, status = body["metadata"], _part(body, "spec"), _part(body, "status")
+    engine = _named(_parts(_part(_part(spec, "template"), "spec"), "containers"), ENGINE_CONTAINER)
+    env = {each.get("name", ""): str(each["value"]) for each in _parts(engine, "env") if "value" in each}
+    return DeploymentView(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        service=_part(metadata, "labels").get(SERVICE, ""),
+        owner_uid=next(
+            (each.get("uid") for each in _parts(metadata, "ownerReferences") if each.get("controller")), None
+        ),
+        resource_version=metadata.get("resourceVersion", ""),
+        generation=_count(metadata, "generation"),
+        observed_generation=_count(status, "observedGeneration"),
+        # The API server writes the default 1 into the object; only one that was never stored lacks it.
+        replicas=_count(spec, "replicas", missing=1),
+        current_replicas=_count(status, "replicas"),
+        ready_replicas=_count(status, "readyReplicas"),
+        updated_replicas=_count(status, "updatedReplicas"),
+        available=_count(status, "availableReplicas"),
+        unavailable=_count(status, "unavailableReplicas"),
+        config_hash=_part(metadata, "annotations").get(CONFIG_HASH),
+        hash_version=_number(_part(metadata, "annotations").get(HASH_VERSION)),
+        progressing=_progressing(status),
+        deleting="deletionTimestamp" in metadata,
+        args=tuple(engine.get("args") or ()),
+        image=engine.get("image", ""),
+        env=env,
+        taken=_taken(body, env),
+        last_writer=last_writer(body),
+        scaled_by=", ".join(scaled_by(body)),
+        track=_part(metadata, "labels").get(TRACK, STABLE),
+        change=_part(metadata, "labels").get(CHANGE, ""),
+    )
+
+
+def _taken(body: Body, env: Iterable[str]) -> Mapping[str, str]:
+    variables = template_list(ENGINE_CONTAINER, "env")
+    paths = {
+        "args": template_list(ENGINE_CONTAINER, "args"),
+        "image": template_list(ENGINE_CONTAINER, "image"),
+        "config-hash": ("f:metadata", "f:annotations", f"f:{CONFIG_HASH}"),
+        "replicas": ("f:spec", "f:replicas"),
+        **{f"env {name}": (*variables, f'k:{{"name":"{name}"}}', "f:value") for name in env},
+    }
+    found = {name: taken_by(body, path=path) for name, path in paths.items()}
+    return {name: manager for name, manager in found.items() if manager}
+
+
+def pod_view(body: Body, *, container: str = ENGINE_CONTAINER) -> PodView:
+    """Read a pod, and the container in it that is the engine."""
+    metadata, spec, status = body["metadata"], _part(body, "spec"), _part(body, "status")
+    engine = _named(_parts(status, "containerStatuses"), container)
+    labels = _part(metadata, "labels")
+    ready = _condition(status, "Ready")
+    is_ready = ready.get("status") == "True"
+    return PodView(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        service=labels.get(SERVICE, ""),
+        phase=status.get("phase", ""),
+        ready=is_ready,
+        ready_since=_moment(ready.get("lastTransitionTime")) if is_ready else None,
+        created=_moment(metadata.get("creationTimestamp")),
+        deleting="deletionTimestamp" in metadata,
+        pod_template_hash=labels.get("pod-template-hash"),
+        config_hash=_part(metadata, "annotations").get(CONFIG_HASH),
+        args=tuple(_named(_parts(spec, "containers"), container).get("args") or ()),
+        restarts=_count(engine, "restartCount"),
+        waiting_reason=_waiting_reason(status),
+        unschedulable=_unschedulable(status),
+        last_termination=_termination(engine),
+        container_started_at=_moment(_part(_part(engine, "state"), "running").get("startedAt")),
+        container=container,
+        track=labels.get(TRACK, STABLE),
+        change=labels.get(CHANGE, ""),
+    )
+
+
+def _progressing(status: Body) -> Progressing | None:
+    found = _condition(status, "Progressing")
+    if not found:
+        return None
+    return Progressing(status=found.get("status", ""), reason=found.get("reason", ""), message=found.get("message", ""))
+
+
+def _waiting_reason(status: Body) -> str | None:
+    # Init containers first: while one of them fails, the engine only says PodInitializing.
+    for container in (*_parts(status, "initContainerStatuses"), *_parts(status, "containerStatuses")):
+        reason: str | None = _part(_part(container, "state"), "waiting").get("reason")
+        if reason and reason not in _TRANSIENT:
+            return reason
+    return None
+
+
+def _unschedulable(status: Body) -> str | None:
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return str(scheduled.get("message", ""))
+    return None
+
+
+def _termination(engine: Body) -> Termination | None:
+    # A container that does not come back (or not yet) has its end in `state`, a restarted one in `lastState`.
+    found = _part(_part(engine, "state"), "terminated") or _part(_part(engine, "lastState"), "terminated")
+    if not found:
+        return None
+    return Termination(
+        exit_code=found.get("exitCode"),
+        reason=found.get("reason", ""),
+        message=found.get("message", ""),
+        finished_at=_moment(found.get("finishedAt")),
+    )
+
+
+def _condition(status: Body, type_: str) -> Body:
+    return next((each for each in _parts(status, "conditions") if each.get("type") == type_), {})
+
+
+def _named(containers: Iterable[Body], name: str) -> Body:
+    return next((each for each in containers if each.get("name") == name), {})
+
+
+def _part(body: Body, key: str) -> Body:
+    return body.get(key) or {}
+
+
+def _parts(body: Body, key: str) -> list[Body]:
+    return body.get(key) or []
+
+
+def _count(body: Body, key: str, *, missing: int = 0) -> int:
+    value = body.get(key)
+    return missing if value is None else int(value)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

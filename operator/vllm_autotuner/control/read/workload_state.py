@@ -1,0 +1,172 @@
+"""From the registry and the metrics to one `Sight`: what a tick needs to know about one service.
+
+The only reads of the API here are pod logs, and only where a decision waits for them: a start-up line while a change is
+verified (the end of a crashed start is read in `starting`). Must not: write, or decide.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.spec import Mode
+from vllm_autotuner.api.status import ChangeState
+from vllm_autotuner.change.verification import Undecided, Verification, Witness, knobs_in, verify
+from vllm_autotuner.change.world import Rollout
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.errors import ClusterError
+from vllm_autotuner.control.read.pod_state import has_crashed, how_it_ended
+from vllm_autotuner.control.read.views import DeploymentView, PodView
+from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
+from vllm_autotuner.engine.startup_log import LACK_OF_MEMORY, REFUSALS
+from vllm_autotuner.guardrails.contest import Interference
+from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
+from vllm_autotuner.observation.observation import Observation, observe
+from vllm_autotuner.observation.pod_starts import PodsView
+from vllm_autotuner.observation.series import STALE_AFTER_INTERVALS
+from vllm_autotuner.observation.snapshot import FleetSnapshot
+from vllm_autotuner.workload.hashing import config_hash
+from vllm_autotuner.workload.rendering import render_deployment
+
+__all__ = [
+    "APPROVE",
+    "PAUSE",
+    "approved_id",
+    "hash_of",
+    "is_paused",
+    "knobs_of",
+    "observed",
+    "rollout_of",
+    "verification_of",
+]
+
+PAUSE: Final = "vllm-autotuner.dev/pause"
+"""Annotation: anything but "false" pauses, also what nobody can read."""
+APPROVE: Final = "vllm-autotuner.dev/approve"
+"""Annotation: the id of the recommendation that a person approves, in mode Approve."""
+
+START_LOG_BYTES: Final = 64 * 1024
+"""vLLM prints its arguments within its first lines; plugins and warnings before them stay far below this."""
+YOUNG: Final = timedelta(seconds=15)
+"""How long a ready pod may be missing from the metrics: discovery and the first scrape take this long."""
+
+logger = logging.getLogger(__name__)
+
+
+def hash_of(service: VLLMService, knobs: EngineKnobs) -> str:
+    """The hash of the workload that these knobs would give."""
+    return config_hash(render_deployment(service, knobs, None))
+
+
+def is_paused(service: VLLMService) -> bool:
+    """Whether a person said stop."""
+    annotation = service.metadata.annotations.get(PAUSE)
+    return service.spec.paused or (annotation is not None and annotation.strip().lower() != "false")
+
+
+def approved_id(service: VLLMService, *, limits: Limits = NO_LIMITS) -> str:
+    """The recommendation id that a person approved, empty when none or in another mode. A ceiling may set the mode."""
+    if limits.of(service.spec.tuning.mode) is not Mode.APPROVE:
+        return ""
+    return service.metadata.annotations.get(APPROVE, "").strip()
+
+
+def observed(
+    snapshot: FleetSnapshot, pods: Sequence[PodView], *, now: datetime, starts: PodsView | None = None
+) -> Observation:
+    """What the metrics say about these pods. Pods that are going away do not count, young ones are not missed yet."""
+    staying = [pod for pod in pods if not pod.deleting]
+    keys = {(pod.namespace, pod.name) for pod in staying if pod.ready}
+    grace = max(YOUNG, timedelta(seconds=STALE_AFTER_INTERVALS * (snapshot.scrape_interval or 0)))
+    expected = [pod for pod in staying if pod.ready and pod.ready_since is not None and now - pod.ready_since > grace]
+    mine = [key for key in snapshot.engines if (key.namespace, key.pod) in keys]
+    return observe(snapshot, mine, expected=len(expected), pods=starts)
+
+
+def knobs_of(deployment: DeploymentView | None) -> EngineKnobs | None:
+    """What a Deployment really asks the engine for; None when its arguments cannot be read."""
+    try:
+        flags = parse_flags(deployment.args) if deployment is not None else None
+    except FlagError:
+        return None
+    return None if flags is None else knobs_in(flags)
+
+
+def rollout_of(
+    deployment: DeploymentView | None,
+    pods: Sequence[PodView],
+    *,
+    starts: PodsView,
+    interference: Interference | None = None,
+) -> Rollout:
+    """What the cluster says about the Deployment; `starts` says why its newest pods crash, where they do.
+
+    One whose template somebody else has written since is none of our configurations, whatever its annotation says.
+    """
+    if deployment is None:
+        return Rollout(config_hash=None, rolled_out=False, settled=False, ready=0, replicas=0)
+    current = deployment.observed_generation >= deployment.generation
+    rolled_out = current and deployment.updated_replicas == deployment.current_replicas
+    complete = deployment.current_replicas == deployment.replicas == deployment.ready_replicas
+    staying = [pod for pod in pods if not pod.deleting]
+    latest = [pod for pod in staying if pod.config_hash == deployment.config_hash]
+    crashed = {pod.name for pod in latest if has_crashed(pod)}
+    causes = [start.failure for start in starts.failing if start.name in crashed and start.failure is not None]
+    ours = interference is None or interference.fields == ("replicas",)
+    return Rollout(
+        config_hash=deployment.config_hash if ours else None,
+        rolled_out=rolled_out,
+        settled=rolled_out and complete and len(latest) >= deployment.replicas,
+        ready=deployment.ready_replicas,
+        replicas=deployment.replicas,
+        crashed=next((f"{cause.reason.value}: {cause.message}" for cause in causes), ""),
+        died=next((text for pod in latest if pod.ready and (text := how_it_ended(pod))), ""),
+        lacked_memory=bool(causes) and causes[0].reason in LACK_OF_MEMORY,
+        refused=bool(causes) and causes[0].reason in REFUSALS,
+        unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), ""),
+        newest_since=max((pod.ready_since for pod in latest if pod.ready_since is not None), default=None),
+        start_up=_start_up(latest),
+        older_ready=sum(pod.ready for pod in staying if pod.config_hash != deployment.config_hash),
+    )
+
+
+def _start_up(pods: Sequence[PodView]) -> timedelta | None:
+    """What the pod took that was created last: of those that have never ended, which serve since their first start."""
+    first = [
+        (pod.created, pod.ready_since - pod.created)
+        for pod in pods
+        if not pod.restarts and pod.created is not None and pod.ready_since is not None
+    ]
+    return max(first)[1] if first else None
+
+
+async def verification_of(
+    service: VLLMService, pods: Sequence[PodView], *, cluster: Cluster, observation: Observation
+) -> Verification:
+    """What the running engines say about the value under test; asked only while a change waits for the answer."""
+    change = service.status.active_change
+    if change is None or change.state is not ChangeState.VERIFYING:
+        return Undecided("nothing to verify")
+    if change.knob not in set(Knob):
+        return Undecided(f"{change.knob} is no knob of this version")
+    serving = [pod for pod in pods if pod.ready and not pod.deleting and pod.config_hash == change.to.config_hash]
+    pools = {engine.key.pod: engine.pool for engine in observation.engines}
+    witnesses = [replace(await _witness(pod, cluster=cluster), pool=pools.get(pod.name)) for pod in serving]
+    return verify(Knob(change.knob), change.to.knobs, witnesses=witnesses)
+
+
+async def _witness(pod: PodView, *, cluster: Cluster) -> Witness:
+    try:
+        asked = parse_flags(pod.args)
+    except FlagError as error:
+        logger.warning("arguments not readable", extra={"pod": pod.name, "error": str(error)})
+        return Witness(pod=pod.name, asked=None, started_with=None)
+    try:
+        log = await cluster.pod_log(pod.namespace, pod.name, pod.container, head_bytes=START_LOG_BYTES)
+    except ClusterError as error:
+        logger.info("start-up log not readable", extra={"pod": pod.name, "error": str(error)})
+        return Witness(pod=pod.name, asked=asked, started_with=None)
+    return Witness(pod=pod.name, asked=asked, started_with=parse_effective(log))

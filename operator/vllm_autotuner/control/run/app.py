@@ -1,0 +1,208 @@
+"""The composition root: connects, checks, fills the registry, then runs everything side by side until told to stop.
+
+Apart from the command line, so that a test runs an operator in its own event loop.
+Order matters in three places. Our tasks start before kopf's, because kopf takes every later task for its own and waits
+for it at exit. The loop stops before the lease is given back, because a successor may write at once. And the lease is
+given back in kopf's clean-up, before kopf waits five seconds for stray tasks.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import kopf
+
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.client import Connection, connect
+from vllm_autotuner.cluster.errors import ClusterError
+from vllm_autotuner.cluster.lease import Election
+from vllm_autotuner.cluster.throttle import Throttle
+from vllm_autotuner.control.operator_settings import OperatorSettings
+from vllm_autotuner.control.read.listing import fill, sweep_regularly
+from vllm_autotuner.control.read.registry import Registry
+from vllm_autotuner.control.run.context import ControlContext
+from vllm_autotuner.control.run.fleet_loop import run_fleet_loop
+from vllm_autotuner.control.run.handlers import build_registry, build_settings
+from vllm_autotuner.control.run.liveness import Heartbeat, sample_loop_lag
+from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
+from vllm_autotuner.control.run.probes import Probes, serve
+
+logger = logging.getLogger(__name__)
+
+FleetLoop = Callable[[ControlContext, asyncio.Event], Awaitable[None]]
+
+STOP_WITHIN: Final = 5.0
+"""Seconds that a stopping task gets before it is cancelled; a write under way may need as long. Two such waits fit into
+the 30 s grace period of a pod with time to spare."""
+
+
+class OperatorFailed(Exception):
+    """The operator cannot start or go on. The message is one line for the administrator and says what to do."""
+
+
+async def run(settings: OperatorSettings, *, fleet_loop: FleetLoop = run_fleet_loop) -> None:
+    """Run the operator until SIGTERM or SIGINT. Raises OperatorFailed when it cannot start or a part of it dies."""
+    try:
+        async with AsyncExitStack() as stack:
+            connection = await stack.enter_async_context(connect(settings.kubeconfig))
+            # A connection of its own: a renewal must never queue behind the writes of a busy fleet.
+            for_lease = await stack.enter_async_context(connect(settings.kubeconfig, pool_size=2))
+            context = _context(settings, connection=connection, for_lease=for_lease)
+            await _require_crd(context.cluster)
+            await fill(context.registry, context.cluster, namespaces=settings.namespaces)
+            logger.info("fleet listed", extra={"services": len(context.registry.services)})
+            await _run_side_by_side(context, connection=connection, fleet_loop=fleet_loop)
+    except ClusterError as error:
+        raise OperatorFailed(str(error)) from error
+    except ExceptionGroup as group:
+        raise OperatorFailed("; ".join(dict.fromkeys(map(_in_one_line, _leaves(group))))) from group
+
+
+def _context(settings: OperatorSettings, *, connection: Connection, for_lease: Connection) -> ControlContext:
+    metrics = OperatorMetrics()
+    election = Election(
+        for_lease,
+        namespace=settings.lease_namespace,
+        name=settings.lease_name,
+        identity=settings.identity,
+        settings=settings.lease,
+        monotonic=time.monotonic,
+        wall=_utc_now,
+    )
+    cluster = Cluster(
+        connection,
+        throttle=Throttle(settings.throttle, monotonic=time.monotonic),
+        instance=settings.identity,
+        may_write=lambda: election.is_leader,
+        observe=metrics.count_write,
+    )
+    return ControlContext(
+        settings=settings,
+        cluster=cluster,
+        registry=Registry(),
+        election=election,
+        metrics=metrics,
+        heartbeat=Heartbeat(time.monotonic),
+        monotonic=time.monotonic,
+        wall=_utc_now,
+    )
+
+
+async def _require_crd(cluster: Cluster) -> None:
+    # kopf would wait for the kind without a word, and look healthy.
+    if not await cluster.serves_crd():
+        raise OperatorFailed("the cluster does not know VLLMService: run `kubectl apply -f crds/` and start again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One of our tasks and the event that asks it to end."""
+
+    task: asyncio.Task[None]
+    stop: asyncio.Event
+
+
+async def _run_side_by_side(context: ControlContext, *, connection: Connection, fleet_loop: FleetLoop) -> None:
+    stop, resign, watching = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    settings = context.settings
+    probes = Probes(
+        heartbeat=context.heartbeat,
+        heartbeat_limit=settings.heartbeat_limit.total_seconds(),
+        ready=lambda: context.registry.synced and watching.is_set() and not stop.is_set(),
+        metrics=context.metrics,
+        is_leader=lambda: context.election.is_leader,
+    )
+    async with asyncio.TaskGroup() as tasks:
+
+        def start(name: str, work: Awaitable[None], ends: asyncio.Event) -> _Part:
+            return _Part(tasks.create_task(_until(ends, name=name, work=work), name=name), ends)
+
+        parts = [
+            start("fleet loop", fleet_loop(context, stop), stop),
+            start("sweep", _sweep(context, stop), stop),
+            start("loop lag", _lag(context, stop), stop),
+            start("election", context.election.run(resign), resign),
+            start("probes", serve(probes, listen_address=settings.listen_address, stop=resign), resign),
+        ]
+
+        async def shut_down() -> None:
+            for event in (stop, resign):
+                event.set()
+                await _end([part.task for part in parts if part.stop is event])
+
+        tasks.create_task(_watch(context, connection=connection, ready=watching, cleanup=shut_down), name="watches")
+
+
+async def _watch(
+    context: ControlContext, *, connection: Connection, ready: asyncio.Event, cleanup: Callable[[], Awaitable[None]]
+) -> None:
+    """Run kopf until a signal; then, in its clean-up, stop everything else."""
+    namespaces = context.settings.namespaces
+    try:
+        await kopf.operator(
+            registry=build_registry(context.registry, connection=connection, cleanup=cleanup),
+            settings=build_settings(),
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            ready_flag=ready,
+        )
+    except Exception as error:
+        # kopf has logged which kind it was, with a traceback.
+        why = f"a watch died ({_in_one_line(error)})"
+        raise OperatorFailed(f"{why}: are the CRD and the operator's permissions still there?") from error
+
+
+def _sweep(context: ControlContext, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
+    return sweep_regularly(
+        context.registry,
+        context.cluster,
+        namespaces=context.settings.namespaces,
+        interval=context.settings.sweep_interval,
+        report=context.metrics.swept.inc,
+        stop=stop,
+    )
+
+
+def _lag(context: ControlContext, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
+    return sample_loop_lag(stop, monotonic=context.monotonic, report=context.metrics.loop_lag.set)
+
+
+async def _until(stop: asyncio.Event, *, name: str, work: Awaitable[None]) -> None:
+    """Do the work, and treat its unasked end as a failure: half an operator must not look like a whole one."""
+    try:
+        await work
+    except Exception as error:
+        logger.exception("part of the operator died", extra={"part": name})
+        raise OperatorFailed(f"{name}: {_in_one_line(error)}") from error
+    if not stop.is_set():
+        raise OperatorFailed(f"{name} ended by itself")
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    _, late = await asyncio.wait(tasks, timeout=STOP_WITHIN)
+    for task in late:
+        logger.warning("did not stop in time", extra={"part": task.get_name(), "seconds": STOP_WITHIN})
+        task.cancel()
+    if late:
+        await asyncio.wait(late, timeout=STOP_WITHIN)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join((str(error) or type(error).__name__).split())
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)

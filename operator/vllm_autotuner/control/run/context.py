@@ -1,0 +1,34 @@
+"""What the fleet loop is given: everything that reaches the world, and the clocks.
+
+Apart from the composition root, so that a test hands over a context of its own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.lease import Election
+from vllm_autotuner.control.operator_settings import OperatorSettings
+from vllm_autotuner.control.read.registry import Registry
+from vllm_autotuner.control.run.liveness import Heartbeat
+from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlContext:
+    """One running operator."""
+
+    settings: OperatorSettings
+    cluster: Cluster
+    """Refuses writes by itself while `election.is_leader` is False."""
+
+    registry: Registry
+    election: Election
+    metrics: OperatorMetrics
+    heartbeat: Heartbeat
+    monotonic: Callable[[], float]
+    """Seconds, for durations inside this process."""
+
+    wall: Callable[[], datetime]
+    """UTC, for what is written into objects."""

@@ -1,0 +1,150 @@
+"""Making the workload what a written status says: the service's own Deployment, and those that exist for a change.
+
+Apart from the fleet loop, because here order is about traffic and not about services: what takes requests away from a
+trial comes first, and what gives it some comes last (G28). Everything can be repeated: what is as it should be is left.
+Must not: decide, or act upon a status that is not written, or no longer the one that was.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from vllm_autotuner.api.model import to_wire
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.status import ChangeState, VLLMServiceStatus
+from vllm_autotuner.change.effective import effective_knobs
+from vllm_autotuner.change.trial_deployments import Trial, trials
+from vllm_autotuner.change.world import reaches_the_service
+from vllm_autotuner.cluster.kinds import DEPLOYMENT
+from vllm_autotuner.control.decide.inputs import wanted_replicas
+from vllm_autotuner.control.read.interference import interference_of
+from vllm_autotuner.control.read.memories import Memories
+from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
+from vllm_autotuner.control.read.rendered_hashes import is_of_another_version
+from vllm_autotuner.control.read.trial_state import is_orphan, surplus
+from vllm_autotuner.control.read.views import DeploymentView
+from vllm_autotuner.control.read.workload_state import hash_of
+from vllm_autotuner.control.run.context import ControlContext
+from vllm_autotuner.guardrails.contest import is_lost
+from vllm_autotuner.workload.labels import CONFIG_HASH
+from vllm_autotuner.workload.rendering import render_deployment, render_service, render_trial
+from vllm_autotuner.workload.restoring import restored
+
+__all__ = ["Following", "asked_for"]
+
+logger = logging.getLogger(__name__)
+
+Unchanged = Callable[[], Awaitable[bool]]
+"""Asks the API server whether the VLLMService is still the one whose status is followed."""
+
+
+class Following:
+    """Writes the children of a service."""
+
+    def __init__(self, context: ControlContext) -> None:
+        self._context = context
+
+    async def follow(
+        self,
+        service: VLLMService,
+        status: VLLMServiceStatus,
+        *,
+        fleet: RegistrySnapshot,
+        memories: Memories,
+        unchanged: Unchanged,
+    ) -> None:
+        """Make the workload what the written status says; nothing to do in a steady state. Raises ClusterError."""
+        cluster, epoch = self._context.cluster, self._context.election.epoch
+        key, lost = Key(service.metadata.namespace, service.metadata.name), is_lost(status.contest)
+        own = fleet.deployments.get(key)
+        if not lost and (own is None or memories.is_new(service.metadata.uid)):
+            await cluster.apply(render_service(service), epoch=epoch)
+            memories.seen(service.metadata.uid)
+        too_many = surplus(status, fleet.deployments_of(key), service_uid=service.metadata.uid)
+        missing = [trial for trial in trials(status) if not lost and not _runs(trial, service, fleet=fleet)]
+        body = asked_for(service, status, own)
+        # What somebody else keeps putting back is left to him (G33); what is ours alone can still go.
+        apply = not lost and not _is_as_wanted(own, body, service=service, status=status)
+        if not (too_many or missing or apply) or not await unchanged():
+            return
+        for found in too_many:
+            await self._delete(found, service, status)
+        if apply:
+            knobs, replicas = to_wire(effective_knobs(service.spec, status)), body["spec"].get("replicas")
+            logger.info("applying", extra={"service": service.key, "knobs": knobs, "replicas": replicas})
+            applied = await cluster.apply(body, epoch=epoch)
+            self._context.registry.deployments.see(applied)
+        for trial in missing:
+            logger.info("applying a trial", extra={"service": service.key, "trial": trial.name})
+            applied = await cluster.apply(render_trial(service, trial), epoch=epoch)
+            self._context.registry.deployments.see(applied)
+
+    async def undo(
+        self, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot, unchanged: Unchanged
+    ) -> None:
+        """Take a change back whose spec cannot be read: nothing can be rendered, and nothing else is touched.
+
+        Trials are deleted. A Deployment that runs the value under test gets the old one written in its place.
+        """
+        key = Key(service.metadata.namespace, service.metadata.name)
+        too_many = surplus(status, fleet.deployments_of(key), service_uid=service.metadata.uid)
+        own, change = fleet.deployments.get(key), status.active_change
+        back = (
+            change is not None
+            and change.state is ChangeState.ROLLING_BACK
+            and reaches_the_service(change)
+            and own is not None
+            and own.config_hash == change.to.config_hash != change.from_.config_hash
+        )
+        if not (too_many or back) or not await unchanged():
+            return
+        for found in too_many:
+            await self._delete(found, service, status)
+        if back and change is not None:
+            cluster, epoch = self._context.cluster, self._context.election.epoch
+            live = await cluster.read(DEPLOYMENT, namespace=key.namespace, name=key.name)
+            logger.info("restoring without a spec", extra={"service": service.key, "knob": change.knob})
+            patched = await cluster.patch_child(
+                live,
+                restored(live, to=change.to, back=change.from_),
+                service_name=service.metadata.name,
+                service_uid=service.metadata.uid,
+                epoch=epoch,
+            )
+            self._context.registry.deployments.see(patched)
+
+    async def _delete(self, found: DeploymentView, service: VLLMService, status: VLLMServiceStatus) -> None:
+        logger.info("deleting a trial", extra={"service": service.key, "trial": found.name})
+        await self._context.cluster.delete(
+            DEPLOYMENT,
+            namespace=found.namespace,
+            name=found.name,
+            service_name=service.metadata.name,
+            service_uid=service.metadata.uid,
+            epoch=self._context.election.epoch,
+        )
+        if is_orphan(found, status):
+            self._context.metrics.orphans_removed.inc()
+        self._context.registry.deployments.evict(Key(found.namespace, found.name), uid=found.uid)
+
+
+def asked_for(service: VLLMService, status: VLLMServiceStatus, live: DeploymentView | None) -> dict[str, Any]:
+    """The service's own Deployment as this status wants it; replicas left out where an autoscaler sets them."""
+    scaled_by = live.scaled_by if live is not None else ""
+    replicas = wanted_replicas(service, status, scaled_by=scaled_by)
+    return render_deployment(service, effective_knobs(service.spec, status), replicas)
+
+
+def _is_as_wanted(
+    own: DeploymentView | None, body: Mapping[str, Any], *, service: VLLMService, status: VLLMServiceStatus
+) -> bool:
+    replicas = body["spec"].get("replicas")
+    if own is None or interference_of(own, body) is not None or (replicas is not None and own.replicas != replicas):
+        return False
+    recorded = own.config_hash == body["metadata"]["annotations"][CONFIG_HASH]
+    return recorded or is_of_another_version(service, own, knobs=effective_knobs(service.spec, status))
+
+
+def _runs(trial: Trial, service: VLLMService, *, fleet: RegistrySnapshot) -> bool:
+    live = fleet.deployments.get(Key(service.metadata.namespace, trial.name))
+    return live is not None and live.config_hash == hash_of(service, trial.knobs)
