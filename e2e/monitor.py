@@ -83,7 +83,7 @@ class Monitor:
         seen = self._seen[name]
         with suppress(TimeoutError):
             async with asyncio.timeout(PUT_OFF):
-                while (sight := self._sight(name, settled=True)) and seen.witness.put_off(sight):
+                while (inputs := self._inputs(name, settled=True)) and seen.witness.put_off(inputs):
                     self._news.clear()
                     await self._news.wait()
         self._look(name, settled=True)
@@ -202,10 +202,10 @@ class Monitor:
             self._look(about["name"])
 
     def _look(self, name: str, *, edited: bool = False, settled: bool = False) -> None:
-        if (sight := self._sight(name, edited=edited, settled=settled)) is not None:
-            self._seen[name].witness.look(sight)
+        if (inputs := self._inputs(name, edited=edited, settled=settled)) is not None:
+            self._seen[name].witness.look(inputs)
 
-    def _sight(self, name: str, *, edited: bool = False, settled: bool = False) -> Seen | None:
+    def _inputs(self, name: str, *, edited: bool = False, settled: bool = False) -> Seen | None:
         seen = self._seen[name]
         if seen.last is None:
             return None

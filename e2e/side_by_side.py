@@ -207,7 +207,7 @@ class Playing:
 
     def __init__(self, bed: Bed, castings: Sequence[Casting]) -> None:
         self._results = {casting.name: asyncio.get_running_loop().create_future() for casting in castings}
-        self._under_way, self._room = 0, asyncio.Condition()
+        self._under_way, self._free_gpus_of = 0, asyncio.Condition()
         stages = {casting.stage: [each for each in castings if each.stage == casting.stage] for casting in castings}
         self._stages = {name: asyncio.create_task(self._on_stage(bed, name, own)) for name, own in stages.items()}
         self._castings = stages
@@ -239,15 +239,15 @@ class Playing:
     @asynccontextmanager
     async def _place_for(self, scenes: int) -> AsyncIterator[None]:
         """Wait until a stage with so many scenes finds room beside those under way; the first always does."""
-        async with self._room:
-            await self._room.wait_for(lambda: self._under_way == 0 or self._under_way + scenes <= AT_ONCE)
+        async with self._free_gpus_of:
+            await self._free_gpus_of.wait_for(lambda: self._under_way == 0 or self._under_way + scenes <= AT_ONCE)
             self._under_way += scenes
         try:
             yield
         finally:
-            async with self._room:
+            async with self._free_gpus_of:
                 self._under_way -= scenes
-                self._room.notify_all()
+                self._free_gpus_of.notify_all()
 
 
 async def _played(casting: Casting, play: Play, result: "asyncio.Future[None]") -> None:

@@ -23,7 +23,7 @@ from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, LEASE, POD, VLLM_SERVICE, Kind
 from vllm_autotuner.cluster.lease import Election, LeaseSettings
 from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
-from vllm_autotuner.control.read.free_gpus import Rooms
+from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
 from vllm_autotuner.workload.labels import LEASE_EPOCH, MANAGED_BY, MANAGED_SELECTOR, OPERATOR, SERVICE
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
@@ -300,14 +300,14 @@ async def test_free_gpus_are_what_the_scheduler_would_count(bed: Bed, cluster: C
         )
         service = parse_service(vllm_service(namespace))
         assert isinstance(service, VLLMService)
-        rooms = Rooms(cluster, enabled=True)
-        await rooms.look(NOW)
-        room = rooms.of(service, ["chat-0"], now=NOW)
-        assert room is not None
-        assert (room.free, room.vacated, room.largest_node, room.devices) == ((3, 2), (5, 2), 8, 2)
-        assert room.product == "NVIDIA-H100-80GB-HBM3"
-        assert room.quota is not None
-        assert 1 <= room.quota <= 2, "the ended pod counts until the quota's controller has seen its end"
+        free_gpu_lookup = FreeGpuLookup(cluster, enabled=True)
+        await free_gpu_lookup.look(NOW)
+        free_gpus = free_gpu_lookup.of(service, ["chat-0"], now=NOW)
+        assert free_gpus is not None
+        assert (free_gpus.free, free_gpus.vacated, free_gpus.largest_node, free_gpus.devices) == ((3, 2), (5, 2), 8, 2)
+        assert free_gpus.product == "NVIDIA-H100-80GB-HBM3"
+        assert free_gpus.quota is not None
+        assert 1 <= free_gpus.quota <= 2, "the ended pod counts until the quota's controller has seen its end"
     finally:
         bed.kubectl("delete", "node", *nodes, "--ignore-not-found", "--wait=false")
 

@@ -72,7 +72,7 @@ class _Hpa:
     """Seconds over which the highest recommendation holds (behavior.scaleDown.stabilizationWindowSeconds, default)."""
     _recommended: list[tuple[float, int]] = field(default_factory=list)
 
-    def settle(self, wanted: int, *, seen: Seen) -> int:
+    def persist(self, wanted: int, *, seen: Seen) -> int:
         """Apply the default behaviour: up at once by at most the double or 4 pods per 15 s, down only when stable."""
         self._recommended = [one for one in self._recommended if seen.now - one[0] < self.down_window]
         self._recommended.append((seen.now, wanted))
@@ -103,11 +103,11 @@ class Hpa:
             # Kubernetes drops the idea when the assumption turns its direction.
             turned = (assumed_ratio > 1) != (ratio > 1)
             if turned or abs(assumed_ratio - 1) <= self.hpa.tolerance:
-                return self.hpa.settle(seen.replicas, seen=seen)
-            return self.hpa.settle(math.ceil(assumed_ratio * (pods + missing)), seen=seen)
+                return self.hpa.persist(seen.replicas, seen=seen)
+            return self.hpa.persist(math.ceil(assumed_ratio * (pods + missing)), seen=seen)
         if abs(ratio - 1) <= self.hpa.tolerance:
-            return self.hpa.settle(seen.replicas, seen=seen)
-        return self.hpa.settle(math.ceil(ratio * pods), seen=seen)
+            return self.hpa.persist(seen.replicas, seen=seen)
+        return self.hpa.persist(math.ceil(ratio * pods), seen=seen)
 
 
 @dataclass(slots=True)
@@ -129,8 +129,8 @@ class Keda:
             return seen.replicas
         total = sum(one.waiting for one in fresh)
         if abs(total / (self.threshold * seen.replicas) - 1) <= self.hpa.tolerance:
-            return self.hpa.settle(seen.replicas, seen=seen)
-        return self.hpa.settle(math.ceil(total / self.threshold), seen=seen)
+            return self.hpa.persist(seen.replicas, seen=seen)
+        return self.hpa.persist(math.ceil(total / self.threshold), seen=seen)
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class Saturation:
         if seen.now >= self._due or self._desired is None:
             self._due = seen.now + self.interval
             self._desired = self._analysed(seen)
-        return self.hpa.settle(self._desired, seen=seen)
+        return self.hpa.persist(self._desired, seen=seen)
 
     def _analysed(self, seen: Seen) -> int:
         peaks = seen.highest(self.window)

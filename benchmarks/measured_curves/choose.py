@@ -35,8 +35,8 @@ __all__ = ["REPEATABILITY", "SHARES", "Choice", "choices", "choices_after", "hel
 SHARES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
 """Of the way from the curve's lowest TPOT to its highest."""
 LARGEST_STEP: Final = 2
-"""Times the largest batch seen: what one change may do in production (`planning.capped_value`), where the next bottleneck is
-not known."""
+"""Times the largest batch seen: what one change may do in production (`planning.capped_value`), where the next
+bottleneck is not known."""
 STEPS: Final = 500
 """Batches that are tried between the first and the last measured one."""
 REPEATABILITY: Final = 0.01

@@ -17,13 +17,13 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks.result_files import RESULTS, write_result
-from benchmarks.verdicts.arms import Played, play
 from benchmarks.verdicts.drawing import draw_case
 from benchmarks.verdicts.in_place import BAKED, BASELINES, PlayedInPlace, alarms_in_bake, play_in_place, rates_in_place
 from benchmarks.verdicts.noise import Noise, fitted
 from benchmarks.verdicts.picture import plotted
 from benchmarks.verdicts.questions import EFFECTS, FEWEST, QUESTIONS, WINDOWS, Answer, Question, answer
 from benchmarks.verdicts.simulated import effect_on_tpot, rates_of
+from benchmarks.verdicts.variants import Played, play
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.verdict import Judgement
 

@@ -1,7 +1,7 @@
 """A change in place, where the load moves: windows before and after, and how often verdict and bake err on them.
 
-Apart from `arms` and `noise`: there is no pair whose noise could be fitted, so every figure is of services as played.
-Must not: judge by itself.
+Apart from `variants` and `noise`: there is no pair whose noise could be fitted, so every figure is of services as
+played. Must not: judge by itself.
 """
 
 import math
@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.verdicts.arms import SETTLED_AFTER, WARM_UP, Bed
 from benchmarks.verdicts.drawing import Case
 from benchmarks.verdicts.questions import TIGHTNESS, WINDOWS
 from benchmarks.verdicts.rates import Rates, Verdict, objectives
+from benchmarks.verdicts.variants import SETTLED_AFTER, WARM_UP, Bed
 from vllm_autotuner.api.status import ChangeTarget, Measurement
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS
@@ -49,12 +49,12 @@ def play_in_place(case: Case, *, steps: float, seed: int, baked: int = BAKED) ->
     bed = Bed(case, seed=seed)
     old = [bed.start() for _ in range(case.replicas)]
     bed.fleet.advance(SETTLED_AFTER)
-    before = bed.windows(WINDOWS, arms=(old,))
+    before = bed.windows(WINDOWS, variants=(old,))
     new = [bed.start(steps) for _ in old]
     for pod in old:
         bed.fleet.terminate(pod, grace=DRAINS_WITHIN)
     bed.serve(WARM_UP, scraping=new)
-    after = [one for (one,) in bed.windows(WINDOWS + baked, arms=(new,))]
+    after = [one for (one,) in bed.windows(WINDOWS + baked, variants=(new,))]
     return PlayedInPlace(
         before=tuple(one for (one,) in before), after=tuple(after[:WINDOWS]), baked=tuple(after[WINDOWS:])
     )

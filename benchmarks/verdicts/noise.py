@@ -1,6 +1,6 @@
 """Arms by the thousand: windows drawn from noise that was fitted to simulated arms without any difference.
 
-Apart from `arms`, because this takes a millisecond where that takes minutes. Drawn for one case at a time:
+Apart from `variants`, because this takes a millisecond where that takes minutes. Drawn for one case at a time:
   the ratio of the arms: the case's own standing difference between two pods, in either direction, and a deviation that
   remembers a part of the one before it (first-order, the part is estimated over all cases, its bias for short series
   corrected), with steps taken from the case's own deviations, TTFT and TPOT of one window together;
@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from benchmarks.verdicts.arms import Played
+from benchmarks.verdicts.variants import Played
 from vllm_autotuner.api.status import Measurement
 from vllm_autotuner.change.comparison import Pair
 from vllm_autotuner.change.measured_window import is_complete

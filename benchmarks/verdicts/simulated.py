@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.verdicts.arms import Played
 from benchmarks.verdicts.questions import TIGHTNESS, WINDOWS
 from benchmarks.verdicts.rates import Rates, objectives, verdict_of
+from benchmarks.verdicts.variants import Played
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.comparison import Pair
 from vllm_autotuner.change.measured_window import is_complete

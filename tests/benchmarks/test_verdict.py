@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from tests.change.test_comparison import arms, with_means
+from tests.change.test_comparison import variants, with_means
 from typer.testing import CliRunner
 
 from benchmarks.report import verdict, verdict_in_place
-from benchmarks.verdicts.arms import Played
 from benchmarks.verdicts.command import main
 from benchmarks.verdicts.drawing import draw_case
 from benchmarks.verdicts.in_place import PlayedInPlace, alarms_in_bake
@@ -20,6 +19,7 @@ from benchmarks.verdicts.noise import COLUMNS, Effects, Noise, drawn, fitted
 from benchmarks.verdicts.questions import QUESTIONS, answer
 from benchmarks.verdicts.rates import Rates, Verdict
 from benchmarks.verdicts.simulated import effect_on_tpot
+from benchmarks.verdicts.variants import Played
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.verdict import Judgement
 
@@ -36,7 +36,7 @@ def noise(*, ttft: float, tpot: float, memory: float = 0.2, standing: float = 0.
         deviations=draws.normal(size=(200, 4)) * [ttft, tpot, ttft / 2, tpot / 2],
         levels=np.log([0.8, 0.03, 0.4, 0.025]) + draws.normal(size=(200, 4)) * ([0.2, 0.03] * 2),
         memory=np.array([memory] * 4),
-        shapes=tuple(arms((0.8, 0.03), (0.8, 0.03), windows=1) * 200),
+        shapes=tuple(variants((0.8, 0.03), (0.8, 0.03), windows=1) * 200),
         length=timedelta(seconds=60),
     )
 
@@ -77,7 +77,7 @@ def test_drawn_arms_have_the_effect_and_the_noise_they_are_given() -> None:
 
 
 def test_what_is_fitted_is_what_was_played() -> None:
-    pairs = tuple(with_means(arms((0.6, 0.033), (0.5, 0.03)), ttft=1.3, tpot=1.05))
+    pairs = tuple(with_means(variants((0.6, 0.033), (0.5, 0.03)), ttft=1.3, tpot=1.05))
     played = Played(case=draw_case(1), steps=1.0, pairs=pairs)
     (found,) = fitted([played, replace(played, pairs=pairs[:7])])
     assert np.exp(found.standing) == pytest.approx([1.2, 1.1, 1.3, 1.05], rel=0.01)
@@ -140,7 +140,7 @@ def test_a_quick_run_in_place(tmp_path: Path) -> None:
 
 
 def test_a_bake_of_equals_is_quiet_and_one_of_tokens_twice_as_slow_is_not() -> None:
-    pairs = arms((0.5, 0.03), (0.5, 0.03), windows=50)
+    pairs = variants((0.5, 0.03), (0.5, 0.03), windows=50)
     before, calm = tuple(p.reference for p in pairs[:10]), tuple(p.candidate for p in pairs[20:])
     slow = tuple(one.model_copy(update={"tpot_seconds": 0.06}) for one in calm)
     for baked, alarms in ((calm, 0.0), (slow, 1.0)):

@@ -24,7 +24,7 @@ from vllm_autotuner.api.status import (
     VLLMServiceStatus,
 )
 from vllm_autotuner.change.begin import begin
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.proposal import Proposal
 
 PROPOSAL = Proposal(
@@ -43,7 +43,7 @@ def begun(
     status: VLLMServiceStatus | None = None,
     replicas: int = 1,
     strategy: str | None = None,
-    room: Room | None = None,
+    free_gpus: FreeGpus | None = None,
     **metadata: Any,
 ) -> ActiveChange:
     written = {"provisioningDeadline": "7m"} | ({"type": strategy} if strategy else {})
@@ -56,7 +56,7 @@ def begun(
         replicas=replicas,
         epoch=3,
         now=NOW,
-        room=room,
+        free_gpus=free_gpus,
     )
 
 
@@ -64,20 +64,20 @@ DEGREE = replace(PROPOSAL, knob=Knob.TENSOR_PARALLEL_SIZE, current=1, value=2)
 
 
 @pytest.mark.parametrize(
-    ("proposal", "room", "fresh"),
+    ("proposal", "free_gpus", "fresh"),
     [
         pytest.param(PROPOSAL, None, True, id="nobody looked"),
-        pytest.param(PROPOSAL, Room(free=(1, 1), largest_node=1), True, id="a GPU for each"),
-        pytest.param(PROPOSAL, Room(free=(1,), largest_node=1), False, id="a GPU for the canary only"),
-        pytest.param(DEGREE, Room(free=(2, 1), largest_node=2), True, id="two for the one, one for the other"),
-        pytest.param(DEGREE, Room(free=(2,), largest_node=2), False, id="the canary takes both"),
-        pytest.param(PROPOSAL, Room(free=(8,), largest_node=8, quota=1), False, id="the quota allows one"),
+        pytest.param(PROPOSAL, FreeGpus(free=(1, 1), largest_node=1), True, id="a GPU for each"),
+        pytest.param(PROPOSAL, FreeGpus(free=(1,), largest_node=1), False, id="a GPU for the canary only"),
+        pytest.param(DEGREE, FreeGpus(free=(2, 1), largest_node=2), True, id="two for the one, one for the other"),
+        pytest.param(DEGREE, FreeGpus(free=(2,), largest_node=2), False, id="the canary takes both"),
+        pytest.param(PROPOSAL, FreeGpus(free=(8,), largest_node=8, quota=1), False, id="the quota allows one"),
     ],
 )
 def test_a_fresh_baseline_is_planned_where_it_finds_a_device(
-    proposal: Proposal, room: Room | None, *, fresh: bool
+    proposal: Proposal, free_gpus: FreeGpus | None, *, fresh: bool
 ) -> None:
-    change = begun(proposal, replicas=3, room=room)
+    change = begun(proposal, replicas=3, free_gpus=free_gpus)
     assert change.strategy is StrategyType.CANARY
     assert (change.baseline_ref is not None) is fresh
 

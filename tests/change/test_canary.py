@@ -10,12 +10,12 @@ from tests.change.worlds import (
     NOW,
     OLD,
     STRATEGY,
-    arm,
     canary_change,
     canary_world,
     rollout,
     seen,
     silent,
+    variant,
 )
 
 from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome, VLLMServiceStatus
@@ -24,7 +24,7 @@ from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.provisioning import ROOM_WITHIN, UNSCHEDULABLE_FOR
 from vllm_autotuner.change.trial_deployments import Track, trials
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided
-from vllm_autotuner.change.world import Arms, World
+from vllm_autotuner.change.world import Variants, World
 
 PROVISIONING, VERIFYING = ChangeState.PROVISIONING, ChangeState.VERIFYING
 WARMING_UP, ANALYZING, HELD = ChangeState.WARMING_UP, ChangeState.ANALYZING, ChangeState.HELD
@@ -59,11 +59,11 @@ class Case:
 
 def beside(canary: dict[str, Any] | None = None, baseline: dict[str, Any] | None = None) -> dict[str, Any]:
     """A world in which the trials differ from ready ones in what is named."""
-    arms = Arms(
-        canary=arm(NEW, observation=seen(), **(canary or {})),
-        baseline=arm(OLD, observation=seen(ttft=5.0, tpot=0.02), **(baseline or {})),
+    variants = Variants(
+        canary=variant(NEW, observation=seen(), **(canary or {})),
+        baseline=variant(OLD, observation=seen(ttft=5.0, tpot=0.02), **(baseline or {})),
     )
-    return {"arms": arms}
+    return {"variants": variants}
 
 
 ALONE = {"baseline_ref": None}
@@ -73,16 +73,20 @@ CASES = (
     Case(id="both are ready", state=PROVISIONING, to=VERIFYING, why="the canary is ready with maxNumSeqs=96"),
     Case(id="the canary is starting", state=PROVISIONING, world=beside(STARTING)),
     Case(id="the baseline is starting", state=PROVISIONING, world=beside(None, STARTING)),
-    Case(id="nothing is there yet", state=PROVISIONING, world={"arms": Arms()}),
+    Case(id="nothing is there yet", state=PROVISIONING, world={"variants": Variants()}),
     Case(
         id="without a baseline the canary is enough",
         state=PROVISIONING,
         change=ALONE,
-        world={"arms": Arms(canary=arm())},
+        world={"variants": Variants(canary=variant())},
         to=VERIFYING,
         why="ready",
     ),
-    Case(id="an old Deployment of that name is not it", state=PROVISIONING, world={"arms": Arms(canary=arm("other"))}),
+    Case(
+        id="an old Deployment of that name is not it",
+        state=PROVISIONING,
+        world={"variants": Variants(canary=variant("other"))},
+    ),
     Case(id="a canary without a node is waited for", state=PROVISIONING, change=ALONE, world=beside(PENDING)),
     Case(
         id="but not for ever: rejected, and nobody is to blame",
@@ -167,21 +171,21 @@ CASES = (
     Case(
         id="the canary's metrics are missing",
         state=ANALYZING,
-        world={"arms": Arms(canary=arm(observation=silent()), baseline=arm(OLD))},
+        world={"variants": Variants(canary=variant(observation=silent()), baseline=variant(OLD))},
         to=HELD,
         why="metrics are missing",
     ),
     Case(
         id="the baseline's metrics are missing",
         state=ANALYZING,
-        world={"arms": Arms(canary=arm(), baseline=arm(OLD, observation=silent()))},
+        world={"variants": Variants(canary=variant(), baseline=variant(OLD, observation=silent()))},
         to=HELD,
         why="metrics are missing",
     ),
     Case(
         id="somebody deleted the canary and its baseline",
         state=ANALYZING,
-        world={"arms": Arms()},
+        world={"variants": Variants()},
         to=HELD,
         why="metrics are missing",
         refs=(True, False),
@@ -196,7 +200,7 @@ CASES = (
         id="what was held for the sake of a lost baseline goes on without it",
         state=HELD,
         change={"resume_state": ANALYZING},
-        world={"arms": Arms(canary=arm())},
+        world={"variants": Variants(canary=variant())},
         to=ANALYZING,
         why="resumed",
         refs=(True, False),
@@ -223,7 +227,7 @@ CASES = (
         id="the canary is still silent",
         state=HELD,
         change={"resume_state": ANALYZING, "state_reason": "metrics are missing"},
-        world={"arms": Arms(canary=arm(observation=silent()), baseline=arm(OLD))},
+        world={"variants": Variants(canary=variant(observation=silent()), baseline=variant(OLD))},
     ),
     Case(
         id="too few pods for too long: undone without blame",
@@ -315,7 +319,7 @@ CASES = (
     Case(
         id="a baseline that crashes is done without",
         state=BAKING,
-        world={"rollout": FOLLOWED, "arms": Arms(baseline=arm(OLD, **CRASHED))},
+        world={"rollout": FOLLOWED, "variants": Variants(baseline=variant(OLD, **CRASHED))},
         refs=(False, False),
     ),
     # Rolling back
@@ -323,7 +327,7 @@ CASES = (
     Case(
         id="the canary is gone, and nothing else was touched",
         state=ROLLING_BACK,
-        world={"arms": Arms(), "rollout": rollout(OLD, settled=False, ready=2, replicas=3)},
+        world={"variants": Variants(), "rollout": rollout(OLD, settled=False, ready=2, replicas=3)},
         ending=Outcome.ROLLED_BACK,
         why="as it was",
     ),
@@ -387,7 +391,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "all is well": {},
     "followed": {"rollout": FOLLOWED},
     "following": {"rollout": FOLLOWING},
-    "no trial": {"arms": Arms()},
+    "no trial": {"variants": Variants()},
     "pending": beside(PENDING, PENDING),
     "crashed": beside(CRASHED, CRASHED),
     "blind": {"blind": True, "observation": silent()},
@@ -434,10 +438,11 @@ def minutes(count: int, *, canary: dict[str, float], baseline: dict[str, float])
     found = []
     for tick in range(4 * count):
         now = NOW + timedelta(seconds=15 * (tick + 1))
-        arms = Arms(
-            canary=arm(NEW, observation=seen(at=now, **canary)), baseline=arm(OLD, observation=seen(at=now, **baseline))
+        variants = Variants(
+            canary=variant(NEW, observation=seen(at=now, **canary)),
+            baseline=variant(OLD, observation=seen(at=now, **baseline)),
         )
-        found.append(canary_world(now, arms=arms))
+        found.append(canary_world(now, variants=variants))
     return found
 
 
@@ -481,8 +486,10 @@ def test_a_pause_in_the_bake_has_a_persons_patience() -> None:
 
 @pytest.mark.parametrize("state", [PROVISIONING, VERIFYING, WARMING_UP, ANALYZING, HELD])
 def test_a_canary_that_died_between_two_ticks_died_all_the_same(state: ChangeState) -> None:
-    died = canary_world(arms=Arms(canary=arm(died="chat-t-c1 ended with exit code 137 1 time(s)"), baseline=arm(OLD)))
+    died = canary_world(
+        variants=Variants(canary=variant(died="chat-t-c1 ended with exit code 137 1 time(s)"), baseline=variant(OLD))
+    )
     step = advance(canary_change(state), died)
     assert (step.change.state, step.change.harmful) == (ROLLING_BACK, True)
-    baseline = canary_world(arms=Arms(canary=arm(), baseline=arm(OLD, died="chat-b-c1 ended once")))
+    baseline = canary_world(variants=Variants(canary=variant(), baseline=variant(OLD, died="chat-b-c1 ended once")))
     assert advance(canary_change(state), baseline).change.state is not ROLLING_BACK

@@ -37,7 +37,7 @@ def window(
     )
 
 
-def arms(
+def variants(
     candidate: tuple[Level, Level],
     reference: tuple[Level, Level],
     *,
@@ -170,7 +170,7 @@ CASES = (
 @pytest.mark.fault("T21")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id}: {case.judgement}")
 def test_ten_windows(case: Case) -> None:
-    assert judged(arms(case.candidate, case.reference, tokens=case.tokens), target=case.target) is case.judgement
+    assert judged(variants(case.candidate, case.reference, tokens=case.tokens), target=case.target) is case.judgement
 
 
 def with_means(pairs: Sequence[Pair], *, ttft: Level = 1.0, tpot: Level = 1.0) -> list[Pair]:
@@ -186,11 +186,11 @@ def with_means(pairs: Sequence[Pair], *, ttft: Level = 1.0, tpot: Level = 1.0) -
     ]
 
 
-SHORTER_QUEUE = arms((0.4, 0.081), (5.0, 0.08))
+SHORTER_QUEUE = variants((0.4, 0.081), (5.0, 0.08))
 NOISY_TTFT = [
     replace(pair, candidate=pair.candidate.model_copy(update={"ttft_seconds": 2.4 * factor}))
     for pair, factor in zip(
-        arms((2.4, 0.04), (2.4, 0.08)), (0.8, 1.4, 0.9, 1.3, 0.7, 1.35, 0.85, 1.15, 0.75, 1.05), strict=True
+        variants((2.4, 0.04), (2.4, 0.08)), (0.8, 1.4, 0.9, 1.3, 0.7, 1.35, 0.85, 1.15, 0.75, 1.05), strict=True
     )
 ]
 """Tokens come faster; TTFT is as long on average, but its p95 differs by a quarter from window to window."""
@@ -209,47 +209,52 @@ NOISY_TTFT = [
         pytest.param(with_means(NOISY_TTFT), TPOT, KEEP, id="with a mean that is as good it does"),
         pytest.param(with_means(NOISY_TTFT, ttft=1.3), TPOT, INCONCLUSIVE, id="with one that is worse it does not"),
         pytest.param(
-            with_means(arms((0.4, 0.06), (5.0, 0.04)), ttft=0.1, tpot=1.5), TTFT, REVERT, id="worse by both is worse"
+            with_means(variants((0.4, 0.06), (5.0, 0.04)), ttft=0.1, tpot=1.5),
+            TTFT,
+            REVERT,
+            id="worse by both is worse",
         ),
         pytest.param(
-            with_means(arms((0.4, 0.06), (5.0, 0.04)), ttft=0.1),
+            with_means(variants((0.4, 0.06), (5.0, 0.04)), ttft=0.1),
             TTFT,
             INCONCLUSIVE,
             id="worse by the quantile only is not blamed, and not kept",
         ),
         pytest.param(
-            with_means(arms((0.4, 0.047), (5.0, 0.044)), ttft=0.1, tpot=1.2),
+            with_means(variants((0.4, 0.047), (5.0, 0.044)), ttft=0.1, tpot=1.2),
             TTFT,
             INCONCLUSIVE,
             id="inside as measured, but not by what the mean grew by",
         ),
-        pytest.param(with_means(arms((0.4, 0.04), (5.0, 0.035)), ttft=0.1, tpot=1.2), TTFT, KEEP, id="inside by both"),
         pytest.param(
-            with_means(arms((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.15),
+            with_means(variants((0.4, 0.04), (5.0, 0.035)), ttft=0.1, tpot=1.2), TTFT, KEEP, id="inside by both"
+        ),
+        pytest.param(
+            with_means(variants((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.15),
             TTFT,
             KEEP,
             id="barely inside by both: TTFT was missed and is met",
         ),
         pytest.param(
-            with_means(arms((1.2, 0.0485), (1.9, 0.042)), ttft=0.5, tpot=1.15),
+            with_means(variants((1.2, 0.0485), (1.9, 0.042)), ttft=0.5, tpot=1.15),
             TTFT,
             INCONCLUSIVE,
             id="barely inside, and TTFT was met before",
         ),
         pytest.param(
-            with_means(arms((2.1, 0.0485), (5.0, 0.042)), ttft=0.5, tpot=1.15),
+            with_means(variants((2.1, 0.0485), (5.0, 0.042)), ttft=0.5, tpot=1.15),
             TTFT,
             INCONCLUSIVE,
             id="barely inside, and TTFT is still missed",
         ),
         pytest.param(
-            with_means(arms((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.2),
+            with_means(variants((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.2),
             TTFT,
             INCONCLUSIVE,
             id="barely inside, and over by what the mean grew by",
         ),
         pytest.param(
-            with_means(arms((0.4, 0.042), (0.4, 0.0535)), ttft=0.1, tpot=0.8),
+            with_means(variants((0.4, 0.042), (0.4, 0.0535)), ttft=0.1, tpot=0.8),
             TPOT,
             KEEP,
             id="tokens were late and are not",
@@ -280,15 +285,15 @@ FEWER_TOKENS = (800.0, 1000.0)
     ("pairs", "judgement"),
     [
         pytest.param(
-            queued(arms(*LONGER)), INCONCLUSIVE, id="both queue and serve as many tokens: one queue is longer"
+            queued(variants(*LONGER)), INCONCLUSIVE, id="both queue and serve as many tokens: one queue is longer"
         ),
-        pytest.param(queued(arms(*MUCH_LONGER)), INCONCLUSIVE, id="that may be four times as long"),
-        pytest.param(queued(arms(*LONGER, tokens=FEWER_TOKENS)), REVERT, id="fewer tokens: it serves less"),
-        pytest.param(queued(arms(*MUCH_LONGER, tokens=FEWER_TOKENS)), REVERT, id="and grossly so"),
-        pytest.param(queued(arms(*LONGER, tokens=(None, 1000.0))), REVERT, id="nobody knows the tokens"),
-        pytest.param(queued(arms(*LONGER), theirs=0.0), REVERT, id="only the candidate queues"),
-        pytest.param(arms(*LONGER), REVERT, id="nobody knows of a queue"),
-        pytest.param(queued(arms((1.0, 0.08), (5.0, 0.02))), REVERT, id="slower tokens are no queue"),
+        pytest.param(queued(variants(*MUCH_LONGER)), INCONCLUSIVE, id="that may be four times as long"),
+        pytest.param(queued(variants(*LONGER, tokens=FEWER_TOKENS)), REVERT, id="fewer tokens: it serves less"),
+        pytest.param(queued(variants(*MUCH_LONGER, tokens=FEWER_TOKENS)), REVERT, id="and grossly so"),
+        pytest.param(queued(variants(*LONGER, tokens=(None, 1000.0))), REVERT, id="nobody knows the tokens"),
+        pytest.param(queued(variants(*LONGER), theirs=0.0), REVERT, id="only the candidate queues"),
+        pytest.param(variants(*LONGER), REVERT, id="nobody knows of a queue"),
+        pytest.param(queued(variants((1.0, 0.08), (5.0, 0.02))), REVERT, id="slower tokens are no queue"),
     ],
 )
 def test_a_longer_queue_at_as_many_tokens_is_nobodys_fault(pairs: list[Pair], judgement: Judgement) -> None:
@@ -305,22 +310,24 @@ SILENT = Pair(candidate=window(99, ttft=None), reference=window(99))
     ("pairs", "early", "at_last"),
     [
         pytest.param([], None, INCONCLUSIVE, id="nothing measured"),
-        pytest.param(arms(*GOOD, windows=5), None, INCONCLUSIVE, id="five good windows are too few"),
-        pytest.param(arms(*GOOD, windows=6), None, KEEP, id="six good windows are enough when time is up"),
-        pytest.param(arms(*GOOD, windows=8), KEEP, KEEP, id="eight good windows"),
-        pytest.param(arms(*HARM, windows=6), REVERT, REVERT, id="six bad windows"),
-        pytest.param(arms(*GOOD, windows=9), None, KEEP, id="nobody looks at nine, unless it is the end"),
-        pytest.param(arms(*UNCLEAR, windows=6), None, INCONCLUSIVE, id="no clear effect yet"),
-        pytest.param(arms(*UNCLEAR, windows=10), INCONCLUSIVE, INCONCLUSIVE, id="the last look is final"),
-        pytest.param([*arms(*GOOD, windows=5), SILENT], None, INCONCLUSIVE, id="a silent window is none"),
-        pytest.param([SILENT, *arms(*GOOD, windows=8)], KEEP, KEEP, id="and takes nothing away"),
-        pytest.param(arms(*GOOD, requests=(0.15, 2.0)), None, INCONCLUSIVE, id="45 requests in the candidate"),
-        pytest.param(arms(*GOOD, requests=(2.0, 0.15)), None, INCONCLUSIVE, id="45 requests in the reference"),
-        pytest.param(arms(*GOOD, requests=(None, 2.0)), None, INCONCLUSIVE, id="nobody knows how many requests"),
-        pytest.param(arms((None, None), (5.0, 0.02)), None, INCONCLUSIVE, id="a silent candidate is not blamed"),
-        pytest.param(arms((6.0, 0.02), (1.0, 0.02), windows=4), REVERT, REVERT, id="gross, four times"),
-        pytest.param(arms((6.0, 0.02), (1.0, 0.02), windows=3), None, INCONCLUSIVE, id="gross, but only three times"),
-        pytest.param(arms((1.9, 0.02), (0.1, 0.02), windows=4), None, INCONCLUSIVE, id="many times, yet inside"),
+        pytest.param(variants(*GOOD, windows=5), None, INCONCLUSIVE, id="five good windows are too few"),
+        pytest.param(variants(*GOOD, windows=6), None, KEEP, id="six good windows are enough when time is up"),
+        pytest.param(variants(*GOOD, windows=8), KEEP, KEEP, id="eight good windows"),
+        pytest.param(variants(*HARM, windows=6), REVERT, REVERT, id="six bad windows"),
+        pytest.param(variants(*GOOD, windows=9), None, KEEP, id="nobody looks at nine, unless it is the end"),
+        pytest.param(variants(*UNCLEAR, windows=6), None, INCONCLUSIVE, id="no clear effect yet"),
+        pytest.param(variants(*UNCLEAR, windows=10), INCONCLUSIVE, INCONCLUSIVE, id="the last look is final"),
+        pytest.param([*variants(*GOOD, windows=5), SILENT], None, INCONCLUSIVE, id="a silent window is none"),
+        pytest.param([SILENT, *variants(*GOOD, windows=8)], KEEP, KEEP, id="and takes nothing away"),
+        pytest.param(variants(*GOOD, requests=(0.15, 2.0)), None, INCONCLUSIVE, id="45 requests in the candidate"),
+        pytest.param(variants(*GOOD, requests=(2.0, 0.15)), None, INCONCLUSIVE, id="45 requests in the reference"),
+        pytest.param(variants(*GOOD, requests=(None, 2.0)), None, INCONCLUSIVE, id="nobody knows how many requests"),
+        pytest.param(variants((None, None), (5.0, 0.02)), None, INCONCLUSIVE, id="a silent candidate is not blamed"),
+        pytest.param(variants((6.0, 0.02), (1.0, 0.02), windows=4), REVERT, REVERT, id="gross, four times"),
+        pytest.param(
+            variants((6.0, 0.02), (1.0, 0.02), windows=3), None, INCONCLUSIVE, id="gross, but only three times"
+        ),
+        pytest.param(variants((1.9, 0.02), (0.1, 0.02), windows=4), None, INCONCLUSIVE, id="many times, yet inside"),
     ],
 )
 def test_how_long_it_takes(pairs: list[Pair], early: Judgement | None, at_last: Judgement) -> None:
@@ -329,16 +336,16 @@ def test_how_long_it_takes(pairs: list[Pair], early: Judgement | None, at_last: 
 
 
 def test_more_gpus_must_help_where_an_objective_is_missed() -> None:
-    faster = arms((0.5, 0.01), (0.5, 0.02))
-    needed = arms((0.5, 0.03), (0.5, 0.08))
+    faster = variants((0.5, 0.01), (0.5, 0.02))
+    needed = variants((0.5, 0.03), (0.5, 0.08))
     for pairs, judgement in ((faster, INCONCLUSIVE), (needed, KEEP)):
         assert compare(pairs, targets=TARGETS, target=TPOT, final=True, gpus=(1, 2)).judgement is judgement
-    doubled = arms(*UNCLEAR, tokens=(1900, 1000))
+    doubled = variants(*UNCLEAR, tokens=(1900, 1000))
     assert compare(doubled, targets=TARGETS, target=THROUGHPUT, final=True, gpus=(1, 2)).judgement is INCONCLUSIVE
 
 
 def test_fewer_gpus_must_only_be_safe() -> None:
-    found = compare(arms(*UNCLEAR), targets=TARGETS, target=TPOT, final=True, gpus=(2, 1))
+    found = compare(variants(*UNCLEAR), targets=TARGETS, target=TPOT, final=True, gpus=(2, 1))
     assert found.judgement is KEEP
     assert "fewer GPUs" in found.text
 
@@ -346,11 +353,11 @@ def test_fewer_gpus_must_only_be_safe() -> None:
 @pytest.mark.parametrize(
     ("pairs", "target", "kept"),
     [
-        pytest.param(arms((0.4, 0.02), (0.4, 0.02)), TTFT, True, id="the queue is gone in both arms"),
-        pytest.param(arms((4.0, 0.02), (4.0, 0.02)), TTFT, False, id="both still queue: it did not help"),
-        pytest.param(arms((0.4, 0.026), (0.4, 0.02)), TTFT, False, id="tokens take longer, inside their objective"),
-        pytest.param(arms((3.0, 0.02), (0.4, 0.02)), TTFT, False, id="the candidate alone queues"),
-        pytest.param(arms((0.4, 0.02), (0.4, 0.02)), TPOT, False, id="not meant against a queue"),
+        pytest.param(variants((0.4, 0.02), (0.4, 0.02)), TTFT, True, id="the queue is gone in both arms"),
+        pytest.param(variants((4.0, 0.02), (4.0, 0.02)), TTFT, False, id="both still queue: it did not help"),
+        pytest.param(variants((0.4, 0.026), (0.4, 0.02)), TTFT, False, id="tokens take longer, inside their objective"),
+        pytest.param(variants((3.0, 0.02), (0.4, 0.02)), TTFT, False, id="the candidate alone queues"),
+        pytest.param(variants((0.4, 0.02), (0.4, 0.02)), TPOT, False, id="not meant against a queue"),
     ],
 )
 def test_where_the_trial_takes_the_queue_away_as_good_is_enough(
@@ -364,7 +371,7 @@ def test_where_the_trial_takes_the_queue_away_as_good_is_enough(
 
 
 def test_it_says_what_it_saw() -> None:
-    found = compare(arms((0.4, 0.03), (5.0, 0.02), requests=(2.0, 3.0)), targets=TARGETS, target=TTFT, final=False)
+    found = compare(variants((0.4, 0.03), (5.0, 0.02), requests=(2.0, 3.0)), targets=TARGETS, target=TTFT, final=False)
     assert (found.windows, found.candidate_requests, found.reference_requests) == (10, 600.0, 900.0)
     ttft, tpot, tokens = found.effects
     assert (ttft.objective, tpot.objective, tokens.objective) == (TTFT, TPOT, THROUGHPUT)
@@ -442,11 +449,11 @@ def test_windows_without_data_change_nothing(pairs: list[Pair], target: ChangeTa
 @pytest.mark.parametrize("nothing", [None, 0.0, math.nan, math.inf])
 def test_a_number_that_is_none_is_no_evidence(nothing: float | None) -> None:
     for broken in (window(9, ttft=nothing), window(9, tpot=nothing)):
-        pairs = [*arms(*GOOD, windows=5), Pair(candidate=broken, reference=window(9))]
+        pairs = [*variants(*GOOD, windows=5), Pair(candidate=broken, reference=window(9))]
         assert whole(pairs, TTFT).windows == 5
         assert whole(swapped(pairs), TTFT).windows == 5
     uncounted = [replace(pair, candidate=pair.candidate.model_copy(update={"tokens_per_second": nothing}))
-                 for pair in arms(*UNCLEAR)]  # fmt: skip
+                 for pair in variants(*UNCLEAR)]  # fmt: skip
     assert whole(uncounted, THROUGHPUT).judgement is INCONCLUSIVE
 
 

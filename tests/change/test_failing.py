@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 from tests.builders import engine
-from tests.change.worlds import NEW, NOW, OLD, arm, canary_change, canary_world, change, rollout, seen, world
+from tests.change.worlds import NEW, NOW, OLD, canary_change, canary_world, change, rollout, seen, variant, world
 
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.change.failing import failing
@@ -36,11 +36,14 @@ def counted(failed: float, finished: float, *, before: float = 0.0) -> Observati
 def test_a_canary_is_compared_with_the_fresh_pod_beside_it(canary: Observation, old: Observation, fails: bool) -> None:
     found = canary_world()
     beside = replace(
-        found, arms=replace(found.arms, canary=arm(NEW, observation=canary), baseline=arm(OLD, observation=old))
+        found,
+        variants=replace(
+            found.variants, canary=variant(NEW, observation=canary), baseline=variant(OLD, observation=old)
+        ),
     )
     assert bool(failing(canary_change(ChangeState.ANALYZING), beside)) is fails
     alone = replace(
-        found, observation=old, arms=replace(found.arms, canary=arm(NEW, observation=canary), baseline=None)
+        found, observation=old, variants=replace(found.variants, canary=variant(NEW, observation=canary), baseline=None)
     )
     assert bool(failing(canary_change(ChangeState.ANALYZING, baseline=False), alone)) is fails
 
@@ -56,7 +59,7 @@ def test_pods_of_both_configurations_say_nothing_and_without_the_old_one_only_ma
 def test_it_is_taken_back_at_once_and_remembered(state: ChangeState) -> None:
     now = NOW + timedelta(seconds=15)
     found = canary_world(now)
-    bad = replace(found, arms=replace(found.arms, canary=arm(NEW, observation=counted(20, 100))))
+    bad = replace(found, variants=replace(found.variants, canary=variant(NEW, observation=counted(20, 100))))
     undoing = advance(canary_change(state), bad).change
     assert undoing.state is ChangeState.ROLLING_BACK
     assert undoing.harmful is True

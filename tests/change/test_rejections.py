@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import engine, observation
 from tests.change.test_before_after import period
-from tests.change.test_comparison import TARGETS, arms
+from tests.change.test_comparison import TARGETS, variants
 
 from vllm_autotuner.api.status import ChangeTarget, Measurement
 from vllm_autotuner.change.before_after import compare_periods
@@ -27,7 +27,7 @@ def turning_away(windows: Sequence[Measurement], rates: Rates) -> list[Measureme
 
 
 def judged(ours: Rates, theirs: Rates, *, served: float | None = 2.0, final: bool = True) -> Comparison:
-    pairs = arms(*BETTER, windows=len(ours), requests=(served, 2.0))
+    pairs = variants(*BETTER, windows=len(ours), requests=(served, 2.0))
     if served == 0:
         nothing = {"ttft_seconds": None, "tpot_seconds": None}
         pairs = [replace(pair, candidate=pair.candidate.model_copy(update=nothing)) for pair in pairs]

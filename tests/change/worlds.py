@@ -20,7 +20,7 @@ from vllm_autotuner.api.status import (
 )
 from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.verification import Confirmed
-from vllm_autotuner.change.world import Arm, Arms, Rollout, World
+from vllm_autotuner.change.world import Rollout, Variant, Variants, World
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import Absence, NoData
 
@@ -81,9 +81,9 @@ def rollout(config_hash: str | None = NEW, *, settled: bool = True, **changed: A
     return replace(given, **changed)
 
 
-def arm(config_hash: str | None = NEW, *, observation: Observation | None = None, **changed: Any) -> Arm:
+def variant(config_hash: str | None = NEW, *, observation: Observation | None = None, **changed: Any) -> Variant:
     """A Deployment of one ready pod that does well, but for what is named (fields of Rollout)."""
-    return Arm(rollout=rollout(config_hash, **changed), observation=observation or seen())
+    return Variant(rollout=rollout(config_hash, **changed), observation=observation or seen())
 
 
 def canary_world(now: datetime = NOW, **changed: Any) -> World:
@@ -92,8 +92,9 @@ def canary_world(now: datetime = NOW, **changed: Any) -> World:
         now,
         rollout=rollout(OLD, ready=3, replicas=3),
         observation=seen(ttft=5.0, tpot=0.02, at=now),
-        arms=Arms(
-            canary=arm(observation=seen(at=now)), baseline=arm(OLD, observation=seen(ttft=5.0, tpot=0.02, at=now))
+        variants=Variants(
+            canary=variant(observation=seen(at=now)),
+            baseline=variant(OLD, observation=seen(ttft=5.0, tpot=0.02, at=now)),
         ),
     )
     return replace(given, **changed)

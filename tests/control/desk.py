@@ -23,9 +23,9 @@ from vllm_autotuner.api.status import Analysis, VLLMServiceStatus, parse_status
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.trial_deployments import Track, Trial, trials
 from vllm_autotuner.change.verification import Confirmed, Verification
-from vllm_autotuner.change.world import Arm, Arms, Rollout
+from vllm_autotuner.change.world import Rollout, Variant, Variants
 from vllm_autotuner.cluster.events import Event
-from vllm_autotuner.control.decide.inputs import Sight, wanted_replicas
+from vllm_autotuner.control.decide.inputs import Inputs, wanted_replicas
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.read.memories import Memories
 from vllm_autotuner.control.read.workload_state import approved_id, hash_of, is_paused
@@ -81,7 +81,7 @@ class Desk:
     last: Decision | None = None
     newest_since: datetime = START
     limits: Limits = NO_LIMITS
-    figures_due: bool = True
+    refresh_due: bool = True
     witness: Witness = field(default_factory=Witness)
 
     def edit(self, **changes: Any) -> None:
@@ -151,27 +151,27 @@ class Desk:
         )
         return replace(follows, **changes)
 
-    def arms(self, seen: Observation) -> Arms:
+    def variants(self, seen: Observation) -> Variants:
         """The trials that the status asks for, ready at once; their pods show what the service's show."""
         service = self.service
 
-        def arm(trial: Trial) -> Arm:
+        def variant(trial: Trial) -> Variant:
             found = Rollout(
                 config_hash=hash_of(service, trial.knobs), rolled_out=True, settled=True, ready=1, replicas=1
             )
-            return Arm(rollout=found, observation=replace(seen, at=self.now.timestamp()))
+            return Variant(rollout=found, observation=replace(seen, at=self.now.timestamp()))
 
-        made = {trial.track: arm(trial) for trial in trials(service.status)}
-        return Arms(canary=made.get(Track.CANARY), baseline=made.get(Track.BASELINE))
+        made = {trial.track: variant(trial) for trial in trials(service.status)}
+        return Variants(canary=made.get(Track.CANARY), baseline=made.get(Track.BASELINE))
 
-    def sight(
+    def inputs(
         self, seen: Observation, *, rollout: Rollout | None = None, verification: Verification | None = None
-    ) -> Sight:
+    ) -> Inputs:
         service = self.service
         where = rollout if rollout is not None else self.rollout()
-        return Sight(
+        return Inputs(
             service=service,
-            arms=self.arms(seen),
+            variants=self.variants(seen),
             observation=replace(seen, at=self.now.timestamp()),
             rollout=where,
             verification=verification or Confirmed("1 pod(s) report it"),
@@ -181,7 +181,7 @@ class Desk:
             paused=is_paused(service),
             approved=approved_id(service, limits=self.limits),
             limits=self.limits,
-            figures_due=self.figures_due,
+            refresh_due=self.refresh_due,
             now=self.now,
             watching_since=self.watching_since,
             epoch=1,
@@ -196,7 +196,7 @@ class Desk:
         self.now += TICK
         service = self.service
         self.look(rollout)
-        decision = decide(self.sight(seen, rollout=rollout, verification=verification))
+        decision = decide(self.inputs(seen, rollout=rollout, verification=verification))
         self.history, self.last = decision.history, decision
         self.events += announcements(service, decision.status, ended=decision.ended)
         written = to_wire(decision.status)

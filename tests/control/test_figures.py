@@ -8,7 +8,7 @@ from tests.builders import latency, observation
 from tests.control.desk import HEALTHY, START, TICK, Desk, desk
 
 from vllm_autotuner.api.status import Measurement
-from vllm_autotuner.control.decide.figures_refresh import WINDOWS, WRITES_PER_SECOND, Turns, have_moved, usual
+from vllm_autotuner.control.decide.figures_refresh import WINDOWS, WRITES_PER_SECOND, RefreshSlots, have_moved, usual
 from vllm_autotuner.observation.observation import Observation
 
 FIVE_MINUTES = 2 * WINDOWS
@@ -107,7 +107,7 @@ def test_each_has_its_turn_and_no_tick_has_too_many(services: int) -> None:
     ticks, turns = -(-period // TICK), dict.fromkeys(uids, 0)
     most = 0
     for tick in range(ticks):
-        one = Turns(services=services, since=START + tick * TICK, now=START + (tick + 1) * TICK)
+        one = RefreshSlots(services=services, since=START + tick * TICK, now=START + (tick + 1) * TICK)
         having = [uid for uid in uids if one.has(uid)]
         most = max(most, len(having))
         for uid in having:
@@ -119,15 +119,15 @@ def test_each_has_its_turn_and_no_tick_has_too_many(services: int) -> None:
 
 
 def test_who_has_just_begun_to_lead_has_no_turn_to_give() -> None:
-    assert not Turns(services=1, since=START, now=START).has("u-1")
+    assert not RefreshSlots(services=1, since=START, now=START).has("u-1")
 
 
 def test_a_service_waits_for_its_turn() -> None:
     found = at_first()
-    found.figures_due = False
+    found.refresh_due = False
     found.ticks(2 * FIVE_MINUTES, slower(0.5))
     assert found.writes == 0
-    found.figures_due = True
+    found.refresh_due = True
     found.tick(slower(0.5))
     assert (shown(found), found.writes) == ("500ms/2.0s", 1)
 

@@ -14,7 +14,7 @@ from tests.control.loop_bed import Bed, bed, queueing, service_body
 from vllm_autotuner.api.conditions import ConditionType, find_condition
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
-from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.operator_settings import OperatorSettings
 from vllm_autotuner.control.read import metrics_sources as sources_module
@@ -295,10 +295,10 @@ async def test_one_object_never_stops_the_others(error: Exception) -> None:
 async def test_a_defect_is_told_on_its_object_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = bed("broken", "chat")
 
-    def defective(sight: Sight) -> Decision:
-        if sight.service.metadata.name == "broken":
+    def defective(inputs: Inputs) -> Decision:
+        if inputs.service.metadata.name == "broken":
             raise ZeroDivisionError
-        return decide(sight)
+        return decide(inputs)
 
     monkeypatch.setattr("vllm_autotuner.control.run.fleet_loop.decide", defective)
     await found.ticks(10)

@@ -43,8 +43,8 @@ def shown(
     before: Recommendation | None = None,
     later: timedelta = timedelta(),
 ) -> Recommendation | None:
-    sight = replace(desk().sight(HEALTHY), now=START + later)
-    return recommended(proposal, held, before=before, sight=sight)
+    inputs = replace(desk().inputs(HEALTHY), now=START + later)
+    return recommended(proposal, held, before=before, inputs=inputs)
 
 
 STANDING = shown()
@@ -346,7 +346,7 @@ def test_every_condition_moves_its_time_only_when_it_flips() -> None:
 def test_what_the_api_server_refuses_stalls_and_is_no_fault_of_tuning() -> None:
     found = desk()
     refusal = Refusal(Reason.FORBIDDEN, "PATCH deployments/chat: forbidden")
-    status = decide(replace(found.sight(HEALTHY), refusal=refusal)).status
+    status = decide(replace(found.inputs(HEALTHY), refusal=refusal)).status
     states = {one.type: (one.status, one.reason) for one in status.conditions}
     assert states[ConditionType.STALLED] == (ConditionStatus.TRUE, Reason.FORBIDDEN)
     assert states[READY] == (ConditionStatus.FALSE, Reason.FORBIDDEN)

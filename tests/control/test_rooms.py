@@ -12,9 +12,9 @@ from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.cluster.adapter import Cluster, Page
 from vllm_autotuner.cluster.errors import Refused, Unavailable
 from vllm_autotuner.cluster.kinds import Kind
-from vllm_autotuner.control.read.free_gpus import LOOK_EVERY, ON_NODES, Rooms
+from vllm_autotuner.control.read.free_gpus import LOOK_EVERY, ON_NODES, FreeGpuLookup
 from vllm_autotuner.control.read.gpu_views import devices_left, gpu_resource, held_devices, node_view
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 
@@ -40,8 +40,8 @@ def service(**spec: Any) -> VLLMService:
     return found
 
 
-def rooms(cluster: Devices, *, enabled: bool = True) -> Rooms:
-    return Rooms(cast(Cluster, cluster), enabled=enabled)
+def free_gpu_lookup(cluster: Devices, *, enabled: bool = True) -> FreeGpuLookup:
+    return FreeGpuLookup(cast(Cluster, cluster), enabled=enabled)
 
 
 def quota(left: str = "3", *, used: str = "1", **spec: Any) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def quota(left: str = "3", *, used: str = "1", **spec: Any) -> dict[str, Any]:
     return {"kind": "ResourceQuota", "metadata": {"namespace": "prod", "name": "q"}, "spec": spec, "status": status}
 
 
-async def found(cluster: Devices, *pods: str, **spec: Any) -> Room | None:
-    looked = rooms(cluster)
+async def found(cluster: Devices, *pods: str, **spec: Any) -> FreeGpus | None:
+    looked = free_gpu_lookup(cluster)
     await looked.look(START)
     return looked.of(service(**spec), pods or ("chat-0",), now=START)
 
@@ -62,7 +62,7 @@ async def test_what_is_free_is_what_nobody_holds() -> None:
         pods=[gpu_pod("chat-0", devices=2), gpu_pod("other", devices=3), gpu_pod("waits", node="", devices=8)],
         quotas=[quota("9"), quota("4", used="1")],
     )
-    assert await found(cluster) == Room(
+    assert await found(cluster) == FreeGpus(
         free=(4, 3), largest_node=8, vacated=(5, 4), devices=2, quota=3, product="NVIDIA-H100-80GB-HBM3"
     )
     assert cluster.asked == [("Node", ""), ("Pod", ON_NODES), ("ResourceQuota", "")]
@@ -79,9 +79,9 @@ async def test_only_nodes_that_the_pods_may_go_to_count() -> None:
         ],
         pods=[gpu_pod(nodeSelector=H100, tolerations=[{"key": "team", "operator": "Exists"}])],
     )
-    room = await found(cluster)
-    assert room is not None
-    assert (room.free, room.largest_node) == ((7,), 8)
+    free_gpus = await found(cluster)
+    assert free_gpus is not None
+    assert (free_gpus.free, free_gpus.largest_node) == ((7,), 8)
 
 
 async def test_what_cannot_be_told_is_not_known() -> None:
@@ -119,7 +119,7 @@ async def test_the_resource_is_the_one_that_the_spec_names() -> None:
 )
 async def test_what_cannot_be_read_is_not_known_until_it_can(error: Exception) -> None:
     cluster = Devices(nodes=[node_object()], pods=[gpu_pod()])
-    looked = rooms(cluster)
+    looked = free_gpu_lookup(cluster)
     await looked.look(START)
     nodes, cluster.answers["Node"] = cluster.answers["Node"], error
     later = START + LOOK_EVERY
@@ -131,7 +131,7 @@ async def test_what_cannot_be_read_is_not_known_until_it_can(error: Exception) -
 
 
 async def test_an_old_answer_is_none() -> None:
-    looked = rooms(Devices(nodes=[node_object()], pods=[gpu_pod()]))
+    looked = free_gpu_lookup(Devices(nodes=[node_object()], pods=[gpu_pod()]))
     assert looked.is_due(START)
     await looked.look(START)
     soon = START + LOOK_EVERY - timedelta(seconds=1)
@@ -142,7 +142,7 @@ async def test_an_old_answer_is_none() -> None:
 
 
 def test_who_may_not_look_is_never_due() -> None:
-    assert not rooms(Devices(nodes=[], pods=[]), enabled=False).is_due(START)
+    assert not free_gpu_lookup(Devices(nodes=[], pods=[]), enabled=False).is_due(START)
 
 
 def test_a_pod_holds_what_runs_side_by_side_or_the_one_start_that_needs_more() -> None:

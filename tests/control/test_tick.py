@@ -908,7 +908,7 @@ def test_a_steady_state_writes_nothing(
 ) -> None:
     """However the figures move: nothing that anybody would act on has changed. Of the figures: test_figures.py."""
     found = desk(**changes)
-    found.figures_due = False
+    found.refresh_due = False
     noisy(level, ticks=3, found=found)
     before, found.writes = found.status, 0
     noisy(level, ticks=100, found=found)

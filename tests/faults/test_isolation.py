@@ -12,7 +12,7 @@ from tests.control.loop_bed import Bed, bed, queueing
 
 from vllm_autotuner.api.conditions import ConditionType, find_condition
 from vllm_autotuner.api.status import ChangeState, Outcome
-from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.read import metrics_sources as sources_module
 from vllm_autotuner.control.read.metrics_sources import Sources
@@ -77,10 +77,10 @@ async def test_one_poisoned_object_of_two_hundred_holds_up_nobody(monkeypatch: p
     names = [f"chat-{number}" for number in range(200)]
     found = bed(*names)
 
-    def defective(sight: Sight) -> Decision:
-        if sight.service.metadata.name == "chat-17":
+    def defective(inputs: Inputs) -> Decision:
+        if inputs.service.metadata.name == "chat-17":
             raise ZeroDivisionError
-        return decide(sight)
+        return decide(inputs)
 
     monkeypatch.setattr("vllm_autotuner.control.run.fleet_loop.decide", defective)
     await found.tick()
@@ -104,11 +104,11 @@ async def test_a_defect_in_one_state_leaves_the_change_where_it_was(
 ) -> None:
     found, failing = bed("broken", "chat", spec={"replicas": replicas}, load=queueing), True
 
-    def defective(sight: Sight) -> Decision:
-        change = sight.service.status.active_change
-        if failing and sight.service.metadata.name == "broken" and change is not None and change.state is state:
+    def defective(inputs: Inputs) -> Decision:
+        change = inputs.service.status.active_change
+        if failing and inputs.service.metadata.name == "broken" and change is not None and change.state is state:
             raise ZeroDivisionError
-        return decide(sight)
+        return decide(inputs)
 
     monkeypatch.setattr("vllm_autotuner.control.run.fleet_loop.decide", defective)
     while "ServiceFailed" not in found.told:

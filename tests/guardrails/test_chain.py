@@ -19,7 +19,7 @@ from vllm_autotuner.guardrails import chain
 from vllm_autotuner.guardrails.chain import GUARDRAILS, Allow, Context, Deny, Hold, Policy, objections, strictest
 from vllm_autotuner.guardrails.mode_ceiling import Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.proposal import Proposal
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -421,26 +421,26 @@ CASES = (
     Case(
         id="a GPU for one pod more",
         link=chain.finds_gpus,
-        changed={"room": Room(free=(2,), largest_node=8, devices=2)},
+        changed={"free_gpus": FreeGpus(free=(2,), largest_node=8, devices=2)},
     ),
     Case(
         id="GPUs, but not enough on one node",
         link=chain.finds_gpus,
-        changed={"room": Room(free=(1, 1), largest_node=8, devices=2)},
+        changed={"free_gpus": FreeGpus(free=(1, 1), largest_node=8, devices=2)},
         reason=HoldReason.NO_FREE_GPUS,
         says="no node has 2 free GPUs: at most 1 free on one",
     ),
     Case(
         id="the quota is used up",
         link=chain.finds_gpus,
-        changed={"room": Room(free=(8,), largest_node=8, quota=0)},
+        changed={"free_gpus": FreeGpus(free=(8,), largest_node=8, quota=0)},
         reason=HoldReason.NO_FREE_GPUS,
         says="ResourceQuota leaves 0 GPUs: 1 needed",
     ),
     Case(
         id="a larger degree needs its own number",
         link=chain.finds_gpus,
-        changed={"room": Room(free=(3,), largest_node=8, devices=2)},
+        changed={"free_gpus": FreeGpus(free=(3,), largest_node=8, devices=2)},
         proposal={"knob": Knob.TENSOR_PARALLEL_SIZE, "value": 4},
         reason=HoldReason.NO_FREE_GPUS,
         says="no node has 4 free GPUs",
@@ -448,7 +448,7 @@ CASES = (
     Case(
         id="replicas say so themselves",
         link=chain.finds_gpus,
-        changed={"room": Room(free=(), largest_node=8)},
+        changed={"free_gpus": FreeGpus(free=(), largest_node=8)},
         proposal={"knob": Knob.REPLICAS, "value": 3},
         spec=SCALED,
     ),
@@ -521,7 +521,7 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         queue="waiting for its turn",
         resting=(("maxNumSeqs", "1"),),
         infeasible=(EngineKnobs(max_num_seqs=1),),
-        room=Room(free=(), largest_node=8),
+        free_gpus=FreeGpus(free=(), largest_node=8),
     )
     found = objections(proposal(recommend_only="no", value=1, confidence=Confidence.LOW), everything)
     assert len(found) == len(GUARDRAILS)

@@ -20,7 +20,7 @@ from vllm_autotuner.planning.feasibility import (
     pool_starts,
     verdict,
 )
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 
 QWEN_05B = geometry_named("qwen2.5-0.5b")
 LLAMA = geometry_named("llama-3.1-8b")
@@ -88,8 +88,8 @@ def test_a_narrow_cache_that_found_too_little_speaks_for_a_wide_one_too() -> Non
         pytest.param(holds_lengths(4096, longest_seen=None, shape=LLAMA), Unsure, id="no lengths"),
         pytest.param(holds_lengths(200_000, longest_seen=1, shape=LLAMA), Infeasible, id="longer than the model"),
         pytest.param(placeable(None, devices=1), Unsure, id="nobody looked"),
-        pytest.param(placeable(Room(free=(0,), largest_node=8), devices=8), Infeasible, id="all taken"),
-        pytest.param(placeable(Room(free=(8,), largest_node=8), devices=8), Feasible, id="a whole node"),
+        pytest.param(placeable(FreeGpus(free=(0,), largest_node=8), devices=8), Infeasible, id="all taken"),
+        pytest.param(placeable(FreeGpus(free=(8,), largest_node=8), devices=8), Feasible, id="a whole node"),
         pytest.param(not_failed([("maxModelLen", "8")], knob="maxNumSeqs", value=8), Feasible, id="another knob"),
         pytest.param(not_failed([("maxNumSeqs", "8")], knob="maxNumSeqs", value=8), Infeasible, id="tried"),
     ],

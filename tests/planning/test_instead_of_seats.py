@@ -12,7 +12,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.engines_in_general import seconds_alone, seconds_per_sequence
 from vllm_autotuner.planning.instead_of_seats import saves_no_replica
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.platform import Platform
 from vllm_autotuner.planning.situation import Situation
@@ -60,7 +60,7 @@ def test_replicas_that_are_the_users_own_or_find_no_gpu_are_no_alternative() -> 
     given = of(with_steps(capped(34.0, tpot=0.04), STEPS))
     assert saves_no_replica(given, seats=80, value=92)
     assert saves_no_replica(replace(given, scaling=None), seats=80, value=92) == ""
-    full = Platform(room=Room(free=(), largest_node=8))
+    full = Platform(free_gpus=FreeGpus(free=(), largest_node=8))
     assert saves_no_replica(replace(given, platform=full), seats=80, value=92) == ""
 
 

@@ -18,7 +18,7 @@ from vllm_autotuner.planning.context_length import longest_seen, shorter_context
 from vllm_autotuner.planning.kv_type import smaller_kv_values
 from vllm_autotuner.planning.max_num_seqs import NothingToGain
 from vllm_autotuner.planning.parallelism import best_split, larger_degree, smaller_degree
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -158,31 +158,31 @@ DEGREES = (
     Case(
         id="no node is that large",
         tuning=LISTED,
-        platform=replace(OURS, room=Room(free=(2, 2), largest_node=2)),
+        platform=replace(OURS, free_gpus=FreeGpus(free=(2, 2), largest_node=2)),
         says="no node has 4 GPUs: the largest has 2",
     ),
     Case(
         id="no node has so many free",
         tuning=LISTED,
-        platform=replace(OURS, room=Room(free=(3, 2), largest_node=8)),
+        platform=replace(OURS, free_gpus=FreeGpus(free=(3, 2), largest_node=8)),
         says="no node has 4 free GPUs: at most 3 free on one",
     ),
     Case(
         id="one more fits, but not all of them in the end",
         tuning=LISTED,
-        platform=replace(OURS, room=Room(free=(4,), largest_node=4, vacated=(3, 2), devices=2)),
+        platform=replace(OURS, free_gpus=FreeGpus(free=(4,), largest_node=4, vacated=(3, 2), devices=2)),
         says="1 replica(s) of 4 GPUs find no place",
     ),
     Case(
         id="the quota of the namespace",
         tuning=LISTED,
-        platform=replace(OURS, room=Room(free=(8,), largest_node=8, quota=3)),
+        platform=replace(OURS, free_gpus=FreeGpus(free=(8,), largest_node=8, quota=3)),
         says="ResourceQuota leaves 3 GPUs: 4 needed",
     ),
     Case(
         id="room enough",
         tuning=LISTED,
-        platform=replace(OURS, room=Room(free=(4,), largest_node=8)),
+        platform=replace(OURS, free_gpus=FreeGpus(free=(4,), largest_node=8)),
         value=4,
         applies=True,
     ),

@@ -11,7 +11,7 @@ from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.advice import ADVICE
 from vllm_autotuner.planning.more_replicas import FREE_GPUS
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.plan import LADDER, plan
 from vllm_autotuner.planning.platform import Platform
 
@@ -91,7 +91,7 @@ def test_replicas_that_are_not_ours_are_recommended_only() -> None:
 
 
 def test_a_person_is_told_that_no_gpu_is_free_and_a_pod_that_is_ours_to_add_waits_for_one() -> None:
-    full = Platform(room=Room(free=(), largest_node=8))
+    full = Platform(free_gpus=FreeGpus(free=(), largest_node=8))
     told = plan(situation(FULL, replicas=2, platform=full)).proposal
     assert told is not None
     assert (told.value, told.limited_by) == (3, FREE_GPUS)

@@ -24,7 +24,7 @@ from vllm_autotuner.planning.bounds import opted_in, outside
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.context_length import longest_seen
 from vllm_autotuner.planning.feasibility import FP8_SINCE, Feasible, heads_divide
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.situation import Situation
@@ -61,9 +61,9 @@ def tunings(draw: st.DrawFn) -> Tuning:
 @st.composite
 def platforms(draw: st.DrawFn) -> Platform:
     named = platform_named(draw(st.sampled_from(MODELS)), gpu=draw(st.sampled_from(GPUS)), catalogue=Catalogue())
-    room = draw(st.none() | st.builds(lambda free, size: Room(free=tuple(free), largest_node=size),
+    free_gpus = draw(st.none() | st.builds(lambda free, size: FreeGpus(free=tuple(free), largest_node=size),
                                       st.lists(st.integers(0, 8), max_size=3), st.integers(0, 16)))  # fmt: skip
-    return replace(named, room=room, devices_ours=draw(st.booleans()))
+    return replace(named, free_gpus=free_gpus, devices_ours=draw(st.booleans()))
 
 
 @st.composite
@@ -154,11 +154,11 @@ def keeps_the_rules(given: Situation, knob: Knob, value: int | str, *, applies: 
             assert gpu is None or gpu.compute_capability is None or gpu.compute_capability >= FP8_SINCE
             assert not applies or (gpu is not None and isinstance(shape, Geometry))
         case Knob.TENSOR_PARALLEL_SIZE:
-            now, room = given.knobs.tensor_parallel_size or 1, given.platform.room
+            now, free_gpus = given.knobs.tensor_parallel_size or 1, given.platform.free_gpus
             assert isinstance(value, int)
             assert now / LARGEST_STEP <= value <= now * LARGEST_STEP
             assert value != now
-            assert room is None or room.pods(value) >= 1
+            assert free_gpus is None or free_gpus.pods(value) >= 1
             assert isinstance(shape, UnknownGeometry) or isinstance(heads_divide(shape, value), Feasible)
             assert not applies or (isinstance(shape, Geometry) and given.platform.devices_ours)
         case Knob.MAX_MODEL_LEN:

@@ -192,12 +192,12 @@ def _with_window(analysis: Analysis, change: ActiveChange, world: World) -> Anal
 
 def _sides(change: ActiveChange, world: World) -> tuple[Measurement, Measurement | None]:
     """The new configuration and the old one in the same window; None where no pod has the old one any more."""
-    arms = world.arms
+    variants = world.variants
     if change.strategy is StrategyType.IN_PLACE:
         return measure_per_pod(world.observation, targets=world.targets), None
-    new = world.observation if change.promoted or arms.canary is None else arms.canary.observation
-    if change.baseline_ref is not None and arms.baseline is not None:
-        old: Observation | None = arms.baseline.observation
+    new = world.observation if change.promoted or variants.canary is None else variants.canary.observation
+    if change.baseline_ref is not None and variants.baseline is not None:
+        old: Observation | None = variants.baseline.observation
     else:
         old = None if change.promoted else world.observation
     found = measure_per_pod(new, targets=world.targets)

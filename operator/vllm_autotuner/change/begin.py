@@ -12,7 +12,7 @@ from vllm_autotuner.change.effective import settled_knobs
 from vllm_autotuner.change.memory import environment_of
 from vllm_autotuner.change.trial_deployments import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY, baseline_name, canary_name
 from vllm_autotuner.planning.bounds import with_value
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.proposal import Proposal
 
 __all__ = ["begin"]
@@ -28,13 +28,13 @@ def begin(
     replicas: int,
     epoch: int,
     now: datetime,
-    room: Room | None = None,
+    free_gpus: FreeGpus | None = None,
 ) -> ActiveChange:
     """Write down the intent: what runs now, what shall run and where, what was measured before. Touches nothing.
 
     `replicas`: of the service now; they decide between canary and in place where the spec does not. `measured`:
-    the last windows, newest last, one at least. `room`: where it is known, no fresh baseline is planned that would only
-    wait for a GPU; the canary is then compared with the service's own pods.
+    the last windows, newest last, one at least. `free_gpus`: where it is known, no fresh baseline is planned that would
+    only wait for a GPU; the canary is then compared with the service's own pods.
     """
     before = settled_knobs(service.spec, status)
     after = with_value(before, proposal.knob, proposal.value)
@@ -47,8 +47,8 @@ def begin(
     wanted = service.spec.tuning.strategy.type
     canary = replicas >= FEWEST_FOR_CANARY if wanted is None else wanted is StrategyType.CANARY
     name, fresh = service.metadata.name, canary and replicas >= FEWEST_FOR_BASELINE
-    if fresh and room is not None:
-        fresh = room.holds(*_devices(proposal, room))
+    if fresh and free_gpus is not None:
+        fresh = free_gpus.holds(*_devices(proposal, free_gpus))
     return ActiveChange(
         id=change_id,
         epoch=epoch,
@@ -75,7 +75,7 @@ def begin(
     )
 
 
-def _devices(proposal: Proposal, room: Room) -> tuple[int, int]:
+def _devices(proposal: Proposal, free_gpus: FreeGpus) -> tuple[int, int]:
     """GPUs of the canary and of the fresh baseline."""
     same = proposal.knob is not Knob.TENSOR_PARALLEL_SIZE
-    return room.devices if same else proposal.count, room.devices
+    return free_gpus.devices if same else proposal.count, free_gpus.devices

@@ -36,8 +36,8 @@ class _Count(NamedTuple):
 
 def failing(change: ActiveChange, world: World) -> str:
     """Say how many requests the candidate fails, against the old configuration; empty when all is well."""
-    arms = world.arms
-    new, old = arms.canary, arms.baseline
+    variants = world.variants
+    new, old = variants.canary, variants.baseline
     if reaches_the_service(change):
         rollout = world.rollout
         if not rollout.rolled_out or rollout.config_hash != change.to.config_hash:

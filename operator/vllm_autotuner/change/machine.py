@@ -68,7 +68,7 @@ def advance(change: ActiveChange, world: World) -> Step:
 
 def _crash(change: ActiveChange, world: World) -> Rollout | None:
     """Where an engine with the new configuration died; pods of the old one are no evidence against it."""
-    canary = world.arms.canary
+    canary = world.variants.canary
     stable = (world.rollout,) if reaches_the_service(change) else ()
     tried = (*stable, canary.rollout) if canary is not None else stable
     # One that is back within a tick died all the same, but only where it ran the new configuration: pods of the old one
@@ -162,7 +162,7 @@ def _bake(change: ActiveChange, world: World) -> Step:
 
 def _without_lost_baseline(change: ActiveChange, world: World) -> ActiveChange:
     """The pod to compare with is no candidate: where it is lost, the service's own pods are compared with."""
-    baseline = world.arms.baseline
+    baseline = world.variants.baseline
     lost = change.baseline_ref is not None and (baseline is None or bool(baseline.rollout.crashed))
     return change.model_copy(update={"baseline_ref": None}) if lost else change
 
@@ -175,10 +175,10 @@ def _obstacle(change: ActiveChange, world: World) -> str:
     """Why nothing can be measured now; empty when it can."""
     if world.unreadable:
         return UNREADABLE
-    arms = world.arms
+    variants = world.variants
     silent = world.blind
     if change.strategy is StrategyType.CANARY:
-        sides = [arms.canary] if change.baseline_ref is None else [arms.canary, arms.baseline]
+        sides = [variants.canary] if change.baseline_ref is None else [variants.canary, variants.baseline]
         silent = silent or any(side is None or not side.observation.engines for side in sides)
     if silent:
         return BLIND

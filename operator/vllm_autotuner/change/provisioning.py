@@ -12,7 +12,7 @@ from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Outcome
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.rollback import back
-from vllm_autotuner.change.world import Arm, Ending, Step, World
+from vllm_autotuner.change.world import Ending, Step, Variant, World
 
 __all__ = ["promote", "provision"]
 
@@ -39,7 +39,7 @@ def provision(change: ActiveChange, world: World) -> Step:
 
 
 def _provision_trial(change: ActiveChange, world: World) -> Step:
-    canary, baseline = world.arms.canary, world.arms.baseline
+    canary, baseline = world.variants.canary, world.variants.baseline
     waited = timedelta() if change.state_since is None else world.now - change.state_since
     overdue = late(change, now=world.now)
     no_room = overdue or waited >= UNSCHEDULABLE_FOR
@@ -90,9 +90,9 @@ def _verifying(change: ActiveChange, what: str, *, world: World) -> ActiveChange
     return moved(change, ChangeState.VERIFYING, why=why, now=world.now, limit=VERIFY_WITHIN)
 
 
-def _serves(arm: Arm | None, wanted: ConfigRef) -> bool:
-    return arm is not None and arm.rollout.config_hash == wanted.config_hash and arm.rollout.settled
+def _serves(variant: Variant | None, wanted: ConfigRef) -> bool:
+    return variant is not None and variant.rollout.config_hash == wanted.config_hash and variant.rollout.settled
 
 
-def _unschedulable(arm: Arm | None) -> str:
-    return "" if arm is None else arm.rollout.unschedulable
+def _unschedulable(variant: Variant | None) -> str:
+    return "" if variant is None else variant.rollout.unschedulable

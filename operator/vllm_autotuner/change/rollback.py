@@ -25,7 +25,7 @@ def back(change: ActiveChange, why: str, *, world: World, harmful: bool | None =
 def roll_back(change: ActiveChange, world: World) -> Step:
     """Wait until the old configuration serves alone; give up at the deadline, with what serves by then."""
     if not reaches_the_service(change):
-        gone = world.arms.canary is None and world.arms.baseline is None
+        gone = world.variants.canary is None and world.variants.baseline is None
         # What cannot be deleted now is deleted later; the service itself was never touched.
         return Step(change, _undone(change) if gone or late(change, now=world.now) else None)
     if world.rollout.config_hash == change.from_.config_hash and world.rollout.settled:

@@ -12,7 +12,7 @@ from vllm_autotuner.change.verification import Verification
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = ["NO_ARMS", "Arm", "Arms", "Ending", "Rollout", "Step", "World", "reaches_the_service"]
+__all__ = ["NO_VARIANTS", "Ending", "Rollout", "Step", "Variant", "Variants", "World", "reaches_the_service"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class Variant:
     """One of the Deployments that exist for a trial, and what the metrics say about its pod."""
 
     rollout: Rollout
@@ -54,14 +54,14 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arms:
+class Variants:
     """The Deployments of a trial; None where there is none."""
 
-    canary: Arm | None = None
-    baseline: Arm | None = None
+    canary: Variant | None = None
+    baseline: Variant | None = None
 
 
-NO_ARMS = Arms()
+NO_VARIANTS = Variants()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class World:
     targets: Targets
     strategy: Strategy
     verification: Verification
-    arms: Arms = NO_ARMS
+    variants: Variants = NO_VARIANTS
     paused: bool = False
     unreadable: bool = False
     """The spec cannot be read: nobody knows what the user wants, nothing is concluded, and undoing goes on."""

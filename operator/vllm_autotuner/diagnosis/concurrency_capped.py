@@ -61,13 +61,13 @@ class ConcurrencyCapped:
         engine = max(pinned, key=lambda one: one.moments[-1].waiting)
         seats, known = self._seats(engine, case=case), case.knobs.max_num_seqs is not None
         usage = kv_max(engine)
-        room = "an unknown share" if usage is None else f"{usage:.0%}"
+        space = "an unknown share" if usage is None else f"{usage:.0%}"
         how = "" if known else " (max-num-seqs is not known; running never exceeded this)"
         if engine in lasting:
             wait = f" and {engine.moments[-1].waiting:.0f} requests wait"
         else:
             wait = f" whenever requests wait (up to {max(moment.waiting for moment in engine.moments):.0f} did)"
-        message = f"All {seats:.0f} seats are taken{how}{wait}, while the KV cache is used to {room} at most."
+        message = f"All {seats:.0f} seats are taken{how}{wait}, while the KV cache is used to {space} at most."
         limit = self.sustained.limit(holding=holding or late)
         window = case.observation.window
         taken = round(self._taken(engine, seats=seats, case=case), 3)

@@ -19,7 +19,7 @@ from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.planning.bounds import opted_in, outside, with_value
 from vllm_autotuner.planning.feasibility import Infeasible, finds_memory, placeable
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.proposal import Proposal
 
 __all__ = [
@@ -105,7 +105,7 @@ class Context:
     """What is wrong with the operator itself; empty when all is well."""
     queue: str = ""
     """Why it is not this service's turn; empty when it is."""
-    room: Room | None = None
+    free_gpus: FreeGpus | None = None
     """GPUs that are free for this service; None where nobody looked."""
 
 
@@ -304,11 +304,11 @@ def finds_gpus(proposal: Proposal, context: Context) -> Answer:
 
     Replicas say so themselves, as they may also be fewer than wanted (`planning.more_replicas`).
     """
-    room = context.room
-    if room is None or proposal.knob is Knob.REPLICAS:
+    free_gpus = context.free_gpus
+    if free_gpus is None or proposal.knob is Knob.REPLICAS:
         return Allow()
-    devices = proposal.count if proposal.knob is Knob.TENSOR_PARALLEL_SIZE else room.devices
-    answer = placeable(room, devices=devices)
+    devices = proposal.count if proposal.knob is Knob.TENSOR_PARALLEL_SIZE else free_gpus.devices
+    answer = placeable(free_gpus, devices=devices)
     if isinstance(answer, Infeasible):
         message = f"a change needs one pod more while it runs, and {answer.why} (nodesOnDemand: more would come)"
         return Hold(reason=HoldReason.NO_FREE_GPUS, message=message)

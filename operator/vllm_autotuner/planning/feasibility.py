@@ -12,7 +12,7 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.engine.geometry import ModelShape, UnknownGeometry
 from vllm_autotuner.engine.hardware import Gpu
 from vllm_autotuner.performance.kv_capacity import PoolForecast, UnknownPool
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 
 __all__ = [
     "FP8_SINCE",
@@ -120,17 +120,17 @@ def holds_lengths(value: int, *, longest_seen: int | None, shape: ModelShape) ->
     return Feasible()
 
 
-def placeable(room: Room | None, *, devices: int) -> Answer:
+def placeable(free_gpus: FreeGpus | None, *, devices: int) -> Answer:
     """A pod of so many devices finds a node now: a rollout begins with one pod more than there were."""
-    if room is None:
+    if free_gpus is None:
         return Unsure("how many GPUs are free is not known")
-    if devices > room.largest_node:
-        return Infeasible(f"no node has {_gpus(devices)}: the largest has {room.largest_node}")
-    if (most := max(room.free, default=0)) < devices:
+    if devices > free_gpus.largest_node:
+        return Infeasible(f"no node has {_gpus(devices)}: the largest has {free_gpus.largest_node}")
+    if (most := max(free_gpus.free, default=0)) < devices:
         found = f"at most {most} free on one" if most else "all are taken"
         return Infeasible(f"no node has {_gpus(devices, 'free ')}: {found}")
-    if room.quota is not None and room.quota < devices:
-        return Infeasible(f"the namespace's ResourceQuota leaves {_gpus(max(0, room.quota))}: {devices} needed")
+    if free_gpus.quota is not None and free_gpus.quota < devices:
+        return Infeasible(f"the namespace's ResourceQuota leaves {_gpus(max(0, free_gpus.quota))}: {devices} needed")
     return Feasible()
 
 
@@ -138,9 +138,9 @@ def _gpus(count: int, which: str = "") -> str:
     return f"{count} {which}GPU{'' if count == 1 else 's'}"
 
 
-def rolls_out(room: Room | None, *, devices: int, replicas: int) -> Answer:
+def rolls_out(free_gpus: FreeGpus | None, *, devices: int, replicas: int) -> Answer:
     """Whether all replicas can come to stand as pods of so many devices; how many stand now makes room for them."""
-    if room is None or room.replaces(devices=devices, replicas=replicas):
+    if free_gpus is None or free_gpus.replaces(devices=devices, replicas=replicas):
         return Feasible()
     return Infeasible(f"{replicas} replica(s) of {_gpus(devices)} find no place, even where the present ones stand")
 

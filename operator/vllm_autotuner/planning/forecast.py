@@ -233,17 +233,17 @@ def _wait(setting: Setting, *, now: Setting, demand: Demand) -> float | None:
     """Mean seconds that a request waits for its turn; None where nobody knows."""
     if isinstance(setting.step, NoFit):
         return None
-    room = None if setting.capacity is None else setting.replicas * setting.capacity
+    space = None if setting.capacity is None else setting.replicas * setting.capacity
     if not demand.queued:
         # A burst at one scrape is no queue: what holds as many as now still holds it.
         enough = demand.in_system if now.capacity is None else min(demand.in_system, now.replicas * now.capacity)
-        if room is None or room >= enough:
+        if space is None or space >= enough:
             return 0.0
-    if demand.output_tokens is None or room is None:
+    if demand.output_tokens is None or space is None:
         return None
     batch = _batch(setting, demand, rate_of=now)
     finishing = setting.replicas * batch / setting.step.predict(batch) / demand.output_tokens
-    return max(0.0, demand.in_system - room) / finishing
+    return max(0.0, demand.in_system - space) / finishing
 
 
 def _pool_tokens(seen: Observation) -> float | None:

@@ -30,8 +30,8 @@ def saves_no_replica(situation: Situation, *, seats: int, value: int) -> str:
     needed, then = math.ceil(there / seats), math.ceil(there / useful)
     if scaling is None or not situation.replicas < needed <= scaling.max_replicas or then < needed:
         return ""
-    room = situation.platform.room
-    if room is not None and room.pods(room.devices) < needed - situation.replicas:
+    free_gpus = situation.platform.free_gpus
+    if free_gpus is not None and free_gpus.pods(free_gpus.devices) < needed - situation.replicas:
         return ""  # nodes may come for pods that wait, or not: seats are here
     return (
         f"{there:.0f} requests are there at once, and tokens have time for {useful:.0f} seats: that takes {needed} "

@@ -125,13 +125,13 @@ def _would_tell(situation: Situation) -> bool:
 
 def _within_room(proposal: Proposal, situation: Situation) -> Proposal:
     """As many replicas as find GPUs. Where none does, it is still what helps: a person can get some."""
-    room, now = situation.platform.room, situation.replicas
-    if room is None or situation.scaling is not None:
+    free_gpus, now = situation.platform.free_gpus, situation.replicas
+    if free_gpus is None or situation.scaling is not None:
         # Replicas that are ours to add are asked for all the same: pods that wait are what brings nodes.
         return proposal
-    if isinstance(lacking := placeable(room, devices=room.devices), Infeasible):
+    if isinstance(lacking := placeable(free_gpus, devices=free_gpus.devices), Infeasible):
         return replace(proposal, limited_by=FREE_GPUS, recommend_only=proposal.recommend_only or lacking.why)
-    most = now + room.pods(room.devices)
+    most = now + free_gpus.pods(free_gpus.devices)
     if proposal.count <= most:
         return proposal
     return replace(proposal, value=most, extra_replicas=most - now, limited_by=FREE_GPUS)

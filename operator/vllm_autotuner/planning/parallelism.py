@@ -133,12 +133,12 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
     platform, knobs = situation.platform, situation.knobs
     exported = (each.pool.max_model_len for each in situation.observation.engines)
     longest = knobs.max_model_len or next((each for each in exported if each is not None), None)
-    room = placeable(platform.room, devices=degree)
+    free_gpus = placeable(platform.free_gpus, devices=degree)
     answer = verdict(
         (
             heads_divide(platform.shape, degree),
-            room if isinstance(room, Infeasible) else verdict(()),
-            rolls_out(platform.room, devices=degree, replicas=situation.replicas),
+            free_gpus if isinstance(free_gpus, Infeasible) else verdict(()),
+            rolls_out(platform.free_gpus, devices=degree, replicas=situation.replicas),
             not_failed(situation.failed, knob=Knob.TENSOR_PARALLEL_SIZE.value, value=degree),
             pool_starts(pool_with(situation, degree=degree), longest=longest),
         )
@@ -154,8 +154,8 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
             recommend_only = why
         case _:
             recommend_only = recommend_only or ("" if platform.devices_ours else NOT_OURS)
-    if isinstance(room, Unsure):
-        reason += f" {room.why[0].upper()}{room.why[1:]}: where none is, the change ends without harm."
+    if isinstance(free_gpus, Unsure):
+        reason += f" {free_gpus.why[0].upper()}{free_gpus.why[1:]}: where none is, the change ends without harm."
     known = not isinstance(answer, Unsure) and measured_links(platform.gpu)
     return Proposal(
         knob=Knob.TENSOR_PARALLEL_SIZE,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["GpuNode", "Room", "Taint", "Toleration", "admitting", "room_on"]
+__all__ = ["FreeGpus", "GpuNode", "Taint", "Toleration", "admitting", "free_gpus_on"]
 
 _NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -54,7 +54,7 @@ class GpuNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class FreeGpus:
     """What is free for the pods of one service."""
 
     free: tuple[int, ...]
@@ -107,12 +107,12 @@ def admitting(
     return tuple(node for node in nodes if node.schedulable and _admits(node, selector, tolerations))
 
 
-def room_on(nodes: Sequence[GpuNode], *, held: Mapping[str, int], own: Mapping[str, int] = _NOBODY) -> Room:
+def free_gpus_on(nodes: Sequence[GpuNode], *, held: Mapping[str, int], own: Mapping[str, int] = _NOBODY) -> FreeGpus:
     """Return the room on these nodes; `held`: devices that all pods hold by node, `own`: the service's part of them."""
     # A node can be overcommitted (a device was lost): it has no room, and takes none from others.
     free = [max(0, node.allocatable - held.get(node.name, 0)) for node in nodes]
     left = [max(0, node.allocatable - held.get(node.name, 0) + own.get(node.name, 0)) for node in nodes]
-    return Room(
+    return FreeGpus(
         free=tuple(sorted(free, reverse=True)),
         largest_node=max((node.allocatable for node in nodes), default=0),
         vacated=tuple(sorted(left, reverse=True)) if own else None,

@@ -51,7 +51,13 @@ class Conversations:
         if not 0 <= think < math.inf or (longest is not None and longest < 1):
             raise ValueError("think is 0 or more seconds, the longest conversation 1 token or more")
         self._starts = enumerate(arrival_times(starts, burstiness=burstiness, draws=random_stream(seed, "starts")))
-        self._content, self._turns, self._think, self._longest, self._seed = content, turns, think, longest, seed
+        self._content, self._turns, self._think, self._longest, self._seed = (
+            content,
+            turns,
+            think,
+            longest,
+            seed,
+        )
         self._numbers = count()
         self._open: dict[int, _Conversation] = {}
         self._due: list[tuple[float, int]] = []

@@ -113,7 +113,7 @@ def _service(report: ServiceReport, *, facts: ReportFacts, identity: int) -> str
         _evidence(diagnosis.evidence),
         _earlier(report, facts=facts),
         _list("Considered and left out", report.plan.passed_over),
-        _turns(report),
+        _refresh_slots(report),
         _list("Not a tuning problem", NOT_TUNING),
     ]
     return f'<section id="service-{identity}">{"".join(parts)}</section>'
@@ -175,7 +175,7 @@ def _earlier(report: ServiceReport, *, facts: ReportFacts) -> str:
     return f"<h3>Earlier, and over at {_text(rfc3339(facts.at))}</h3>{''.join(parts)}" if parts else ""
 
 
-def _turns(report: ServiceReport) -> str:
+def _refresh_slots(report: ServiceReport) -> str:
     levels = report.levels
     if len(levels) < FEWEST_POINTS:
         return ""

@@ -17,7 +17,7 @@ from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, Measurement
 from vllm_autotuner.change.measured_window import LATENCIES, level_of
 from vllm_autotuner.observation.noise import NOISE
 
-__all__ = ["Turns", "have_moved", "latencies", "usual"]
+__all__ = ["RefreshSlots", "have_moved", "latencies", "usual"]
 
 WINDOWS: Final = MEASUREMENTS_LENGTH
 """So many windows (at 30 s each, five minutes) must agree. TTFT p95 of a steady load differs by 30 % from one to the
@@ -54,7 +54,7 @@ def usual(recent: Sequence[Measurement]) -> Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
+class RefreshSlots:
     """Whose turn lies between two ticks: each service has one in a period, at a moment of its own."""
 
     services: int

@@ -10,15 +10,15 @@ from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import Effective, VLLMServiceStatus
 from vllm_autotuner.change.verification import Verification
-from vllm_autotuner.change.world import NO_ARMS, Arms, Rollout
+from vllm_autotuner.change.world import NO_VARIANTS, Rollout, Variants
 from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.guardrails.contest import Interference
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.planning.placement import Room
+from vllm_autotuner.planning.placement import FreeGpus
 
-__all__ = ["Adoption", "Refusal", "Sight", "serves", "wanted_replicas"]
+__all__ = ["Adoption", "Inputs", "Refusal", "serves", "wanted_replicas"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Adoption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Inputs:
     """One service as this tick sees it."""
 
     service: VLLMService
@@ -63,13 +63,13 @@ class Sight:
     now: datetime
     watching_since: datetime
     epoch: int
-    arms: Arms = NO_ARMS
+    variants: Variants = NO_VARIANTS
     """The Deployments of a trial. `observation` and `rollout` are about the service's own pods only."""
     limits: Limits = NO_LIMITS
     """Of the whole cluster."""
     catalogue: Catalogue = field(default_factory=Catalogue)
     """What the admin adds to the tables of GPUs and models."""
-    room: Room | None = None
+    free_gpus: FreeGpus | None = None
     """GPUs that are free for this service; None where nobody looked, or nobody can say."""
     pod_names: tuple[str, ...] = ()
     """Of the service's own pods."""
@@ -80,7 +80,7 @@ class Sight:
     """What is wrong with the operator itself; empty when all is well."""
     queue: str = ""
     """Why it is not this service's turn to begin a change; empty when it is."""
-    figures_due: bool = True
+    refresh_due: bool = True
     """It is this service's turn to write figures that have moved."""
     adoption: Adoption | None = None
     """None: the workload is rendered by the operator."""
@@ -112,8 +112,8 @@ def wanted_replicas(service: VLLMService, status: VLLMServiceStatus, *, scaled_b
     return max(scaling.min_replicas, min(scaling.max_replicas, known or scaling.min_replicas))
 
 
-def serves(effective: Effective, sight: Sight) -> bool:
+def serves(effective: Effective, inputs: Inputs) -> bool:
     """Whether the Deployment runs what it is asked to, complete and ready."""
-    rollout = sight.rollout
+    rollout = inputs.rollout
     same = rollout.config_hash == effective.config_hash and effective.replicas in (None, rollout.replicas)
     return same and rollout.settled

@@ -5,7 +5,7 @@ Apart from the other conditions, because here the remedy lies in another tool. M
 
 from vllm_autotuner.api.conditions import ConditionType, Reason
 from vllm_autotuner.api.status import VLLMServiceStatus
-from vllm_autotuner.control.decide.inputs import Refusal, Sight
+from vllm_autotuner.control.decide.inputs import Inputs, Refusal
 from vllm_autotuner.guardrails.contest import CONTEST_WINDOW, MOST_RESTORES, is_lost
 
 __all__ = ["ownership"]
@@ -13,14 +13,14 @@ __all__ = ["ownership"]
 Said = tuple[ConditionType, bool, Reason, str]
 
 
-def ownership(status: VLLMServiceStatus, sight: Sight) -> Said:
+def ownership(status: VLLMServiceStatus, inputs: Inputs) -> Said:
     """Return the condition OwnershipConflict. What was written back once is no conflict yet."""
-    if sight.adoption is not None:
-        declared = sight.adoption.conflict or Refusal(Reason.FLAGS_DECLARED_ELSEWHERE, "")
-        has_owner = sight.adoption.conflict is not None
+    if inputs.adoption is not None:
+        declared = inputs.adoption.conflict or Refusal(Reason.FLAGS_DECLARED_ELSEWHERE, "")
+        has_owner = inputs.adoption.conflict is not None
         return ConditionType.OWNERSHIP_CONFLICT, has_owner, declared.reason, declared.message
-    contest, spec = status.contest, sight.service.spec
-    name = sight.service.metadata.name
+    contest, spec = status.contest, inputs.service.spec
+    name = inputs.service.metadata.name
     if contest is not None and is_lost(contest):
         who, minutes = contest.manager, CONTEST_WINDOW.total_seconds() / 60
         message = (
@@ -31,8 +31,8 @@ def ownership(status: VLLMServiceStatus, sight: Sight) -> Said:
         return ConditionType.OWNERSHIP_CONFLICT, True, Reason.FIELD_MANAGER_CONFLICT, message
     asked = spec.scaling is not None or spec.replicas is not None
     message = (
-        f"{sight.scaled_by} scales Deployment {name}, so its replicas are not written. Let it scale the VLLMService "
+        f"{inputs.scaled_by} scales Deployment {name}, so its replicas are not written. Let it scale the VLLMService "
         f"(it has a scale subresource), or remove it and run: kubectl scale deployment {name} --replicas=N"
     )
-    elsewhere = bool(sight.scaled_by) and asked
+    elsewhere = bool(inputs.scaled_by) and asked
     return ConditionType.OWNERSHIP_CONFLICT, elsewhere, Reason.REPLICAS_CONTROLLED_ELSEWHERE, message

@@ -8,44 +8,44 @@ from datetime import timedelta
 from vllm_autotuner.api.status import Measurement, VLLMServiceStatus
 from vllm_autotuner.change.effective import settled_knobs
 from vllm_autotuner.change.prediction_check import Now, followed_up, noted
-from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.diagnosis.diagnose import History
 
 __all__ = ["tracked"]
 
 
-def tracked(status: VLLMServiceStatus, sight: Sight, *, history: History) -> VLLMServiceStatus:
+def tracked(status: VLLMServiceStatus, inputs: Inputs, *, history: History) -> VLLMServiceStatus:
     """Note a recommendation that is new, and write down what came of earlier ones where it can be told now."""
     if not status.track_record and status.recommendation is None:
         return status
     now = Now(
-        at=sight.now,
-        knobs=sight.runs or settled_knobs(sight.service.spec, status),
-        replicas=sight.rollout.replicas,
-        windows=_of_this_setting(status, sight, history=history),
+        at=inputs.now,
+        knobs=inputs.runs or settled_knobs(inputs.service.spec, status),
+        replicas=inputs.rollout.replicas,
+        windows=_of_this_setting(status, inputs, history=history),
         change=status.active_change,
     )
     record = noted(
         status.track_record,
         status.recommendation,
         now=now,
-        in_system=_in_system(sight),
-        arrivals_per_second=sight.observation.arrivals_per_second,
+        in_system=_in_system(inputs),
+        arrivals_per_second=inputs.observation.arrivals_per_second,
     )
     return status.model_copy(update={"track_record": followed_up(record, now)})
 
 
-def _of_this_setting(status: VLLMServiceStatus, sight: Sight, *, history: History) -> tuple[Measurement, ...]:
-    rollout, effective = sight.rollout, status.effective
+def _of_this_setting(status: VLLMServiceStatus, inputs: Inputs, *, history: History) -> tuple[Measurement, ...]:
+    rollout, effective = inputs.rollout, status.effective
     if effective is None or not rollout.settled or rollout.config_hash != effective.config_hash:
         return ()
     if rollout.newest_since is None:
         return ()
-    warm = rollout.newest_since + sight.service.spec.tuning.strategy.warm_up
-    length = timedelta(seconds=sight.observation.window)
+    warm = rollout.newest_since + inputs.service.spec.tuning.strategy.warm_up
+    length = timedelta(seconds=inputs.observation.window)
     return tuple(each for each in history.measured if each.at - length >= warm)
 
 
-def _in_system(sight: Sight) -> float | None:
-    last = [engine.moments[-1] for engine in sight.observation.engines]
+def _in_system(inputs: Inputs) -> float | None:
+    last = [engine.moments[-1] for engine in inputs.observation.engines]
     return sum(moment.running + moment.waiting for moment in last) if last else None

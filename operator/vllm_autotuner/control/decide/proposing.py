@@ -17,7 +17,7 @@ from vllm_autotuner.change.foreseen import lacks_requests
 from vllm_autotuner.change.memory import failed_seats, failed_values, infeasible_knobs, spent
 from vllm_autotuner.change.trial_deployments import gpus_added
 from vllm_autotuner.change.verdict import is_baseline, measure
-from vllm_autotuner.control.decide.inputs import Sight, serves, wanted_replicas
+from vllm_autotuner.control.decide.inputs import Inputs, serves, wanted_replicas
 from vllm_autotuner.control.decide.recent_windows import until_now
 from vllm_autotuner.control.decide.recommendation import asked_too_long, recommended, still_says, value_said
 from vllm_autotuner.control.decide.scaling_during_change import answers_beside
@@ -42,67 +42,67 @@ __all__ = ["ideas", "just_over"]
 
 
 def ideas(
-    status: VLLMServiceStatus, sight: Sight, *, diagnosis: Diagnosis, targets: Targets, sure: bool
+    status: VLLMServiceStatus, inputs: Inputs, *, diagnosis: Diagnosis, targets: Targets, sure: bool
 ) -> tuple[VLLMServiceStatus, int | None, Asking | None]:
     """Recommend, and where everything allows it begin a change or ask for other replicas.
 
     `sure`: the metrics are there and say what the diagnosis says. Else they wait for a second look, and so do we.
     Third: that only the limits of the fleet are in the way of a change.
     """
-    service, spec = sight.service, sight.service.spec
-    replicas = wanted_replicas(service, status, scaled_by=sight.scaled_by)
-    scaling = spec.scaling if not sight.scaled_by else None
-    if sight.mode is Mode.OFF:
+    service, spec = inputs.service, inputs.service.spec
+    replicas = wanted_replicas(service, status, scaled_by=inputs.scaled_by)
+    scaling = spec.scaling if not inputs.scaled_by else None
+    if inputs.mode is Mode.OFF:
         return status.model_copy(update={"recommendation": None, "queued_since": None}), None, None
     desired = None if scaling is None else replicas
     change = status.active_change
-    if change is not None or just_over(status, sight):
+    if change is not None or just_over(status, inputs):
         # What the metrics show now is the trial, not the service.
         status = status.model_copy(update={"recommendation": None, "queued_since": None})
         if change is None or not sure or replicas is None:
             return status, desired, None
-        situation = _situation(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, scaling=scaling)
+        situation = _situation(status, inputs, diagnosis=diagnosis, targets=targets, replicas=replicas, scaling=scaling)
         if not answers_beside(change, diagnosis.primary, case=situation.case):
             return status, desired, None
         # Requests are not let wait for the end of a change; fewer replicas can.
         planned = _planned(plan(situation).proposal)
-        more = _scaled(status, sight, situation=situation, planned=planned)
+        more = _scaled(status, inputs, situation=situation, planned=planned)
         if more is None or more.replicas <= replicas:
             return status, desired, None
-        return _with_replicas(status, more, sight=sight), more.replicas, None
+        return _with_replicas(status, more, inputs=inputs), more.replicas, None
     if not sure:
         # Neither silence nor one odd moment confirms or refutes what stands.
         return status, desired, None
-    situation = _situation(status, sight, diagnosis=diagnosis, targets=targets, replicas=replicas, scaling=scaling)
+    situation = _situation(status, inputs, diagnosis=diagnosis, targets=targets, replicas=replicas, scaling=scaling)
     proposal = plan(situation).proposal
     standing, approved = status.recommendation, False
-    if proposal is not None and standing is not None and sight.approved and standing.id == sight.approved:
-        approved = still_says(standing, proposal) and not asked_too_long(standing, sight)
+    if proposal is not None and standing is not None and inputs.approved and standing.id == inputs.approved:
+        approved = still_says(standing, proposal) and not asked_too_long(standing, inputs)
         # A person approved the value that was shown, not its latest neighbour.
         proposal = replace(proposal, value=value_said(standing)) if approved else proposal
     context = Context(
-        now=sight.now,
+        now=inputs.now,
         spec=spec,
         status=status,
         diagnosis=diagnosis,
-        paused=sight.paused,
-        settled=status.effective is not None and serves(status.effective, sight),
-        watching_since=sight.watching_since,
-        window=timedelta(seconds=sight.observation.window),
+        paused=inputs.paused,
+        settled=status.effective is not None and serves(status.effective, inputs),
+        watching_since=inputs.watching_since,
+        window=timedelta(seconds=inputs.observation.window),
         approved=approved,
-        limits=sight.limits,
-        locked=sight.adoption.locked if sight.adoption is not None else {},
-        measured=is_baseline(measure(sight.observation, targets=targets)),
-        too_few=_too_few(proposal, status, sight=sight, diagnosis=diagnosis, targets=targets),
-        ending=_ending(sight),
-        trouble=sight.trouble,
-        queue=sight.queue,
-        room=sight.room,
+        limits=inputs.limits,
+        locked=inputs.adoption.locked if inputs.adoption is not None else {},
+        measured=is_baseline(measure(inputs.observation, targets=targets)),
+        too_few=_too_few(proposal, status, inputs=inputs, diagnosis=diagnosis, targets=targets),
+        ending=_ending(inputs),
+        trouble=inputs.trouble,
+        queue=inputs.queue,
+        free_gpus=inputs.free_gpus,
         resting=situation.failed,
         infeasible=situation.infeasible,
         knobs=situation.knobs,
     )
-    scales = _scales(sight)
+    scales = _scales(inputs)
     planned = _planned(proposal)
     if planned is not None and (scales or (Knob.REPLICAS.value, str(planned)) in situation.failed):
         # Replicas come and go by themselves here: that is announced when it happens, and asks nobody. Elsewhere a
@@ -111,52 +111,52 @@ def ideas(
     held = objections(proposal, context) if proposal is not None else ()
     if proposal is not None and proposal.knob is not Knob.REPLICAS and not held:
         status = status.model_copy(update={"recommendation": None, "queued_since": None})
-        change = _change_of(proposal, status, sight=sight, diagnosis=diagnosis, targets=targets)
-        return _begun(status, change, sight=sight), desired, None
+        change = _change_of(proposal, status, inputs=inputs, diagnosis=diagnosis, targets=targets)
+        return _begun(status, change, inputs=inputs), desired, None
     asks = None
     if proposal is not None and [objection.reason for objection in held] == [HoldReason.QUEUED]:
-        asks = _asking(_change_of(proposal, status, sight=sight, diagnosis=diagnosis, targets=targets), sight=sight)
+        asks = _asking(_change_of(proposal, status, inputs=inputs, diagnosis=diagnosis, targets=targets), inputs=inputs)
     update = {
-        "recommendation": recommended(proposal, held, before=standing, sight=sight),
-        "queued_since": asks.since if asks is not None else _place_kept(held, sight=sight),
+        "recommendation": recommended(proposal, held, before=standing, inputs=inputs),
+        "queued_since": asks.since if asks is not None else _place_kept(held, inputs=inputs),
     }
     status = status.model_copy(update=update)
     if scaling is None or replicas is None:
         return status, desired, asks
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
         scale = Scale(replicas=proposal.count, reason=proposal.reason)
-        return _with_replicas(status, scale, sight=sight), scale.replicas, asks
+        return _with_replicas(status, scale, inputs=inputs), scale.replicas, asks
     if not scales or (proposal is not None and _comes_soon(proposal, held)):
         return status, desired, asks
-    wanted = _scaled(status, sight, situation=situation, planned=planned)
+    wanted = _scaled(status, inputs, situation=situation, planned=planned)
     if wanted is None:
         return status, desired, asks
-    return _with_replicas(status, wanted, sight=sight), wanted.replicas, asks
+    return _with_replicas(status, wanted, inputs=inputs), wanted.replicas, asks
 
 
 def _situation(
     status: VLLMServiceStatus,
-    sight: Sight,
+    inputs: Inputs,
     *,
     diagnosis: Diagnosis,
     targets: Targets,
     replicas: int | None,
     scaling: Scaling | None,
 ) -> Situation:
-    spec = sight.service.spec
+    spec = inputs.service.spec
     return Situation(
-        observation=sight.observation,
+        observation=inputs.observation,
         diagnosis=diagnosis,
         targets=targets,
-        knobs=sight.runs or settled_knobs(spec, status),
+        knobs=inputs.runs or settled_knobs(spec, status),
         tuning=spec.tuning,
-        replicas=replicas if replicas is not None else max(1, sight.rollout.replicas),
+        replicas=replicas if replicas is not None else max(1, inputs.rollout.replicas),
         scaling=scaling,
-        replicas_since=sight.rollout.newest_since,
-        failed_seats=failed_seats(spec, status, now=sight.now),
-        failed=failed_values(spec, status, now=sight.now),
+        replicas_since=inputs.rollout.newest_since,
+        failed_seats=failed_seats(spec, status, now=inputs.now),
+        failed=failed_values(spec, status, now=inputs.now),
         infeasible=infeasible_knobs(spec, status),
-        platform=platform_of(spec, catalogue=sight.catalogue, room=sight.room),
+        platform=platform_of(spec, catalogue=inputs.catalogue, free_gpus=inputs.free_gpus),
     )
 
 
@@ -166,44 +166,44 @@ def _planned(proposal: Proposal | None) -> int | None:
 
 
 def _too_few(
-    proposal: Proposal | None, status: VLLMServiceStatus, *, sight: Sight, diagnosis: Diagnosis, targets: Targets
+    proposal: Proposal | None, status: VLLMServiceStatus, *, inputs: Inputs, diagnosis: Diagnosis, targets: Targets
 ) -> str:
     if proposal is None or proposal.knob is Knob.REPLICAS:
         return ""
     return lacks_requests(
-        _change_of(proposal, status, sight=sight, diagnosis=diagnosis, targets=targets),
-        replicas=max(1, sight.rollout.replicas),
-        strategy=sight.service.spec.tuning.strategy,
-        window=timedelta(seconds=sight.observation.window),
+        _change_of(proposal, status, inputs=inputs, diagnosis=diagnosis, targets=targets),
+        replicas=max(1, inputs.rollout.replicas),
+        strategy=inputs.service.spec.tuning.strategy,
+        window=timedelta(seconds=inputs.observation.window),
     )
 
 
-def _ending(sight: Sight) -> str:
+def _ending(inputs: Inputs) -> str:
     """How what has piled up ends before a change would be measured; empty when it does not."""
-    newest = sight.rollout.newest_since
+    newest = inputs.rollout.newest_since
     since = None if newest is None else newest.timestamp()
-    return ends_before_a_trial(sight.observation, since=since, warm_up=sight.service.spec.tuning.strategy.warm_up)
+    return ends_before_a_trial(inputs.observation, since=since, warm_up=inputs.service.spec.tuning.strategy.warm_up)
 
 
-def _scales(sight: Sight) -> bool:
+def _scales(inputs: Inputs) -> bool:
     """Whether replicas come and go by themselves."""
-    ours = sight.service.spec.scaling is not None and not sight.scaled_by
-    return ours and sight.mode is Mode.AUTOMATIC and not sight.paused
+    ours = inputs.service.spec.scaling is not None and not inputs.scaled_by
+    return ours and inputs.mode is Mode.AUTOMATIC and not inputs.paused
 
 
-def _scaled(status: VLLMServiceStatus, sight: Sight, *, situation: Situation, planned: int | None) -> Scale | None:
+def _scaled(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation, planned: int | None) -> Scale | None:
     """The replicas that demand asks for; None where they are not ours to set."""
-    spec = sight.service.spec
-    if spec.scaling is None or not _scales(sight):
+    spec = inputs.service.spec
+    if spec.scaling is None or not _scales(inputs):
         return None
     supply = Supply(
         current=situation.replicas,
-        ready=sight.rollout.ready,
-        newest_since=sight.rollout.newest_since,
-        start_up=sight.rollout.start_up,
+        ready=inputs.rollout.ready,
+        newest_since=inputs.rollout.newest_since,
+        start_up=inputs.rollout.start_up,
         asked_since=replicas_asked_since(status),
         fewer_since=max((tried.at for tried in status.scale_ins if tried.at is not None), default=None),
-        failed=failed_scale_ins(status, now=sight.now),
+        failed=failed_scale_ins(status, now=inputs.now),
         planned=planned,
         needed=needed_for_pace(situation),
     )
@@ -211,21 +211,21 @@ def _scaled(status: VLLMServiceStatus, sight: Sight, *, situation: Situation, pl
         observation=situation.observation,
         targets=situation.targets,
         knobs=effective_knobs(spec, status),
-        learned=sight.history.learned,
+        learned=inputs.history.learned,
     )
-    return desired_replicas(supply, scaling=spec.scaling, diagnosis=situation.diagnosis, case=case, now=sight.now)
+    return desired_replicas(supply, scaling=spec.scaling, diagnosis=situation.diagnosis, case=case, now=inputs.now)
 
 
-def _asking(change: ActiveChange, *, sight: Sight) -> Asking:
+def _asking(change: ActiveChange, *, inputs: Inputs) -> Asking:
     """The place in the queue of a change that nothing but the queue holds back."""
-    since = sight.service.status.queued_since or sight.now
-    return Asking(key=sight.service.metadata.uid, since=since, gpus=gpus_added(change))
+    since = inputs.service.status.queued_since or inputs.now
+    return Asking(key=inputs.service.metadata.uid, since=since, gpus=gpus_added(change))
 
 
-def _place_kept(held: Sequence[Hold | Deny], *, sight: Sight) -> datetime | None:
+def _place_kept(held: Sequence[Hold | Deny], *, inputs: Inputs) -> datetime | None:
     """A place in the queue outlives what passes by itself, such as a new leader's first look; nothing else."""
     reasons = {objection.reason for objection in held}
-    return sight.service.status.queued_since if HoldReason.QUEUED in reasons <= PASSING | {HoldReason.QUEUED} else None
+    return inputs.service.status.queued_since if HoldReason.QUEUED in reasons <= PASSING | {HoldReason.QUEUED} else None
 
 
 def _comes_soon(proposal: Proposal, held: Sequence[Hold | Deny]) -> bool:
@@ -237,42 +237,42 @@ def _comes_soon(proposal: Proposal, held: Sequence[Hold | Deny]) -> bool:
     return proposal.knob is not Knob.REPLICAS and bool(others) and PASSING.issuperset(others)
 
 
-def _with_replicas(status: VLLMServiceStatus, scale: Scale, *, sight: Sight) -> VLLMServiceStatus:
+def _with_replicas(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) -> VLLMServiceStatus:
     if status.effective is None or status.effective.replicas == scale.replicas:
         return status
-    asked = {"replicas": scale.replicas, "replicas_reason": scale.reason, "since": sight.now}
+    asked = {"replicas": scale.replicas, "replicas_reason": scale.reason, "since": inputs.now}
     update = {
         # Read anew and not copied: a reason may be longer than the status takes.
         "effective": Effective.model_validate({**dict(status.effective), **asked}),
-        "scale_ins": scale_ins_after(status, scale.replicas, sight=sight),
+        "scale_ins": scale_ins_after(status, scale.replicas, inputs=inputs),
     }
     return status.model_copy(update=update)
 
 
-def just_over(status: VLLMServiceStatus, sight: Sight) -> bool:
+def just_over(status: VLLMServiceStatus, inputs: Inputs) -> bool:
     """Whether the window still holds metrics of a change that has ended."""
     last = status.history[-1] if status.history else None
     # What was kept has run since long before, and runs on.
     ended = None if last is None or last.outcome is Outcome.SUCCEEDED else last.finished_at
-    return ended is not None and timedelta() <= sight.now - ended < timedelta(seconds=sight.observation.window)
+    return ended is not None and timedelta() <= inputs.now - ended < timedelta(seconds=inputs.observation.window)
 
 
-def _begun(status: VLLMServiceStatus, change: ActiveChange, *, sight: Sight) -> VLLMServiceStatus:
-    return status.model_copy(update={"active_change": change, "budget": spent(status.budget, now=sight.now)})
+def _begun(status: VLLMServiceStatus, change: ActiveChange, *, inputs: Inputs) -> VLLMServiceStatus:
+    return status.model_copy(update={"active_change": change, "budget": spent(status.budget, now=inputs.now)})
 
 
 def _change_of(
-    proposal: Proposal, status: VLLMServiceStatus, *, sight: Sight, diagnosis: Diagnosis, targets: Targets
+    proposal: Proposal, status: VLLMServiceStatus, *, inputs: Inputs, diagnosis: Diagnosis, targets: Targets
 ) -> ActiveChange:
     change = begin(
         proposal,
-        service=sight.service,
+        service=inputs.service,
         status=status,
-        hash_of=sight.hash_of,
-        measured=until_now(sight, targets=targets, since=diagnosis.since),
-        replicas=sight.rollout.replicas,
-        epoch=sight.epoch,
-        now=sight.now,
-        room=sight.room,
+        hash_of=inputs.hash_of,
+        measured=until_now(inputs, targets=targets, since=diagnosis.since),
+        replicas=inputs.rollout.replicas,
+        epoch=inputs.epoch,
+        now=inputs.now,
+        free_gpus=inputs.free_gpus,
     )
     return change.model_copy(update={"grounds": grounds_of(proposal, diagnosis)})

@@ -11,7 +11,7 @@ from typing import Final
 
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import Recommendation
-from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.status_evidence import predicted_of
 from vllm_autotuner.guardrails.chain import Allow, Deny, Hold, strictest
 from vllm_autotuner.planning.proposal import Proposal
@@ -28,7 +28,7 @@ _NOT_APPLIED: Final = " Not applied: "
 
 
 def recommended(
-    proposal: Proposal | None, held: Sequence[Hold | Deny], *, before: Recommendation | None, sight: Sight
+    proposal: Proposal | None, held: Sequence[Hold | Deny], *, before: Recommendation | None, inputs: Inputs
 ) -> Recommendation | None:
     """The recommendation to show; the standing one while it still says the same, and is held for the same cause."""
     if proposal is None:
@@ -37,14 +37,14 @@ def recommended(
     # What keeps it from being applied is part of the explanation.
     held_by = None if isinstance(objection, Allow) else objection.reason.value
     obstacle = "" if isinstance(objection, Allow) else f"{_NOT_APPLIED}{objection.message}."
-    if before is not None and still_says(before, proposal) and not asked_too_long(before, sight):
+    if before is not None and still_says(before, proposal) and not asked_too_long(before, inputs):
         known = "".join(before.reason.partition(_NOT_APPLIED)[1:])
         # The figures in a reason move with every request: they are taken anew only when the obstacle is another one.
         same = known == obstacle and before.held_by == held_by
         return before if same else before.model_copy(update={"reason": proposal.reason + obstacle, "held_by": held_by})
     current, value = _text(proposal.current), proposal.value
     # With the time: a leave that was given once does not count for the same question when it comes back (G41).
-    text = f"{sight.service.metadata.uid}/{proposal.knob.value}/{current}/{value}/{sight.now.isoformat()}"
+    text = f"{inputs.service.metadata.uid}/{proposal.knob.value}/{current}/{value}/{inputs.now.isoformat()}"
     return Recommendation(
         id=hashlib.sha256(text.encode()).hexdigest()[:8],
         knob=proposal.knob.value,
@@ -55,14 +55,14 @@ def recommended(
         reason=proposal.reason + obstacle,
         confidence=proposal.confidence,
         held_by=held_by,
-        first_seen=sight.now,
+        first_seen=inputs.now,
     )
 
 
-def asked_too_long(standing: Recommendation, sight: Sight) -> bool:
+def asked_too_long(standing: Recommendation, inputs: Inputs) -> bool:
     """Whether the question to a person is so old that his answer does not count any more."""
     asked = standing.first_seen
-    return sight.mode is Mode.APPROVE and asked is not None and sight.now - asked >= ASKED_FOR
+    return inputs.mode is Mode.APPROVE and asked is not None and inputs.now - asked >= ASKED_FOR
 
 
 def still_says(standing: Recommendation, proposal: Proposal) -> bool:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.status import VLLMServiceStatus
-from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.scaling.failed_scale_ins import after_scaling, failed_at
 
 __all__ = ["failed_scale_ins", "replicas_asked_since", "scale_ins_after"]
@@ -30,9 +30,9 @@ def failed_scale_ins(status: VLLMServiceStatus, *, now: datetime) -> Sequence[Sc
     return failed_at(status.scale_ins, config_hash=running, now=now)
 
 
-def scale_ins_after(status: VLLMServiceStatus, replicas: int, *, sight: Sight) -> tuple[ScaleInTried, ...]:
+def scale_ins_after(status: VLLMServiceStatus, replicas: int, *, inputs: Inputs) -> tuple[ScaleInTried, ...]:
     """What is remembered once this number is asked for."""
-    before, scaling = status.effective, sight.service.spec.scaling
+    before, scaling = status.effective, inputs.service.spec.scaling
     if before is None or before.replicas is None or scaling is None:
         return status.scale_ins
     return after_scaling(
@@ -40,7 +40,7 @@ def scale_ins_after(status: VLLMServiceStatus, replicas: int, *, sight: Sight) -
         before=before.replicas,
         replicas=replicas,
         config_hash=before.config_hash,
-        load=sight.observation.generated_per_second,
+        load=inputs.observation.generated_per_second,
         proves_itself=scaling.scale_in.stabilization,
-        now=sight.now,
+        now=inputs.now,
     )

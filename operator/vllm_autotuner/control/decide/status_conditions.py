@@ -17,7 +17,7 @@ from vllm_autotuner.api.conditions import (
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.world import Ending
-from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.ownership_status import ownership
 from vllm_autotuner.control.read.workload_state import APPROVE
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -30,14 +30,14 @@ __all__ = ["about_change", "conditions_of"]
 
 def conditions_of(
     status: VLLMServiceStatus,
-    sight: Sight,
+    inputs: Inputs,
     *,
     diagnosis: Diagnosis,
     ended: tuple[ActiveChange, Ending] | None,
 ) -> tuple[Condition, ...]:
     """Every condition of a decided status; what has not changed keeps its time."""
     conditions = status.conditions
-    generation, now = sight.service.metadata.generation, sight.now
+    generation, now = inputs.service.metadata.generation, inputs.now
 
     def put(kind: ConditionType, state: ConditionStatus | bool, reason: Reason, message: str) -> None:
         nonlocal conditions
@@ -52,21 +52,21 @@ def conditions_of(
         )
 
     for kind, state, reason, message in (
-        *_serving(status, sight),
-        ownership(status, sight),
-        _metrics(diagnosis, sight),
-        _recommending(status, sight),
+        *_serving(status, inputs),
+        ownership(status, inputs),
+        _metrics(diagnosis, inputs),
+        _recommending(status, inputs),
         *about_change(status, ended=ended),
     ):
         put(kind, state, reason, message)
-    by_spec = sight.service.spec.paused
+    by_spec = inputs.service.spec.paused
     paused_by = Reason.PAUSED_BY_SPEC if by_spec else Reason.PAUSED_BY_ANNOTATION
     where = "spec.paused is true" if by_spec else "the annotation vllm-autotuner.dev/pause is set"
-    if sight.limits.kill:
-        paused_by, where = Reason.PAUSED_BY_OPERATOR, sight.limits.why
-    paused = sight.paused or sight.limits.kill
+    if inputs.limits.kill:
+        paused_by, where = Reason.PAUSED_BY_OPERATOR, inputs.limits.why
+    paused = inputs.paused or inputs.limits.kill
     put(ConditionType.PAUSED, paused, paused_by, f"{where}; serving goes on, nothing is tuned")
-    if (adoption := sight.adoption) is None:
+    if (adoption := inputs.adoption) is None:
         conditions = remove_condition(conditions, ConditionType.ADOPTED)
     else:
         put(ConditionType.ADOPTED, True, Reason.TARGET_OBSERVED, adoption.about)
@@ -93,14 +93,14 @@ def about_change(
 
 
 def _serving(
-    status: VLLMServiceStatus, sight: Sight
+    status: VLLMServiceStatus, inputs: Inputs
 ) -> tuple[tuple[ConditionType, ConditionStatus | bool, Reason, str], ...]:
     """Ready, Reconciling, Stalled and RollbackFailed: the four that must never contradict each other."""
-    rollout, spec, change = sight.rollout, sight.service.spec, status.active_change
+    rollout, spec, change = inputs.rollout, inputs.service.spec, status.active_change
     floor = spec.scaling.min_replicas if spec.scaling is not None else (spec.replicas or 0)
-    if sight.adoption is not None:
-        floor = min(floor, sight.adoption.floor)
-    if sight.scaled_by:
+    if inputs.adoption is not None:
+        floor = min(floor, inputs.adoption.floor)
+    if inputs.scaled_by:
         floor = rollout.replicas
     if status.rollback_failed is not None:
         message = status.rollback_failed.message
@@ -110,7 +110,7 @@ def _serving(
             (ConditionType.ROLLBACK_FAILED, True, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
             (ConditionType.STALLED, True, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
         )
-    refusal = sight.refusal
+    refusal = inputs.refusal
     if refusal is not None and change is None:
         return (
             (ConditionType.ROLLBACK_FAILED, False, Reason.LAST_KNOWN_GOOD_NOT_SERVING, ""),
@@ -141,15 +141,15 @@ def _serving(
     )
 
 
-def _metrics(diagnosis: Diagnosis, sight: Sight) -> tuple[ConditionType, bool, Reason, str]:
-    if diagnosis.primary is not DiagnosisClass.METRICS_BLIND and sight.observation.engines:
+def _metrics(diagnosis: Diagnosis, inputs: Inputs) -> tuple[ConditionType, bool, Reason, str]:
+    if diagnosis.primary is not DiagnosisClass.METRICS_BLIND and inputs.observation.engines:
         return ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "fresh metrics of the engines"
-    failed, stale = sight.observation.problem is not None, bool(sight.observation.silent)
+    failed, stale = inputs.observation.problem is not None, bool(inputs.observation.silent)
     reason = Reason.PROVIDER_ERROR if failed else Reason.METRICS_STALE if stale else Reason.METRICS_MISSING
     return ConditionType.METRICS_AVAILABLE, False, reason, f"{diagnosis.message} Nothing is changed meanwhile."
 
 
-def _recommending(status: VLLMServiceStatus, sight: Sight) -> tuple[ConditionType, bool, Reason, str]:
+def _recommending(status: VLLMServiceStatus, inputs: Inputs) -> tuple[ConditionType, bool, Reason, str]:
     found, change = status.recommendation, status.active_change
     if change is not None:
         message = f"{change.knob} -> {change.to_value} is being tried"
@@ -157,14 +157,14 @@ def _recommending(status: VLLMServiceStatus, sight: Sight) -> tuple[ConditionTyp
     if found is None:
         return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.NOTHING_TO_IMPROVE, "nothing to recommend"
     message = f"{found.knob} {found.current or 'default'} -> {found.recommended}"
-    awaiting = sight.mode is Mode.APPROVE
+    awaiting = inputs.mode is Mode.APPROVE
     reason = Reason.AWAITING_APPROVAL if awaiting else Reason.RECOMMENDED
     if awaiting:
         # With --overwrite: an earlier approval may stand there.
-        service = sight.service.metadata
+        service = inputs.service.metadata
         message += (
             f"; approve: kubectl annotate --overwrite -n {service.namespace} vllm {service.name} {APPROVE}={found.id}"
         )
-    if awaiting and sight.approved and sight.approved != found.id:
-        message += f" ({sight.approved} was approved, which does not stand any more)"
+    if awaiting and inputs.approved and inputs.approved != found.id:
+        message += f" ({inputs.approved} was approved, which does not stand any more)"
     return ConditionType.RECOMMENDATION_AVAILABLE, True, reason, message

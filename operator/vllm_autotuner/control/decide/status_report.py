@@ -21,7 +21,7 @@ from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.control.decide.figures_refresh import have_moved, latencies, usual
-from vllm_autotuner.control.decide.inputs import Sight
+from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.status_conditions import conditions_of
 from vllm_autotuner.control.decide.status_evidence import evidence_of
 from vllm_autotuner.diagnosis.case import kv_mean
@@ -34,33 +34,33 @@ __all__ = ["change_text", "described"]
 def described(
     status: VLLMServiceStatus,
     *,
-    sight: Sight,
+    inputs: Inputs,
     diagnosis: Diagnosis,
     targets: Targets,
     ended: tuple[ActiveChange, Ending] | None,
     recent: Sequence[Measurement] = (),
 ) -> VLLMServiceStatus:
     """Complete a decided status with everything that only reports. `recent`: the last windows of what runs."""
-    before = sight.service.status
+    before = inputs.service.status
     named = _diagnosis(diagnosis)
     status = status.model_copy(
         update={
-            "observed_generation": sight.service.metadata.generation,
+            "observed_generation": inputs.service.metadata.generation,
             "diagnosis": before.diagnosis if _says_the_same(named, before.diagnosis) else named,
-            "replicas": sight.pods,
-            "ready_replicas": sight.rollout.ready,
-            "selector": sight.selector,
+            "replicas": inputs.pods,
+            "ready_replicas": inputs.rollout.ready,
+            "selector": inputs.selector,
         }
     )
-    status = status.model_copy(update={"conditions": conditions_of(status, sight, diagnosis=diagnosis, ended=ended)})
+    status = status.model_copy(update={"conditions": conditions_of(status, inputs, diagnosis=diagnosis, ended=ended)})
     # Figures move with every request.
     if status.model_copy(update={"summary": before.summary, "measured": before.measured}) != before:
-        measured = latencies(measure(sight.observation, targets=targets))
-    elif sight.figures_due and have_moved(before.measured, recent):
+        measured = latencies(measure(inputs.observation, targets=targets))
+    elif inputs.refresh_due and have_moved(before.measured, recent):
         measured = usual(recent)
     else:
         return before
-    summary = _summary(status, sight, measured=measured, targets=targets)
+    summary = _summary(status, inputs, measured=measured, targets=targets)
     return status.model_copy(update={"summary": summary, "measured": measured, "diagnosis": named})
 
 
@@ -93,10 +93,10 @@ def change_text(change: ActiveChange | None) -> str | None:
     return None if change is None else f"{change.knob}={change.to_value} {change.state.value}"
 
 
-def _summary(status: VLLMServiceStatus, sight: Sight, *, measured: Measurement, targets: Targets) -> Summary:
-    usages = [usage for engine in sight.observation.engines if (usage := kv_mean(engine)) is not None]
+def _summary(status: VLLMServiceStatus, inputs: Inputs, *, measured: Measurement, targets: Targets) -> Summary:
+    usages = [usage for engine in inputs.observation.engines if (usage := kv_mean(engine)) is not None]
     return Summary(
-        effective=_knobs_text(effective_knobs(sight.service.spec, status)),
+        effective=_knobs_text(effective_knobs(inputs.service.spec, status)),
         ttft=_against(measured.ttft_seconds, targets.ttft),
         tpot=_against(measured.tpot_seconds, targets.tpot),
         kv_usage=f"{max(usages):.0%}" if usages else None,

@@ -26,9 +26,9 @@ from vllm_autotuner.control.read.gpu_views import (
     node_view,
     products,
 )
-from vllm_autotuner.planning.placement import GpuNode, Room, admitting, room_on
+from vllm_autotuner.planning.placement import FreeGpus, GpuNode, admitting, free_gpus_on
 
-__all__ = ["LOOK_EVERY", "Rooms"]
+__all__ = ["LOOK_EVERY", "FreeGpuLookup"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class _Seen:
     """Which nodes take pods that ask for the same: services of one kind share the answer."""
 
 
-class Rooms:
+class FreeGpuLookup:
     """What was last seen of the cluster's devices."""
 
     def __init__(self, cluster: Cluster, *, enabled: bool) -> None:
@@ -85,7 +85,7 @@ class Rooms:
                     "free GPUs not known", extra={"error": str(error), "forbidden": forbidden, "instead": "trying it"}
                 )
 
-    def of(self, service: VLLMService, pods: Iterable[str], *, now: datetime) -> Room | None:
+    def of(self, service: VLLMService, pods: Iterable[str], *, now: datetime) -> FreeGpus | None:
         """Return what is free for pods like those that the service has; None where that is not known.
 
         `pods`: the names of its own. What they ask for is read from them: it is what really was asked for, whoever
@@ -93,7 +93,7 @@ class Rooms:
         """
         if self._seen is None or self.is_due(now):
             return None
-        return _room(self._seen, service, pods)
+        return _free_gpus_of(self._seen, service, pods)
 
     async def _read(self) -> _Seen:
         nodes = [
@@ -126,7 +126,7 @@ class Rooms:
         return left
 
 
-def _room(seen: _Seen, service: VLLMService, names: Iterable[str]) -> Room | None:
+def _free_gpus_of(seen: _Seen, service: VLLMService, names: Iterable[str]) -> FreeGpus | None:
     namespace, accelerator = service.metadata.namespace, service.spec.accelerator
     own = [pod for name in names if (pod := seen.pods.get((namespace, name))) is not None]
     if not own:
@@ -146,7 +146,7 @@ def _room(seen: _Seen, service: VLLMService, names: Iterable[str]) -> Room | Non
     for pod in own:
         mine[pod.node] = mine.get(pod.node, 0) + pod.devices.get(resource, 0)
     return replace(
-        room_on(nodes, held=seen.held.get(resource, {}), own=mine),
+        free_gpus_on(nodes, held=seen.held.get(resource, {}), own=mine),
         devices=like.devices[resource],
         quota=seen.left.get(namespace, {}).get(resource),
         product=products(views),

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from vllm_autotuner.api.status import ActiveChange, TrialRef, VLLMServiceStatus
 from vllm_autotuner.change.trial_deployments import Track, trials
-from vllm_autotuner.change.world import Arm, Arms
+from vllm_autotuner.change.world import Variant, Variants
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.control.read.pod_state import pods_view
 from vllm_autotuner.control.read.views import DeploymentView, PodView
@@ -18,7 +18,7 @@ from vllm_autotuner.control.read.workload_state import observed, rollout_of
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 from vllm_autotuner.workload.labels import STABLE
 
-__all__ = ["arms_of", "is_orphan", "own_pods", "surplus"]
+__all__ = ["is_orphan", "own_pods", "surplus", "variants_of"]
 
 _TRACKS = frozenset(track.value for track in Track)
 
@@ -28,7 +28,7 @@ def own_pods(pods: Iterable[PodView]) -> tuple[PodView, ...]:
     return tuple(pod for pod in pods if pod.track == STABLE)
 
 
-async def arms_of(
+async def variants_of(
     change: ActiveChange | None,
     *,
     deployments: Sequence[DeploymentView],
@@ -37,24 +37,25 @@ async def arms_of(
     warm_up: timedelta,
     cluster: Cluster,
     now: datetime,
-) -> Arms:
+) -> Variants:
     """What there is of the trial of this change."""
 
-    async def arm(ref: TrialRef | None, track: Track) -> Arm | None:
+    async def variant(ref: TrialRef | None, track: Track) -> Variant | None:
         live = next((one for one in deployments if ref is not None and one.name == ref.name), None)
         if live is None or change is None:
             return None
         mine = [pod for pod in pods if pod.track == track and pod.change == change.id]
         starts = await pods_view(mine, warm_up=warm_up, cluster=cluster, now=now)
-        return Arm(
+        return Variant(
             rollout=rollout_of(live, mine, starts=starts),
             observation=observed(snapshot, mine, now=now, starts=starts),
         )
 
     if change is None:
-        return Arms()
-    return Arms(
-        canary=await arm(change.canary_ref, Track.CANARY), baseline=await arm(change.baseline_ref, Track.BASELINE)
+        return Variants()
+    return Variants(
+        canary=await variant(change.canary_ref, Track.CANARY),
+        baseline=await variant(change.baseline_ref, Track.BASELINE),
     )
 
 

@@ -1,4 +1,4 @@
-"""From the registry and the metrics to one `Sight`: what a tick needs to know about one service.
+"""From the registry and the metrics to one `Inputs`: what a tick needs to know about one service.
 
 The only reads of the API here are pod logs, and only where a decision waits for them: a start-up line while a change is
 verified (the end of a crashed start is read in `starting`). Must not: write, or decide.

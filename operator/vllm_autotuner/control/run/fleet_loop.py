@@ -16,14 +16,14 @@ from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Conflict, NotFound, Refused, Unavailable
-from vllm_autotuner.control.decide.figures_refresh import Turns
+from vllm_autotuner.control.decide.figures_refresh import RefreshSlots
 from vllm_autotuner.control.decide.fleet_budget import Fleet, fleet_of
-from vllm_autotuner.control.decide.inputs import Refusal, Sight
+from vllm_autotuner.control.decide.inputs import Inputs, Refusal
 from vllm_autotuner.control.decide.tick import Decision, decide, keep_safe, may_need_gpus
 from vllm_autotuner.control.decide.unreadable_object import invalid, not_adopted
 from vllm_autotuner.control.read.adopted import Adopted
 from vllm_autotuner.control.read.adopting import Adopting
-from vllm_autotuner.control.read.free_gpus import Rooms
+from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
 from vllm_autotuner.control.read.interference import interference_of
 from vllm_autotuner.control.read.limits_configmap import current_limits
 from vllm_autotuner.control.read.memories import Memories
@@ -31,7 +31,7 @@ from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.read.pod_state import pods_view
 from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.rendered_hashes import hashes_of
-from vllm_autotuner.control.read.trial_state import arms_of, own_pods
+from vllm_autotuner.control.read.trial_state import own_pods, variants_of
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.read.workload_state import (
     approved_id,
@@ -44,8 +44,8 @@ from vllm_autotuner.control.read.workload_state import (
 from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.run.self_health import SelfHealth
 from vllm_autotuner.control.write.event_outbox import FAILED, remembering
-from vllm_autotuner.control.write.status_writer import Settling
-from vllm_autotuner.control.write.workload_writer import Following, asked_for
+from vllm_autotuner.control.write.status_writer import StatusWriter
+from vllm_autotuner.control.write.workload_writer import WorkloadWriter, asked_for
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
@@ -84,9 +84,9 @@ class _Decided:
     key: Key
     entry: ServiceEntry
     service: VLLMService
-    """As it was read; `sight` may see it otherwise (spec.targetRef)."""
+    """As it was read; `inputs` may see it otherwise (spec.targetRef)."""
     adopted: Adopted | None
-    sight: Sight
+    inputs: Inputs
     decision: Decision
 
 
@@ -97,18 +97,18 @@ class FleetLoop:
         self._context = context
         self._sources = sources
         self._memories = Memories()
-        self._settling = Settling(context)
-        self._following = Following(context)
+        self._status_writer = StatusWriter(context)
+        self._workload_writer = WorkloadWriter(context)
         self._epoch: int | None = None
         self._watching_since: datetime | None = None
-        self._turns: Turns | None = None
+        self._refresh_slots: RefreshSlots | None = None
         self._exported: set[Key] = set()
         self._limits = NO_LIMITS
         self._health = SelfHealth(interval=context.settings.interval, window=context.settings.window)
         self._adopting = Adopting({}, cluster=context.cluster)
         # Whoever serves some namespaces only has no right to look at nodes, nor at the pods of others.
         looks = not context.settings.namespaces and not context.settings.nodes_on_demand
-        self._rooms = Rooms(context.cluster, enabled=looks)
+        self._free_gpus = FreeGpuLookup(context.cluster, enabled=looks)
 
     async def tick(self) -> None:
         """Look once at everything. Followers look at nothing: they only keep their registry warm."""
@@ -123,14 +123,14 @@ class FleetLoop:
         if self._epoch != context.election.epoch:
             self._epoch, self._watching_since = context.election.epoch, context.wall()
             self._memories = Memories()
-            self._settling = Settling(context)
-            self._turns = None
+            self._status_writer = StatusWriter(context)
+            self._refresh_slots = None
         started, fleet = context.wall(), context.registry.snapshot()
-        since = self._turns.now if self._turns is not None else started
-        self._turns = Turns(services=len(fleet.services), since=since, now=started)
+        since = self._refresh_slots.now if self._refresh_slots is not None else started
+        self._refresh_slots = RefreshSlots(services=len(fleet.services), since=since, now=started)
         uids = {entry.uid for entry in fleet.services.values()}
         self._memories.keep_only(uids)
-        self._settling.keep_only(uids)
+        self._status_writer.keep_only(uids)
         for gone in self._exported - fleet.services.keys():
             self._export(gone, None)
         snapshots = await self._sources.look(fleet.services.values(), at=context.wall().timestamp())
@@ -184,8 +184,8 @@ class FleetLoop:
         for decided in waiting.values():
             async with self._isolated(decided.key, decided.entry):
                 if decided.entry.uid in begin:
-                    sight = replace(decided.sight, queue="")
-                    decided = replace(decided, sight=sight, decision=self._decide(sight))
+                    inputs = replace(decided.inputs, queue="")
+                    decided = replace(decided, inputs=inputs, decision=self._decide(inputs))
                 await self._carry_out(decided, fleet=fleet, snapshots=snapshots)
 
     def _fleet(self) -> Fleet:
@@ -207,7 +207,7 @@ class FleetLoop:
             self._context.metrics.ticks.labels(outcome="Failed").inc()
             logger.exception("service failed", extra={"service": "/".join(key)})
             with suppress(Exception):  # the same defect may be in the way of saying so
-                await self._settling.outbox.say(FAILED, about=entry)
+                await self._status_writer.outbox.say(FAILED, about=entry)
 
     async def _one(
         self,
@@ -228,15 +228,15 @@ class FleetLoop:
         adopted = await self._adopted(entry, service)
         if isinstance(adopted, Unadoptable):
             return None
-        await self._settling.catch_up(entry, service.status)
-        sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted)
-        sight = replace(sight, queue=queue)
-        decision = self._decide(sight)
-        if self._rooms.is_due(sight.now) and may_need_gpus(decision, sight):
-            await self._rooms.look(sight.now)
-            sight = replace(sight, room=self._rooms.of(sight.service, sight.pod_names, now=sight.now))
-            decision = self._decide(sight)
-        return _Decided(key=key, entry=entry, service=service, adopted=adopted, sight=sight, decision=decision)
+        await self._status_writer.catch_up(entry, service.status)
+        inputs = await self._inputs(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted)
+        inputs = replace(inputs, queue=queue)
+        decision = self._decide(inputs)
+        if self._free_gpus.is_due(inputs.now) and may_need_gpus(decision, inputs):
+            await self._free_gpus.look(inputs.now)
+            inputs = replace(inputs, free_gpus=self._free_gpus.of(inputs.service, inputs.pod_names, now=inputs.now))
+            decision = self._decide(inputs)
+        return _Decided(key=key, entry=entry, service=service, adopted=adopted, inputs=inputs, decision=decision)
 
     async def _carry_out(
         self, decided: "_Decided", *, fleet: RegistrySnapshot, snapshots: Mapping[str, FleetSnapshot]
@@ -244,31 +244,33 @@ class FleetLoop:
         """Persist a decision, announce it, and make the workload follow it."""
         key, decision, uid, adopted = decided.key, decided.decision, decided.entry.uid, decided.adopted
         try:
-            service, entry = await self._settling.settle(
+            service, entry = await self._status_writer.persist(
                 decided.entry, decided.service, decision.status, ended=decision.ended
             )
         except Conflict:
             # Someone wrote the object since our watch saw it: decide again from what the API server has now.
-            fresh = await self._settling.read(key)
+            fresh = await self._status_writer.read(key)
             if not isinstance(fresh.service, VLLMService):
                 return
             again = await self._adopted(fresh, fresh.service)
             if isinstance(again, Unadoptable):
                 return
             adopted = again
-            sight = await self._sight(key, fresh.service, fleet=fleet, snapshots=snapshots, adopted=adopted)
-            decision = self._decide(replace(sight, queue=decided.sight.queue))
-            service, entry = await self._settling.settle(fresh, fresh.service, decision.status, ended=decision.ended)
+            inputs = await self._inputs(key, fresh.service, fleet=fleet, snapshots=snapshots, adopted=adopted)
+            decision = self._decide(replace(inputs, queue=decided.inputs.queue))
+            service, entry = await self._status_writer.persist(
+                fresh, fresh.service, decision.status, ended=decision.ended
+            )
         self._memories.put(entry.uid, decision.history)
         self._export(key, decision.desired)
 
         async def unchanged() -> bool:
             # A leader whose watch lags must not undo what was done since: the next tick decides on what there is (T04).
-            return await self._settling.is_unchanged(key, entry)
+            return await self._status_writer.is_unchanged(key, entry)
 
         try:
             if adopted is None:
-                await self._following.follow(
+                await self._workload_writer.follow(
                     service, decision.status, fleet=fleet, memories=self._memories, unchanged=unchanged
                 )
             elif adopted.differs(decision.status) and await unchanged():
@@ -279,16 +281,16 @@ class FleetLoop:
             raise
         self._memories.accepted(uid)
 
-    def _decide(self, sight: Sight) -> Decision:
+    def _decide(self, inputs: Inputs) -> Decision:
         with self._context.metrics.deciding():
-            return decide(sight)
+            return decide(inputs)
 
     async def _adopted(self, entry: ServiceEntry, service: VLLMService) -> Adopted | Unadoptable | None:
         """What is known of the Deployment that a service names; None where it has one of our own."""
         found = await self._adopting.of(service)
         if isinstance(found, Unadoptable):
             status, ended = not_adopted(service, found, now=self._context.wall())
-            await self._settling.settle(entry, service, status, ended=ended)
+            await self._status_writer.persist(entry, service, status, ended=ended)
         return found
 
     def _export(self, key: Key, desired: int | None) -> None:
@@ -300,7 +302,7 @@ class FleetLoop:
             metrics.forget_service(key.namespace, key.name)
             self._exported.discard(key)
 
-    async def _sight(
+    async def _inputs(
         self,
         key: Key,
         service: VLLMService,
@@ -309,13 +311,13 @@ class FleetLoop:
         snapshots: Mapping[str, FleetSnapshot],
         adopted: Adopted | None,
         unreadable: bool = False,
-    ) -> Sight:
+    ) -> Inputs:
         context = self._context
         everything, deployment = fleet.pods_of(key), fleet.deployments.get(key)
         pods = own_pods(everything)
         if adopted is not None:
             service, pods, deployment = adopted.service, adopted.pods, adopted.deployment
-        waiting = self._settling.outbox.waiting(service.metadata.uid, service.status)
+        waiting = self._status_writer.outbox.waiting(service.metadata.uid, service.status)
         service = replace(service, status=remembering(service.status, waiting))
         interference = None
         if adopted is None and not unreadable:
@@ -327,7 +329,7 @@ class FleetLoop:
         starts = await pods_view(pods, warm_up=warm_up, cluster=context.cluster, now=now)
         snapshot = self._sources.of(service, snapshots)
         observation = observed(snapshot, pods, now=now, starts=starts)
-        arms = await arms_of(
+        variants = await variants_of(
             service.status.active_change,
             deployments=fleet.deployments_of(key),
             pods=everything,
@@ -338,16 +340,16 @@ class FleetLoop:
         )
         names = tuple(pod.name for pod in pods)
         source = service.spec.prometheus.source if service.spec.prometheus is not None else ""
-        return Sight(
+        return Inputs(
             service=service,
             observation=observation,
             rollout=rollout_of(deployment, pods, starts=starts, interference=interference),
-            arms=arms,
+            variants=variants,
             verification=await verification_of(
                 service,
                 everything,
                 cluster=context.cluster,
-                observation=arms.canary.observation if arms.canary is not None else observation,
+                observation=variants.canary.observation if variants.canary is not None else observation,
             ),
             history=self._memories.of(service),
             hash_of=hashes_of(service, deployment) if adopted is None else adopted.hash_of,
@@ -359,10 +361,10 @@ class FleetLoop:
             now=now,
             watching_since=self._watching_since or now,
             epoch=context.election.epoch,
-            figures_due=self._turns is not None and self._turns.has(service.metadata.uid),
+            refresh_due=self._refresh_slots is not None and self._refresh_slots.has(service.metadata.uid),
             pods=deployment.current_replicas if deployment is not None else 0,
             pod_names=names,
-            room=self._rooms.of(service, names, now=now),
+            free_gpus=self._free_gpus.of(service, names, now=now),
             selector=pod_selector(service.metadata.name) if adopted is None else adopted.selector,
             adoption=None if adopted is None else adopted.adoption,
             refusal=self._memories.refusal(service),
@@ -384,24 +386,24 @@ class FleetLoop:
     ) -> None:
         """Bring a change to safety whose spec cannot be read any more, and say on the object what cannot be read."""
         if invalid_one.status is None:
-            await self._settling.report_unreadable(entry, invalid_one)
+            await self._status_writer.report_unreadable(entry, invalid_one)
             return
         service = VLLMService(metadata=invalid_one.metadata, spec=invalid_one.spec, status=invalid_one.status)
-        await self._settling.catch_up(entry, service.status)
+        await self._status_writer.catch_up(entry, service.status)
         found = await self._adopting.of(service)
         adopted = found if isinstance(found, Adopted) else None
-        sight = await self._sight(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted, unreadable=True)
-        decision = keep_safe(sight)
-        after = invalid(invalid_one, decision.status, ended=decision.ended, now=sight.now)
-        _, written = await self._settling.settle(entry, service, after, ended=decision.ended)
+        inputs = await self._inputs(key, service, fleet=fleet, snapshots=snapshots, adopted=adopted, unreadable=True)
+        decision = keep_safe(inputs)
+        after = invalid(invalid_one, decision.status, ended=decision.ended, now=inputs.now)
+        _, written = await self._status_writer.persist(entry, service, after, ended=decision.ended)
         self._memories.put(entry.uid, decision.history)
 
         async def unchanged() -> bool:
-            return await self._settling.is_unchanged(key, written)
+            return await self._status_writer.is_unchanged(key, written)
 
         change = after.active_change
         if adopted is None:
-            await self._following.undo(service, after, fleet=fleet, unchanged=unchanged)
+            await self._workload_writer.undo(service, after, fleet=fleet, unchanged=unchanged)
             return
         undoing = change is not None and change.state is ChangeState.ROLLING_BACK
         if undoing and adopted.differs(after) and await unchanged():

@@ -20,7 +20,7 @@ from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.write.announcements import announcements, standing
 from vllm_autotuner.control.write.event_outbox import Outbox
 
-__all__ = ["Settling"]
+__all__ = ["StatusWriter"]
 
 ATTEMPTS: Final = 5
 """At one write of a status, while a neighbour writes what we do not read. As client-go's RetryOnConflict; without its
@@ -29,7 +29,7 @@ NEIGHBOURLY: Final = frozenset({"resourceVersion", "managedFields", "annotations
 """Parts of the metadata that change with every write, or by writes of others."""
 
 
-class Settling:
+class StatusWriter:
     """Keeps of which services everything that their status tells has been told, and what waits to be."""
 
     def __init__(self, context: ControlContext) -> None:
@@ -42,7 +42,7 @@ class Settling:
         self._told &= uids
         self.outbox.keep_only(uids)
 
-    async def settle(
+    async def persist(
         self,
         entry: ServiceEntry,
         service: VLLMService,

@@ -30,7 +30,7 @@ from vllm_autotuner.workload.labels import CONFIG_HASH
 from vllm_autotuner.workload.rendering import render_deployment, render_service, render_trial
 from vllm_autotuner.workload.restoring import restored
 
-__all__ = ["Following", "asked_for"]
+__all__ = ["WorkloadWriter", "asked_for"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ Unchanged = Callable[[], Awaitable[bool]]
 """Asks the API server whether the VLLMService is still the one whose status is followed."""
 
 
-class Following:
+class WorkloadWriter:
     """Writes the children of a service."""
 
     def __init__(self, context: ControlContext) -> None:

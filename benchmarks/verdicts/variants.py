@@ -61,7 +61,7 @@ def play(case: Case, *, steps: float, windows: int, seed: int) -> Played:
     candidate = [bed.start(steps)]
     reference = [bed.start()] if case.fresh_baseline else stable
     bed.serve(WARM_UP, scraping=(*candidate, *reference))
-    found = bed.windows(windows, arms=(candidate, reference))
+    found = bed.windows(windows, variants=(candidate, reference))
     return Played(case=case, steps=steps, pairs=tuple(Pair(candidate=ours, reference=theirs) for ours, theirs in found))
 
 
@@ -92,25 +92,25 @@ class Bed:
                 for name, labels, value in scraped(pod, extra={"namespace": "bench"}):
                     self._recording.add(Sample(name, labels, value, None), time=at)
 
-    def windows(self, count: int, *, arms: Sequence[Sequence[VirtualPod]]) -> list[tuple[Measurement, ...]]:
+    def windows(self, count: int, *, variants: Sequence[Sequence[VirtualPod]]) -> list[tuple[Measurement, ...]]:
         """Measure each arm over this many windows, one after the other, from now on."""
         found: list[tuple[Measurement, ...]] = []
         length = float(WindowSettings().state)
         while len(found) < count:
             began = self.fleet.now
-            self.serve(length, scraping=[pod for arm in arms for pod in arm])
-            measured, needed = asyncio.run(self._measured(arms))
+            self.serve(length, scraping=[pod for variant in variants for pod in variant])
+            measured, needed = asyncio.run(self._measured(variants))
             if self.fleet.now - began >= needed:
                 found.append(measured)
             length = needed
         return found
 
-    async def _measured(self, arms: Sequence[Sequence[VirtualPod]]) -> tuple[tuple[Measurement, ...], float]:
+    async def _measured(self, variants: Sequence[Sequence[VirtualPod]]) -> tuple[tuple[Measurement, ...], float]:
         """What the product measures of each arm now, and how long its window is."""
         snapshot = await take_snapshot(self._recording, at=EPOCH + self.fleet.now, settings=WindowSettings())
         targets = Targets(profile=Profile.LATENCY, ttft=NEUTRAL, tpot=NEUTRAL)
-        names = [{pod.name for pod in arm} for arm in arms]
-        seen = [observe(snapshot, [key for key in snapshot.engines if key.pod in arm]) for arm in names]
+        names = [{pod.name for pod in variant} for variant in variants]
+        seen = [observe(snapshot, [key for key in snapshot.engines if key.pod in variant]) for variant in names]
         return tuple(measure_per_pod(one, targets=targets) for one in seen), snapshot.state_window
 
 
