@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.result_files import write_result
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objectives
-from vllm_autotuner.diagnosis.diagnose import History, diagnose
+from vllm_autotuner.diagnosis.diagnose import History, case_of, diagnose
 from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.observation.metrics_text import read_samples
 from vllm_autotuner.observation.observation import observe
@@ -93,7 +93,9 @@ async def looked(recording: Recording, *, services: int) -> dict[str, Any]:
     sorted_out = time.process_time()
     targets, knobs = targets_of(Objectives()), EngineKnobs(max_num_seqs=SEATS)
     named = {
-        diagnose(observe(snapshot, [key]), targets=targets, knobs=knobs, history=History())[0].primary.value
+        diagnose(case_of(observe(snapshot, [key]), targets=targets, knobs=knobs, history=History()), history=History())[
+            0
+        ].primary.value
         for key in snapshot.engines
     }
     done = time.process_time()

@@ -34,6 +34,7 @@ from vllm_autotuner.cli.diagnosis.request import subject_of
 from vllm_autotuner.cli.simulate.request import Load, engine_flags, length_of, profile_of
 from vllm_autotuner.cli.simulate.run_figures import figures_of
 from vllm_autotuner.cli.simulate.simulated_service import Run, Scenario, run
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import targets_of
@@ -230,10 +231,12 @@ def _split(curve: Curve, now: Point, half: Point) -> Pair:
         prefill=now.ttft,
     )  # fmt: skip
     situation = Situation(
-        observation=Observation(at=0.0, window=30.0, engines=()),
+        case=Case(
+            observation=Observation(at=0.0, window=30.0, engines=()),
+            targets=targets_of(Objectives()),
+            knobs=EngineKnobs(),
+        ),
         diagnosis=Diagnosis(primary=DiagnosisClass.HEALTHY, confidence=Confidence.HIGH, since=0.0, message=""),
-        targets=targets_of(Objectives()),
-        knobs=EngineKnobs(),
     )
     moved = setting_with(setting, Knob.REPLICAS, 2, situation=situation, demand=demand)
     after = outlook(moved, now=setting, situation=situation, demand=demand)
@@ -249,10 +252,12 @@ def _split(curve: Curve, now: Point, half: Point) -> Pair:
 def _situation(now: Run) -> Situation:
     report, config = now.report, now.config
     return Situation(
-        observation=report.observation,
+        case=Case(
+            observation=report.observation,
+            targets=report.targets,
+            knobs=EngineKnobs(max_num_seqs=config.max_num_seqs, tensor_parallel_size=config.tensor_parallel_size),
+        ),
         diagnosis=report.diagnosis,
-        targets=report.targets,
-        knobs=EngineKnobs(max_num_seqs=config.max_num_seqs, tensor_parallel_size=config.tensor_parallel_size),
         replicas=now.scenario.replicas,
     )
 

@@ -25,6 +25,7 @@ from benchmarks.result_files import write_result
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Objectives, Scaling, Tuning
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import targets_of
@@ -73,10 +74,12 @@ def service(index: int, primary: DiagnosisClass) -> Situation:
         prompt_length=lengths, output_length=lengths, prefill_time=Distribution(total=6.0, count=60.0),
     )  # fmt: skip
     return Situation(
-        observation=seen,
+        case=Case(
+            observation=seen,
+            targets=targets_of(Objectives()),
+            knobs=EngineKnobs(max_num_seqs=256, max_model_len=32_768, tensor_parallel_size=2),
+        ),
         diagnosis=Diagnosis(primary=primary, confidence=Confidence.HIGH, since=0.0, message="Limited."),
-        targets=targets_of(Objectives()),
-        knobs=EngineKnobs(max_num_seqs=256, max_model_len=32_768, tensor_parallel_size=2),
         tuning=Tuning(
             max_num_seqs=IntBounds(min=8, max=512),
             kv_cache_dtype=AllowedStrings(allowed=("auto", "fp8")),

@@ -13,21 +13,15 @@ from vllm_autotuner.api.status import RECORD_LENGTH
 from vllm_autotuner.api.tuning import Budget, Strategy, Tuning
 from vllm_autotuner.change.comparison import FEWEST_REQUESTS, GROSS, GROSS_WINDOWS, LOOKS
 from vllm_autotuner.change.failing import MOST_FAILED
+from vllm_autotuner.change.failure_memory import FIRST_RETRY, LONGEST_RETRY, UNCLEAR_RETRY
 from vllm_autotuner.change.machine import PAUSED_FOR_AT_MOST
-from vllm_autotuner.change.memory import (
-    CIRCUIT_OPEN_FOR,
-    CIRCUIT_WINDOW,
-    FIRST_RETRY,
-    LONGEST_RETRY,
-    ROLLBACKS_TO_OPEN,
-    UNCLEAR_RETRY,
-)
 from vllm_autotuner.change.prediction_check import SAME_LOAD, TOLERANCE
 from vllm_autotuner.change.trial_deployments import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY
 from vllm_autotuner.cluster.throttle import ThrottleSettings
 from vllm_autotuner.control.decide.recommendation import ASKED_FOR
 from vllm_autotuner.control.run.self_health import FAILING, LATEST
 from vllm_autotuner.diagnosis.diagnose import CONFIRMATIONS
+from vllm_autotuner.guardrails.circuit_breaker import CIRCUIT_OPEN_FOR, CIRCUIT_WINDOW, ROLLBACKS_TO_OPEN
 from vllm_autotuner.guardrails.concurrency import CHANGES_AT_ONCE, EXTRA_GPUS
 from vllm_autotuner.guardrails.contest import CONTEST_WINDOW, MOST_RESTORES
 from vllm_autotuner.observation.noise import NOISE
@@ -217,7 +211,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         default=f"{_time(Tuning().cooldown)}; a value that did harm rests {_time(FIRST_RETRY)}, one without effect "
         f"{_time(UNCLEAR_RETRY)}, doubling to {_time(LONGEST_RETRY)}",
         where=Where.CHAIN,
-        objects=(f"{CHAIN}:cooled_down", "change.memory:remembered"),
+        objects=(f"{CHAIN}:cooled_down", "change.finishing:finished"),
         tests=(
             f"{TICK}test_the_change_is_not_taken_again_within_the_cooldown",
             f"{MEMORY}test_how_long_a_candidate_rests",
@@ -466,7 +460,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="the same failure again, and a person's No that wears off",
         default=f"{_time(FIRST_RETRY)}, doubling to {_time(LONGEST_RETRY)}; declined: until a person asks to retry",
         where=Where.CHAIN,
-        objects=(f"{CHAIN}:rested", "change.memory:failed_values", "change.memory:environment_of"),
+        objects=(f"{CHAIN}:rested", "change.failure_memory:failed_values", "change.failure_memory:environment_of"),
         tests=(
             IN_CHAIN,
             f"{TICK}test_what_a_person_declined_is_not_tried_again_until_he_asks_for_it",

@@ -26,11 +26,11 @@ from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.api.status import ChangeTarget, Confidence, Measurement
 from vllm_autotuner.change.begin import begin
-from vllm_autotuner.control.read.workload_state import hash_of
 from vllm_autotuner.engine.startup_log import StartupReason
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.simulation.load import Traffic
 from vllm_autotuner.workload.labels import STABLE, TRACK
+from vllm_autotuner.workload.rendering import rendered_hash
 
 NAME: Final = "chat"
 LONG: Final = 600.0
@@ -177,7 +177,7 @@ async def intend(play: Play, knob: Knob, value: int) -> None:
         confidence=Confidence.HIGH,
     )  # fmt: skip
     change = begin(
-        proposal, service=service, status=service.status, hash_of=partial(hash_of, service),
+        proposal, service=service, status=service.status, hash_of=partial(rendered_hash, service),
         measured=[Measurement(at=now)], replicas=1, epoch=1, now=now,
     )  # fmt: skip
     await play.edit_status(NAME, {"activeChange": to_wire(change)})

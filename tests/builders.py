@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objectives, Profile
-from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
+from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, case_of, diagnose
 from vllm_autotuner.diagnosis.objectives import Target, Targets, targets_of
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import EngineWindow, KVPool, Moment, Observation, StepPoint
@@ -129,11 +129,18 @@ def targets(*, ttft: float | None = None, tpot: float | None = None, profile: Pr
     )
 
 
+def diagnosed(
+    seen: Observation, *, targets: Targets, knobs: EngineKnobs, history: History
+) -> tuple[Diagnosis, History]:
+    """What is said of `seen` after what the history tells, and the next history."""
+    return diagnose(case_of(seen, targets=targets, knobs=knobs, history=history), history=history)
+
+
 def named(
     seen: Observation, *, seats: int | None = 64, against: Targets | None = None, history: History | None = None
 ) -> Diagnosis:
     """What is said of `seen` the first time, with max-num-seqs `seats`."""
-    found, _ = diagnose(
+    found, _ = diagnosed(
         seen,
         targets=against or targets(),
         knobs=EngineKnobs(max_num_seqs=seats),

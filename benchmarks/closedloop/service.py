@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from benchmarks.closedloop.pods import EPOCH, IMAGE, NAME, NAMESPACE
 from benchmarks.closedloop.scenario import Scenario, Upgrade
-from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService, parse_service
 from vllm_autotuner.workload.rendering import render_deployment
 
@@ -65,8 +64,7 @@ class Owner:
         service = self.service()
         engine = service.spec.engine
         assert engine is not None
-        update = {"max_num_seqs": seats, "kv_cache_dtype": kv_cache_dtype}
-        knobs: EngineKnobs = engine.knobs.model_copy(update=update)
+        knobs = engine.knobs.updated(max_num_seqs=seats, kv_cache_dtype=kv_cache_dtype)
         return render_deployment(service, knobs, replicas)
 
 

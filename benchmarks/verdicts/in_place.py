@@ -133,4 +133,4 @@ def _verdict(
 
 def _with_ttft(window: Measurement, *, times: float) -> Measurement:
     ttft = window.ttft_seconds
-    return window.model_copy(update={"ttft_seconds": None if ttft is None else ttft * times})
+    return window.updated(ttft_seconds=None if ttft is None else ttft * times)

@@ -132,4 +132,4 @@ def drawn(noise: Noise, *, effects: Effects, windows: int, source: np.random.Gen
 
 
 def _window(shape: Measurement, *, at: datetime, levels: FloatArray) -> Measurement:
-    return shape.model_copy(update={"at": at, **dict(zip(COLUMNS, levels.tolist(), strict=True))})
+    return shape.updated(**{"at": at, **dict(zip(COLUMNS, levels.tolist(), strict=True))})

@@ -63,5 +63,4 @@ def _centre(played: Played) -> tuple[float, float] | None:
 
 def _with_ttft(pair: Pair, *, times: float) -> Pair:
     ttft = pair.candidate.ttft_seconds
-    update = {"ttft_seconds": None if ttft is None else ttft * times}
-    return replace(pair, candidate=pair.candidate.model_copy(update=update))
+    return replace(pair, candidate=pair.candidate.updated(ttft_seconds=None if ttft is None else ttft * times))

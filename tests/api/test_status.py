@@ -157,11 +157,8 @@ def test_the_fullest_status_stays_below_64_kib() -> None:
         waiting=1 / 3,
     )
     status = VLLMServiceStatus(
-        active_change=active_change().model_copy(
-            update={
-                "reason": long[:MESSAGE_MAX_LENGTH],
-                "analysis": Analysis(started_at=moment, last=(measured,) * 10),
-            }
+        active_change=active_change().updated(
+            reason=long[:MESSAGE_MAX_LENGTH], analysis=Analysis(started_at=moment, last=(measured,) * 10)
         ),
         diagnosis=DiagnosisStatus(
             class_="KvCacheSaturated",

@@ -142,7 +142,7 @@ def test_a_quick_run_in_place(tmp_path: Path) -> None:
 def test_a_bake_of_equals_is_quiet_and_one_of_tokens_twice_as_slow_is_not() -> None:
     pairs = variants((0.5, 0.03), (0.5, 0.03), windows=50)
     before, calm = tuple(p.reference for p in pairs[:10]), tuple(p.candidate for p in pairs[20:])
-    slow = tuple(one.model_copy(update={"tpot_seconds": 0.06}) for one in calm)
+    slow = tuple(one.updated(tpot_seconds=0.06) for one in calm)
     for baked, alarms in ((calm, 0.0), (slow, 1.0)):
         one = PlayedInPlace(before=before, after=(), baked=baked)
         _, breaking = alarms_in_bake([one], target=ChangeTarget.TPOT, breaks=2.0, source=np.random.default_rng(1))

@@ -227,15 +227,13 @@ def test_whatever_was_measured_there_is_an_answer(
 
 @given(ANY, st.sampled_from([*ChangeTarget]))
 def test_the_same_windows_again_are_no_effect(drawn: Drawn, target: ChangeTarget) -> None:
-    again = [one.model_copy(update={"at": one.at + timedelta(hours=1)}) for one in windows(drawn)]
+    again = [one.updated(at=one.at + timedelta(hours=1)) for one in windows(drawn)]
     assert judged(windows(drawn), again, target=target) is not KEEP
 
 
 def with_means(windows: Sequence[Measurement], *, tpot: float = 0.015) -> tuple[Measurement, ...]:
     return tuple(
-        window.model_copy(
-            update={"ttft_mean_seconds": 0.3, "tpot_mean_seconds": tpot * (window.tpot_seconds or 0) / 0.02}
-        )
+        window.updated(ttft_mean_seconds=0.3, tpot_mean_seconds=tpot * (window.tpot_seconds or 0) / 0.02)
         for window in windows
     )
 

@@ -86,7 +86,7 @@ def test_both_sides_are_complete() -> None:
     change = begun()
     assert (change.from_.knobs.max_num_seqs, change.from_.config_hash) == (128, "hash-of-128")
     assert (change.to.knobs.max_num_seqs, change.to.config_hash) == (192, "hash-of-192")
-    assert change.from_.knobs.model_copy(update={"max_num_seqs": 192}) == change.to.knobs
+    assert change.from_.knobs.updated(max_num_seqs=192) == change.to.knobs
     assert (change.from_value, change.to_value, change.target) == ("128", "192", ChangeTarget.TTFT)
     assert (change.epoch, change.generation, change.baseline) == (3, 1, BEFORE)
 

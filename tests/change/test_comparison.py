@@ -178,7 +178,7 @@ def with_means(pairs: Sequence[Pair], *, ttft: Level = 1.0, tpot: Level = 1.0) -
 
     def known(one: Measurement, times: tuple[Level, Level]) -> Measurement:
         means = [None if by is None else level * by for level, by in zip((0.3, 0.015), times, strict=True)]
-        return one.model_copy(update={"ttft_mean_seconds": means[0], "tpot_mean_seconds": means[1]})
+        return one.updated(ttft_mean_seconds=means[0], tpot_mean_seconds=means[1])
 
     return [
         replace(pair, candidate=known(pair.candidate, (ttft, tpot)), reference=known(pair.reference, (1.0, 1.0)))
@@ -188,7 +188,7 @@ def with_means(pairs: Sequence[Pair], *, ttft: Level = 1.0, tpot: Level = 1.0) -
 
 SHORTER_QUEUE = variants((0.4, 0.081), (5.0, 0.08))
 NOISY_TTFT = [
-    replace(pair, candidate=pair.candidate.model_copy(update={"ttft_seconds": 2.4 * factor}))
+    replace(pair, candidate=pair.candidate.updated(ttft_seconds=2.4 * factor))
     for pair, factor in zip(
         variants((2.4, 0.04), (2.4, 0.08)), (0.8, 1.4, 0.9, 1.3, 0.7, 1.35, 0.85, 1.15, 0.75, 1.05), strict=True
     )
@@ -269,8 +269,8 @@ def queued(pairs: Sequence[Pair], *, ours: float = 20.0, theirs: float = 10.0) -
     """With so many requests waiting in the candidate and in the reference."""
     return [
         Pair(
-            candidate=pair.candidate.model_copy(update={"waiting": ours}),
-            reference=pair.reference.model_copy(update={"waiting": theirs}),
+            candidate=pair.candidate.updated(waiting=ours),
+            reference=pair.reference.updated(waiting=theirs),
         )
         for pair in pairs
     ]
@@ -452,7 +452,7 @@ def test_a_number_that_is_none_is_no_evidence(nothing: float | None) -> None:
         pairs = [*variants(*GOOD, windows=5), Pair(candidate=broken, reference=window(9))]
         assert whole(pairs, TTFT).windows == 5
         assert whole(swapped(pairs), TTFT).windows == 5
-    uncounted = [replace(pair, candidate=pair.candidate.model_copy(update={"tokens_per_second": nothing}))
+    uncounted = [replace(pair, candidate=pair.candidate.updated(tokens_per_second=nothing))
                  for pair in variants(*UNCLEAR)]  # fmt: skip
     assert whole(uncounted, THROUGHPUT).judgement is INCONCLUSIVE
 
@@ -484,7 +484,7 @@ def test_the_unit_of_time_does_not_matter(pairs: list[Pair], target: ChangeTarge
     def scaled(one: Measurement) -> Measurement:
         assert one.ttft_seconds is not None
         assert one.tpot_seconds is not None
-        return one.model_copy(update={"ttft_seconds": one.ttft_seconds * unit, "tpot_seconds": one.tpot_seconds * unit})
+        return one.updated(ttft_seconds=one.ttft_seconds * unit, tpot_seconds=one.tpot_seconds * unit)
 
     other = [Pair(candidate=scaled(pair.candidate), reference=scaled(pair.reference)) for pair in pairs]
     limits = targets(ttft=TARGETS.ttft.seconds * unit, tpot=TARGETS.tpot.seconds * unit)
@@ -506,7 +506,7 @@ def test_a_better_candidate_is_never_judged_worse(
             for name in ("ttft_seconds", "tpot_seconds")
         }
         more = {"tokens_per_second": (one.tokens_per_second or 0) * data.draw(st.just(1.0) | st.floats(1, 100))}
-        return one.model_copy(update=less | more)
+        return one.updated(**{**less, **more})
 
     improved = [replace(pair, candidate=better(pair.candidate)) for pair in pairs]
     before, after = whole(pairs, target).judgement, whole(improved, target).judgement
@@ -522,8 +522,8 @@ def test_more_of_the_same_evidence_never_turns_keep_into_revert(
     if whole(pairs, target).judgement is KEEP:
         more = [
             Pair(
-                candidate=pair.candidate.model_copy(update={"at": at}),
-                reference=pair.reference.model_copy(update={"at": at}),
+                candidate=pair.candidate.updated(at=at),
+                reference=pair.reference.updated(at=at),
             )
             for index, pair in enumerate(pairs * times)
             for at in (NOW + timedelta(seconds=30 * index),)

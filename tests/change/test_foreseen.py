@@ -48,7 +48,7 @@ CASES = (
         id="a short analysis has time for seven windows",
         change=IN_PLACE,
         rates=(0.2,),
-        strategy=STRATEGY.model_copy(update={"analysis": timedelta(seconds=10)}),
+        strategy=STRATEGY.updated(analysis=timedelta(seconds=10)),
         enough=False,
     ),
     Case(id="a canary takes a third of two pods' requests", change=CANARY, replicas=2, rates=(0.26,), enough=True),
@@ -60,13 +60,13 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id}: {case.enough}")
 def test_requests_are_foreseen(case: Case) -> None:
-    before = tuple(BEFORE.model_copy(update={"requests_per_second": rate}) for rate in case.rates)
-    given = case.change.model_copy(update={"before": before})
+    before = tuple(BEFORE.updated(requests_per_second=rate) for rate in case.rates)
+    given = case.change.updated(before=before)
     why = lacks_requests(given, replicas=case.replicas, strategy=case.strategy, window=case.window)
     assert (why == "") is case.enough, why
 
 
 def test_it_says_how_many() -> None:
-    given = IN_PLACE.model_copy(update={"before": (BEFORE.model_copy(update={"requests_per_second": 0.04}),)})
+    given = IN_PLACE.updated(before=(BEFORE.updated(requests_per_second=0.04),))
     why = lacks_requests(given, replicas=1, strategy=STRATEGY, window=WINDOW)
     assert why == "a pod would finish about 12 requests in the 5 min of a trial, 50 are needed for a verdict"

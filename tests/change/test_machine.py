@@ -544,7 +544,7 @@ def test_the_tenth_window_is_the_last_look() -> None:
 @pytest.mark.parametrize("minutes", [0.25, 5.0])
 def test_replicas_that_come_leave_as_long_for_a_verdict_as_there_was(minutes: float) -> None:
     """However short the analysis is meant to be: a verdict needs its windows, also the second time."""
-    strategy = STRATEGY.model_copy(update={"analysis": timedelta(minutes=minutes)})
+    strategy = STRATEGY.updated(analysis=timedelta(minutes=minutes))
     warm = change(ChangeState.WARMING_UP, deadline=NOW)
     begun = advance(warm, world(strategy=strategy)).change
     assert begun.deadline is not None
@@ -617,7 +617,7 @@ def test_a_value_is_not_blamed_for_replicas_that_take_its_load(
     began_with: int | None, serve: int, load: float, *, harmful: bool | None
 ) -> None:
     """It would rest like one without an effect, although it was never seen under the load that it is for."""
-    waited = tuple(one.model_copy(update={"ttft_seconds": 5.0}) for one in SERVED)
+    waited = tuple(one.updated(ttft_seconds=5.0) for one in SERVED)
     given = change(ANALYZING, analysis=analysis(since=NOW), before=waited, baseline=waited[-1], replicas=began_with)
     here = rollout(ready=serve, replicas=serve)
     states, after, _ = run(given, ticks(60, observation=under(load, ttft=4.9), rollout=here))
@@ -644,7 +644,7 @@ def test_harm_in_the_bake_is_told_from_load_as_well() -> None:
 
 def test_ten_windows_before_allow_an_earlier_look_than_one() -> None:
     better = lambda now: seen(at=now)  # noqa: E731
-    waited = tuple(one.model_copy(update={"ttft_seconds": 5.0}) for one in SERVED)
+    waited = tuple(one.updated(ttft_seconds=5.0) for one in SERVED)
     for before, windows in ((waited, 8), (waited[-1:], 10)):
         given = change(ANALYZING, analysis=analysis(since=NOW), before=before, baseline=before[-1])
         _, after, _ = run(given, ticks(60, observation=better))
@@ -663,7 +663,7 @@ def test_ten_windows_before_allow_an_earlier_look_than_one() -> None:
 def test_few_requests_are_waited_for_until_the_deadline_and_no_longer(
     load: float, state: ChangeState, windows: int
 ) -> None:
-    waited = tuple(one.model_copy(update={"ttft_seconds": 5.0, "requests_per_second": 2.0 * load}) for one in SERVED)
+    waited = tuple(one.updated(ttft_seconds=5.0, requests_per_second=2.0 * load) for one in SERVED)
     after = change(ANALYZING, analysis=analysis(since=NOW), before=waited, baseline=waited[-1])
     passed = 0
     while after.state is ANALYZING and passed < 30:

@@ -20,8 +20,10 @@ from vllm_autotuner.api.status import (
     VLLMServiceStatus,
     parse_status,
 )
+from vllm_autotuner.change.failure_memory import environment_of, failed_seats, without_declined
+from vllm_autotuner.change.finishing import finished
 from vllm_autotuner.change.machine import Ending
-from vllm_autotuner.change.memory import environment_of, failed_seats, remembered, spent, without_declined
+from vllm_autotuner.guardrails.cooldown import spent
 
 SPEC = service({"tuning.cooldown": "2h"}).spec
 DAY = timedelta(days=1)
@@ -38,9 +40,9 @@ def ended(
     **changed: Any,
 ) -> VLLMServiceStatus:
     """The status after a change, as it comes back from the API server."""
-    finished = change(ChangeState.ROLLING_BACK, harmful=harmful, analysis=analysis(good=1), **changed)
-    before = (status or VLLMServiceStatus()).model_copy(update={"active_change": finished})
-    after = remembered(before, finished, Ending(outcome=outcome, reason="TTFT rose"), spec=spec, now=now)
+    ending_one = change(ChangeState.ROLLING_BACK, harmful=harmful, analysis=analysis(good=1), **changed)
+    before = status or VLLMServiceStatus().updated(active_change=ending_one)
+    after = finished(before, ending_one, Ending(outcome=outcome, reason="TTFT rose"), spec=spec, now=now)
     assert parse_status(to_wire(after)) == after, "it does not survive the way to the API server and back"
     return after
 
@@ -69,10 +71,8 @@ def test_history_keeps_the_newest_ten() -> None:
 @pytest.mark.parametrize(
     ("harmful", "outcome", "remembers", "counts"),
     [
-        pytest.param(HARMFUL, Outcome.ROLLED_BACK, True, True, id="harm is remembered, and counts"),
-        pytest.param(
-            WITHOUT_EFFECT, Outcome.ROLLED_BACK, True, False, id="no effect is remembered, and does not count"
-        ),
+        pytest.param(HARMFUL, Outcome.ROLLED_BACK, True, True, id="harm is finished, and counts"),
+        pytest.param(WITHOUT_EFFECT, Outcome.ROLLED_BACK, True, False, id="no effect is finished, and does not count"),
         pytest.param(NEVER_JUDGED, Outcome.ROLLED_BACK, False, False, id="what was never judged is no failure"),
         pytest.param(NEVER_JUDGED, Outcome.SUCCEEDED, False, False, id="success is no failure"),
         pytest.param(NEVER_JUDGED, Outcome.SUPERSEDED, False, False, id="an edit of the user is no failure"),
@@ -131,7 +131,7 @@ def test_what_a_person_declined_rests_until_he_asks_for_it(harmful: bool | None,
     (entry,) = after.failure_memory
     assert (entry.declined_at, entry.failures) == (NOW, 0 if harmful is NEVER_JUDGED else 1)
     assert entry.reason == ("a person asked for a rollback" if harmful is NEVER_JUDGED else "TTFT rose")
-    asked = after.model_copy(update={"failure_memory": without_declined(after.failure_memory)})
+    asked = after.updated(failure_memory=without_declined(after.failure_memory))
     blamed = ended(outcome=outcome, harmful=harmful).failure_memory
     assert asked.failure_memory == blamed, "what failed besides rests as long as ever"
 
@@ -288,6 +288,6 @@ def test_no_edited_memory_breaks_the_end_of_a_change(raw: dict[str, Any], harmfu
 
 def test_the_finished_change_is_not_needed_to_be_active() -> None:
     """The status that is written holds no second copy of it."""
-    finished: ActiveChange = change(ChangeState.ANALYZING)
-    after = remembered(VLLMServiceStatus(), finished, Ending(outcome=Outcome.SUCCEEDED, reason=""), spec=SPEC, now=NOW)
+    ending_one: ActiveChange = change(ChangeState.ANALYZING)
+    after = finished(VLLMServiceStatus(), ending_one, Ending(outcome=Outcome.SUCCEEDED, reason=""), spec=SPEC, now=NOW)
     assert (after.active_change, len(after.history)) == (None, 1)

@@ -23,14 +23,15 @@ Rates = Sequence[float | None]
 
 
 def turning_away(windows: Sequence[Measurement], rates: Rates) -> list[Measurement]:
-    return [one.model_copy(update={"rejected_per_second": rate}) for one, rate in zip(windows, rates, strict=True)]
+    return [one.updated(rejected_per_second=rate) for one, rate in zip(windows, rates, strict=True)]
 
 
 def judged(ours: Rates, theirs: Rates, *, served: float | None = 2.0, final: bool = True) -> Comparison:
     pairs = variants(*BETTER, windows=len(ours), requests=(served, 2.0))
     if served == 0:
-        nothing = {"ttft_seconds": None, "tpot_seconds": None}
-        pairs = [replace(pair, candidate=pair.candidate.model_copy(update=nothing)) for pair in pairs]
+        pairs = [
+            replace(pair, candidate=pair.candidate.updated(ttft_seconds=None, tpot_seconds=None)) for pair in pairs
+        ]
     candidates = turning_away([pair.candidate for pair in pairs], ours)
     references = turning_away([pair.reference for pair in pairs], theirs)
     paired = [Pair(candidate=one, reference=other) for one, other in zip(candidates, references, strict=True)]

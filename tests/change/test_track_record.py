@@ -125,7 +125,7 @@ ELSEWHERE: dict[str, Any] = {"requests_per_second": 20.0, "running": 300.0}
     [
         pytest.param(later(THEN), id="nobody did it"),
         pytest.param(later(EngineKnobs(max_num_seqs=127)), id="another value"),
-        pytest.param(later(DONE.model_copy(update={"kv_cache_dtype": "fp8"})), id="something else was changed as well"),
+        pytest.param(later(DONE.updated(kv_cache_dtype="fp8")), id="something else was changed as well"),
         pytest.param(later(replicas=2), id="another number of replicas"),
         pytest.param(later(seen=windows(few=True)), id="too few windows"),
         pytest.param(later(seen=windows(**ELSEWHERE)), id="another load"),
@@ -156,7 +156,7 @@ def test_a_load_that_comes_to_the_foretold_batch_tests_its_tpot_alone() -> None:
     assert came is not None
     assert (came.compared_by, came.tpot_seconds, came.ttft_seconds, came.held) == (ComparedBy.LOAD, 0.05, None, False)
     assert followed_up(fewer, later(THEN, seen=windows(running=45.0))) == fewer, "another batch"
-    unfilled = (fewer[0].model_copy(update={"in_system": 20.0}),)
+    unfilled = (fewer[0].updated(in_system=20.0),)
     assert followed_up(unfilled, later(THEN, seen=windows(running=33.0))) == unfilled, "32 seats were not full"
 
 
@@ -179,7 +179,7 @@ def test_what_becomes_a_change_of_ours_has_a_verdict_instead() -> None:
         state=ChangeState.ANALYZING,
     )
     assert followed_up(made(), later(change=change)) == ()
-    other = change.model_copy(update={"to_value": "96"})
+    other = change.updated(to_value="96")
     assert followed_up(made(), later(change=other)) == made(), "while something changes nothing is compared"
 
 
@@ -191,5 +191,5 @@ def test_what_nothing_tests_is_forgotten_and_what_was_tested_is_not() -> None:
 
 def test_a_record_that_was_edited_by_hand_breaks_nothing() -> None:
     for knob, value in (("color", "blue"), ("maxNumSeqs", "many"), ("replicas", "x"), ("maxNumSeqs", "-1")):
-        odd = (made()[0].model_copy(update={"knob": knob, "recommended": value, "replicas": None}),)
+        odd = (made()[0].updated(knob=knob, recommended=value, replicas=None),)
         assert followed_up(odd, later()) == odd

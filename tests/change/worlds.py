@@ -61,7 +61,7 @@ def change(state: ChangeState, **changed: Any) -> ActiveChange:
         started_at=NOW - timedelta(minutes=5),
         baseline=BEFORE,
     )
-    return given.model_copy(update=changed)
+    return given.updated(**changed)
 
 
 def canary_change(state: ChangeState, *, baseline: bool = True, **changed: Any) -> ActiveChange:
@@ -73,7 +73,7 @@ def canary_change(state: ChangeState, *, baseline: bool = True, **changed: Any) 
         baseline_ref=TrialRef(name="chat-b-c1", config_hash=OLD) if baseline else None,
         promoted=state in (ChangeState.PROMOTING, ChangeState.BAKING),
     )
-    return given.model_copy(update=changed)
+    return given.updated(**changed)
 
 
 def rollout(config_hash: str | None = NEW, *, settled: bool = True, **changed: Any) -> Rollout:

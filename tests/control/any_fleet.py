@@ -20,9 +20,9 @@ from tests.control.desk import SCALED, SPEC
 from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond_64
 from typing_extensions import override
 
+from vllm_autotuner.api.annotations import APPROVE, PAUSE
 from vllm_autotuner.api.service import InvalidService, parse_service
 from vllm_autotuner.cluster.errors import ClusterError, Conflict, Refused, Unavailable
-from vllm_autotuner.control.read.workload_state import APPROVE, PAUSE
 
 __all__ = ["STEPS_OF_A_STORY", "AnyFleet"]
 

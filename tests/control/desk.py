@@ -25,14 +25,14 @@ from vllm_autotuner.change.trial_deployments import Track, Trial, trials
 from vllm_autotuner.change.verification import Confirmed, Verification
 from vllm_autotuner.change.world import Rollout, Variant, Variants
 from vllm_autotuner.cluster.events import Event
-from vllm_autotuner.control.decide.inputs import Inputs, wanted_replicas
+from vllm_autotuner.control.decide.inputs import Inputs, OperatorState, Workload, wanted_replicas
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.read.memories import Memories
-from vllm_autotuner.control.read.workload_state import approved_id, hash_of, is_paused
 from vllm_autotuner.control.write.announcements import announcements
 from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.workload.rendering import rendered_hash
 
 START = datetime.fromtimestamp(AT, tz=UTC)
 TICK = timedelta(seconds=15)
@@ -142,7 +142,7 @@ class Desk:
         service = self.service
         count = wanted_replicas(service, service.status) or 0
         follows = Rollout(
-            config_hash=hash_of(service, effective_knobs(service.spec, service.status)),
+            config_hash=rendered_hash(service, effective_knobs(service.spec, service.status)),
             rolled_out=True,
             settled=True,
             ready=count,
@@ -157,7 +157,7 @@ class Desk:
 
         def variant(trial: Trial) -> Variant:
             found = Rollout(
-                config_hash=hash_of(service, trial.knobs), rolled_out=True, settled=True, ready=1, replicas=1
+                config_hash=rendered_hash(service, trial.knobs), rolled_out=True, settled=True, ready=1, replicas=1
             )
             return Variant(rollout=found, observation=replace(seen, at=self.now.timestamp()))
 
@@ -171,22 +171,21 @@ class Desk:
         where = rollout if rollout is not None else self.rollout()
         return Inputs(
             service=service,
-            variants=self.variants(seen),
             observation=replace(seen, at=self.now.timestamp()),
-            rollout=where,
-            verification=verification or Confirmed("1 pod(s) report it"),
+            workload=Workload(
+                rollout=where,
+                variants=self.variants(seen),
+                verification=verification or Confirmed("1 pod(s) report it"),
+                hash_of=lambda knobs: rendered_hash(service, knobs),
+                hash_version=1,
+                pods=where.ready,
+                selector="vllm-autotuner.dev/service=chat",
+            ),
+            operator=OperatorState(
+                watching_since=self.watching_since, epoch=1, limits=self.limits, refresh_due=self.refresh_due
+            ),
             history=self.history,
-            hash_of=lambda knobs: hash_of(service, knobs),
-            hash_version=1,
-            paused=is_paused(service),
-            approved=approved_id(service, limits=self.limits),
-            limits=self.limits,
-            refresh_due=self.refresh_due,
             now=self.now,
-            watching_since=self.watching_since,
-            epoch=1,
-            pods=where.ready,
-            selector="vllm-autotuner.dev/service=chat",
         )
 
     def tick(

@@ -26,17 +26,18 @@ from tests.control.desk import (
     scaled,
 )
 
+from vllm_autotuner.api.annotations import APPROVE, PAUSE
 from vllm_autotuner.api.conditions import ConditionType
 from vllm_autotuner.api.service import InvalidService
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.edges import EDGES
 from vllm_autotuner.change.effective import effective_knobs, settled_knobs, spec_knobs
-from vllm_autotuner.change.memory import failed_seats
+from vllm_autotuner.change.failure_memory import failed_seats
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided, Verification
+from vllm_autotuner.control.decide.annotation_commands import is_paused
 from vllm_autotuner.control.decide.inputs import wanted_replicas
-from vllm_autotuner.control.read.workload_state import APPROVE, PAUSE, is_paused
-from vllm_autotuner.guardrails.chain import circuit_is_open
+from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
 from vllm_autotuner.observation.observation import Observation
 
 SEEN = {
@@ -228,7 +229,7 @@ class AnyStory(RuleBasedStateMachine):
         knobs, bounds = effective_knobs(spec, after), spec.tuning.max_num_seqs
         if knobs != spec_knobs(spec):
             assert bounds is None or (knobs.max_num_seqs and bounds.min <= knobs.max_num_seqs <= bounds.max)
-            assert knobs.model_copy(update={"max_num_seqs": spec_knobs(spec).max_num_seqs}) == spec_knobs(spec)
+            assert knobs.updated(max_num_seqs=spec_knobs(spec).max_num_seqs) == spec_knobs(spec)
         count = wanted_replicas(service, after)
         if spec.scaling is None:
             assert count == spec.replicas

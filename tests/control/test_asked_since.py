@@ -9,7 +9,7 @@ from vllm_autotuner.control.decide.scaling_history import replicas_asked_since
 
 ASKED = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KEPT = HistoryEntry(id="1", knob="maxNumSeqs", to_value="128", outcome=Outcome.SUCCEEDED, finished_at=ASKED)
-BEFORE = KEPT.model_copy(update={"finished_at": ASKED - timedelta(minutes=5)})
+BEFORE = KEPT.updated(finished_at=ASKED - timedelta(minutes=5))
 
 
 @pytest.mark.parametrize(

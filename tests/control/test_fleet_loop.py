@@ -11,6 +11,7 @@ from tests.control.cluster_model import ApiServer, Body, Killed, Load
 from tests.control.desk import SCALED, START, TICK
 from tests.control.loop_bed import Bed, bed, queueing, service_body
 
+from vllm_autotuner.api.annotations import APPROVE, PAUSE
 from vllm_autotuner.api.conditions import ConditionType, find_condition
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
@@ -21,7 +22,6 @@ from vllm_autotuner.control.read import metrics_sources as sources_module
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import service_entry
-from vllm_autotuner.control.read.workload_state import APPROVE, PAUSE
 from vllm_autotuner.control.run.fleet_loop import FleetLoop, run_fleet_loop
 from vllm_autotuner.observation.errors import Unreachable
 from vllm_autotuner.observation.prometheus import PrometheusAddress

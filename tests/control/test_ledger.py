@@ -63,8 +63,8 @@ def test_a_full_ledger_leaves_room_in_the_status() -> None:
         predicted=(foreseen,) * 2 * GROUNDS_LENGTH,
     )
     assert (len(full.evidence), len(full.predicted)) == (GROUNDS_LENGTH, GROUNDS_LENGTH)
-    entry = found.read.history[-1].model_copy(update={"grounds": full, "reason": "y" * 256})
-    status = found.read.model_copy(update={"history": (entry,) * HISTORY_LENGTH})
+    entry = found.read.history[-1].updated(grounds=full, reason="y" * 256)
+    status = found.read.updated(history=(entry,) * HISTORY_LENGTH)
     assert len(json.dumps(to_wire(status)).encode()) < LARGEST_STATUS * 2 // 3
 
 

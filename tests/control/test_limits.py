@@ -8,12 +8,12 @@ import pytest
 from tests.control.desk import CAPPED, HARMED, HELPED, OVERLOADED, START, desk, scaled
 from tests.control.loop_bed import Bed, bed, queueing
 
+from vllm_autotuner.api.annotations import APPROVE
 from vllm_autotuner.api.conditions import ConditionType
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import Outcome
 from vllm_autotuner.cluster.errors import Refused, Unavailable
 from vllm_autotuner.control.read.metrics_sources import Sources
-from vllm_autotuner.control.read.workload_state import APPROVE
 from vllm_autotuner.control.run.fleet_loop import FleetLoop
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, limits_from
 

@@ -12,22 +12,15 @@ from tests.control.cluster_model import Load, engine_series
 from tests.control.objects import deployment_object, pod_object
 from tests.workload.services import service
 
+from vllm_autotuner.api.annotations import APPROVE, PAUSE
 from vllm_autotuner.change.machine import Rollout
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import NotFound
+from vllm_autotuner.control.decide.annotation_commands import approved_id, is_paused
 from vllm_autotuner.control.read.pod_state import pods_view
 from vllm_autotuner.control.read.views import DeploymentView, PodView, Termination, deployment_view, pod_view
-from vllm_autotuner.control.read.workload_state import (
-    APPROVE,
-    PAUSE,
-    YOUNG,
-    approved_id,
-    is_paused,
-    observed,
-    rollout_of,
-    verification_of,
-)
+from vllm_autotuner.control.read.workload_state import YOUNG, observed, rollout_of, verification_of
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.snapshot import EngineKey, FleetSnapshot
 
@@ -369,4 +362,5 @@ def test_whether_a_person_said_stop(spec: bool, annotation: str | None, paused: 
 )
 def test_what_a_person_approved(mode: str, annotation: str | None, approved: str) -> None:
     annotations = {} if annotation is None else {APPROVE: annotation}
-    assert approved_id(service({"tuning.mode": mode}, metadata={"annotations": annotations})) == approved
+    found = service({"tuning.mode": mode}, metadata={"annotations": annotations})
+    assert approved_id(found, mode=found.spec.tuning.mode) == approved

@@ -8,10 +8,10 @@ from tests.builders import engine, latency, observation
 from tests.control.desk import Desk, desk
 from tests.planning.situations import line, served
 
+from vllm_autotuner.api.annotations import APPROVE
 from vllm_autotuner.api.status import Outcome, Source
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.verification import NotEffective
-from vllm_autotuner.control.read.workload_state import APPROVE
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.engine.startup_log import StartupFailure, StartupReason
 from vllm_autotuner.observation.engine_window import KVPool

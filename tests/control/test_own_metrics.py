@@ -120,7 +120,7 @@ def test_what_no_status_says_any_more_is_gone() -> None:
         [
             VLLMServiceStatus(active_change=change(ChangeState.HELD)),
             VLLMServiceStatus(recommendation=held, circuit=stopped),
-            VLLMServiceStatus(recommendation=held.model_copy(update={"held_by": None})),
+            VLLMServiceStatus(recommendation=held.updated(held_by=None)),
         ],
         now=NOW,
     )

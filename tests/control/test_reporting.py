@@ -9,13 +9,13 @@ import pytest
 from tests.builders import NOT_MEASURED, engine, latency, nobody, observation
 from tests.control.desk import BLIND, CAPPED, HEALTHY, HELPED, NO_SERIES, OVERLOADED, START, WEDGED, Desk, desk, scaled
 
+from vllm_autotuner.api.annotations import APPROVE, PAUSE
 from vllm_autotuner.api.conditions import ConditionStatus, ConditionType, Reason
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence, Recommendation
 from vllm_autotuner.control.decide.inputs import Refusal
 from vllm_autotuner.control.decide.recommendation import SAME_RECOMMENDATION, recommended, still_says
 from vllm_autotuner.control.decide.tick import decide
-from vllm_autotuner.control.read.workload_state import APPROVE, PAUSE
 from vllm_autotuner.guardrails.chain import Deny, Hold
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.observation.observation import Observation
@@ -123,7 +123,7 @@ def test_nothing_to_propose_takes_it_back() -> None:
 def test_an_edited_recommendation_is_not_taken_for_ours() -> None:
     assert STANDING is not None
     for text in ("", "many", "-100", "1e2"):
-        assert not still_says(STANDING.model_copy(update={"recommended": text}), PROPOSAL)
+        assert not still_says(STANDING.updated(recommended=text), PROPOSAL)
     assert still_says(STANDING, PROPOSAL)
     assert SAME_RECOMMENDATION < 1
 
@@ -346,7 +346,8 @@ def test_every_condition_moves_its_time_only_when_it_flips() -> None:
 def test_what_the_api_server_refuses_stalls_and_is_no_fault_of_tuning() -> None:
     found = desk()
     refusal = Refusal(Reason.FORBIDDEN, "PATCH deployments/chat: forbidden")
-    status = decide(replace(found.inputs(HEALTHY), refusal=refusal)).status
+    inputs = found.inputs(HEALTHY)
+    status = decide(replace(inputs, workload=replace(inputs.workload, refusal=refusal))).status
     states = {one.type: (one.status, one.reason) for one in status.conditions}
     assert states[ConditionType.STALLED] == (ConditionStatus.TRUE, Reason.FORBIDDEN)
     assert states[READY] == (ConditionStatus.FALSE, Reason.FORBIDDEN)

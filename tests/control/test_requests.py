@@ -3,8 +3,9 @@
 import pytest
 from tests.control.desk import CAPPED, HEALTHY, HELPED, Desk, desk
 
+from vllm_autotuner.api.annotations import PREFIX
 from vllm_autotuner.api.status import Outcome
-from vllm_autotuner.control.decide.annotation_commands import PREFIX, RequestKind
+from vllm_autotuner.control.decide.annotation_commands import RequestKind
 from vllm_autotuner.control.write.announcements import standing
 
 ROLLBACK = f"{PREFIX}{RequestKind.ROLLBACK}"

@@ -20,7 +20,7 @@ def case(seen: Observation) -> Case:
 
 
 def change(target: ChangeTarget, state: ChangeState, *, knob: Knob = Knob.MAX_NUM_SEQS) -> ActiveChange:
-    return begun(state).model_copy(update={"target": target, "knob": knob.value})
+    return begun(state).updated(target=target, knob=knob.value)
 
 
 @pytest.mark.parametrize(

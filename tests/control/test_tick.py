@@ -27,13 +27,13 @@ from tests.control.desk import (
 )
 from tests.scaling.loads import carrying, minutes
 
+from vllm_autotuner.api.annotations import APPROVE, PAUSE, PREFIX
 from vllm_autotuner.api.conditions import ConditionType, Reason
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.status import ChangeState, CircuitState, Outcome, Source
-from vllm_autotuner.change.memory import failed_values
+from vllm_autotuner.change.failure_memory import failed_values
 from vllm_autotuner.change.verification import NotEffective, Undecided
-from vllm_autotuner.control.decide.annotation_commands import PREFIX, RequestKind
-from vllm_autotuner.control.read.workload_state import APPROVE, PAUSE
+from vllm_autotuner.control.decide.annotation_commands import RequestKind
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.observation.distribution import Distribution

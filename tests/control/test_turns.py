@@ -10,7 +10,7 @@ from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond
 
 from vllm_autotuner.api.service import InvalidReason, InvalidService, ObjectMeta, VLLMService, parse_service
 from vllm_autotuner.api.status import ChangeState, Outcome, parse_status
-from vllm_autotuner.control.decide.fleet_budget import fleet_of
+from vllm_autotuner.control.decide.fleet_budget import Fleet, fleet_of
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.run.fleet_loop import FleetLoop
 from vllm_autotuner.guardrails.concurrency import Running, Share
@@ -167,11 +167,17 @@ CHANGE = {
 }
 
 
+def fleet_now(*services: VLLMService | InvalidService) -> Fleet:
+    """Every service may change at once, with as many GPUs as serve: the limits show what was counted."""
+    everything = Share(percent=100)
+    return fleet_of(services, changes_at_once=everything, extra_gpus=everything, now=START)
+
+
 def test_a_change_counts_with_the_gpus_of_the_pods_that_it_adds() -> None:
-    fleet = fleet_of([service(activeChange=CHANGE, replicas=3), service(replicas=2), service()], now=START)
-    assert (fleet.running, fleet.services, fleet.gpus) == ((Running(gpus=4),), 3, 5)
+    fleet = fleet_now(service(activeChange=CHANGE, replicas=3), service(replicas=2), service())
+    assert (fleet.running, fleet.most_changes, fleet.most_gpus) == ((Running(gpus=4),), 3, 5)
     compared = CHANGE | {"strategy": "Canary", "canaryRef": {"name": "a"}, "baselineRef": {"name": "b"}}
-    assert fleet_of([service(activeChange=compared)], now=START).running == (Running(gpus=6),)
+    assert fleet_now(service(activeChange=compared)).running == (Running(gpus=6),)
 
 
 def test_a_change_of_an_object_that_became_unreadable_counts() -> None:
@@ -179,7 +185,7 @@ def test_a_change_of_an_object_that_became_unreadable_counts() -> None:
     unreadable = InvalidService(
         metadata=metadata, reason=InvalidReason.SPEC, message="x", status=parse_status({"activeChange": CHANGE})
     )
-    assert len(fleet_of([unreadable], now=START).running) == 1
+    assert len(fleet_now(unreadable).running) == 1
 
 
 @pytest.mark.parametrize(
@@ -188,7 +194,7 @@ def test_a_change_of_an_object_that_became_unreadable_counts() -> None:
 )
 def test_only_a_person_may_take_so_long_that_others_do_not_wait(state: str, why: str, parked: bool) -> None:
     held = CHANGE | {"state": state, "stateReason": why}
-    assert fleet_of([service(activeChange=held)], now=START).running == (Running(gpus=4, parked=parked),)
+    assert fleet_now(service(activeChange=held)).running == (Running(gpus=4, parked=parked),)
 
 
 @pytest.mark.parametrize(
@@ -196,4 +202,4 @@ def test_only_a_person_may_take_so_long_that_others_do_not_wait(state: str, why:
 )
 def test_what_does_not_end_waits_for_a_person_and_nobody_waits_for_it(state: str, minutes: int, counts: int) -> None:
     late = CHANGE | {"state": state, "deadline": (START - timedelta(minutes=minutes)).isoformat()}
-    assert len(fleet_of([service(activeChange=late)], now=START).running) == counts
+    assert len(fleet_now(service(activeChange=late)).running) == counts

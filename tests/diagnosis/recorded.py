@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.builders import diagnosed
+
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objectives
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
+from vllm_autotuner.diagnosis.diagnose import Diagnosis, History
 from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.questions import MetricsSource
@@ -75,7 +77,7 @@ async def timeline(
     """Evaluate `moments` in order, each with the history of those before."""
     history, found = History(), []
     for at in moments:
-        named, history = diagnose(
+        named, history = diagnosed(
             await observed(source, at=at),
             targets=targets_of(Objectives()),
             knobs=EngineKnobs(max_num_seqs=seats),

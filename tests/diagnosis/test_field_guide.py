@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.builders import WINDOW, engine, latency, named, nobody, observation, targets
+from tests.builders import WINDOW, diagnosed, engine, latency, named, nobody, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.diagnose import History, diagnose
+from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.engine.startup_log import parse_startup_failure
 from vllm_autotuner.observation.observation import KVPool, Observation, StepPoint
@@ -357,7 +357,7 @@ def communicating() -> Observation:
 def test_f4_bottleneck_rules(seen: Observation, expected: DiagnosisClass) -> None:
     two = fit_step_time(tuple(StepPoint(running=b, itl=0.06 + 0.001 * b, tokens=1000) for b in (2.0, 16.0, 32.0)))
     assert isinstance(two, StepTime)
-    found, _ = diagnose(
+    found, _ = diagnosed(
         seen,
         targets=targets(),
         knobs=EngineKnobs(max_num_seqs=64, tensor_parallel_size=4),

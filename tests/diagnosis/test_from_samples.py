@@ -1,12 +1,12 @@
 """From what a scrape delivers to a name: where a trap lies between reading and judging."""
 
 import pytest
-from tests.builders import targets
+from tests.builders import diagnosed, targets
 from tests.observation.fleet import NOW, RATES, Engine, fleet
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
+from vllm_autotuner.diagnosis.diagnose import Diagnosis, History
 from vllm_autotuner.observation.observation import observe
 from vllm_autotuner.observation.snapshot import EngineKey, WindowSettings, take_snapshot
 
@@ -20,7 +20,7 @@ OLD_NAMES = frozenset({KV, "vllm:inter_token_latency_seconds", "vllm:request_tim
 async def named(*engines: Engine, expected: int | None = None, at: float = NOW) -> Diagnosis:
     snapshot = await take_snapshot(fleet(*engines), at=at, settings=WindowSettings())
     keys = [EngineKey(engine.namespace, engine.pod, engine.index) for engine in engines]
-    found, _ = diagnose(
+    found, _ = diagnosed(
         observe(snapshot, keys, expected=expected),
         targets=targets(tpot=1.0),
         knobs=EngineKnobs(max_num_seqs=64),

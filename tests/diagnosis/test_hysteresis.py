@@ -2,11 +2,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.builders import NOW, engine, latency, no_answer, observation, targets
+from tests.builders import NOW, diagnosed, engine, latency, no_answer, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
+from vllm_autotuner.diagnosis.diagnose import Diagnosis, History
 from vllm_autotuner.observation.observation import Observation
 
 HEALTHY = observation()
@@ -20,7 +20,7 @@ TICK = 15.0
 def evaluated(states: Sequence[Observation]) -> list[Diagnosis]:
     history, found = History(), []
     for tick, state in enumerate(states):
-        named, history = diagnose(
+        named, history = diagnosed(
             replace(state, at=NOW + TICK * tick),
             targets=targets(),
             knobs=EngineKnobs(max_num_seqs=64),

@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.builders import NOT_MEASURED, WINDOW, engine, latency, named, observation, targets
+from tests.builders import NOT_MEASURED, WINDOW, diagnosed, engine, latency, named, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
+from vllm_autotuner.diagnosis.diagnose import Diagnosis, History
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import Observation, StepPoint
 from vllm_autotuner.performance.step_time import StepTime, fit_step_time
@@ -314,7 +314,7 @@ def test_a_named_decode_leaves_only_when_clearly_inside_again() -> None:
 def judged(
     seen: Observation, *, degree: int | None = None, history: History | None = None
 ) -> tuple[Diagnosis, History]:
-    return diagnose(
+    return diagnosed(
         seen,
         targets=targets(),
         knobs=EngineKnobs(max_num_seqs=64, tensor_parallel_size=degree),

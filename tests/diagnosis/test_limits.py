@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from tests.builders import engine, latency, named, observation, targets
+from tests.builders import diagnosed, engine, latency, named, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.status import Confidence
@@ -12,7 +12,7 @@ from vllm_autotuner.diagnosis import decode_bandwidth_bound, past_tpot_knee
 from vllm_autotuner.diagnosis.case import Case, queues, tpot_tail
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.communication_bound import GAIN, no_faster_than_fewer_gpus
-from vllm_autotuner.diagnosis.diagnose import History, diagnose
+from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import KVPool, Observation, StepPoint
@@ -344,7 +344,7 @@ def test_a_step_that_gains_exactly_a_tenth_gains_too_little() -> None:
 
 def test_a_tpot_at_the_objective_blames_no_link() -> None:
     seen = observation(engine(running=2, kv=0.3), tpot=exactly(TPOT), itl=latency(0.2, count=2000))
-    found, _ = diagnose(
+    found, _ = diagnosed(
         seen, targets=targets(), knobs=EngineKnobs(tensor_parallel_size=4), history=History(learned={2: FLAT})
     )
     assert found.primary is DiagnosisClass.HEALTHY

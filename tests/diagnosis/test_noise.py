@@ -7,11 +7,11 @@ are missed, counters begin again.
 from collections import Counter
 from random import Random
 
-from tests.builders import NOW, engine, latency, observation, targets
+from tests.builders import NOW, diagnosed, engine, latency, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.diagnose import History, diagnose
+from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.observation.engine_window import EngineWindow
 from vllm_autotuner.observation.observation import Observation, StepPoint
 
@@ -81,7 +81,7 @@ def test_a_thousand_noisy_healthy_hours_raise_nothing() -> None:
         load = 0.0 if hour % 10 == 0 else random.uniform(0.05, 1.0)
         for tick in range(int(3600 / EVERY)):
             load = 0.0 if load == 0 else min(1.0, max(0.05, load * random.gauss(1.0, 0.15)))
-            found, history = diagnose(
+            found, history = diagnosed(
                 healthy(random, pods=pods, load=load, at=NOW + 3600 * hour + EVERY * tick),
                 targets=targets(),
                 knobs=EngineKnobs(max_num_seqs=random.choice((SEATS, None))),

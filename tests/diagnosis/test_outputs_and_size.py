@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 import pytest
-from tests.builders import NOT_MEASURED, WINDOW, engine, latency, named, observation, targets
+from tests.builders import NOT_MEASURED, WINDOW, diagnosed, engine, latency, named, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
+from vllm_autotuner.diagnosis.diagnose import Diagnosis, History
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.engine_window import Endings
 from vllm_autotuner.observation.observation import KVPool, Observation, StepPoint
@@ -133,7 +133,7 @@ def test_runaway_outputs_stand_beside_the_pool_that_they_fill() -> None:
 
 
 def test_a_told_max_model_len_wins() -> None:
-    found, _ = diagnose(ended(output=900), targets=targets(), knobs=EngineKnobs(max_model_len=1024), history=History())
+    found, _ = diagnosed(ended(output=900), targets=targets(), knobs=EngineKnobs(max_model_len=1024), history=History())
     assert (found.primary, found.confidence) == (DiagnosisClass.RUNAWAY_OUTPUTS, Confidence.HIGH)
     assert named(ended(output=900, earlier=STOPPED)).confidence is Confidence.MEDIUM
 
@@ -147,7 +147,7 @@ def settled(before: Observation, after: Observation) -> DiagnosisClass:
     """What is named when `before` was, and then `after` lasts."""
     history = History()
     for seen in (before, after, after):
-        found, history = diagnose(seen, targets=targets(), knobs=EngineKnobs(max_num_seqs=64), history=history)
+        found, history = diagnosed(seen, targets=targets(), knobs=EngineKnobs(max_num_seqs=64), history=history)
     return found.primary
 
 

@@ -13,10 +13,10 @@ from tests.invariants.moment import Seen
 from tests.invariants.witness import Witness
 from typing_extensions import override
 
+from vllm_autotuner.api.annotations import PAUSE
 from vllm_autotuner.api.conditions import ConditionType
 from vllm_autotuner.api.service import InvalidService
 from vllm_autotuner.api.status import CircuitState, Outcome
-from vllm_autotuner.control.read.workload_state import PAUSE
 
 UNDER_TEST = ("Provisioning", "Verifying", "WarmingUp", "Analyzing")
 EVERY_STATE = (*UNDER_TEST, "Held", "RollingBack")

@@ -9,6 +9,7 @@ from tests.builders import engine, latency, named, observation, targets
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import IntBounds, ScaleIn, ScaleOut, Scaling, Tuning
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Contribution, Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
@@ -66,10 +67,12 @@ def situation(
     if contributing:
         found = replace(found, contributing=tuple(Contribution(diagnosis=each, message="") for each in contributing))
     return Situation(
-        observation=seen,
+        case=Case(
+            observation=seen,
+            targets=wanted,
+            knobs=knobs if knobs is not None else EngineKnobs(max_num_seqs=seats),
+        ),
         diagnosis=found,
-        targets=wanted,
-        knobs=knobs if knobs is not None else EngineKnobs(max_num_seqs=seats),
         tuning=tuning if tuning is not None else bounds(1, 4096),
         replicas=replicas,
         scaling=scale,

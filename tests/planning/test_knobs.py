@@ -99,7 +99,7 @@ KV = (
     Case(
         id="fp8 already, by its flag",
         tuning=FP8_LISTED,
-        knobs=TP2.model_copy(update={"kv_cache_dtype": "fp8"}),
+        knobs=TP2.updated(kv_cache_dtype="fp8"),
         says="fp8 already",
     ),
     Case(
@@ -225,7 +225,7 @@ def test_a_degree_that_does_not_hold_the_weights_is_refused() -> None:
 
 
 def test_a_smaller_degree_gives_its_gpus_back() -> None:
-    knobs = TP2.model_copy(update={"tensor_parallel_size": 4})
+    knobs = TP2.updated(tensor_parallel_size=4)
     seen = served(FULL, pool=KVPool(tokens=800_000, max_model_len=16_384))
     found = smaller_degree(
         asked(Case(id="", tuning=LISTED, knobs=knobs, seen=seen), DiagnosisClass.COMMUNICATION_BOUND)
@@ -246,7 +246,7 @@ def test_the_same_gpus_as_replicas_are_preferred_unless_a_degree_serves_more() -
         observation(engine(running=60.0, waiting=40.0, kv=0.2)),
         steps=line(8, 16, 32, 60, base=0.014, per_sequence=0.0005),
     )
-    seated = TP2.model_copy(update={"max_num_seqs": 60})
+    seated = TP2.updated(max_num_seqs=60)
     lost = larger_degree(asked(Case(id="", tuning=LISTED, seen=roomy, knobs=seated)))
     assert isinstance(lost, NothingToGain)
     assert "as 2 replicas of 2 they serve" in lost.why

@@ -189,8 +189,8 @@ def in_milliseconds(given: Situation) -> Situation:
             total=None if found.total is None else found.total * 1000,
         )
 
-    return replace(
-        given,
+    case = replace(
+        given.case,
         observation=replace(
             seen,
             ttft=slower(seen.ttft),
@@ -205,6 +205,7 @@ def in_milliseconds(given: Situation) -> Situation:
             tpot=replace(given.targets.tpot, seconds=given.targets.tpot.seconds * 1000),
         ),
     )
+    return replace(given, case=case)
 
 
 @settings(SLOW, max_examples=200)

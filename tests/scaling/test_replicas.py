@@ -68,7 +68,7 @@ def desired(
     )
     return desired_replicas(
         supply,
-        scaling=scaling(low, high).model_copy(update=changed),
+        scaling=scaling(low, high).updated(**changed),
         diagnosis=replace(diagnosis(primary, since=AT - held), contributing=contributing),
         case=diagnosis_case.Case(observation=seen, targets=targets(tpot=tpot), knobs=EngineKnobs(max_num_seqs=64)),
         now=NOW,

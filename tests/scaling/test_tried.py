@@ -12,7 +12,7 @@ from vllm_autotuner.scaling.failed_scale_ins import FORGOTTEN, after_scaling, fa
 
 TEN_MINUTES = timedelta(minutes=10)
 ON_TRIAL = ScaleInTried(replicas=2, config_hash="a", at=NOW - timedelta(minutes=5))
-FAILED = ON_TRIAL.model_copy(update={"failed_at": NOW, "tokens_per_second": 3000.0})
+FAILED = ON_TRIAL.updated(failed_at=NOW, tokens_per_second=3000.0)
 
 
 def scaled(
@@ -35,10 +35,10 @@ def test_more_within_ten_minutes_say_that_fewer_did_not_do_and_at_what_load() ->
 @pytest.mark.parametrize(
     ("tried", "before", "runs"),
     [
-        pytest.param(ON_TRIAL.model_copy(update={"at": NOW - timedelta(minutes=11)}), 2, "a", id="they did for long"),
+        pytest.param(ON_TRIAL.updated(at=NOW - timedelta(minutes=11)), 2, "a", id="they did for long"),
         pytest.param(ON_TRIAL, 3, "a", id="another number"),
         pytest.param(ON_TRIAL, 2, "b", id="another setting"),
-        pytest.param(ON_TRIAL.model_copy(update={"at": None}), 2, "a", id="nobody knows when"),
+        pytest.param(ON_TRIAL.updated(at=None), 2, "a", id="nobody knows when"),
     ],
 )
 def test_more_for_another_reason_say_nothing(tried: ScaleInTried, before: int, runs: str) -> None:
@@ -65,7 +65,7 @@ def test_what_a_failure_speaks_against(replicas: int, load: float, speaks: bool)
 
 
 def test_where_the_load_is_not_known_every_load_may_be_too_much() -> None:
-    assert too_few([FAILED.model_copy(update={"tokens_per_second": None})], replicas=2, load=1.0) is not None
+    assert too_few([FAILED.updated(tokens_per_second=None)], replicas=2, load=1.0) is not None
 
 
 def test_failures_are_of_one_setting_and_of_a_day() -> None:

@@ -269,7 +269,7 @@ def test_the_recorded_hash_of_a_live_object(annotations: dict[str, str], expecte
 def trial(track: Track = Track.CANARY, *, seats: int = 192) -> Trial:
     engine = service().spec.engine
     assert engine is not None
-    knobs = engine.knobs.model_copy(update={"max_num_seqs": seats})
+    knobs = engine.knobs.updated(max_num_seqs=seats)
     return Trial(name=f"chat-{track.value[0]}-c1", track=track, change_id="c1", knobs=knobs)
 
 

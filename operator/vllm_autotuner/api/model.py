@@ -6,9 +6,10 @@ cannot be known from the object alone (GPU counts, model geometry) is not a rule
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from functools import cache
+from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, TypeAdapter, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -54,6 +55,17 @@ class ApiModel(BaseModel):
             raise ValueError("; ".join(broken))
         return self
 
+    def updated(self, **changes: Any) -> Self:
+        """Return a copy with these fields replaced, each validated as on reading: lists and texts are cut to size.
+
+        Field names and types are checked by mypy (`tools/mypy_updated_fields.py`). Raises TypeError for an unknown
+        field, ValueError for a value that the API server would refuse.
+        """
+        fields = _field_validators(type(self))
+        if unknown := changes.keys() - fields.keys():
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
+        return self.model_copy(update={name: fields[name].validate_python(value) for name, value in changes.items()})
+
     @classmethod
     @override
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -64,6 +76,15 @@ class ApiModel(BaseModel):
                 {"rule": rule.cel, "message": rule.message} for rule in cls.rules
             ]
         return schema
+
+
+@cache
+def _field_validators(model: type[ApiModel]) -> dict[str, TypeAdapter[Any]]:
+    validators = dict[str, TypeAdapter[Any]]()
+    for name, field in model.model_fields.items():
+        kind: Any = Annotated[field.annotation, *field.metadata, None]
+        validators[name] = TypeAdapter(kind)
+    return validators
 
 
 def to_wire(model: BaseModel) -> dict[str, Any]:

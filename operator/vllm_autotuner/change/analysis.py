@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final, assert_never
 
 from vllm_autotuner.api.spec import Strategy, StrategyType
-from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, Analysis, Measurement
+from vllm_autotuner.api.status import ActiveChange, Analysis, Measurement
 from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
@@ -58,7 +58,7 @@ def analyze(change: ActiveChange, world: World) -> Finding:
         return Finding(change)
     change = _without_unseen(change, looked=max(since, change.state_since or since), window=window, now=world.now)
     analysis = _with_window(analysis, change, world)
-    change = change.model_copy(update={"analysis": analysis})
+    change = change.updated(analysis=analysis)
     found = _compared(analysis, change, world, before=_before(change), final=late(change, now=world.now))
     more = change.replicas is not None and world.rollout.ready > change.replicas
     return Finding(change, found.judgement, _told(change, found), outnumbered=more and found.relieved)
@@ -78,8 +78,7 @@ def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChang
     latest = (change.state_since or newest) + 2 * limit
     if newest >= latest:
         return change
-    update = {"analysis": Analysis(started_at=newest), "deadline": min(newest + limit, latest)}
-    return change.model_copy(update=update)
+    return change.updated(analysis=Analysis(started_at=newest), deadline=min(newest + limit, latest))
 
 
 def _compared(
@@ -123,7 +122,7 @@ def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, str]:
     if len(bake.last) >= LOOKS[-1]:
         # A look at every further window would find harm by chance: the next ones are a comparison of their own.
         bake = Analysis(started_at=world.now)
-    return change.model_copy(update={"bake": bake}), harm
+    return change.updated(bake=bake), harm
 
 
 def _pairs(analysis: Analysis) -> list[Pair]:
@@ -163,7 +162,7 @@ def _figures(change: ActiveChange) -> str:
 def _begun(analysis: Analysis | None, change: ActiveChange, *, now: datetime) -> Analysis:
     """Keep when it began, also where an edited status lost it: one that began "now" at every look would never end."""
     known = analysis or Analysis()
-    return known.model_copy(update={"started_at": known.started_at or change.state_since or now})
+    return known.updated(started_at=known.started_at or change.state_since or now)
 
 
 def _last_look(analysis: Analysis, *, now: datetime) -> datetime:
@@ -176,18 +175,16 @@ def _without_unseen(change: ActiveChange, *, looked: datetime, window: timedelta
     unseen = now - looked - window
     if unseen <= window or change.deadline is None:
         return change
-    return change.model_copy(update={"deadline": change.deadline + unseen})
+    return change.updated(deadline=change.deadline + unseen)
 
 
 def _with_window(analysis: Analysis, change: ActiveChange, world: World) -> Analysis:
     """One window more. Both sides at the same time where pods with the old configuration still serve."""
     found, reference = _sides(change, world)
     verdict = judge_window(found, before=reference or change.baseline, targets=world.targets, target=change.target)
-    update = {
-        "last": (*analysis.last, found)[-MEASUREMENTS_LENGTH:],
-        "reference": () if reference is None else (*analysis.reference, reference)[-MEASUREMENTS_LENGTH:],
-    }
-    return _counted(analysis, verdict).model_copy(update=update)
+    return _counted(analysis, verdict).updated(
+        last=(*analysis.last, found), reference=() if reference is None else (*analysis.reference, reference)
+    )
 
 
 def _sides(change: ActiveChange, world: World) -> tuple[Measurement, Measurement | None]:
@@ -207,16 +204,15 @@ def _sides(change: ActiveChange, world: World) -> tuple[Measurement, Measurement
 def _counted(analysis: Analysis, verdict: WindowVerdict) -> Analysis:
     match verdict:
         case WindowVerdict.GOOD:
-            counted = {"windows_good": analysis.windows_good + 1, "consecutive_bad": 0}
+            return analysis.updated(windows_good=analysis.windows_good + 1, consecutive_bad=0)
         case WindowVerdict.BAD:
-            counted = {"windows_bad": analysis.windows_bad + 1, "consecutive_bad": analysis.consecutive_bad + 1}
+            return analysis.updated(windows_bad=analysis.windows_bad + 1, consecutive_bad=analysis.consecutive_bad + 1)
         case WindowVerdict.INCONCLUSIVE:
-            counted = {"windows_inconclusive": analysis.windows_inconclusive + 1, "consecutive_bad": 0}
+            return analysis.updated(windows_inconclusive=analysis.windows_inconclusive + 1, consecutive_bad=0)
         case WindowVerdict.NO_DATA:
-            counted = {"no_data": analysis.no_data + 1}
+            return analysis.updated(no_data=analysis.no_data + 1)
         case unreachable:
             assert_never(unreachable)
-    return analysis.model_copy(update=counted)
 
 
 def _told_or_unknown(seconds: float | None) -> str:

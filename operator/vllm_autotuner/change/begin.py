@@ -9,7 +9,7 @@ from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Measurement, TrialRef, VLLMServiceStatus
 from vllm_autotuner.change.effective import settled_knobs
-from vllm_autotuner.change.memory import environment_of
+from vllm_autotuner.change.failure_memory import environment_of
 from vllm_autotuner.change.trial_deployments import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY, baseline_name, canary_name
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.placement import FreeGpus

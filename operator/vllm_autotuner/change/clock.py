@@ -27,14 +27,12 @@ def followed_clock(change: ActiveChange, *, now: datetime) -> ActiveChange:
     def back(time: datetime | None) -> datetime | None:
         return None if time is None else time - jump
 
-    return change.model_copy(
-        update={
-            "state_since": back(change.state_since),
-            "deadline": back(change.deadline),
-            "clock_stopped_at": back(change.clock_stopped_at),
-            "analysis": _moved(change.analysis, by=jump),
-            "bake": _moved(change.bake, by=jump),
-        }
+    return change.updated(
+        state_since=back(change.state_since),
+        deadline=back(change.deadline),
+        clock_stopped_at=back(change.clock_stopped_at),
+        analysis=_moved(change.analysis, by=jump),
+        bake=_moved(change.bake, by=jump),
     )
 
 
@@ -45,10 +43,8 @@ def _times(analysis: Analysis | None) -> tuple[datetime | None, ...]:
 def _moved(analysis: Analysis | None, *, by: timedelta) -> Analysis | None:
     if analysis is None:
         return None
-    return analysis.model_copy(
-        update={
-            "started_at": analysis.started_at - by if analysis.started_at is not None else None,
-            "last": tuple(each.model_copy(update={"at": each.at - by}) for each in analysis.last),
-            "reference": tuple(each.model_copy(update={"at": each.at - by}) for each in analysis.reference),
-        }
+    return analysis.updated(
+        started_at=analysis.started_at - by if analysis.started_at is not None else None,
+        last=tuple(each.updated(at=each.at - by) for each in analysis.last),
+        reference=tuple(each.updated(at=each.at - by) for each in analysis.reference),
     )

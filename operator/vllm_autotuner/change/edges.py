@@ -37,8 +37,7 @@ def moved(change: ActiveChange, to: ChangeState, *, why: str, now: datetime, lim
     """Return the change in state `to`, with a deadline `limit` from now. Raises IllegalMove and changes nothing."""
     if to not in EDGES.get(change.state, frozenset()):
         raise IllegalMove(change.state, to)
-    entered = {"state": to, "state_reason": why, "state_since": now, "deadline": now + limit}
-    return change.model_copy(update=entered)
+    return change.updated(state=to, state_reason=why, state_since=now, deadline=now + limit)
 
 
 def late(change: ActiveChange, *, now: datetime) -> bool:

@@ -42,7 +42,7 @@ def advance(change: ActiveChange, world: World) -> Step:
             starting = change.state in (ChangeState.PROVISIONING, ChangeState.VERIFYING)
             what = "the engine does not start" if starting else "the engine crashed"
             undoing = back(change, f"{what}: {crashed.crashed or crashed.died}", world=world, harmful=True)
-            return Step(undoing.model_copy(update={"lacked_memory": crashed.lacked_memory, "refused": crashed.refused}))
+            return Step(undoing.updated(lacked_memory=crashed.lacked_memory, refused=crashed.refused))
         if why := failing(change, world):
             return Step(back(change, f"the engine fails requests: {why}", world=world, harmful=True))
     match change.state:
@@ -104,7 +104,7 @@ def _warm_up(change: ActiveChange, world: World) -> ActiveChange:
         return change
     limit = longest(world.strategy, window=timedelta(seconds=world.observation.window))
     analyzing = moved(change, ChangeState.ANALYZING, why="measuring", now=world.now, limit=limit)
-    return analyzing.model_copy(update={"analysis": Analysis(started_at=world.now)})
+    return analyzing.updated(analysis=Analysis(started_at=world.now))
 
 
 def _analyze(change: ActiveChange, world: World) -> ActiveChange:
@@ -135,7 +135,7 @@ def _kept(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
         return moved(change, ChangeState.BAKING, why=why, now=world.now, limit=world.strategy.bake)
     limit = max(1, world.rollout.replicas) * world.strategy.provisioning_deadline
     promoting = moved(change, ChangeState.PROMOTING, why=why, now=world.now, limit=limit)
-    return promoting.model_copy(update={"promoted": True})
+    return promoting.updated(promoted=True)
 
 
 def _bake(change: ActiveChange, world: World) -> Step:
@@ -144,9 +144,9 @@ def _bake(change: ActiveChange, world: World) -> Step:
     stopped = change.clock_stopped_at
     if not obstacle and stopped is not None:
         deadline = None if change.deadline is None else change.deadline + (world.now - stopped)
-        change = change.model_copy(update={"clock_stopped_at": None, "deadline": deadline})
+        change = change.updated(clock_stopped_at=None, deadline=deadline)
     elif obstacle and stopped is None:
-        return Step(change.model_copy(update={"clock_stopped_at": world.now}))
+        return Step(change.updated(clock_stopped_at=world.now))
     elif obstacle and stopped is not None:
         if world.now - stopped < _patience(obstacle, world):
             return Step(change)
@@ -164,7 +164,7 @@ def _without_lost_baseline(change: ActiveChange, world: World) -> ActiveChange:
     """The pod to compare with is no candidate: where it is lost, the service's own pods are compared with."""
     baseline = world.variants.baseline
     lost = change.baseline_ref is not None and (baseline is None or bool(baseline.rollout.crashed))
-    return change.model_copy(update={"baseline_ref": None}) if lost else change
+    return change.updated(baseline_ref=None) if lost else change
 
 
 def _baked(change: ActiveChange, why: str) -> Step:
@@ -191,7 +191,7 @@ def _obstacle(change: ActiveChange, world: World) -> str:
 def _hold(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
     remaining = 0.0 if change.deadline is None else max(0.0, (change.deadline - world.now).total_seconds())
     held = moved(change, ChangeState.HELD, why=why, now=world.now, limit=_patience(why, world))
-    return held.model_copy(update={"resume_state": change.state, "remaining_seconds": remaining})
+    return held.updated(resume_state=change.state, remaining_seconds=remaining)
 
 
 def _patience(why: str, world: World) -> timedelta:
@@ -207,16 +207,12 @@ def _held(change: ActiveChange, world: World) -> ActiveChange:
         warming = change.resume_state is ChangeState.WARMING_UP
         state = ChangeState.WARMING_UP if warming else ChangeState.ANALYZING
         resumed = moved(change, state, why="resumed", now=world.now, limit=remaining)
-        return resumed.model_copy(update={"resume_state": None, "remaining_seconds": None})
+        return resumed.updated(resume_state=None, remaining_seconds=None)
     if late(change, now=world.now):
         # Neither silence nor a pause is the candidate's fault: undone, but not remembered against it.
         return back(change, f"{change.state_reason} for too long", world=world)
     if change.state_reason != obstacle and {change.state_reason, obstacle} <= {UNREADABLE, BLIND, PAUSED, SHORT}:
         # Metrics went missing under a pause, or came back: each has its own patience, and a person's is longer.
-        update = {
-            "state_reason": obstacle,
-            "state_since": world.now,
-            "deadline": world.now + _patience(obstacle, world),
-        }
-        return change.model_copy(update=update)
+        deadline = world.now + _patience(obstacle, world)
+        return change.updated(state_reason=obstacle, state_since=world.now, deadline=deadline)
     return change

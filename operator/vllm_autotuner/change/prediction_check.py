@@ -98,7 +98,7 @@ def _tested(foretold: Foretold, now: Now) -> Foretold:
         found = _came(foretold, alike, by=ComparedBy.VALUE)
     else:
         found = _came(foretold, [each for each in now.windows if _tests_batch(each, foretold, now)], by=ComparedBy.LOAD)
-    return foretold if found is None else foretold.model_copy(update={"came": found})
+    return foretold if found is None else foretold.updated(came=found)
 
 
 def _is_applied(foretold: Foretold, now: Now) -> bool:

@@ -52,8 +52,7 @@ def _provision_trial(change: ActiveChange, world: World) -> Step:
         hopeless = ready and (overdue or (no_room and _unschedulable(baseline)))
         if lost or wanted or hopeless:
             # The canary can be compared with the service's own pods as well; it may now have the device.
-            update = {"baseline_ref": None, "state_since": world.now}
-            return Step(change.model_copy(update=update))
+            return Step(change.updated(baseline_ref=None, state_since=world.now))
     if no_room and (why := _unschedulable(canary)):
         # The scheduler's words come last: they are long, and what is cut off must not be that nothing happened.
         reason = f"Unschedulable: no node takes one more pod of this service, which was not touched ({why})"
@@ -70,7 +69,7 @@ def promote(change: ActiveChange, world: World) -> ActiveChange:
     if rollout.config_hash == change.to.config_hash and rollout.settled:
         why = f"{rollout.ready} pod(s) run {change.knob}={change.to_value}"
         baking = moved(change, ChangeState.BAKING, why=why, now=world.now, limit=world.strategy.bake)
-        return baking.model_copy(update={"canary_ref": None})
+        return baking.updated(canary_ref=None)
     if late(change, now=world.now):
         why = rollout.unschedulable or "the pods did not become ready in time"
         # Without a node nobody knows what the candidate would have done.
@@ -79,9 +78,9 @@ def promote(change: ActiveChange, world: World) -> ActiveChange:
     waited = timedelta() if change.state_since is None else world.now - change.state_since
     if rollout.unschedulable and rollout.config_hash == change.to.config_hash:
         if change.canary_ref is not None and waited >= ROOM_WITHIN:
-            return change.model_copy(update={"canary_ref": None})
+            return change.updated(canary_ref=None)
         if change.baseline_ref is not None and waited >= 2 * ROOM_WITHIN:
-            return change.model_copy(update={"baseline_ref": None})
+            return change.updated(baseline_ref=None)
     return change
 
 

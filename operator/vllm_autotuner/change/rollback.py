@@ -19,7 +19,7 @@ def back(change: ActiveChange, why: str, *, world: World, harmful: bool | None =
     pods = max(1, world.rollout.replicas) if reaches_the_service(change) else 1
     limit = pods * world.strategy.provisioning_deadline
     undoing = moved(change, ChangeState.ROLLING_BACK, why=why, now=world.now, limit=limit)
-    return undoing.model_copy(update={"harmful": harmful, "clock_stopped_at": None})
+    return undoing.updated(harmful=harmful, clock_stopped_at=None)
 
 
 def roll_back(change: ActiveChange, world: World) -> Step:

@@ -58,9 +58,16 @@ def measure_per_pod(observation: Observation, *, targets: Targets) -> Measuremen
     found, pods = measure(observation, targets=targets), len({engine.key.pod for engine in observation.engines})
     if pods <= 1:
         return found
-    names = ("requests_per_second", "rejected_per_second", "tokens_per_second", "running", "waiting")
-    return found.model_copy(
-        update={name: value / pods for name in names if (value := getattr(found, name)) is not None}
+
+    def each(value: float | None) -> float | None:
+        return None if value is None else value / pods
+
+    return found.updated(
+        requests_per_second=each(found.requests_per_second),
+        rejected_per_second=each(found.rejected_per_second),
+        tokens_per_second=each(found.tokens_per_second),
+        running=each(found.running),
+        waiting=each(found.waiting),
     )
 
 

@@ -15,7 +15,7 @@ from vllm_autotuner.diagnosis.rules import RULES
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.step_time import StepTime, fit_step_time
 
-__all__ = ["Contribution", "Diagnosis", "History", "diagnose"]
+__all__ = ["Contribution", "Diagnosis", "History", "case_of", "diagnose"]
 
 CONFIRMATIONS: Final = 2
 """Evaluations in a row that must agree before the named class changes. Design: two consecutive ticks."""
@@ -76,18 +76,25 @@ class _Seen:
     contributing: tuple[Contribution, ...] = field(default=())
 
 
-def diagnose(
-    observation: Observation, *, targets: Targets, knobs: EngineKnobs, history: History
-) -> tuple[Diagnosis, History]:
+def case_of(observation: Observation, *, targets: Targets, knobs: EngineKnobs, history: History) -> Case:
+    """What is known of one service at this moment: what is seen, and what earlier evaluations left.
+
+    `knobs`: the flags of the engines that the metrics come from.
+    """
+    held = history.named
+    holding = frozenset({held.primary, *(part.diagnosis for part in held.contributing)}) if held else frozenset()
+    learned = _learned(history.learned, observation=observation, degree=knobs.tensor_parallel_size)
+    return Case(observation=observation, targets=targets, knobs=knobs, holding=holding, learned=learned)
+
+
+def diagnose(case: Case, *, history: History) -> tuple[Diagnosis, History]:
     """Name the bottleneck, and return the history to pass the next time.
 
     A change of class must be seen `CONFIRMATIONS` times in a row; until then the named class stands, but not against
     `MOST_CONTRADICTIONS` that disagree among themselves. The first evaluation of a service names what it sees.
     """
-    held = history.named
-    holding = frozenset({held.primary, *(part.diagnosis for part in held.contributing)}) if held else frozenset()
-    learned = _learned(history.learned, observation=observation, degree=knobs.tensor_parallel_size)
-    seen = _judge(Case(observation=observation, targets=targets, knobs=knobs, holding=holding, learned=learned))
+    held, observation, learned = history.named, case.observation, case.learned
+    seen = _judge(case)
     fresh = Diagnosis(
         primary=seen.primary,
         confidence=_lowered(seen.holds.confidence, observation=observation),

@@ -11,10 +11,12 @@ from typing import Final, TypeAlias
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import Mode, VLLMServiceSpec
-from vllm_autotuner.api.status import Circuit, CircuitState, Confidence, VLLMServiceStatus
+from vllm_autotuner.api.status import Confidence, VLLMServiceStatus
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.change_windows import why_closed
+from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
+from vllm_autotuner.guardrails.cooldown import BUDGET_WINDOW
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.planning.bounds import opted_in, outside, with_value
@@ -23,20 +25,15 @@ from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.proposal import Proposal
 
 __all__ = [
-    "BUDGET_WINDOW",
     "GUARDRAILS",
     "Allow",
     "Answer",
     "Context",
     "Deny",
     "Hold",
-    "circuit_is_open",
     "objections",
     "strictest",
 ]
-
-BUDGET_WINDOW: Final = timedelta(days=1)
-"""Over which spec.tuning.budget.changesPerDay counts; it begins with the first change, not at midnight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +222,6 @@ def circuit_closed(proposal: Proposal, context: Context) -> Answer:
     if circuit is None or not circuit_is_open(circuit, now=context.now):
         return Allow()
     return Hold(reason=HoldReason.CIRCUIT_OPEN, message=circuit.reason or "too many rollbacks: recommendations only")
-
-
-def circuit_is_open(circuit: Circuit | None, *, now: datetime) -> bool:
-    """Whether repeated rollbacks still hold changes back. An open circuit without an end waits for a person."""
-    if circuit is None or circuit.state is not CircuitState.OPEN:
-        return False
-    return circuit.until is None or now < circuit.until
 
 
 def operator_well(proposal: Proposal, context: Context) -> Answer:

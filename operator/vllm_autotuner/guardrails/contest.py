@@ -53,11 +53,11 @@ def after_interference(
         return _quiet(contest, now=now)
     recent = () if contest is None else tuple(at for at in contest.restored if now - at < CONTEST_WINDOW)
     if contest is not None and contest.given_up_at is not None:
-        return contest.model_copy(update={"quiet_since": None})
+        return contest.updated(quiet_since=None)
     found = Contest(manager=seen.manager, fields=", ".join(seen.fields), generation=generation, restored=recent)
     if len(recent) < MOST_RESTORES:
-        return found.model_copy(update={"restored": (*recent, now)})
-    return found.model_copy(update={"given_up_at": now})
+        return found.updated(restored=(*recent, now))
+    return found.updated(given_up_at=now)
 
 
 def _quiet(contest: Contest | None, *, now: datetime) -> Contest | None:
@@ -65,6 +65,6 @@ def _quiet(contest: Contest | None, *, now: datetime) -> Contest | None:
     if contest is None:
         return None
     if contest.given_up_at is not None and contest.quiet_since is None:
-        return contest.model_copy(update={"quiet_since": now})
+        return contest.updated(quiet_since=now)
     since = contest.quiet_since or max(contest.restored, default=now)
     return None if now - since >= CONTEST_WINDOW else contest

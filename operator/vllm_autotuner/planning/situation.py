@@ -18,11 +18,8 @@ __all__ = ["Situation"]
 class Situation:
     """One service: what is seen, what it is called, what may move."""
 
-    observation: Observation
+    case: Case
     diagnosis: Diagnosis
-    targets: Targets
-    knobs: EngineKnobs
-    """The flags in effect; None where nobody told."""
     tuning: Tuning = field(default_factory=Tuning)
     """Bounds. A knob without bounds is recommended only."""
     replicas: int = 1
@@ -40,6 +37,16 @@ class Situation:
     """What it runs on. What is not known there makes the knobs that need it recommend-only."""
 
     @property
-    def case(self) -> Case:
-        """What the rules of the diagnosis measure by, without anything that they remember."""
-        return Case(observation=self.observation, targets=self.targets, knobs=self.knobs)
+    def observation(self) -> Observation:
+        """What is seen."""
+        return self.case.observation
+
+    @property
+    def targets(self) -> Targets:
+        """The service levels that count."""
+        return self.case.targets
+
+    @property
+    def knobs(self) -> EngineKnobs:
+        """The flags in effect; None where nobody told."""
+        return self.case.knobs

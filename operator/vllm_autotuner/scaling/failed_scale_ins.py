@@ -39,7 +39,7 @@ def after_scaling(
     if replicas == before:
         return tuple(tried)
     return tuple(
-        one.model_copy(update={"failed_at": now, "tokens_per_second": load})
+        one.updated(failed_at=now, tokens_per_second=load)
         if _on_trial(one, replicas=before, config_hash=config_hash, proves_itself=proves_itself, now=now)
         else one
         for one in tried

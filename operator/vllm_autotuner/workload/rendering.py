@@ -42,6 +42,11 @@ class NothingToRender(ValueError):
     """The service adopts a Deployment (targetRef): there is no workload of ours."""
 
 
+def rendered_hash(service: VLLMService, config: EngineKnobs) -> str:
+    """Return the hash of the pod template that these knobs would give. Raises NothingToRender for a targetRef."""
+    return template_hash(_pod_template(service, config))
+
+
 def render_deployment(service: VLLMService, config: EngineKnobs, replicas: int | None) -> dict[str, Any]:
     """Return the service's Deployment with these knobs, hash included.
 

@@ -17,7 +17,7 @@ from vllm_autotuner.cli.evaluate.moments import Schedule
 from vllm_autotuner.cli.evaluate.service_groups import Grouping, ServiceName
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, diagnose
+from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, case_of, diagnose
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.questions import MetricsSource
@@ -90,7 +90,7 @@ class _Track:
     points: list[Evaluated] = field(default_factory=list)
     turns: deque[Evaluated] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     levels: deque[Levels] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
-    last: tuple[Observation, Diagnosis] | None = None
+    last: tuple[Case, Diagnosis] | None = None
 
 
 class Evaluation:
@@ -154,25 +154,24 @@ async def evaluate(
 
 def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[EngineKey], subject: Subject) -> None:
     observation = observe(snapshot, keys)
-    named, track.history = diagnose(observation, targets=subject.targets, knobs=subject.knobs, history=track.history)
+    case = case_of(observation, targets=subject.targets, knobs=subject.knobs, history=track.history)
+    named, track.history = diagnose(case, history=track.history)
     if subject.doubtful:
         named = replace(named, confidence=Confidence.LOW)
     if track.last is None or track.last[1].primary is not named.primary:
         track.turns.append(Evaluated(snapshot.at, named))
-    track.last = (observation, named)
-    case = Case(observation=observation, targets=subject.targets, knobs=subject.knobs)
+    track.last = (case, named)
     track.levels.append(levels_of(case, named=named.primary))
 
 
 def _report(service: ServiceName, track: _Track, *, subject: Subject) -> ServiceReport:
     assert track.last is not None
-    observation, diagnosis = track.last
+    case, diagnosis = track.last
+    observation = case.observation
     model = next(filter(None, (engine.labels.get("model_name", "") for engine in observation.engines)), "")
     situation = Situation(
-        observation=observation,
+        case=case,
         diagnosis=diagnosis,
-        targets=subject.targets,
-        knobs=subject.knobs,
         tuning=subject.tuning,
         scaling=subject.scaling,
         replicas=subject.replicas or len({engine.key.pod for engine in observation.engines}),

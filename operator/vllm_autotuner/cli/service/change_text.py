@@ -10,9 +10,10 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
+from vllm_autotuner.api.annotations import PREFIX
 from vllm_autotuner.cli.number_format import figure, moment
 from vllm_autotuner.cli.terminal import printable
-from vllm_autotuner.control.decide.annotation_commands import PREFIX, RequestKind
+from vllm_autotuner.control.decide.annotation_commands import RequestKind
 
 __all__ = ["change_lines"]
 

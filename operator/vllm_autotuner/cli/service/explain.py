@@ -19,7 +19,7 @@ from rich.text import Text
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.change.effective import serving_knobs
-from vllm_autotuner.change.memory import failed_values
+from vllm_autotuner.change.failure_memory import failed_values
 from vllm_autotuner.cli.diagnosis.answer import Answer, answer
 from vllm_autotuner.cli.diagnosis.as_json import as_json
 from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, subject_of

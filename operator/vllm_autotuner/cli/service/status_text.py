@@ -11,13 +11,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from vllm_autotuner.api.annotations import APPROVE, PREFIX
 from vllm_autotuner.cli.number_format import figure, moment
 from vllm_autotuner.cli.service.change_text import change_lines
 from vllm_autotuner.cli.service.history_text import entry_lines, foreseen
 from vllm_autotuner.cli.service.track_record_text import record_lines
 from vllm_autotuner.cli.terminal import printable
-from vllm_autotuner.control.decide.annotation_commands import PREFIX, RequestKind
-from vllm_autotuner.control.read.workload_state import APPROVE
+from vllm_autotuner.control.decide.annotation_commands import RequestKind
 
 __all__ = ["print_status"]
 

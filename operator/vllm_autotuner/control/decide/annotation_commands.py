@@ -13,19 +13,17 @@ Looked at first in every tick and in every state (T28). Must not: begin anything
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
+from vllm_autotuner.api.annotations import APPROVE, PAUSE, PREFIX
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.spec import VLLMServiceSpec
-from vllm_autotuner.api.status import Effective, HandledRequest, Source, VLLMServiceStatus
+from vllm_autotuner.api.spec import Mode, VLLMServiceSpec
+from vllm_autotuner.api.status import Effective, HandledRequest, LastKnownGood, Source, VLLMServiceStatus
 from vllm_autotuner.change.effective import is_tuned, spec_knobs
-from vllm_autotuner.change.memory import declined, environment_of, without_declined
+from vllm_autotuner.change.failure_memory import declined, environment_of, without_declined
 from vllm_autotuner.planning.bounds import value_of
 
-__all__ = ["PREFIX", "RequestKind", "answered", "asked"]
-
-PREFIX: Final = "vllm-autotuner.dev/"
+__all__ = ["RequestKind", "answered", "approved_id", "asked", "is_paused"]
 
 
 class RequestKind(StrEnum):
@@ -34,6 +32,17 @@ class RequestKind(StrEnum):
     ROLLBACK = "rollback"
     REJECT = "reject"
     RETRY = "retry"
+
+
+def is_paused(service: VLLMService) -> bool:
+    """Whether a person said stop."""
+    annotation = service.metadata.annotations.get(PAUSE)
+    return service.spec.paused or (annotation is not None and annotation.strip().lower() != "false")
+
+
+def approved_id(service: VLLMService, *, mode: Mode) -> str:
+    """The recommendation id that a person approved; empty when none, or in a mode that asks nobody."""
+    return service.metadata.annotations.get(APPROVE, "").strip() if mode is Mode.APPROVE else ""
 
 
 def asked(service: VLLMService, *, now: datetime) -> tuple[HandledRequest, ...]:
@@ -55,33 +64,44 @@ def answered(
 ) -> VLLMServiceStatus:
     """The status after a request; a change under way is ended by the machine, not here."""
     others = tuple(each for each in status.handled_requests if each.kind != request.kind)
-    change, retries = status.active_change, request.kind == RequestKind.RETRY
-    update: dict[str, object] = {"handled_requests": (*others, request)}
+    change = status.active_change
+    status = status.updated(handled_requests=(*others, request))
     if request.kind == RequestKind.REJECT:
-        return status.model_copy(update=update | _rejected(status, spec=spec, now=now))
+        return _rejected(status, spec=spec, now=now)
+    retries = request.kind == RequestKind.RETRY
     if change is not None:
-        update["active_change"] = change.model_copy(update={"declined": None if retries else True})
+        status = status.updated(active_change=change.updated(declined=None if retries else True))
     if retries:
-        update |= {"rollback_failed": None, "circuit": None, "cooldown_until": None, "contest": None}
-        update["failure_memory"] = without_declined(status.failure_memory)
-    elif status.rollback_failed is not None and status.last_known_good is not None:
-        good, before = status.last_known_good, status.effective
-        update |= {
-            "rollback_failed": None,
-            "effective": Effective(
-                **good.knobs.model_dump(),
-                replicas=before.replicas if before is not None else None,
-                config_hash=good.config_hash,
-                hash_version=good.hash_version,
-                since=now,
-                source=Source.TUNED,
-                basis=spec_knobs(spec),
-            ),
-        }
-    elif change is None:
-        answer = _nothing_to_take_back(status, spec=spec)
-        update["handled_requests"] = (*others, request.model_copy(update={"answer": answer}))
-    return status.model_copy(update=update)
+        return status.updated(
+            rollback_failed=None,
+            circuit=None,
+            cooldown_until=None,
+            contest=None,
+            failure_memory=without_declined(status.failure_memory),
+        )
+    if status.rollback_failed is not None and status.last_known_good is not None:
+        return _once_more(status, status.last_known_good, spec=spec, now=now)
+    if change is None:
+        answer = request.updated(answer=_nothing_to_take_back(status, spec=spec))
+        return status.updated(handled_requests=(*others, answer))
+    return status
+
+
+def _once_more(
+    status: VLLMServiceStatus, good: LastKnownGood, *, spec: VLLMServiceSpec, now: datetime
+) -> VLLMServiceStatus:
+    """Try the last known good configuration again after a failed rollback."""
+    before = status.effective
+    effective = Effective(
+        **good.knobs.model_dump(),
+        replicas=before.replicas if before is not None else None,
+        config_hash=good.config_hash,
+        hash_version=good.hash_version,
+        since=now,
+        source=Source.TUNED,
+        basis=spec_knobs(spec),
+    )
+    return status.updated(rollback_failed=None, effective=effective)
 
 
 def _nothing_to_take_back(status: VLLMServiceStatus, *, spec: VLLMServiceSpec) -> str:
@@ -107,9 +127,9 @@ def _nothing_to_take_back(status: VLLMServiceStatus, *, spec: VLLMServiceSpec) -
     return answer if advice is None else f"{answer}. To decline what is recommended: {PREFIX}reject={advice.id}"
 
 
-def _rejected(status: VLLMServiceStatus, *, spec: VLLMServiceSpec, now: datetime) -> dict[str, object]:
+def _rejected(status: VLLMServiceStatus, *, spec: VLLMServiceSpec, now: datetime) -> VLLMServiceStatus:
     advice = status.recommendation
     if advice is None:
-        return {}
+        return status
     memory = declined(status.failure_memory, advice.knob, advice.recommended, environment=environment_of(spec), now=now)
-    return {"recommendation": None, "queued_since": None, "failure_memory": memory}
+    return status.updated(recommendation=None, queued_since=None, failure_memory=memory)

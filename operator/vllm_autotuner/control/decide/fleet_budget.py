@@ -13,8 +13,7 @@ from vllm_autotuner.api.status import ActiveChange, ChangeState
 from vllm_autotuner.change.effective import settled_knobs
 from vllm_autotuner.change.machine import PAUSED
 from vllm_autotuner.change.trial_deployments import gpus_added
-from vllm_autotuner.control.operator_settings import OperatorSettings
-from vllm_autotuner.guardrails.concurrency import Asking, Running, next_to_begin
+from vllm_autotuner.guardrails.concurrency import Asking, Running, Share, next_to_begin
 
 __all__ = ["Fleet", "fleet_of"]
 
@@ -28,24 +27,28 @@ class Fleet:
     """All services together."""
 
     running: tuple[Running, ...]
-    services: int
-    gpus: int
+    most_changes: int
+    """Changes under way at once."""
+    most_gpus: int
+    """GPUs that changes may take beside those that serve."""
 
-    def begin(self, asking: Iterable[Asking], *, settings: OperatorSettings) -> frozenset[str]:
+    def begin(self, asking: Iterable[Asking]) -> frozenset[str]:
         """Return the keys of those whose turn it is."""
-        changes, gpus = settings.changes_at_once.of(self.services), settings.extra_gpus.of(self.gpus)
-        return frozenset(each.key for each in next_to_begin(asking, running=self.running, changes=changes, gpus=gpus))
+        allowed = next_to_begin(asking, running=self.running, changes=self.most_changes, gpus=self.most_gpus)
+        return frozenset(each.key for each in allowed)
 
-    def why(self, *, settings: OperatorSettings) -> str:
+    def why(self) -> str:
         """What those read who have to wait. The limits only: who runs changes by the minute, and is to be counted."""
-        changes, gpus = settings.changes_at_once.of(self.services), settings.extra_gpus.of(self.gpus)
         return (
-            f"waiting for its turn: at most {changes} change(s) run at once in the fleet, with at most {gpus} GPU(s) "
+            f"waiting for its turn: at most {self.most_changes} change(s) run at once in the fleet, "
+            f"with at most {self.most_gpus} GPU(s) "
             "more than serve (--max-concurrent-changes, --max-extra-gpus)"
         )
 
 
-def fleet_of(services: Iterable[VLLMService | InvalidService], *, now: datetime) -> Fleet:
+def fleet_of(
+    services: Iterable[VLLMService | InvalidService], *, changes_at_once: Share, extra_gpus: Share, now: datetime
+) -> Fleet:
     """Sum up the fleet. An object whose spec cannot be read counts with the change that it has under way."""
     running, count, gpus = [], 0, 0
     for service in services:
@@ -58,7 +61,7 @@ def fleet_of(services: Iterable[VLLMService | InvalidService], *, now: datetime)
             running.append(Running(gpus=gpus_added(change), parked=_is_parked(change)))
         if isinstance(service, VLLMService):
             gpus += (status.replicas or 0) * (settled_knobs(service.spec, status).tensor_parallel_size or 1)
-    return Fleet(running=tuple(running), services=count, gpus=gpus)
+    return Fleet(running=tuple(running), most_changes=changes_at_once.of(count), most_gpus=extra_gpus.of(gpus))
 
 
 def _takes_a_turn(change: ActiveChange, *, now: datetime) -> bool:

@@ -15,9 +15,9 @@ Said = tuple[ConditionType, bool, Reason, str]
 
 def ownership(status: VLLMServiceStatus, inputs: Inputs) -> Said:
     """Return the condition OwnershipConflict. What was written back once is no conflict yet."""
-    if inputs.adoption is not None:
-        declared = inputs.adoption.conflict or Refusal(Reason.FLAGS_DECLARED_ELSEWHERE, "")
-        has_owner = inputs.adoption.conflict is not None
+    if inputs.workload.adoption is not None:
+        declared = inputs.workload.adoption.conflict or Refusal(Reason.FLAGS_DECLARED_ELSEWHERE, "")
+        has_owner = inputs.workload.adoption.conflict is not None
         return ConditionType.OWNERSHIP_CONFLICT, has_owner, declared.reason, declared.message
     contest, spec = status.contest, inputs.service.spec
     name = inputs.service.metadata.name
@@ -31,8 +31,8 @@ def ownership(status: VLLMServiceStatus, inputs: Inputs) -> Said:
         return ConditionType.OWNERSHIP_CONFLICT, True, Reason.FIELD_MANAGER_CONFLICT, message
     asked = spec.scaling is not None or spec.replicas is not None
     message = (
-        f"{inputs.scaled_by} scales Deployment {name}, so its replicas are not written. Let it scale the VLLMService "
-        f"(it has a scale subresource), or remove it and run: kubectl scale deployment {name} --replicas=N"
+        f"{inputs.workload.scaled_by} scales Deployment {name}, so its replicas are not written. Let it scale the "
+        f"VLLMService (it has a scale subresource), or remove it and run: kubectl scale deployment {name} --replicas=N"
     )
-    elsewhere = bool(inputs.scaled_by) and asked
+    elsewhere = bool(inputs.workload.scaled_by) and asked
     return ConditionType.OWNERSHIP_CONFLICT, elsewhere, Reason.REPLICAS_CONTROLLED_ELSEWHERE, message

@@ -20,8 +20,8 @@ def tracked(status: VLLMServiceStatus, inputs: Inputs, *, history: History) -> V
         return status
     now = Now(
         at=inputs.now,
-        knobs=inputs.runs or settled_knobs(inputs.service.spec, status),
-        replicas=inputs.rollout.replicas,
+        knobs=inputs.workload.runs or settled_knobs(inputs.service.spec, status),
+        replicas=inputs.workload.rollout.replicas,
         windows=_of_this_setting(status, inputs, history=history),
         change=status.active_change,
     )
@@ -32,11 +32,11 @@ def tracked(status: VLLMServiceStatus, inputs: Inputs, *, history: History) -> V
         in_system=_in_system(inputs),
         arrivals_per_second=inputs.observation.arrivals_per_second,
     )
-    return status.model_copy(update={"track_record": followed_up(record, now)})
+    return status.updated(track_record=followed_up(record, now))
 
 
 def _of_this_setting(status: VLLMServiceStatus, inputs: Inputs, *, history: History) -> tuple[Measurement, ...]:
-    rollout, effective = inputs.rollout, status.effective
+    rollout, effective = inputs.workload.rollout, status.effective
     if effective is None or not rollout.settled or rollout.config_hash != effective.config_hash:
         return ()
     if rollout.newest_since is None:

@@ -17,7 +17,7 @@ __all__ = ["lately", "until_now"]
 
 def lately(inputs: Inputs, *, targets: Targets) -> tuple[Measurement, ...]:
     """The last windows, newest last; forgotten as soon as pods come or go."""
-    if inputs.service.status.active_change is not None or not inputs.rollout.settled:
+    if inputs.service.status.active_change is not None or not inputs.workload.rollout.settled:
         return ()
     found, length = measure_per_pod(inputs.observation, targets=targets), timedelta(seconds=inputs.observation.window)
     return collected(inputs.history.measured, found, length=length)

@@ -41,7 +41,7 @@ def recommended(
         known = "".join(before.reason.partition(_NOT_APPLIED)[1:])
         # The figures in a reason move with every request: they are taken anew only when the obstacle is another one.
         same = known == obstacle and before.held_by == held_by
-        return before if same else before.model_copy(update={"reason": proposal.reason + obstacle, "held_by": held_by})
+        return before if same else before.updated(reason=proposal.reason + obstacle, held_by=held_by)
     current, value = _text(proposal.current), proposal.value
     # With the time: a leave that was given once does not count for the same question when it comes back (G41).
     text = f"{inputs.service.metadata.uid}/{proposal.knob.value}/{current}/{value}/{inputs.now.isoformat()}"

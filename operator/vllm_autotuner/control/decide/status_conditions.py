@@ -6,6 +6,7 @@ each other. Who writes the workload besides us is said by `owning`. Must not: de
 
 from collections.abc import Iterator
 
+from vllm_autotuner.api.annotations import APPROVE
 from vllm_autotuner.api.conditions import (
     Condition,
     ConditionStatus,
@@ -19,10 +20,9 @@ from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.ownership_status import ownership
-from vllm_autotuner.control.read.workload_state import APPROVE
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
-from vllm_autotuner.guardrails.chain import circuit_is_open
+from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
 from vllm_autotuner.guardrails.contest import is_lost
 
 __all__ = ["about_change", "conditions_of"]
@@ -62,11 +62,11 @@ def conditions_of(
     by_spec = inputs.service.spec.paused
     paused_by = Reason.PAUSED_BY_SPEC if by_spec else Reason.PAUSED_BY_ANNOTATION
     where = "spec.paused is true" if by_spec else "the annotation vllm-autotuner.dev/pause is set"
-    if inputs.limits.kill:
-        paused_by, where = Reason.PAUSED_BY_OPERATOR, inputs.limits.why
-    paused = inputs.paused or inputs.limits.kill
+    if inputs.operator.limits.kill:
+        paused_by, where = Reason.PAUSED_BY_OPERATOR, inputs.operator.limits.why
+    paused = inputs.paused or inputs.operator.limits.kill
     put(ConditionType.PAUSED, paused, paused_by, f"{where}; serving goes on, nothing is tuned")
-    if (adoption := inputs.adoption) is None:
+    if (adoption := inputs.workload.adoption) is None:
         conditions = remove_condition(conditions, ConditionType.ADOPTED)
     else:
         put(ConditionType.ADOPTED, True, Reason.TARGET_OBSERVED, adoption.about)
@@ -96,11 +96,11 @@ def _serving(
     status: VLLMServiceStatus, inputs: Inputs
 ) -> tuple[tuple[ConditionType, ConditionStatus | bool, Reason, str], ...]:
     """Ready, Reconciling, Stalled and RollbackFailed: the four that must never contradict each other."""
-    rollout, spec, change = inputs.rollout, inputs.service.spec, status.active_change
+    rollout, spec, change = inputs.workload.rollout, inputs.service.spec, status.active_change
     floor = spec.scaling.min_replicas if spec.scaling is not None else (spec.replicas or 0)
-    if inputs.adoption is not None:
-        floor = min(floor, inputs.adoption.floor)
-    if inputs.scaled_by:
+    if inputs.workload.adoption is not None:
+        floor = min(floor, inputs.workload.adoption.floor)
+    if inputs.workload.scaled_by:
         floor = rollout.replicas
     if status.rollback_failed is not None:
         message = status.rollback_failed.message
@@ -110,7 +110,7 @@ def _serving(
             (ConditionType.ROLLBACK_FAILED, True, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
             (ConditionType.STALLED, True, Reason.LAST_KNOWN_GOOD_NOT_SERVING, message),
         )
-    refusal = inputs.refusal
+    refusal = inputs.workload.refusal
     if refusal is not None and change is None:
         return (
             (ConditionType.ROLLBACK_FAILED, False, Reason.LAST_KNOWN_GOOD_NOT_SERVING, ""),

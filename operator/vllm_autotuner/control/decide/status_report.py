@@ -43,25 +43,23 @@ def described(
     """Complete a decided status with everything that only reports. `recent`: the last windows of what runs."""
     before = inputs.service.status
     named = _diagnosis(diagnosis)
-    status = status.model_copy(
-        update={
-            "observed_generation": inputs.service.metadata.generation,
-            "diagnosis": before.diagnosis if _says_the_same(named, before.diagnosis) else named,
-            "replicas": inputs.pods,
-            "ready_replicas": inputs.rollout.ready,
-            "selector": inputs.selector,
-        }
+    status = status.updated(
+        observed_generation=inputs.service.metadata.generation,
+        diagnosis=before.diagnosis if _says_the_same(named, before.diagnosis) else named,
+        replicas=inputs.workload.pods,
+        ready_replicas=inputs.workload.rollout.ready,
+        selector=inputs.workload.selector,
     )
-    status = status.model_copy(update={"conditions": conditions_of(status, inputs, diagnosis=diagnosis, ended=ended)})
+    status = status.updated(conditions=conditions_of(status, inputs, diagnosis=diagnosis, ended=ended))
     # Figures move with every request.
-    if status.model_copy(update={"summary": before.summary, "measured": before.measured}) != before:
+    if status.updated(summary=before.summary, measured=before.measured) != before:
         measured = latencies(measure(inputs.observation, targets=targets))
-    elif inputs.refresh_due and have_moved(before.measured, recent):
+    elif inputs.operator.refresh_due and have_moved(before.measured, recent):
         measured = usual(recent)
     else:
         return before
     summary = _summary(status, inputs, measured=measured, targets=targets)
-    return status.model_copy(update={"summary": summary, "measured": measured, "diagnosis": named})
+    return status.updated(summary=summary, measured=measured, diagnosis=named)
 
 
 def _says_the_same(named: DiagnosisStatus, before: DiagnosisStatus | None) -> bool:

@@ -8,7 +8,7 @@ from vllm_autotuner.api.conditions import Condition, ConditionType, Reason, set_
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ActiveChange, Outcome, StatusUnreadable, VLLMServiceStatus, parse_status
-from vllm_autotuner.change.memory import remembered
+from vllm_autotuner.change.finishing import finished
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.control.decide.status_conditions import about_change
 from vllm_autotuner.control.decide.status_report import change_text
@@ -62,7 +62,7 @@ def not_adopted(
     change = status.active_change
     if change is not None and why.reason is not Reason.FORBIDDEN:
         ended = (change, Ending(outcome=Outcome.SUPERSEDED, reason=why.message))
-        status = remembered(status, *ended, spec=service.spec, now=now)
+        status = finished(status, *ended, spec=service.spec, now=now)
     status = _stalled(status, why.reason, why.message, generation=generation, now=now)
     said = (*about_change(status, ended=ended), (ConditionType.ADOPTED, False, why.reason, why.message))
     return _saying(status, said, generation=generation, now=now), ended
@@ -80,8 +80,8 @@ def _saying(
         conditions = set_condition(
             conditions, type=kind, status=state, reason=reason, message=message, observed_generation=generation, now=now
         )
-    summary = status.summary and status.summary.model_copy(update={"change": change_text(status.active_change)})
-    return status.model_copy(update={"conditions": conditions, "summary": summary})
+    summary = status.summary and status.summary.updated(change=change_text(status.active_change))
+    return status.updated(conditions=conditions, summary=summary)
 
 
 def _stalled(
@@ -96,4 +96,4 @@ def _stalled(
         conditions = set_condition(
             conditions, type=kind, status=state, reason=reason, message=message, observed_generation=generation, now=now
         )
-    return status.model_copy(update={"conditions": conditions, "observed_generation": generation})
+    return status.updated(conditions=conditions, observed_generation=generation)

@@ -182,16 +182,14 @@ def _as_if_rendered(spec: VLLMServiceSpec, target: Target, *, live: DeploymentVi
     engine = Engine.model_construct(
         image=str(target.container.get("image", "")), args=target.other_arguments, **target.knobs.model_dump()
     )
-    strategy = spec.tuning.strategy.model_copy(update={"type": StrategyType.IN_PLACE})
-    return spec.model_copy(
-        update={
-            "model": None if name is None else Model.model_construct(name=name, served_name=flags.served_model_name),
-            "engine": engine,
-            "accelerator": spec.accelerator or _accelerator(target),
-            "scaling": scaling,
-            "replicas": live.replicas if scaling is None else None,
-            "tuning": spec.tuning.model_copy(update={"strategy": strategy}),
-        }
+    strategy = spec.tuning.strategy.updated(type=StrategyType.IN_PLACE)
+    return spec.updated(
+        model=None if name is None else Model.model_construct(name=name, served_name=flags.served_model_name),
+        engine=engine,
+        accelerator=spec.accelerator or _accelerator(target),
+        scaling=scaling,
+        replicas=live.replicas if scaling is None else None,
+        tuning=spec.tuning.updated(strategy=strategy),
     )
 
 
@@ -199,9 +197,9 @@ def _as_if_followed(service: VLLMService, *, edited: bool, replicas: int) -> VLL
     """The status with tuned values void where somebody wrote others, and scaling that begins with what is there."""
     status, effective = service.status, service.status.effective
     if effective is None:
-        return status.model_copy(update={"effective": Effective(replicas=replicas)})
+        return status.updated(effective=Effective(replicas=replicas))
     if edited and effective.source is Source.TUNED:
-        return status.model_copy(update={"effective": effective.model_copy(update={"source": Source.OBSERVED})})
+        return status.updated(effective=effective.updated(source=Source.OBSERVED))
     return status
 
 

@@ -8,11 +8,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vllm_autotuner.api.pod_template import ENGINE_CONTAINER
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.status import VLLMServiceStatus
+from vllm_autotuner.change.effective import effective_knobs
+from vllm_autotuner.control.decide.inputs import wanted_replicas
 from vllm_autotuner.control.read.views import DeploymentView
 from vllm_autotuner.guardrails.contest import Interference
 from vllm_autotuner.workload.labels import CONFIG_HASH
+from vllm_autotuner.workload.rendering import render_deployment
 
-__all__ = ["interference_of"]
+__all__ = ["interference_of", "wanted_deployment"]
+
+
+def wanted_deployment(service: VLLMService, status: VLLMServiceStatus, live: DeploymentView | None) -> dict[str, Any]:
+    """The service's own Deployment as this status wants it; replicas left out where an autoscaler sets them."""
+    scaled_by = live.scaled_by if live is not None else ""
+    replicas = wanted_replicas(service, status, scaled_by=scaled_by)
+    return render_deployment(service, effective_knobs(service.spec, status), replicas)
 
 
 def interference_of(live: DeploymentView | None, asked: Mapping[str, Any]) -> Interference | None:

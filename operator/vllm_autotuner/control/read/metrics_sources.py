@@ -12,7 +12,7 @@ from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.snapshot import FleetSnapshot, WindowSettings, take_snapshot
 
-__all__ = ["Sources"]
+__all__ = ["Sources", "source_of"]
 
 DEFAULT: Final = ""
 
@@ -34,7 +34,7 @@ class Sources:
 
     async def look(self, entries: Iterable[ServiceEntry], *, at: float) -> Mapping[str, FleetSnapshot]:
         """Take one snapshot of each source that is in use, at the same moment (Unix seconds)."""
-        used = {_source_of(entry.service) for entry in entries if isinstance(entry.service, VLLMService)}
+        used = {source_of(entry.service) for entry in entries if isinstance(entry.service, VLLMService)}
         names = [name for name in self._clients if name in used]
         found = await asyncio.gather(*(self._look(name, at=at) for name in names))
         unknown = {
@@ -47,7 +47,7 @@ class Sources:
 
     def of(self, service: VLLMService, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
         """The snapshot that this service's metrics are in. A source that nobody used in this tick is looked at next."""
-        name = _source_of(service)
+        name = source_of(service)
         if name in snapshots:
             return snapshots[name]
         at = max((one.at for one in snapshots.values()), default=0.0)
@@ -71,5 +71,6 @@ class Sources:
         )
 
 
-def _source_of(service: VLLMService) -> str:
+def source_of(service: VLLMService) -> str:
+    """The name of the source that a service's metrics are in; empty for the operator's own."""
     return service.spec.prometheus.source if service.spec.prometheus is not None else DEFAULT

@@ -9,12 +9,11 @@ from collections.abc import Callable
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.status import ActiveChange
 from vllm_autotuner.control.read.views import DeploymentView
-from vllm_autotuner.control.read.workload_state import hash_of
 from vllm_autotuner.workload.hashing import RENDERING_VERSION
+from vllm_autotuner.workload.rendering import rendered_hash
 
-__all__ = ["hashed_now", "hashes_of", "is_of_another_version"]
+__all__ = ["hashes_of", "is_of_another_version"]
 
 Hashes = Callable[[EngineKnobs], str]
 
@@ -29,7 +28,7 @@ def hashes_of(service: VLLMService, live: DeploymentView | None) -> Hashes:
     def hash_for(knobs: EngineKnobs) -> str:
         if former is not None and live is not None and live.config_hash is not None and knobs == former:
             return live.config_hash
-        return hash_of(service, knobs)
+        return rendered_hash(service, knobs)
 
     return hash_for
 
@@ -37,16 +36,6 @@ def hashes_of(service: VLLMService, live: DeploymentView | None) -> Hashes:
 def is_of_another_version(service: VLLMService, live: DeploymentView, *, knobs: EngineKnobs) -> bool:
     """Whether another version rendered the live Deployment, and just these knobs were asked of it."""
     return _former(service, live) == knobs
-
-
-def hashed_now(change: ActiveChange, hash_for: Hashes) -> ActiveChange:
-    """Its two sides under today's hashes: what another version wrote there, no Deployment would ever carry again."""
-    return change.model_copy(
-        update={
-            "from_": change.from_.model_copy(update={"config_hash": hash_for(change.from_.knobs)}),
-            "to": change.to.model_copy(update={"config_hash": hash_for(change.to.knobs)}),
-        }
-    )
 
 
 def _former(service: VLLMService, live: DeploymentView | None) -> EngineKnobs | None:

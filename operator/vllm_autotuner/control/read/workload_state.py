@@ -12,7 +12,6 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.change.verification import Undecided, Verification, Witness, knobs_in, verify
 from vllm_autotuner.change.world import Rollout
@@ -23,30 +22,17 @@ from vllm_autotuner.control.read.views import DeploymentView, PodView
 from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
 from vllm_autotuner.engine.startup_log import LACK_OF_MEMORY, REFUSALS
 from vllm_autotuner.guardrails.contest import Interference
-from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.pod_starts import PodsView
 from vllm_autotuner.observation.series import STALE_AFTER_INTERVALS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
-from vllm_autotuner.workload.hashing import config_hash
-from vllm_autotuner.workload.rendering import render_deployment
 
 __all__ = [
-    "APPROVE",
-    "PAUSE",
-    "approved_id",
-    "hash_of",
-    "is_paused",
     "knobs_of",
     "observed",
     "rollout_of",
     "verification_of",
 ]
-
-PAUSE: Final = "vllm-autotuner.dev/pause"
-"""Annotation: anything but "false" pauses, also what nobody can read."""
-APPROVE: Final = "vllm-autotuner.dev/approve"
-"""Annotation: the id of the recommendation that a person approves, in mode Approve."""
 
 START_LOG_BYTES: Final = 64 * 1024
 """vLLM prints its arguments within its first lines; plugins and warnings before them stay far below this."""
@@ -54,24 +40,6 @@ YOUNG: Final = timedelta(seconds=15)
 """How long a ready pod may be missing from the metrics: discovery and the first scrape take this long."""
 
 logger = logging.getLogger(__name__)
-
-
-def hash_of(service: VLLMService, knobs: EngineKnobs) -> str:
-    """The hash of the workload that these knobs would give."""
-    return config_hash(render_deployment(service, knobs, None))
-
-
-def is_paused(service: VLLMService) -> bool:
-    """Whether a person said stop."""
-    annotation = service.metadata.annotations.get(PAUSE)
-    return service.spec.paused or (annotation is not None and annotation.strip().lower() != "false")
-
-
-def approved_id(service: VLLMService, *, limits: Limits = NO_LIMITS) -> str:
-    """The recommendation id that a person approved, empty when none or in another mode. A ceiling may set the mode."""
-    if limits.of(service.spec.tuning.mode) is not Mode.APPROVE:
-        return ""
-    return service.metadata.annotations.get(APPROVE, "").strip()
 
 
 def observed(

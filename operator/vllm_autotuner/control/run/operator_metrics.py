@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.cluster.errors import Conflict
-from vllm_autotuner.guardrails.chain import circuit_is_open
+from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
 
 _TICK_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120)
 

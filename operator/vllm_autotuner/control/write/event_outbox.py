@@ -75,7 +75,7 @@ def remembering(status: VLLMServiceStatus, waiting: Iterable[Event]) -> VLLMServ
         )
         for each in waiting
     )
-    return status if untold == status.untold else status.model_copy(update={"untold": untold})
+    return status if untold == status.untold else status.updated(untold=untold)
 
 
 def _event(found: UntoldEvent) -> Event:

@@ -7,12 +7,12 @@ Must not: decide, or touch a workload.
 
 from typing import Any, Final
 
+from vllm_autotuner.api.annotations import PREFIX
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ActiveChange, VLLMServiceStatus
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.cluster.errors import Conflict, NotFound, Unavailable
-from vllm_autotuner.control.decide.annotation_commands import PREFIX
 from vllm_autotuner.control.decide.unreadable_object import unreadable
 from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import Body, ServiceEntry

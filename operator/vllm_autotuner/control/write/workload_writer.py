@@ -16,21 +16,19 @@ from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.trial_deployments import Trial, trials
 from vllm_autotuner.change.world import reaches_the_service
 from vllm_autotuner.cluster.kinds import DEPLOYMENT
-from vllm_autotuner.control.decide.inputs import wanted_replicas
-from vllm_autotuner.control.read.interference import interference_of
+from vllm_autotuner.control.read.interference import interference_of, wanted_deployment
 from vllm_autotuner.control.read.memories import Memories
 from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.rendered_hashes import is_of_another_version
 from vllm_autotuner.control.read.trial_state import is_orphan, surplus
 from vllm_autotuner.control.read.views import DeploymentView
-from vllm_autotuner.control.read.workload_state import hash_of
 from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.guardrails.contest import is_lost
 from vllm_autotuner.workload.labels import CONFIG_HASH
-from vllm_autotuner.workload.rendering import render_deployment, render_service, render_trial
+from vllm_autotuner.workload.rendering import render_service, render_trial, rendered_hash
 from vllm_autotuner.workload.restoring import restored
 
-__all__ = ["WorkloadWriter", "asked_for"]
+__all__ = ["WorkloadWriter"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +60,7 @@ class WorkloadWriter:
             memories.seen(service.metadata.uid)
         too_many = surplus(status, fleet.deployments_of(key), service_uid=service.metadata.uid)
         missing = [trial for trial in trials(status) if not lost and not _runs(trial, service, fleet=fleet)]
-        body = asked_for(service, status, own)
+        body = wanted_deployment(service, status, own)
         # What somebody else keeps putting back is left to him (G33); what is ours alone can still go.
         apply = not lost and not _is_as_wanted(own, body, service=service, status=status)
         if not (too_many or missing or apply) or not await unchanged():
@@ -128,13 +126,6 @@ class WorkloadWriter:
         self._context.registry.deployments.evict(Key(found.namespace, found.name), uid=found.uid)
 
 
-def asked_for(service: VLLMService, status: VLLMServiceStatus, live: DeploymentView | None) -> dict[str, Any]:
-    """The service's own Deployment as this status wants it; replicas left out where an autoscaler sets them."""
-    scaled_by = live.scaled_by if live is not None else ""
-    replicas = wanted_replicas(service, status, scaled_by=scaled_by)
-    return render_deployment(service, effective_knobs(service.spec, status), replicas)
-
-
 def _is_as_wanted(
     own: DeploymentView | None, body: Mapping[str, Any], *, service: VLLMService, status: VLLMServiceStatus
 ) -> bool:
@@ -147,4 +138,4 @@ def _is_as_wanted(
 
 def _runs(trial: Trial, service: VLLMService, *, fleet: RegistrySnapshot) -> bool:
     live = fleet.deployments.get(Key(service.metadata.namespace, trial.name))
-    return live is not None and live.config_hash == hash_of(service, trial.knobs)
+    return live is not None and live.config_hash == rendered_hash(service, trial.knobs)

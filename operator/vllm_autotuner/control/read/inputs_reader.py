@@ -1,0 +1,113 @@
+"""From one look at cluster and metrics to the `Inputs` of one service.
+
+The only reads of the API here are pod logs, and only where a decision waits for them: a start-up line while a change is
+verified, and the end of a crashed start. Must not: write, or decide.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.control.decide.inputs import Inputs, OperatorState, Workload
+from vllm_autotuner.control.read.adopted import Adopted
+from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
+from vllm_autotuner.control.read.interference import interference_of, wanted_deployment
+from vllm_autotuner.control.read.memories import Memories
+from vllm_autotuner.control.read.metrics_sources import Sources
+from vllm_autotuner.control.read.pod_state import pods_view
+from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
+from vllm_autotuner.control.read.rendered_hashes import hashes_of
+from vllm_autotuner.control.read.trial_state import own_pods, variants_of
+from vllm_autotuner.control.read.workload_state import knobs_of, observed, rollout_of, verification_of
+from vllm_autotuner.observation.snapshot import FleetSnapshot
+from vllm_autotuner.workload.hashing import RENDERING_VERSION
+from vllm_autotuner.workload.rendering import pod_selector
+
+__all__ = ["InputsReader", "Look"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one tick has read of the whole fleet."""
+
+    fleet: RegistrySnapshot
+    snapshots: Mapping[str, FleetSnapshot]
+    """Metrics by the name of their source."""
+
+
+class InputsReader:
+    """Puts together what a decision may look at."""
+
+    def __init__(self, *, cluster: Cluster, sources: Sources, free_gpus: FreeGpuLookup, memories: Memories) -> None:
+        self._cluster = cluster
+        self._sources = sources
+        self._free_gpus = free_gpus
+        self._memories = memories
+
+    async def read(
+        self,
+        service: VLLMService,
+        *,
+        look: Look,
+        adopted: Adopted | None,
+        operator: OperatorState,
+        now: datetime,
+        unreadable: bool = False,
+    ) -> Inputs:
+        """Read one service. `adopted`: the Deployment that it names, whose owner's values stand in `service`.
+
+        `unreadable`: the spec cannot be read, so nothing can be rendered to compare with. Raises ClusterError.
+        """
+        key = Key(service.metadata.namespace, service.metadata.name)
+        everything, deployment = look.fleet.pods_of(key), look.fleet.deployments.get(key)
+        pods, interference = own_pods(everything), None
+        if adopted is not None:
+            everything = pods = adopted.pods
+            deployment = adopted.deployment
+        elif not unreadable:
+            interference = interference_of(deployment, wanted_deployment(service, service.status, deployment))
+        warm_up = service.spec.tuning.strategy.warm_up
+        starts = await pods_view(pods, warm_up=warm_up, cluster=self._cluster, now=now)
+        snapshot = self._sources.of(service, look.snapshots)
+        observation = observed(snapshot, pods, now=now, starts=starts)
+        variants = await variants_of(
+            service.status.active_change,
+            deployments=look.fleet.deployments_of(key),
+            pods=everything,
+            snapshot=snapshot,
+            warm_up=warm_up,
+            cluster=self._cluster,
+            now=now,
+        )
+        workload = Workload(
+            rollout=rollout_of(deployment, pods, starts=starts, interference=interference),
+            variants=variants,
+            verification=await verification_of(
+                service,
+                everything,
+                cluster=self._cluster,
+                observation=variants.canary.observation if variants.canary is not None else observation,
+            ),
+            hash_of=hashes_of(service, deployment) if adopted is None else adopted.hash_of,
+            hash_version=RENDERING_VERSION,
+            pods=deployment.current_replicas if deployment is not None else 0,
+            pod_names=tuple(pod.name for pod in pods),
+            selector=pod_selector(service.metadata.name) if adopted is None else adopted.selector,
+            adoption=None if adopted is None else adopted.adoption,
+            interference=interference,
+            runs=knobs_of(deployment) if interference is not None else None,
+            scaled_by=deployment.scaled_by if deployment is not None and adopted is None else "",
+            refusal=self._memories.refusal(service),
+        )
+        return Inputs(
+            service=service,
+            observation=observation,
+            workload=workload,
+            operator=operator,
+            history=self._memories.of(service),
+            now=now,
+            free_gpus=self._free_gpus.of(service, workload.pod_names, now=now),
+            unreadable=unreadable,
+        )

@@ -1,0 +1,227 @@
+"""One service in one tick: read, decide, write the status, announce it, and only then make the workload follow.
+
+Killed between any two of these, the next leader reads the same status and goes on: intent stands before effect (T01).
+Apart from the fleet loop, which goes from service to service and says whose turn it is. Must not: decide anything.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from vllm_autotuner.api.conditions import Reason
+from vllm_autotuner.api.service import InvalidService, VLLMService
+from vllm_autotuner.api.status import ChangeState
+from vllm_autotuner.cluster.errors import FORBIDDEN, Conflict, Refused
+from vllm_autotuner.control.decide.inputs import Inputs, OperatorState, Refusal
+from vllm_autotuner.control.decide.tick import Decision, begin_at_its_turn, decide, keep_safe, may_need_gpus
+from vllm_autotuner.control.decide.unreadable_object import invalid, not_adopted
+from vllm_autotuner.control.read.adopted import Adopted
+from vllm_autotuner.control.read.adopting import Adopting
+from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
+from vllm_autotuner.control.read.inputs_reader import InputsReader, Look
+from vllm_autotuner.control.read.memories import Memories
+from vllm_autotuner.control.read.metrics_sources import Sources
+from vllm_autotuner.control.read.registry import Key
+from vllm_autotuner.control.read.views import ServiceEntry
+from vllm_autotuner.control.run.context import ControlContext
+from vllm_autotuner.control.write.event_outbox import remembering
+from vllm_autotuner.control.write.status_writer import StatusWriter
+from vllm_autotuner.control.write.workload_writer import WorkloadWriter
+from vllm_autotuner.workload.adoption import Unadoptable
+
+__all__ = ["Decided", "ServiceTick"]
+
+OperatorStateOf = Callable[[VLLMService], OperatorState]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A service that was read, and what was decided for it. Nothing of it has happened yet."""
+
+    key: Key
+    entry: ServiceEntry
+    service: VLLMService
+    """As it was read; `inputs` may see it otherwise (spec.targetRef)."""
+    adopted: Adopted | None
+    inputs: Inputs
+    decision: Decision
+    final: bool = False
+    """Decided twice in this tick already."""
+
+
+class ServiceTick:
+    """Keeps what a leader remembers of services between ticks. Made anew whenever this process begins to lead."""
+
+    def __init__(self, context: ControlContext, *, sources: Sources, free_gpus: FreeGpuLookup) -> None:
+        self._context = context
+        self._free_gpus = free_gpus
+        self.memories = Memories()
+        self.status_writer = StatusWriter(context)
+        self._workload_writer = WorkloadWriter(context)
+        self._reader = InputsReader(
+            cluster=context.cluster, sources=sources, free_gpus=free_gpus, memories=self.memories
+        )
+
+    def keep_only(self, uids: set[str]) -> None:
+        """Forget what no longer exists."""
+        self.memories.keep_only(uids)
+        self.status_writer.keep_only(uids)
+
+    async def decide(
+        self, key: Key, entry: ServiceEntry, *, look: Look, adopting: Adopting, operator_of: OperatorStateOf
+    ) -> Decided | None:
+        """Read one service and decide; None when that was all. Raises ClusterError."""
+        service = entry.service
+        if service.metadata.deleting:
+            return None
+        if isinstance(service, InvalidService):
+            await self._keep_safe(key, entry, service, look=look, adopting=adopting, operator_of=operator_of)
+            return None
+        adopted = await self._adopted(entry, service, adopting=adopting)
+        if isinstance(adopted, Unadoptable):
+            return None
+        await self.status_writer.catch_up(entry, service.status)
+        inputs = await self._read(service, look=look, adopted=adopted, operator=operator_of(service))
+        decision, final = self._decide(inputs), False
+        if self._free_gpus.is_due(inputs.now) and may_need_gpus(decision, inputs):
+            # Once more with the free GPUs, which are listed only where a class is named that they may matter for.
+            await self._free_gpus.look(inputs.now)
+            free_gpus = self._free_gpus.of(inputs.service, inputs.workload.pod_names, now=inputs.now)
+            inputs = replace(inputs, free_gpus=free_gpus)
+            decision, final = self._decide(inputs), True
+        return Decided(
+            key=key, entry=entry, service=service, adopted=adopted, inputs=inputs, decision=decision, final=final
+        )
+
+    def begin_at_its_turn(self, decided: Decided) -> Decided:
+        """The same service once it is its turn to begin a change."""
+        return replace(decided, decision=begin_at_its_turn(decided.decision, decided.inputs))
+
+    async def carry_out(self, decided: Decided, *, look: Look, adopting: Adopting) -> Decision | None:
+        """Persist a decision, announce it, and make the workload follow it; return what was carried out.
+
+        None when the object changed meanwhile and cannot be decided on any more. Raises ClusterError; Conflict when the
+        object changed meanwhile and was decided twice already.
+        """
+        try:
+            service, entry = await self.status_writer.persist(
+                decided.entry, decided.service, decided.decision.status, ended=decided.decision.ended
+            )
+        except Conflict:
+            if decided.final:
+                raise  # the next tick decides from what it reads then
+            again = await self._decide_from_the_api(decided, look=look, adopting=adopting)
+            if again is None:
+                return None
+            decided = again
+            service, entry = await self.status_writer.persist(
+                decided.entry, decided.service, decided.decision.status, ended=decided.decision.ended
+            )
+        self.memories.put(entry.uid, decided.decision.history)
+        await self._follow(decided, service, entry, look=look)
+        return decided.decision
+
+    async def _decide_from_the_api(self, decided: Decided, *, look: Look, adopting: Adopting) -> Decided | None:
+        """Decide again, once: somebody wrote the object since our watch saw it. None when nothing can be decided."""
+        fresh = await self.status_writer.read(decided.key)
+        if not isinstance(fresh.service, VLLMService):
+            return None
+        adopted = await self._adopted(fresh, fresh.service, adopting=adopting)
+        if isinstance(adopted, Unadoptable):
+            return None
+        inputs = await self._read(fresh.service, look=look, adopted=adopted, operator=decided.inputs.operator)
+        return Decided(
+            key=decided.key,
+            entry=fresh,
+            service=fresh.service,
+            adopted=adopted,
+            inputs=inputs,
+            decision=self._decide(inputs),
+            final=True,
+        )
+
+    async def _follow(self, decided: Decided, service: VLLMService, entry: ServiceEntry, *, look: Look) -> None:
+        """Make the workload what the written status says."""
+        status, adopted = decided.decision.status, decided.adopted
+
+        async def unchanged() -> bool:
+            # A leader whose watch lags must not undo what was done since: the next tick decides on what there is (T04).
+            return await self.status_writer.is_unchanged(decided.key, entry)
+
+        try:
+            if adopted is None:
+                await self._workload_writer.follow(
+                    service, status, fleet=look.fleet, memories=self.memories, unchanged=unchanged
+                )
+            elif adopted.differs(status) and await unchanged():
+                await adopted.follow(status, cluster=self._context.cluster, epoch=self._context.election.epoch)
+        except Refused as error:
+            reason = Reason.FORBIDDEN if error.status == FORBIDDEN else Reason.INVALID_SPEC
+            self.memories.refused(service, Refusal(reason, str(error)))
+            raise
+        self.memories.accepted(entry.uid)
+
+    def _decide(self, inputs: Inputs) -> Decision:
+        with self._context.metrics.deciding():
+            return decide(inputs)
+
+    async def _read(
+        self,
+        service: VLLMService,
+        *,
+        look: Look,
+        adopted: Adopted | None,
+        operator: OperatorState,
+        unreadable: bool = False,
+    ) -> Inputs:
+        seen = service if adopted is None else adopted.service
+        waiting = self.status_writer.outbox.waiting(seen.metadata.uid, seen.status)
+        seen = replace(seen, status=remembering(seen.status, waiting))
+        now = self._context.wall()
+        return await self._reader.read(
+            seen, look=look, adopted=adopted, operator=operator, now=now, unreadable=unreadable
+        )
+
+    async def _adopted(
+        self, entry: ServiceEntry, service: VLLMService, *, adopting: Adopting
+    ) -> Adopted | Unadoptable | None:
+        """What is known of the Deployment that a service names; None where it has one of our own."""
+        found = await adopting.of(service)
+        if isinstance(found, Unadoptable):
+            status, ended = not_adopted(service, found, now=self._context.wall())
+            await self.status_writer.persist(entry, service, status, ended=ended)
+        return found
+
+    async def _keep_safe(
+        self,
+        key: Key,
+        entry: ServiceEntry,
+        unreadable: InvalidService,
+        *,
+        look: Look,
+        adopting: Adopting,
+        operator_of: OperatorStateOf,
+    ) -> None:
+        """Bring a change to safety whose spec cannot be read any more, and say on the object what cannot be read."""
+        if unreadable.status is None:
+            await self.status_writer.report_unreadable(entry, unreadable)
+            return
+        service = VLLMService(metadata=unreadable.metadata, spec=unreadable.spec, status=unreadable.status)
+        await self.status_writer.catch_up(entry, service.status)
+        found = await adopting.of(service)
+        adopted = found if isinstance(found, Adopted) else None
+        inputs = await self._read(service, look=look, adopted=adopted, operator=operator_of(service), unreadable=True)
+        decision = keep_safe(inputs)
+        after = invalid(unreadable, decision.status, ended=decision.ended, now=inputs.now)
+        _, written = await self.status_writer.persist(entry, service, after, ended=decision.ended)
+        self.memories.put(entry.uid, decision.history)
+
+        async def unchanged() -> bool:
+            return await self.status_writer.is_unchanged(key, written)
+
+        if adopted is None:
+            await self._workload_writer.undo(service, after, fleet=look.fleet, unchanged=unchanged)
+            return
+        change = after.active_change
+        undoing = change is not None and change.state is ChangeState.ROLLING_BACK
+        if undoing and adopted.differs(after) and await unchanged():
+            await adopted.follow(after, cluster=self._context.cluster, epoch=self._context.election.epoch)
