@@ -105,7 +105,11 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="damage to a whole fleet",
         default="no ceiling, switch off",
         where=Where.CHAIN,
-        objects=(f"{CHAIN}:under_the_ceiling", "guardrails.limits:Limits", "control.limits:current_limits"),
+        objects=(
+            f"{CHAIN}:under_the_ceiling",
+            "guardrails.mode_ceiling:Limits",
+            "control.read.limits_configmap:current_limits",
+        ),
         tests=(
             f"{LIMITS}test_under_a_ceiling_nothing_starts_and_it_says_who_limits",
             f"{LIMITS}test_the_kill_switch_takes_the_change_that_runs_back_within_one_tick",
@@ -118,7 +122,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="people who cannot stop it",
         default=f"not paused; a change waits for {_time(PAUSED_FOR_AT_MOST)} at most",
         where=Where.CHAIN,
-        objects=(f"{CHAIN}:not_paused", "control.looking:is_paused"),
+        objects=(f"{CHAIN}:not_paused", "control.decide.annotation_commands:is_paused"),
         tests=(
             f"{STORIES}test_a_pause_stops_progress_and_nothing_else",
             f"{CANARY}test_a_pause_holds_it_and_the_canary_stays",
@@ -201,7 +205,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="regressions that nothing can be attributed to",
         default=f"one knob, at most x{LARGEST_STEP}",
         where=Where.PLANNER,
-        objects=("planning.limits:limited", "change.begin:begin"),
+        objects=("planning.capped_value:limited", "change.begin:begin"),
         tests=("tests/planning/test_limits.py::test_the_last_limit_always_holds", f"{IN_CHAIN}"),
     ),
     Guardrail(
@@ -225,7 +229,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         "One that a person paused keeps no turn, for he may take a day, and goes on at once when he lets it",
         where=Where.QUEUE,
         objects=(
-            "guardrails.turns:next_to_begin",
+            "guardrails.concurrency:next_to_begin",
             f"{CHAIN}:within_budget",
             f"{CHAIN}:its_turn",
             f"{CHAIN}:one_at_a_time",
@@ -243,7 +247,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="changes at peak hours",
         default="none: always open",
         where=Where.CHAIN,
-        objects=(f"{CHAIN}:in_window", "guardrails.windows:why_closed"),
+        objects=(f"{CHAIN}:in_window", "guardrails.change_windows:why_closed"),
         tests=(
             "tests/guardrails/test_windows.py::test_spring_leaves_out_an_hour",
             "tests/guardrails/test_windows.py::test_what_is_misconfigured_is_closed_and_says_why",
@@ -289,7 +293,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="acting on a stale plan",
         default="every tick; a write needs the version that was read, an apply reads the object once more",
         where=Where.LOOP,
-        objects=("control.fleet_loop:FleetLoop", "control.following:Following"),
+        objects=("control.run.fleet_loop:FleetLoop", "control.write.workload_writer:WorkloadWriter"),
         tests=(
             f"{LOOP}test_after_a_conflict_it_is_decided_again_from_a_fresh_read",
             f"{SERVER}test_a_restart_that_reads_the_past_writes_nothing_on_it",
@@ -345,7 +349,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         default=f"a canary from {FEWEST_FOR_CANARY} replicas, a fresh baseline from {FEWEST_FOR_BASELINE}; warm-up "
         f"{_time(Strategy().warm_up)}",
         where=Where.MACHINE,
-        objects=("change.trial:trials", "change.begin:begin"),
+        objects=("change.trial_deployments:trials", "change.begin:begin"),
         tests=(
             f"{CANARY}test_both_sides_are_written_down_window_by_window",
             "tests/change/test_begin.py::test_the_strategy",
@@ -431,7 +435,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         name="A rollback leads to a whole known configuration",
         prevents="going back to something that nobody ever saw serving",
         where=Where.STATUS,
-        objects=("api.memory:LastKnownGood", "api.change_records:ConfigRef"),
+        objects=("api.change_history:LastKnownGood", "api.change_records:ConfigRef"),
         tests=(
             "tests/control/test_last_known_good.py::test_a_candidate_that_fails_never_becomes_what_is_known_as_good",
             "tests/control/test_last_known_good.py::test_an_edit_that_never_serves_does_not_become_what_is_known_as_good",
@@ -500,7 +504,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         where=Where.CLUSTER,
         objects=(
             "guardrails.contest:after_interference",
-            "control.interference:interference_of",
+            "control.read.interference:interference_of",
             "cluster.field_managers:taken_by",
             f"{CHAIN}:uncontested",
             f"{CHAIN}:free_to_write",
@@ -528,7 +532,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         name="One writer of replicas",
         prevents="two scalers of one Deployment",
         where=Where.CLUSTER,
-        objects=("cluster.field_managers:scaled_by", "control.sight:wanted_replicas"),
+        objects=("cluster.field_managers:scaled_by", "control.decide.inputs:wanted_replicas"),
         tests=(
             f"{CONTEST}test_an_autoscaler_of_the_deployment_owns_its_replicas_and_nothing_else",
             f"{CONTEST}test_an_autoscaler_in_the_middle_of_a_change_keeps_its_replicas_and_the_change_goes_on",
@@ -552,7 +556,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         name="Intent before effect, names that are made from it",
         prevents="things that a crash makes twice",
         where=Where.LOOP,
-        objects=("control.fleet_loop:FleetLoop", "change.trial:canary_name"),
+        objects=("control.run.fleet_loop:FleetLoop", "change.trial_deployments:canary_name"),
         tests=(
             "tests/control/test_crash_points.py::test_killed_at_every_request",
             f"{LOOP}test_nothing_is_applied_before_its_intent_is_written",
@@ -573,7 +577,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="canaries that nobody knows of, on GPUs that somebody pays for",
         default="every tick; metric vllm_autotuner_orphans_removed",
         where=Where.LOOP,
-        objects=("control.trials:is_orphan", "control.trials:surplus"),
+        objects=("control.read.trial_state:is_orphan", "control.read.trial_state:surplus"),
         tests=(
             f"{CANARY}test_a_trial_that_no_change_knows_is_deleted_and_counted",
             f"{CANARY}test_what_only_looks_like_a_trial_is_left_alone",
@@ -586,7 +590,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         default=f"a window without a failed source, without failed writes of {FAILING.text} of the services (two at "
         f"least), and looks that end within {_time(LATEST)} or two intervals",
         where=Where.CHAIN,
-        objects=(f"{CHAIN}:operator_well", "control.self_health:SelfHealth"),
+        objects=(f"{CHAIN}:operator_well", "control.run.self_health:SelfHealth"),
         tests=(
             "tests/control/test_self_health.py::test_after_trouble_a_change_waits_for_a_window",
             "tests/control/test_self_health.py::test_one_object_that_cannot_be_written_does_not_stop_the_others",
@@ -599,7 +603,11 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="approving something else",
         default=f"the annotation names the id of one recommendation; it counts for {_time(ASKED_FOR)}",
         where=Where.CHAIN,
-        objects=("control.looking:approved_id", f"{CHAIN}:mode_applies", "control.recommending:still_says"),
+        objects=(
+            "control.decide.annotation_commands:approved_id",
+            f"{CHAIN}:mode_applies",
+            "control.decide.recommendation:still_says",
+        ),
         tests=(
             f"{TICK}test_another_id_approves_nothing",
             f"{TICK}test_a_leave_does_not_count_for_the_same_question_when_it_comes_back",
@@ -628,9 +636,9 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         "One that a person paused keeps its GPUs",
         where=Where.QUEUE,
         objects=(
-            "guardrails.turns:next_to_begin",
-            "change.trial:gpus_added",
-            "control.turns:fleet_of",
+            "guardrails.concurrency:next_to_begin",
+            "change.trial_deployments:gpus_added",
+            "control.decide.fleet_budget:fleet_of",
             f"{CHAIN}:finds_gpus",
         ),
         tests=(
@@ -646,7 +654,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="distrust",
         default="the last ten changes in status.history; Events; `vllm-autotuner explain` and `history`",
         where=Where.STATUS,
-        objects=("api.memory:HistoryEntry", "control.recommending:recommended"),
+        objects=("api.change_history:HistoryEntry", "control.decide.recommendation:recommended"),
         tests=(
             f"{TICK}test_what_keeps_a_recommendation_from_being_applied_is_said",
             f"{MEMORY}test_every_ending_leaves_one_history_entry_and_a_cooldown",
@@ -659,7 +667,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         default=f"the last {RECORD_LENGTH} in status.trackRecord; held: no latency {TOLERANCE:.0%} above "
         f"what was foretold, at a load within {SAME_LOAD:.0%}",
         where=Where.STATUS,
-        objects=("change.track_record:followed_up", "control.tracking:tracked"),
+        objects=("change.prediction_check:followed_up", "control.decide.prediction_tracking:tracked"),
         tests=(
             "tests/control/test_tracking.py::test_what_a_person_carried_out_is_compared_with_what_was_foretold",
             "tests/change/test_track_record.py::test_what_was_not_tested_says_nothing",
@@ -672,7 +680,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         name="One Event for each transition that was written",
         prevents="wrong counts",
         where=Where.LOOP,
-        objects=("control.announcing:announcements", "control.announcing:standing"),
+        objects=("control.write.announcements:announcements", "control.write.announcements:standing"),
         tests=(
             "tests/control/test_announcing.py::test_one_event_for_each_transition",
             "tests/control/test_announcing.py::test_told_again_it_is_the_same_event",
@@ -711,7 +719,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="an upgrade of the operator that restarts a fleet",
         default=f"version {RENDERING_VERSION}",
         where=Where.RENDERER,
-        objects=("control.upgrading:hashes_of", "workload.hashing:recorded_hash"),
+        objects=("control.read.rendered_hashes:hashes_of", "workload.hashing:recorded_hash"),
         tests=(
             "tests/faults/test_versions.py::test_an_upgrade_rolls_no_pod_of_twenty_idle_services",
             "tests/faults/test_versions.py::test_an_upgrade_in_the_middle_of_a_change_lets_it_come_to_its_end",
@@ -733,7 +741,7 @@ GUARDRAILS: tuple[Guardrail, ...] = (
         prevents="services that starve behind a broken one",
         default="the longest waiting first; nobody overtakes",
         where=Where.QUEUE,
-        objects=("guardrails.turns:next_to_begin", f"{CHAIN}:its_turn"),
+        objects=("guardrails.concurrency:next_to_begin", f"{CHAIN}:its_turn"),
         tests=(
             "tests/guardrails/test_turns.py::test_while_one_waits_every_other_begins_at_most_once",
             f"{TURNS}test_one_service_whose_changes_always_fail_starves_nobody",

@@ -3,6 +3,7 @@
 Luck has a run of its own: `make soak` draws other examples each time, and more of them (profile `search`).
 """
 
+import os
 from typing import Final
 
 import pytest
@@ -20,5 +21,7 @@ settings.register_profile(
 
 def pytest_configure(config: pytest.Config) -> None:
     """Draw the same examples in every run, unless a profile is named on the command line."""
+    # pytest-xdist tells its workers a width, which would be taken for the user's.
+    os.environ.pop("COLUMNS", None)
     if not config.getoption("--hypothesis-profile"):
         settings.load_profile(EVERY_RUN)

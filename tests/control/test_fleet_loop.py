@@ -300,7 +300,7 @@ async def test_a_defect_is_told_on_its_object_once(monkeypatch: pytest.MonkeyPat
             raise ZeroDivisionError
         return decide(inputs)
 
-    monkeypatch.setattr("vllm_autotuner.control.run.fleet_loop.decide", defective)
+    monkeypatch.setattr("vllm_autotuner.control.run.service_tick.decide", defective)
     await found.ticks(10)
     assert found.told == ["ServiceFailed"]
     assert ready(found, "chat")

@@ -82,7 +82,7 @@ async def test_one_poisoned_object_of_two_hundred_holds_up_nobody(monkeypatch: p
             raise ZeroDivisionError
         return decide(inputs)
 
-    monkeypatch.setattr("vllm_autotuner.control.run.fleet_loop.decide", defective)
+    monkeypatch.setattr("vllm_autotuner.control.run.service_tick.decide", defective)
     await found.tick()
     assert found.api.requests["apply Deployment"] == len(names) - 1
 
@@ -110,7 +110,7 @@ async def test_a_defect_in_one_state_leaves_the_change_where_it_was(
             raise ZeroDivisionError
         return decide(inputs)
 
-    monkeypatch.setattr("vllm_autotuner.control.run.fleet_loop.decide", defective)
+    monkeypatch.setattr("vllm_autotuner.control.run.service_tick.decide", defective)
     while "ServiceFailed" not in found.told:
         await found.tick()
     at = found.change("broken")

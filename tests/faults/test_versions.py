@@ -8,7 +8,6 @@ from tests.control.cluster_model import Body, Load
 from tests.control.loop_bed import Bed, bed, queueing, slow_beyond_64
 
 from vllm_autotuner.api.status import Outcome
-from vllm_autotuner.control.read import workload_state
 from vllm_autotuner.workload import rendering
 from vllm_autotuner.workload.hashing import template_hash
 from vllm_autotuner.workload.labels import CONFIG_HASH, HASH_VERSION
@@ -23,12 +22,8 @@ def upgrade(monkeypatch: pytest.MonkeyPatch) -> Upgrade:
     def former(template: Mapping[str, Any]) -> str:
         return f"former-{template_hash(template)}"
 
-    def former_hash(deployment: Mapping[str, Any]) -> str:
-        return former(deployment["spec"]["template"])
-
     monkeypatch.setattr(rendering, "RENDERING_VERSION", 0)
     monkeypatch.setattr(rendering, "template_hash", former)
-    monkeypatch.setattr(workload_state, "config_hash", former_hash)
 
     def upgrade(found: Bed) -> None:
         monkeypatch.undo()
