@@ -55,8 +55,18 @@ class ServiceTick:
         self._context = context
         self._free_gpus = free_gpus
         self.memories = Memories()
-        self.status_writer = StatusWriter(context)
-        self._workload_writer = WorkloadWriter(context)
+        self.status_writer = StatusWriter(
+            cluster=context.cluster,
+            registry=context.registry,
+            wall=context.wall,
+            count_ending=lambda change, outcome: context.metrics.count_ending(change, outcome, now=context.wall()),
+        )
+        self._workload_writer = WorkloadWriter(
+            cluster=context.cluster,
+            registry=context.registry,
+            epoch=lambda: context.election.epoch,
+            count_orphan=context.metrics.orphans_removed.inc,
+        )
         self._reader = InputsReader(
             cluster=context.cluster, sources=sources, free_gpus=free_gpus, memories=self.memories
         )

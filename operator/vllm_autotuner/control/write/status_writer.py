@@ -5,18 +5,20 @@ and of a leader that died between the write and the telling (T01, T03). Made ane
 Must not: decide, or touch a workload.
 """
 
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final
 
 from vllm_autotuner.api.annotations import PREFIX
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
-from vllm_autotuner.api.status import ActiveChange, VLLMServiceStatus
+from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.world import Ending
+from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import Conflict, NotFound, Unavailable
 from vllm_autotuner.control.decide.unreadable_object import unreadable
-from vllm_autotuner.control.read.registry import Key
+from vllm_autotuner.control.read.registry import Key, Registry
 from vllm_autotuner.control.read.views import Body, ServiceEntry
-from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.write.announcements import announcements, standing
 from vllm_autotuner.control.write.event_outbox import Outbox
 
@@ -32,10 +34,20 @@ NEIGHBOURLY: Final = frozenset({"resourceVersion", "managedFields", "annotations
 class StatusWriter:
     """Keeps of which services everything that their status tells has been told, and what waits to be."""
 
-    def __init__(self, context: ControlContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        registry: Registry,
+        wall: Callable[[], datetime],
+        count_ending: Callable[[ActiveChange, Outcome], None],
+    ) -> None:
+        self._cluster = cluster
+        self._registry = registry
+        self._wall = wall
+        self._count_ending = count_ending
         self._told: set[str] = set()
-        self.outbox = Outbox(cluster=context.cluster, wall=context.wall)
+        self.outbox = Outbox(cluster=cluster, wall=wall)
 
     def keep_only(self, uids: set[str]) -> None:
         """Forget what no longer exists."""
@@ -63,31 +75,31 @@ class StatusWriter:
         await self.outbox.post(events, about=entry, status=service.status)
         if ended is not None:
             change, ending = ended
-            self._context.metrics.count_ending(change, ending.outcome, now=self._context.wall())
+            self._count_ending(change, ending.outcome)
         found = written.service
         return (found if isinstance(found, VLLMService) else service), written
 
     async def catch_up(self, entry: ServiceEntry, status: VLLMServiceStatus) -> None:
         """Tell what waits to be told, and what a leader may have written and not lived to tell."""
-        news = () if entry.uid in self._told else tuple(standing(status, now=self._context.wall()))
+        news = () if entry.uid in self._told else tuple(standing(status, now=self._wall()))
         self._told.add(entry.uid)
         if news or self.outbox.waiting(entry.uid, status):
             await self.outbox.post(news, about=entry, status=status)
 
     async def report_unreadable(self, entry: ServiceEntry, service: InvalidService) -> None:
         """Say on the object what cannot be read of its status, and forget nothing that it remembers."""
-        before, now = entry.body["status"], self._context.wall()
+        before, now = entry.body["status"], self._wall()
         after = unreadable(service, before, now=now)
         if after != before:
             self._seen(
-                await self._context.cluster.write_status(
+                await self._cluster.write_status(
                     entry.namespace, entry.name, after, resource_version=entry.resource_version
                 )
             )
 
     async def read(self, key: Key) -> ServiceEntry:
         """What the API server has now. Raises NotFound when the object was deleted since."""
-        return self._seen(await self._context.cluster.read_service(key.namespace, key.name))
+        return self._seen(await self._cluster.read_service(key.namespace, key.name))
 
     async def is_unchanged(self, key: Key, entry: ServiceEntry) -> bool:
         """Whether the object still asks for the same: neighbours may write its metadata all the time."""
@@ -105,7 +117,7 @@ class StatusWriter:
             return entry
         for attempts_left in reversed(range(ATTEMPTS)):
             try:
-                body = await self._context.cluster.write_status(
+                body = await self._cluster.write_status(
                     entry.namespace, entry.name, wire, resource_version=entry.resource_version
                 )
                 break
@@ -121,9 +133,9 @@ class StatusWriter:
 
     def _seen(self, body: Body) -> ServiceEntry:
         """What the registry makes of an answer. Raises NotFound when the object was deleted since."""
-        self._context.registry.services.see(body)
+        self._registry.services.see(body)
         key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
-        found = self._context.registry.services.get(key)
+        found = self._registry.services.get(key)
         if found is None:
             raise NotFound(f"{'/'.join(key)} is gone", reason="Deleted")
         return found

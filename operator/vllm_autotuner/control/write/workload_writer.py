@@ -15,14 +15,14 @@ from vllm_autotuner.api.status import ChangeState, VLLMServiceStatus
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.trial_deployments import Trial, trials
 from vllm_autotuner.change.world import reaches_the_service
+from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.kinds import DEPLOYMENT
 from vllm_autotuner.control.read.interference import interference_of, wanted_deployment
 from vllm_autotuner.control.read.memories import Memories
-from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
+from vllm_autotuner.control.read.registry import Key, Registry, RegistrySnapshot
 from vllm_autotuner.control.read.rendered_hashes import is_of_another_version
 from vllm_autotuner.control.read.trial_state import is_orphan, surplus
 from vllm_autotuner.control.read.views import DeploymentView
-from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.guardrails.contest import is_lost
 from vllm_autotuner.workload.labels import CONFIG_HASH
 from vllm_autotuner.workload.rendering import render_service, render_trial, rendered_hash
@@ -39,8 +39,18 @@ Unchanged = Callable[[], Awaitable[bool]]
 class WorkloadWriter:
     """Writes the children of a service."""
 
-    def __init__(self, context: ControlContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        registry: Registry,
+        epoch: Callable[[], int],
+        count_orphan: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._registry = registry
+        self._epoch = epoch
+        self._count_orphan = count_orphan
 
     async def follow(
         self,
@@ -52,7 +62,7 @@ class WorkloadWriter:
         unchanged: Unchanged,
     ) -> None:
         """Make the workload what the written status says; nothing to do in a steady state. Raises ClusterError."""
-        cluster, epoch = self._context.cluster, self._context.election.epoch
+        cluster, epoch = self._cluster, self._epoch()
         key, lost = Key(service.metadata.namespace, service.metadata.name), is_lost(status.contest)
         own = fleet.deployments.get(key)
         if not lost and (own is None or memories.is_new(service.metadata.uid)):
@@ -71,11 +81,11 @@ class WorkloadWriter:
             knobs, replicas = to_wire(effective_knobs(service.spec, status)), body["spec"].get("replicas")
             logger.info("applying", extra={"service": service.key, "knobs": knobs, "replicas": replicas})
             applied = await cluster.apply(body, epoch=epoch)
-            self._context.registry.deployments.see(applied)
+            self._registry.deployments.see(applied)
         for trial in missing:
             logger.info("applying a trial", extra={"service": service.key, "trial": trial.name})
             applied = await cluster.apply(render_trial(service, trial), epoch=epoch)
-            self._context.registry.deployments.see(applied)
+            self._registry.deployments.see(applied)
 
     async def undo(
         self, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot, unchanged: Unchanged
@@ -99,7 +109,7 @@ class WorkloadWriter:
         for found in too_many:
             await self._delete(found, service, status)
         if back and change is not None:
-            cluster, epoch = self._context.cluster, self._context.election.epoch
+            cluster, epoch = self._cluster, self._epoch()
             live = await cluster.read(DEPLOYMENT, namespace=key.namespace, name=key.name)
             logger.info("restoring without a spec", extra={"service": service.key, "knob": change.knob})
             patched = await cluster.patch_child(
@@ -109,21 +119,21 @@ class WorkloadWriter:
                 service_uid=service.metadata.uid,
                 epoch=epoch,
             )
-            self._context.registry.deployments.see(patched)
+            self._registry.deployments.see(patched)
 
     async def _delete(self, found: DeploymentView, service: VLLMService, status: VLLMServiceStatus) -> None:
         logger.info("deleting a trial", extra={"service": service.key, "trial": found.name})
-        await self._context.cluster.delete(
+        await self._cluster.delete(
             DEPLOYMENT,
             namespace=found.namespace,
             name=found.name,
             service_name=service.metadata.name,
             service_uid=service.metadata.uid,
-            epoch=self._context.election.epoch,
+            epoch=self._epoch(),
         )
         if is_orphan(found, status):
-            self._context.metrics.orphans_removed.inc()
-        self._context.registry.deployments.evict(Key(found.namespace, found.name), uid=found.uid)
+            self._count_orphan()
+        self._registry.deployments.evict(Key(found.namespace, found.name), uid=found.uid)
 
 
 def _is_as_wanted(
