@@ -1,14 +1,14 @@
-"""What a person asks for by annotation, once for each value: no to an advice or a change, or to go on after a stop.
+"""Commands that a user gives by annotation: roll back, reject, retry. Each value of an annotation is handled once.
 
-`vllm-autotuner.dev/rollback` ends the change under way, in whatever state, and its value is not tried again; after a
-failed rollback it tries the last known good configuration once more. Where neither is the case it is answered by what
-does what was meant, and is over: it never waits for a change to come. `vllm-autotuner.dev/reject` names the id of the
-recommendation that stands: its value is neither tried nor, where something else is left, recommended.
-`vllm-autotuner.dev/retry` lets values that were declined so be tried again, closes the circuit, ends the cooldown,
-accepts what serves after a failed rollback, and writes a workload again that was left to somebody else. The value of
-rollback and retry only has to be another one than the last time, such as the time of day. Who switches the mode off or
-narrows the bounds under a change says nothing about its value.
-Looked at first in every tick and in every state (T28). Must not: begin anything; every guardrail is asked as always.
+`vllm-autotuner.dev/rollback` ends the change in progress, in any state, and its value is not tried again; after a
+failed rollback it tries the last known good configuration once more. In every other case the command is answered with
+the steps that achieve what was meant, and is finished: it does not wait for a later change.
+`vllm-autotuner.dev/reject` names the id of the current recommendation: its value is not tried, and not recommended as
+long as there is an alternative. `vllm-autotuner.dev/retry` allows rejected values again, closes the circuit breaker,
+ends the cooldown, accepts the serving configuration after a failed rollback, and resumes writing a workload that was
+left to another field manager. The value of rollback and retry only has to differ from the last one, e.g. the time of
+day. Switching the mode off or narrowing the bounds during a change is no verdict on the value under test.
+Handled first in every tick and in every state (T28). Must not: start a change; the guardrails apply as always.
 """
 
 from datetime import datetime
@@ -27,7 +27,7 @@ __all__ = ["RequestKind", "answered", "approved_id", "asked", "is_paused"]
 
 
 class RequestKind(StrEnum):
-    """What may be asked for; also the annotation, behind the prefix."""
+    """The commands; each value is also the annotation's name behind the prefix."""
 
     ROLLBACK = "rollback"
     REJECT = "reject"
@@ -35,18 +35,18 @@ class RequestKind(StrEnum):
 
 
 def is_paused(service: VLLMService) -> bool:
-    """Whether a person said stop."""
+    """Whether the spec or the annotation pauses tuning."""
     annotation = service.metadata.annotations.get(PAUSE)
     return service.spec.paused or (annotation is not None and annotation.strip().lower() != "false")
 
 
 def approved_id(service: VLLMService, *, mode: Mode) -> str:
-    """The recommendation id that a person approved; empty when none, or in a mode that asks nobody."""
+    """The id of the approved recommendation; empty when there is none, or when the mode needs no approval."""
     return service.metadata.annotations.get(APPROVE, "").strip() if mode is Mode.APPROVE else ""
 
 
 def asked(service: VLLMService, *, now: datetime) -> tuple[HandledRequest, ...]:
-    """The requests that stand on the object and were not acted upon. A No to what does not stand asks for nothing."""
+    """The commands on the object that were not handled yet. A reject of an outdated recommendation is ignored."""
     handled = {(each.kind, each.nonce) for each in service.status.handled_requests}
     standing = [(kind.value, service.metadata.annotations.get(PREFIX + kind, "").strip()) for kind in RequestKind]
     advice = service.status.recommendation
@@ -62,7 +62,7 @@ def asked(service: VLLMService, *, now: datetime) -> tuple[HandledRequest, ...]:
 def answered(
     status: VLLMServiceStatus, request: HandledRequest, *, spec: VLLMServiceSpec, now: datetime
 ) -> VLLMServiceStatus:
-    """The status after a request; a change under way is ended by the machine, not here."""
+    """The status after a command; a change in progress is ended by the state machine, not here."""
     others = tuple(each for each in status.handled_requests if each.kind != request.kind)
     change = status.active_change
     status = status.updated(handled_requests=(*others, request))
@@ -82,7 +82,7 @@ def answered(
     if status.rollback_failed is not None and status.last_known_good is not None:
         return _once_more(status, status.last_known_good, spec=spec, now=now)
     if change is None:
-        answer = request.updated(answer=_nothing_to_take_back(status, spec=spec))
+        answer = request.updated(answer=_nothing_to_roll_back(status, spec=spec))
         return status.updated(handled_requests=(*others, answer))
     return status
 
@@ -104,12 +104,15 @@ def _once_more(
     return status.updated(rollback_failed=None, effective=effective)
 
 
-def _nothing_to_take_back(status: VLLMServiceStatus, *, spec: VLLMServiceSpec) -> str:
-    """What a person reads who asks for a rollback too late or too early, with what works instead."""
-    answer = "no change is under way, so nothing was taken back. "
+def _nothing_to_roll_back(status: VLLMServiceStatus, *, spec: VLLMServiceSpec) -> str:
+    """The answer to a rollback command while no change is in progress, with the steps that work instead."""
+    answer = "no change in progress, nothing to roll back. "
     if status.rollback_failed is not None:
         retry = f"{PREFIX}{RequestKind.RETRY}"
-        return f"{answer}No configuration is known to have served: edit the spec, or keep what serves by {retry}"
+        return (
+            f"{answer}There is no last known good configuration: edit the spec, or annotate with {retry} to keep the "
+            "configuration that serves now"
+        )
     written, effective = spec_knobs(spec), status.effective
     kept = []
     if effective is not None and is_tuned(spec, status):
@@ -118,13 +121,13 @@ def _nothing_to_take_back(status: VLLMServiceStatus, *, spec: VLLMServiceSpec) -
     if kept:
         tuned = ", ".join(f"{knob}={now}" for knob, now, _ in kept)
         written_there = ", ".join(f"{knob}={before or 'default'}" for knob, _, before in kept)
-        bounds = " or ".join(f"{now} out of spec.tuning.{knob}" for knob, now, _ in kept)
-        answer += f"Tuned and kept: {tuned}. To go back to {written_there}, leave {bounds}"
+        bounds = " or ".join(f"{now} from spec.tuning.{knob}" for knob, now, _ in kept)
+        answer += f"Tuned values in force: {tuned}. To restore {written_there}, exclude {bounds}"
     else:
         where = "spec.engine" if spec.target_ref is None else "the Deployment"
-        answer += f"What runs is what stands in {where}: edit that"
+        answer += f"No tuned value is in force: edit {where} instead"
     advice = status.recommendation
-    return answer if advice is None else f"{answer}. To decline what is recommended: {PREFIX}reject={advice.id}"
+    return answer if advice is None else f"{answer}. To reject the recommendation: {PREFIX}reject={advice.id}"
 
 
 def _rejected(status: VLLMServiceStatus, *, spec: VLLMServiceSpec, now: datetime) -> VLLMServiceStatus:

@@ -40,9 +40,8 @@ class Fleet:
     def why(self) -> str:
         """What those read who have to wait. The limits only: who runs changes by the minute, and is to be counted."""
         return (
-            f"waiting for its turn: at most {self.most_changes} change(s) run at once in the fleet, "
-            f"with at most {self.most_gpus} GPU(s) "
-            "more than serve (--max-concurrent-changes, --max-extra-gpus)"
+            f"queued: the fleet allows at most {self.most_changes} concurrent change(s) and {self.most_gpus} extra "
+            "GPU(s) (--max-concurrent-changes, --max-extra-gpus)"
         )
 
 

@@ -35,7 +35,7 @@ from vllm_autotuner.scaling.backlog import ends_before_a_trial
 from vllm_autotuner.scaling.desired_replicas import desired_replicas
 from vllm_autotuner.scaling.supply import Scale, Supply
 
-__all__ = ["Ideas", "begun", "ideas", "just_over"]
+__all__ = ["Ideas", "ideas", "just_over"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class Ideas:
     status: VLLMServiceStatus
     desired: int | None = None
     """Replicas that demand asks for; None where they are not ours."""
-    queued: ActiveChange | None = None
-    """A change that would begin, were it this service's turn."""
+    at_its_turn: "Ideas | None" = None
+    """What it would come to, were it this service's turn to begin a change; None where it is not about turns."""
 
 
 def ideas(status: VLLMServiceStatus, inputs: Inputs, *, case: Case, diagnosis: Diagnosis, sure: bool) -> Ideas:
@@ -74,7 +74,7 @@ def ideas(status: VLLMServiceStatus, inputs: Inputs, *, case: Case, diagnosis: D
     return Ideas(status=status, desired=desired) if more is None else _scaled_to(more, status, inputs=inputs)
 
 
-def begun(status: VLLMServiceStatus, change: ActiveChange, *, now: datetime) -> VLLMServiceStatus:
+def _begun(status: VLLMServiceStatus, change: ActiveChange, *, now: datetime) -> VLLMServiceStatus:
     """The status with this change under way, in the place of its recommendation."""
     status = _without_recommendation(status)
     return status.updated(active_change=change, budget=spent(status.budget, now=now))
@@ -107,8 +107,10 @@ def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
         proposal = None
     held = objections(proposal, context) if proposal is not None else ()
     if change is not None and not held:
-        return Ideas(status=begun(status, change, now=inputs.now), desired=desired)
-    queued = change if [objection.reason for objection in held] == [HoldReason.QUEUED] else None
+        return Ideas(status=_begun(status, change, now=inputs.now), desired=desired)
+    at_its_turn = None
+    if change is not None and [objection.reason for objection in held] == [HoldReason.QUEUED]:
+        at_its_turn = Ideas(status=_begun(status, change, now=inputs.now), desired=desired)
     status = status.updated(
         recommendation=recommended(proposal, held, before=standing, inputs=inputs),
         queued_since=_place_in_queue(held, inputs=inputs),
@@ -119,8 +121,8 @@ def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
     elif proposal is None or not _comes_soon(proposal, held):
         wanted = _scale(status, inputs, situation=situation, planned=planned)
     if desired is None or wanted is None:
-        return Ideas(status=status, desired=desired, queued=queued)
-    return replace(_scaled_to(wanted, status, inputs=inputs), queued=queued)
+        return Ideas(status=status, desired=desired, at_its_turn=at_its_turn)
+    return replace(_scaled_to(wanted, status, inputs=inputs), at_its_turn=at_its_turn)
 
 
 def _approves(standing: Recommendation, proposal: Proposal, *, inputs: Inputs) -> bool:

@@ -1,7 +1,7 @@
-"""The conditions of a status: what holds of the service now, each with its reason for tools and a sentence for people.
+"""The conditions of a VLLMService's status, each with a reason for tools and a message for people.
 
-Apart from the figures, because conditions are API: alerts and `kubectl wait` read them, and some must never contradict
-each other. Who writes the workload besides us is said by `owning`. Must not: decide anything.
+Apart from `status_report`, because conditions are API: alerts and `kubectl wait` read them, and some must never
+contradict each other. OwnershipConflict is in `ownership_status`. Must not: decide anything.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def conditions_of(
     diagnosis: Diagnosis,
     ended: tuple[ActiveChange, Ending] | None,
 ) -> tuple[Condition, ...]:
-    """Every condition of a decided status; what has not changed keeps its time."""
+    """Every condition of a decided status; an unchanged condition keeps its transition time."""
     conditions = status.conditions
     generation, now = inputs.service.metadata.generation, inputs.now
 
@@ -65,7 +65,7 @@ def conditions_of(
     if inputs.operator.limits.kill:
         paused_by, where = Reason.PAUSED_BY_OPERATOR, inputs.operator.limits.why
     paused = inputs.paused or inputs.operator.limits.kill
-    put(ConditionType.PAUSED, paused, paused_by, f"{where}; serving goes on, nothing is tuned")
+    put(ConditionType.PAUSED, paused, paused_by, f"{where}; serving continues, tuning is stopped")
     if (adoption := inputs.workload.adoption) is None:
         conditions = remove_condition(conditions, ConditionType.ADOPTED)
     else:
@@ -73,14 +73,14 @@ def conditions_of(
     circuit = status.circuit
     is_open = circuit_is_open(circuit, now=now)
     why = circuit.reason if circuit is not None else ""
-    put(ConditionType.CIRCUIT_OPEN, is_open, Reason.REPEATED_ROLLBACKS, f"{why}: recommendations only")
+    put(ConditionType.CIRCUIT_OPEN, is_open, Reason.REPEATED_ROLLBACKS, f"{why}; recommendations only")
     return conditions
 
 
 def about_change(
     status: VLLMServiceStatus, *, ended: tuple[ActiveChange, Ending] | None
 ) -> Iterator[tuple[ConditionType, bool, Reason, str]]:
-    """What is said of the change under way, and of the one that has just ended."""
+    """The conditions of the change in progress, and of the one that has just ended."""
     change = status.active_change
     about = "" if change is None else f"{change.knob} {change.from_value or 'default'} -> {change.to_value}"
     state_text = "" if change is None else f"{about}: {change.state.value}"
@@ -120,13 +120,13 @@ def _serving(
         )
     enough = rollout.ready >= floor
     # Tuning is not reconciling: a rollout that a change causes leaves a service that serves its spec Ready.
-    # Nor is what somebody else has made of the workload: nothing follows as long as it is left to him.
+    # Nor are the edits of another field manager: the workload does not follow the spec after the operator gave up.
     follows_spec = (change is None and not is_lost(status.contest)) and (
         rollout.config_hash is None
         or (status.effective is not None and rollout.config_hash != status.effective.config_hash)
         or not rollout.rolled_out
     )
-    served = f"{rollout.ready} of {floor} replica(s) serve"
+    served = f"{rollout.ready} of {floor} replicas ready"
     if rollout.crashed and not enough:
         served += f"; {rollout.crashed}"
     elif rollout.unschedulable and not enough:
@@ -143,16 +143,16 @@ def _serving(
 
 def _metrics(diagnosis: Diagnosis, inputs: Inputs) -> tuple[ConditionType, bool, Reason, str]:
     if diagnosis.primary is not DiagnosisClass.METRICS_BLIND and inputs.observation.engines:
-        return ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "fresh metrics of the engines"
+        return ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "engine metrics are fresh"
     failed, stale = inputs.observation.problem is not None, bool(inputs.observation.silent)
     reason = Reason.PROVIDER_ERROR if failed else Reason.METRICS_STALE if stale else Reason.METRICS_MISSING
-    return ConditionType.METRICS_AVAILABLE, False, reason, f"{diagnosis.message} Nothing is changed meanwhile."
+    return ConditionType.METRICS_AVAILABLE, False, reason, f"{diagnosis.message} No change starts until metrics return."
 
 
 def _recommending(status: VLLMServiceStatus, inputs: Inputs) -> tuple[ConditionType, bool, Reason, str]:
     found, change = status.recommendation, status.active_change
     if change is not None:
-        message = f"{change.knob} -> {change.to_value} is being tried"
+        message = f"change in progress: {change.knob} -> {change.to_value}"
         return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.CHANGE_ACTIVE, message
     if found is None:
         return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.NOTHING_TO_IMPROVE, "nothing to recommend"
@@ -163,8 +163,8 @@ def _recommending(status: VLLMServiceStatus, inputs: Inputs) -> tuple[ConditionT
         # With --overwrite: an earlier approval may stand there.
         service = inputs.service.metadata
         message += (
-            f"; approve: kubectl annotate --overwrite -n {service.namespace} vllm {service.name} {APPROVE}={found.id}"
+            f"; to approve: kubectl annotate --overwrite -n {service.namespace} vllm {service.name} {APPROVE}={found.id}"
         )
     if awaiting and inputs.approved and inputs.approved != found.id:
-        message += f" ({inputs.approved} was approved, which does not stand any more)"
+        message += f" (approved recommendation {inputs.approved} is outdated)"
     return ConditionType.RECOMMENDATION_AVAILABLE, True, reason, message

@@ -29,7 +29,7 @@ from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.decide.annotation_commands import RequestKind, answered, asked
 from vllm_autotuner.control.decide.inputs import Inputs, serves, wanted_replicas
 from vllm_autotuner.control.decide.prediction_tracking import tracked
-from vllm_autotuner.control.decide.proposing import begun, ideas, just_over
+from vllm_autotuner.control.decide.proposing import Ideas, ideas, just_over
 from vllm_autotuner.control.decide.recent_windows import lately
 from vllm_autotuner.control.decide.status_report import described
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -49,6 +49,7 @@ class Turn:
 
     asking: Asking
     status: VLLMServiceStatus
+    desired: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,21 +90,27 @@ def decide(inputs: Inputs) -> Decision:
     sure = history.candidate is None and seen
     found = ideas(status, inputs, case=case, diagnosis=diagnosis, sure=sure)
     decision = Decision(status=found.status, history=history, diagnosis=diagnosis, ended=ended, desired=found.desired)
-    turn = None if found.queued is None else _turn(found.queued, found.status, inputs=inputs)
-    return replace(_reported(decision, inputs), turn=turn)
+    return replace(_reported(decision, inputs), turn=_turn(found, inputs=inputs))
 
 
 def begin_at_its_turn(decision: Decision, inputs: Inputs) -> Decision:
     """The same decision once it is this service's turn: its change begins. Nothing is decided anew."""
     if decision.turn is None:
         raise ValueError("no change waits for its turn")
-    return _reported(replace(decision, status=decision.turn.status, turn=None), inputs)
+    turn = decision.turn
+    return _reported(replace(decision, status=turn.status, desired=turn.desired, turn=None), inputs)
 
 
-def _turn(change: ActiveChange, status: VLLMServiceStatus, *, inputs: Inputs) -> Turn:
-    since = status.queued_since or inputs.now
-    asking = Asking(key=inputs.service.metadata.uid, since=since, gpus=gpus_added(change))
-    return Turn(asking=asking, status=begun(status, change, now=inputs.now))
+def _turn(found: Ideas, *, inputs: Inputs) -> Turn | None:
+    begun = found.at_its_turn
+    if begun is None or begun.status.active_change is None:
+        return None
+    asking = Asking(
+        key=inputs.service.metadata.uid,
+        since=found.status.queued_since or inputs.now,
+        gpus=gpus_added(begun.status.active_change),
+    )
+    return Turn(asking=asking, status=begun.status, desired=begun.desired)
 
 
 def _reported(decision: Decision, inputs: Inputs) -> Decision:
@@ -157,7 +164,7 @@ def _following_the_spec(
         # A person looked at it and wrote something else.
         status = status.updated(rollback_failed=None)
     if change is not None and inputs.workload.adoption is not None and inputs.workload.adoption.edited:
-        ending = Ending(outcome=Outcome.SUPERSEDED, reason="somebody edited the Deployment underneath")
+        ending = Ending(outcome=Outcome.SUPERSEDED, reason="the Deployment was edited during the change")
         return finished(status, change, ending, spec=spec, now=inputs.now), (change, ending)
     if change is None:
         return status, None
@@ -171,7 +178,7 @@ def _following_the_spec(
         # Its pods are what they would be under the new spec: what it names anew is what it was tried in.
         kept = change.updated(generation=inputs.service.metadata.generation, environment=environment_of(spec))
         return status.updated(active_change=kept), None
-    ending = Ending(outcome=Outcome.SUPERSEDED, reason="the spec changed underneath")
+    ending = Ending(outcome=Outcome.SUPERSEDED, reason="the spec was edited during the change")
     return finished(status, change, ending, spec=spec, now=inputs.now), (change, ending)
 
 
@@ -192,7 +199,7 @@ def _contested(
     status, change = status.updated(contest=contest), status.active_change
     if contest is None or change is None or not is_lost(contest):
         return status, None
-    ending = Ending(outcome=Outcome.SUPERSEDED, reason=f"{contest.manager} writes {contest.fields} back")
+    ending = Ending(outcome=Outcome.SUPERSEDED, reason=f"{contest.manager} keeps overwriting {contest.fields}")
     return finished(status, change, ending, spec=inputs.service.spec, now=inputs.now), (change, ending)
 
 
@@ -258,11 +265,11 @@ def _abort(change: ActiveChange, inputs: Inputs) -> str:
     if inputs.unreadable:
         return ""
     if tuning.mode not in (Mode.AUTOMATIC, Mode.APPROVE):
-        return f"spec.tuning.mode became {tuning.mode.value}"
+        return f"spec.tuning.mode was set to {tuning.mode.value}"
     try:
         knob = Knob(change.knob)
     except ValueError:
-        return f"{change.knob} is no knob of this version"
+        return f"this version does not support the knob {change.knob}"
     value = value_of(knob, change.to.knobs)
     if opted_in(knob, tuning=tuning, scaling=None) and not outside(knob, value, tuning=tuning, scaling=None):
         return ""
