@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.builders import observation
+from tests.builders import named, observation
 from tests.control.cluster_model import Load, engine_series
 from tests.control.objects import deployment_object, pod_object
 from tests.workload.services import service
@@ -21,6 +21,7 @@ from vllm_autotuner.control.decide.annotation_commands import approved_id, is_pa
 from vllm_autotuner.control.read.pod_state import pods_view
 from vllm_autotuner.control.read.views import DeploymentView, PodView, Termination, deployment_view, pod_view
 from vllm_autotuner.control.read.workload_state import YOUNG, observed, rollout_of, verification_of
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.snapshot import EngineKey, FleetSnapshot
 
@@ -320,6 +321,33 @@ def test_the_same_name_in_another_namespace_is_another_pod() -> None:
 def test_which_pods_ought_to_report(age: timedelta, interval: float | None, expected: int) -> None:
     young = pod("chat-1", ready_since=NOW - age)
     assert reporting(young, of=snapshot("chat-0", interval=interval)) == ([], expected)
+
+
+def gone_silent(name: str = "chat-0", *, seconds_ago: float) -> FleetSnapshot:
+    """Its last sample is this old: Prometheus has lost its target."""
+    at = NOW.timestamp()
+    engines = {EngineKey("prod", name, "0"): engine_series(Load(), at=at - seconds_ago)}
+    return FleetSnapshot(at=at, state_window=30.0, scrape_interval=2.0, engines=engines)
+
+
+@pytest.mark.parametrize(
+    ("container_started", "expected"),
+    [
+        pytest.param(timedelta(minutes=10), 1, id="the same process has reported: its readiness probe failed once"),
+        pytest.param(timedelta(seconds=12), 0, id="a new process was not scraped yet"),
+        pytest.param(None, 0, id="without a known start"),
+    ],
+)
+async def test_a_pod_that_is_ready_again_and_silent_is_missed_when_it_has_reported_before(
+    container_started: timedelta | None, expected: int
+) -> None:
+    started = None if container_started is None else NOW - container_started
+    again = pod(ready_since=NOW - timedelta(seconds=3), container_started_at=started)
+    starts = await pods_view([again], warm_up=timedelta(seconds=60), cluster=cluster(), now=NOW)
+    found = observed(gone_silent(seconds_ago=30), [again], now=NOW, starts=starts)
+    assert (found.engines, found.silent, found.expected) == ((), ("chat-0",), expected)
+    missed = DiagnosisClass.METRICS_BLIND if expected else DiagnosisClass.COLD_START
+    assert named(found).primary is missed
 
 
 def test_a_source_that_failed_says_nothing_about_pods() -> None:

@@ -20,12 +20,13 @@ from vllm_autotuner.cluster.errors import ClusterError
 from vllm_autotuner.control.read.pod_state import has_crashed, how_it_ended
 from vllm_autotuner.control.read.views import DeploymentView, PodView
 from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
+from vllm_autotuner.engine.metric_names import Meaning
 from vllm_autotuner.engine.startup_log import LACK_OF_MEMORY, REFUSALS
 from vllm_autotuner.guardrails.contest import Interference
 from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.pod_starts import PodsView
 from vllm_autotuner.observation.series import STALE_AFTER_INTERVALS
-from vllm_autotuner.observation.snapshot import FleetSnapshot
+from vllm_autotuner.observation.snapshot import EngineSeries, FleetSnapshot
 
 __all__ = [
     "knobs_of",
@@ -45,13 +46,25 @@ logger = logging.getLogger(__name__)
 def observed(
     snapshot: FleetSnapshot, pods: Sequence[PodView], *, now: datetime, starts: PodsView | None = None
 ) -> Observation:
-    """What the metrics say about these pods. Pods that are going away do not count, young ones are not missed yet."""
-    staying = [pod for pod in pods if not pod.deleting]
-    keys = {(pod.namespace, pod.name) for pod in staying if pod.ready}
+    """What the metrics say about these pods. Pods that are being deleted do not count.
+
+    A pod that has just become ready gets a grace period before its metrics are missed. The grace period does not apply
+    to a pod that only failed its readiness probe for a moment: its process has reported before.
+    """
+    ready = {(pod.namespace, pod.name): pod for pod in pods if pod.ready and not pod.deleting}
+    mine = [key for key in snapshot.engines if (key.namespace, key.pod) in ready]
     grace = max(YOUNG, timedelta(seconds=STALE_AFTER_INTERVALS * (snapshot.scrape_interval or 0)))
-    expected = [pod for pod in staying if pod.ready and pod.ready_since is not None and now - pod.ready_since > grace]
-    mine = [key for key in snapshot.engines if (key.namespace, key.pod) in keys]
+    expected = {key for key, pod in ready.items() if pod.ready_since is not None and now - pod.ready_since > grace}
+    expected |= {
+        place for key in mine if _has_reported(ready[place := (key.namespace, key.pod)], snapshot.engines[key])
+    }
     return observe(snapshot, mine, expected=len(expected), pods=starts)
+
+
+def _has_reported(pod: PodView, engine: EngineSeries) -> bool:
+    """Whether the pod's current engine process was scraped at least once; an earlier one does not count."""
+    running, started = engine.gauges.get(Meaning.RUNNING), pod.container_started_at
+    return bool(running and running.times and started and running.times[-1] > started.timestamp())
 
 
 def knobs_of(deployment: DeploymentView | None) -> EngineKnobs | None:
