@@ -34,6 +34,7 @@ from vllm_autotuner.api.status import ChangeState, CircuitState, Outcome, Source
 from vllm_autotuner.change.failure_memory import failed_values
 from vllm_autotuner.change.verification import NotEffective, Undecided
 from vllm_autotuner.control.decide.annotation_commands import RequestKind
+from vllm_autotuner.control.decide.tick import begin_at_its_turn, decide
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.observation.distribution import Distribution
@@ -93,7 +94,7 @@ def test_while_a_change_is_tried_nothing_is_recommended() -> None:
             assert found.read.recommendation is None
     condition = found.condition(ConditionType.RECOMMENDATION_AVAILABLE)
     assert condition is not None
-    assert (condition.reason, condition.message) == (Reason.CHANGE_ACTIVE, "maxNumSeqs -> 128 is being tried")
+    assert (condition.reason, condition.message) == (Reason.CHANGE_ACTIVE, "change in progress: maxNumSeqs -> 128")
     assert "Recommended" not in found.reasons
 
 
@@ -666,7 +667,7 @@ def test_a_load_that_rises_brings_a_replica_while_all_is_well_and_the_event_says
     (told,) = found.events
     assert found.read.effective is not None
     why = found.read.effective.replicas_reason
-    assert (told.reason, told.note) == ("ScaledOut", f"replicas 1 -> 2: {why}")
+    assert (told.reason, told.note) == ("ScaledOut", f"Scaled out replicas 1 -> 2: {why}")
     assert why.startswith(
         "the load rises by 12% in the 240 s that a replica takes to start: 1 would be at a batch of 71"
     )
@@ -765,6 +766,23 @@ def test_windows_from_while_a_replica_starts_are_not_held_against_the_change() -
     found.ticks(4, HARMED, rollout=found.rollout(settled=False, ready=0))
     assert found.analysis.windows_bad == 0
     assert found.read.active_change is not None
+
+
+def test_a_change_that_waited_for_its_turn_is_what_it_would_have_been_without_waiting() -> None:
+    """While it waits, requests may get a replica instead; at its turn the change begins alone."""
+    found = scaled()
+    found.ticks(5, HEALTHY)
+    found.ticks(1, CAPPED)
+    found.now += TICK
+    alone = found.inputs(CAPPED)
+    waiting = replace(alone, operator=replace(alone.operator, queue="waiting for its turn"))
+    decision, expected = decide(waiting), decide(alone)
+    assert decision.turn is not None
+    assert decision.status.effective is not None
+    assert decision.status.effective.replicas == 2
+    begun = begin_at_its_turn(decision, waiting)
+    assert begun.status.active_change is not None
+    assert (begun.status, begun.desired, begun.turn) == (expected.status, expected.desired, None)
 
 
 def test_no_replica_goes_beside_a_change() -> None:
