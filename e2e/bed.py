@@ -262,11 +262,4 @@ def recorded_processes(state: Path) -> dict[str, Identity]:
 def refuse_second_bed(state: Path) -> None:
     """Raise BedError when the bed of this state file still runs."""
     if any(identity.alive() for identity in recorded_processes(state).values()):
-        raise BedError(f"a bed runs already ({state}): stop it with `make stop` or `python -m e2e.bed down`")
-
-
-if __name__ == "__main__":
-    # Only here: the command imports this module.
-    from e2e.bed_command import main
-
-    sys.exit(main())
+        raise BedError(f"a bed runs already ({state}): stop it with `make stop` or `python -m e2e.bed_command down`")

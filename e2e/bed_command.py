@@ -1,4 +1,4 @@
-"""`python -m e2e.bed up|down|status`: a bed to work with by hand, held by one process in the background.
+"""`python -m e2e.bed_command up|down|status`: a bed to work with by hand, held by one process in the background.
 
 Apart from the bed, which lives as long as the process that made it: here a holder outlives the command.
 Must not: stop the bed of a test run; that one is tied to its run and has a state folder of its own.
@@ -32,7 +32,7 @@ NOT_RUNNING: Final = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; problems are one line on stderr and exit code 1."""
-    parser = argparse.ArgumentParser(prog="python -m e2e.bed", description="A test bed to work with by hand.")
+    parser = argparse.ArgumentParser(prog="python -m e2e.bed_command", description="A test bed to work with by hand.")
     parser.add_argument("action", choices=["up", "down", "status", "hold"], help="`hold` is what `up` leaves running")
     parser.add_argument("--state-dir", type=Path, default=DEFAULT_STATE_DIR)
     parser.add_argument("--gpus", type=int, default=8)
@@ -65,7 +65,7 @@ def up(state_dir: Path, *, gpus: int) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output, progress.working("starting the control plane, the node and Prometheus") as tick:
         holder = subprocess.Popen(
-            [sys.executable, "-m", "e2e.bed", "hold", f"--state-dir={state_dir}", f"--gpus={gpus}"],
+            [sys.executable, "-m", "e2e.bed_command", "hold", f"--state-dir={state_dir}", f"--gpus={gpus}"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -159,3 +159,7 @@ def holder_of(state_dir: Path) -> Identity | None:
     """Return the process that holds the bed; None when the file names none."""
     entry = read_state(state_dir).get("holder")
     return Identity(pid=entry["pid"], started=entry["started"]) if entry else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -92,7 +92,7 @@ def real_engine() -> RealEngine:
     except EngineError as error:
         pytest.fail(str(error), pytrace=False)
     if found is None:
-        pytest.skip("no real vLLM is installed: run `python -m e2e.real_engine install`")
+        pytest.skip("no real vLLM is installed: run `python -m e2e.real_engine_command install`")
     return found
 
 

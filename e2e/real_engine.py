@@ -5,22 +5,17 @@ network namespace does not have. Must not: install, or need a GPU.
 
 A manifest names `example/tiny` and the real image, as it does for the simulated engine. The model is found under that
 name because the row points HF_HOME at a Hugging Face cache that holds nothing else.
-
-    python -m e2e.real_engine install   install vLLM for CPUs and make a model, once
-    python -m e2e.real_engine locate    print the engine that a bed would run
 """
 
-import argparse
 import hashlib
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from e2e.binaries import cache_folder
-from e2e.errors import BedError, EngineError
+from e2e.errors import EngineError
 from e2e.stage import MODEL, SIMULATED_ENGINE
 
 VERSION: Final = "0.32.0"
@@ -129,38 +124,3 @@ def hugging_face_home(model: Path) -> Path:
     except OSError as error:
         raise EngineError(f"cannot name the model {MODEL} in {home}: {error}") from error
     return home
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 0 when there is an engine, 1 with one line on stderr when there is none."""
-    parser = argparse.ArgumentParser(
-        prog="python -m e2e.real_engine",
-        description=f"vLLM {VERSION} for CPUs, as the engine of the test bed.",
-        epilog=f"{ENGINE_VARIABLE}=/path/to/vllm and {MODEL_VARIABLE}=/path/to/model name one of yours instead.",
-    )
-    actions = parser.add_subparsers(dest="action", required=True)
-    actions.add_parser("install", help="install it into the user's cache folder (minutes, 10 GB of disk), once")
-    actions.add_parser("locate", help="print the engine that a bed would run")
-    options = parser.parse_args(arguments)
-    try:
-        if options.action == "install":
-            # Only here: whoever just looks needs nothing of it.
-            from e2e.real_engine_install import install
-
-            install()
-        engine = locate()
-    except BedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted: what was downloaded is kept", file=sys.stderr)
-        return 130
-    if engine is None:
-        print("no real engine is installed: run `python -m e2e.real_engine install`", file=sys.stderr)
-        return 1
-    print(f"command  {' '.join(engine.command)}\nmodel    {engine.model}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

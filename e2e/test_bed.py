@@ -24,14 +24,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 class ByHand:
-    """Runs `python -m e2e.bed` on a state folder of its own, as a person would."""
+    """Runs `python -m e2e.bed_command` on a state folder of its own, as a person would."""
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
 
     def __call__(self, action: str) -> tuple[int, str, str]:
         result = subprocess.run(
-            [sys.executable, "-m", "e2e.bed", action, f"--state-dir={self.state_dir}"],
+            [sys.executable, "-m", "e2e.bed_command", action, f"--state-dir={self.state_dir}"],
             cwd=REPOSITORY,
             capture_output=True,
             text=True,

@@ -1,8 +1,9 @@
 """Changes of the real vLLM, by the operator as a process of its own: what helps is kept, what the engine refuses is
 understood, undone and not tried again; and meanwhile the pods that serve stay as they are.
 
-Apart from `test_real_engine`, which asks the engine alone. Runs only where it is installed (`python -m e2e.real_engine
-install`). One replica and one canary, which the spec asks for: two engines find room where other work is done as well.
+Apart from `test_real_engine`, which asks the engine alone. Runs only where it is installed
+(`python -m e2e.real_engine_command install`). One replica and one canary, which the spec asks for: two engines find
+room where other work is done as well.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping

@@ -1,7 +1,7 @@
 """The real vLLM in a pod of the bed: it is what the simulated engine and the parsers claim it to be.
 
-Runs only where it is installed (`python -m e2e.real_engine install`); an engine needs half a minute to start, or four
-on a machine that has other work.
+Runs only where it is installed (`python -m e2e.real_engine_command install`); an engine needs half a minute to start,
+or four on a machine that has other work.
 """
 
 import json

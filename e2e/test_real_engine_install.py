@@ -261,7 +261,7 @@ def test_the_row_stands_for_the_same_images_as_the_simulated_engine(
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["locate"], 1, "no real engine is installed: run `python -m e2e.real_engine install`"),
+        (["locate"], 1, "no real engine is installed: run `python -m e2e.real_engine_command install`"),
         (["install"], 1, "error: vLLM needs Python 3.12"),
         (["--help"], 0, "AUTOTUNER_VLLM=/path/to/vllm"),
     ],
@@ -271,7 +271,7 @@ def test_the_command_answers_in_one_line(arguments: list[str], code: int, told: 
     if arguments == ["install"] and sys.version_info[:2] == real_engine_install.PYTHON:
         pytest.skip("this Python is the one that is missing in this case")
     done = subprocess.run(
-        [sys.executable, "-m", "e2e.real_engine", *arguments],
+        [sys.executable, "-m", "e2e.real_engine_command", *arguments],
         cwd=REPOSITORY,
         env=os.environ | {"COLUMNS": "200"},
         capture_output=True,
