@@ -33,7 +33,6 @@ from vllm_autotuner.performance.step_time import NEWEST_STRETCHES, NoFit, StepTi
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.capped_value import HEADROOM, LARGEST_STEP, Limit, Limited, limited
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
-from vllm_autotuner.planning.instead_of_seats import saves_no_replica
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
@@ -90,8 +89,6 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
         return broken
     if found.value < math.ceil(seats * (1 + NOISE)):
         return NothingToGain(f"max-num-seqs {seats} cannot usefully be raised: {found.limited_by or 'no demand'}")
-    if why := saves_no_replica(situation, seats=seats, value=found.value):
-        return NothingToGain(why)
     # What was seen ends at the seats there are: a model that never saw a larger batch is no more than plausible.
     known = isinstance(model, StepTime) and model.covers(found.value) and situation.knobs.max_num_seqs is not None
     return Proposal(

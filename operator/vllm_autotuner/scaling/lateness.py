@@ -25,7 +25,6 @@ __all__ = [
     "late_for",
     "missed_clearly",
     "missed_lately",
-    "piled_up_until",
     "ttft_lately",
 ]
 
@@ -48,16 +47,6 @@ def ttft_lately(observation: Observation, *, targets: Targets, since: float | No
     timely = _first_in_time(windows, mean=target / tail)
     late = _at_quantile([one for one in windows if one.time >= timely], quantile)
     return now.value if late is None else max(now.value, late * tail)
-
-
-def piled_up_until(observation: Observation, *, targets: Targets, since: float) -> float | None:
-    """Return when first tokens came in time again (Unix seconds), after they had been late from `since` on.
-
-    None where they came in time at once: nothing had piled up on fewer replicas. And where they never did: it goes on.
-    """
-    windows = first_tokens_since(since, observation)
-    timely = _first_in_time(windows, mean=targets.ttft.seconds)
-    return timely if timely < math.inf and any(one.time < timely for one in windows) else None
 
 
 def late_for(observation: Observation, *, targets: Targets) -> float:

@@ -1,7 +1,7 @@
 """Whether one replica fewer would do: the load of the last minutes on n - 1 engines, by what was measured of them.
 
 Apart from scale-out, because that answers a queue that is there, and this one a prediction: whatever is not known
-keeps the replica. What had piled up on fewer replicas is no load: these work it off faster than it came, once.
+keeps the replica.
 Must not: look at the present load alone; the highest of the stabilization time must fit.
 """
 
@@ -24,7 +24,7 @@ from vllm_autotuner.performance.step_time import NoFit
 from vllm_autotuner.planning.capped_value import HEADROOM
 from vllm_autotuner.planning.max_num_seqs import kv_bound
 from vllm_autotuner.scaling.carrying import batch_for
-from vllm_autotuner.scaling.lateness import piled_up_until, ttft_lately
+from vllm_autotuner.scaling.lateness import ttft_lately
 from vllm_autotuner.scaling.rise import growth
 
 __all__ = ["fewer_do", "peak_tokens_per_second"]
@@ -33,9 +33,6 @@ LEAST_SEEN: Final = 0.8
 """Share of the stabilization time that must have been seen under load: less is an outage or a restart, not a rest.
 Our choice, as for `Sustained`."""
 
-LEAST_COUNTED: Final = 0.5
-"""Share of the stabilization time that must be left once what had piled up is taken out of it. Our choice, unmeasured:
-shorter, and chance decides what the highest load is."""
 LATELY: Final = 0.2
 """Share of the stabilization time, the newest, whose load is compared with that of the whole: long enough that chance
 moves it by less than noise, short enough to see a rise of minutes. Our choice, unmeasured."""
@@ -56,9 +53,8 @@ def fewer_do(case: Case, *, replicas: int, over: timedelta, since: float | None 
     observation, targets = case.observation, case.targets
     if replicas < 2 or len(observation.engines) < replicas:
         return None
-    gone_at = -math.inf if since is None else _gone_at(observation, targets=targets, since=since)
-    peak = peak_tokens_per_second(observation, over=over, counted_from=gone_at)
-    if peak is None or _rises(observation, over=over, counted_from=gone_at):
+    peak = peak_tokens_per_second(observation, over=over)
+    if peak is None or _rises(observation, over=over):
         return None
     if _prompts_would_contend(observation, peak=peak, more=replicas / (replicas - 1)):
         return None
@@ -113,43 +109,22 @@ def _prompts_would_contend(observation: Observation, *, peak: float, more: float
     return sum(shares) / len(shares) * max(1.0, peak / served) * more > CONTENDING.limit
 
 
-def _gone_at(observation: Observation, *, targets: Targets, since: float) -> float:
-    """Return when the last of what had piled up on fewer replicas had its answer (Unix seconds); at once without any.
-
-    Once nobody waits any more the batch is still that of the pile, for as long as an answer takes at its pace.
-    Worked: in time again at 500 s, tokens at 70 ms until then, answers of 2,000 tokens: gone at 640 s.
-    """
-    in_time = piled_up_until(observation, targets=targets, since=since)
-    if in_time is None:
-        return -math.inf
-    paces = (point.itl for point in observation.steps if point.time is not None and since < point.time <= in_time)
-    return in_time + max(paces, default=0.0) * (number(observation.recent_output_length.mean) or 0.0)
-
-
-def peak_tokens_per_second(
-    observation: Observation, *, over: timedelta, counted_from: float = -math.inf
-) -> float | None:
-    """The most output tokens per second of all engines in any window within `over`; None when too few were seen.
-
-    `counted_from`: Unix seconds before which windows were seen, but are not of the load.
-    """
+def peak_tokens_per_second(observation: Observation, *, over: timedelta) -> float | None:
+    """The most output tokens per second of all engines in any window within `over`; None when too few were seen."""
     by_time, window = _tokens_by_window(observation, over=over), observation.window
-    counted = [tokens for time, tokens in by_time.items() if time - window >= counted_from]
-    whole = over.total_seconds()
-    if len(by_time) * window < LEAST_SEEN * whole or len(counted) * window < LEAST_COUNTED * whole:
+    if len(by_time) * window < LEAST_SEEN * over.total_seconds():
         return None
-    return max(counted) / window
+    return max(by_time.values()) / window
 
 
-def _rises(observation: Observation, *, over: timedelta, counted_from: float) -> bool:
+def _rises(observation: Observation, *, over: timedelta) -> bool:
     """Whether the load has been rising: then its highest is still to come, and what was seen says too little.
 
     The newest part is above the whole, or above the part before it: what has just left a trough is on its way up
     although it was as high ten minutes ago, on its way down. Requests tell it before the tokens of their answers do.
     """
     newest = _mean_load(observation, over=over * LATELY)
-    whole = min(over, timedelta(seconds=observation.at - counted_from)) if counted_from > -math.inf else over
-    before = (_mean_load(observation, over=whole), _mean_load(observation, over=over * LATELY, ago=over * LATELY))
+    before = (_mean_load(observation, over=over), _mean_load(observation, over=over * LATELY, ago=over * LATELY))
     if newest is not None and any(each is not None and newest > each * (1 + NOISE) for each in before):
         return True
     return growth(observation, within=0.0, over=over, since=None, deviations=PERHAPS) is not None

@@ -46,9 +46,6 @@ ABOUT_TOKENS: Final = frozenset(
 """Classes that name why tokens come slowly. Requests may wait beside them, which no class then tells: those that would
 ask for tokens in time, or stand behind these. More replicas help that queue, whatever makes the tokens slow."""
 
-STANDS_STILL: Final = 30.0
-"""Seconds without a token that make an engine with work suspect. A prompt of the longest may take as long; then, too,
-one more replica is enough for now. Our choice."""
 
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """Of these the ones that may hold without a queue, and then ask for no replica, unless prompts wait for each other."""
@@ -73,27 +70,9 @@ def more(
     else:
         wanted = max(current + 1, math.ceil(current * case.observation.pressure), supply.planned or 0)
     most = max(current + 1, current * LARGEST_STEP)
-    if still := _standing_still(case.observation):
-        most = supply.ready + still
-        if most <= current:
-            return Scale(replicas=current, reason=f"{still} pod(s) move no token and may hang: as many more stand in")
     bounded = min(wanted, most, scaling.max_replicas)
     why = "first tokens wait for capacity, too: " if hidden else "demand has been over capacity: "
     return Scale(replicas=bounded, reason=why + diagnosis.message)
-
-
-def _standing_still(observation: Observation) -> int:
-    """How many pods have work and move no token: they may hang, which takes longer to be sure of (`Wedged`).
-
-    Meanwhile the rest are late for them. One more for each stands in, and what the rest need besides is told by then.
-    """
-    return len(
-        {
-            engine.key.pod
-            for engine in observation.engines
-            if engine.moments[-1].running > 0 and (engine.stalled_for or 0.0) >= STANDS_STILL
-        }
-    )
 
 
 def _why_not(
