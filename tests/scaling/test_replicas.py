@@ -333,15 +333,6 @@ def test_a_queue_that_ends_before_a_replica_starts_gets_none(took: float | None,
     assert desired(seen=seen, held=120, newest=60, took=took).replicas == replicas
 
 
-@pytest.mark.parametrize(("stalled", "current", "replicas"), [(29, 2, 4), (30, 2, 3), (30, 3, 3)])
-def test_beside_an_engine_that_may_hang_one_more_stands_in(stalled: float, current: int, replicas: int) -> None:
-    """One of two moves no token: the other is late for both, and looks as if four were needed."""
-    rest, late = engine(running=90.0), latency(0.08)
-    seen = replace(WAITING, engines=(rest, engine(pod="chat-1", stalled_for=stalled)), tpot=late)
-    found = desired(DiagnosisClass.PAST_TPOT_KNEE, held=60, seen=seen, current=current, ready=2, planned=4, needed=4)
-    assert found.replicas == replicas
-
-
 @pytest.mark.parametrize(("needed", "replicas"), [(None, 2), (2, 2), (3, 3), (9, 4)])
 def test_beside_a_replica_that_starts_only_what_more_are_needed_for_is_asked_for(
     needed: int | None, replicas: int

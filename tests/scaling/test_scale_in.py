@@ -182,41 +182,6 @@ def test_a_burst_that_was_late_keeps_the_replica_while_it_is_remembered() -> Non
     assert fewer(replace(calm, first_tokens=past)) is None
 
 
-def piled(*, late_for: int, length: float = 0.0) -> Observation:
-    """Two that came ten minutes ago, to a pile of 150 sequences each; `late_for` windows of first tokens were late.
-
-    `length`: output tokens of a request, at 25 ms each in that batch.
-    """
-    load = [150.0] * 8 + MINUTES[8:]
-    first = tuple(
-        FirstTokens(mean=60.0 if back >= 20 - late_for else 0.2, requests=100.0, time=AT - WINDOW * back)
-        for back in range(20)
-    )
-    answers = latency(length or 1.0)
-    return service([*EARLIER, *load], load, first_tokens=first, recent_output_length=answers)
-
-
-CAME = AT - TEN_MINUTES.total_seconds()
-
-
-@pytest.mark.parametrize(
-    ("seen", "since", "fits"),
-    [
-        pytest.param(piled(late_for=8), CAME, True, id="what had piled up is no load"),
-        pytest.param(piled(late_for=8), None, False, id="nobody knows on how many replicas it piled up"),
-        pytest.param(piled(late_for=4), CAME, False, id="answers had been in time: it is what comes"),
-        pytest.param(
-            piled(late_for=4, length=4 * WINDOW / 0.025), CAME, True, id="in time, and answered a while later"
-        ),
-        pytest.param(piled(late_for=0), CAME, False, id="a burst that made nobody late"),
-        pytest.param(piled(late_for=11), CAME, False, id="too little is left to tell the highest load"),
-        pytest.param(piled(late_for=20), CAME, False, id="it still goes on"),
-    ],
-)
-def test_what_had_piled_up_on_fewer_replicas_keeps_none(seen: Observation, since: float | None, fits: bool) -> None:
-    assert (fewer(seen, since=since) is not None) is fits
-
-
 def test_a_peak_before_the_time_asked_about_does_not_count() -> None:
     assert fewer(service([*EARLIER, *MINUTES], [*EARLIER, *MINUTES])) is not None
     assert fewer(service([*MINUTES, *EARLIER], [*MINUTES, *EARLIER])) is None
