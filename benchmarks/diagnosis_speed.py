@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.result_files import write_result
+from benchmarks.result_files import require_clean_tree, write_result
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objectives
 from vllm_autotuner.diagnosis.diagnose import History, case_of, diagnose
@@ -117,6 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if min(given.services) < 1:
         parser.error("--services must be at least 1")
+    if given.save:
+        require_clean_tree()
     recording = recorded()
     fleets = [asyncio.run(looked(recording, services=services)) for services in given.services]
     figures = {

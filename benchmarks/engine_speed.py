@@ -23,7 +23,7 @@ if __name__ == "__main__":
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.result_files import write_result
+from benchmarks.result_files import require_clean_tree, write_result
 from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.simulation.arrivals import RateCurve
 from vllm_autotuner.simulation.configuration import EngineConfig, configure
@@ -193,6 +193,8 @@ def memory_of(running: int, *, seed: int, engines: int = 20) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report."""
     options = _options(arguments)
+    if options.save:
+        require_clean_tree()
     notes, cpu, seed = Console(stderr=True), options.seconds, options.seed
     with notes.status("one engine") as status:
         single = [

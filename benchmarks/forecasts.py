@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks.measured_curves.command import data_folder
 from benchmarks.measured_curves.groups import usable_points
 from benchmarks.measured_curves.read import Curve, CurveError, Point, read_curves
-from benchmarks.result_files import write_result
+from benchmarks.result_files import require_clean_tree, write_result
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import Objectives
 from vllm_autotuner.api.status import Confidence
@@ -104,6 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/forecasts.json")
     given = parser.parse_args(arguments)
+    if given.save:
+        require_clean_tree()
     pairs = [pair for scene in SCENES[: given.scenes] for pair in simulated(scene)]
     try:
         curves = read_curves((given.data or data_folder()) / "curves")

@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.result_files import write_result
+from benchmarks.result_files import require_clean_tree, write_result
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Objectives, Scaling, Tuning
 from vllm_autotuner.api.status import Confidence
@@ -122,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.services < 1 or given.repeats < 1:
         parser.error("--services and --repeats must be at least 1")
+    if given.save:
+        require_clean_tree()
     by_class = {each.value: decision_times(each, repeats=given.repeats) for each in LADDER}
     everything = [seconds for times in by_class.values() for seconds in times]
     figures: Mapping[str, Any] = {

@@ -22,7 +22,7 @@ from benchmarks.closedloop.harm import HarmTask, HarmTrial, suffer
 from benchmarks.closedloop.harm_report import harm_summarised, harm_summary, harm_tabled
 from benchmarks.closedloop.scenarios import SCENARIOS
 from benchmarks.closedloop.trial import PolicyName, Task, Trial, run
-from benchmarks.result_files import RESULTS, write_result
+from benchmarks.result_files import RESULTS, require_clean_tree, write_result
 from vllm_autotuner.simulation.profiles import ProfileError, profile_names
 
 __all__ = ["main", "run_command"]
@@ -59,6 +59,8 @@ def main(
         hardware = hardware_of(engine_profile)
     except ProfileError as error:
         raise typer.BadParameter(str(error)) from None
+    if save:
+        require_clean_tree()
     folders = [*([RESULTS] if save else []), *([output] if output is not None else [])]
     if bad is not None:
         tasks_of_harm = [

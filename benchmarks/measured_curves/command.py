@@ -19,7 +19,7 @@ from benchmarks.measured_curves.plot import NoPlot, draw
 from benchmarks.measured_curves.profile_fit import Family, profile_of
 from benchmarks.measured_curves.read import CurveError
 from benchmarks.measured_curves.study import report_of, study, without_measurements
-from benchmarks.result_files import ROOT, write_result
+from benchmarks.result_files import ROOT, require_clean_tree, write_result
 from vllm_autotuner.simulation.profiles import profile_text
 
 __all__ = ["data_folder", "main"]
@@ -33,6 +33,8 @@ def data_folder() -> Path:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Study the folder and report. Returns 1 on bad input, with one line that says why."""
     options = _options(arguments)
+    if options.save:
+        require_clean_tree()
     notes = Console(stderr=True)
     beside = options.curves.parent / "kv_capacity.csv"
     kv_capacity = options.kv_capacity or (beside if beside.is_file() else None)

@@ -18,7 +18,7 @@ from benchmarks.recordings.compare import Level
 from benchmarks.recordings.plot import NoPlot, draw
 from benchmarks.recordings.read import BadRecording, Description, Recorded, read_recorded
 from benchmarks.recordings.study import MOST_LEVEL_ERROR, MOST_PREEMPTION_RATIO, PROOF, Outcome, study
-from benchmarks.result_files import ROOT, write_result
+from benchmarks.result_files import ROOT, require_clean_tree, write_result
 
 RECORDINGS: Final = ROOT / "tests" / "data" / "vllm-0.32" / "recordings"
 SUFFIXES: Final = (".om.gz", ".om")
@@ -27,6 +27,8 @@ SUFFIXES: Final = (".om.gz", ".om")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay and report. Returns 2 on bad input, with one line that says why."""
     options = _options(arguments)
+    if options.save:
+        require_clean_tree()
     notes = Console(stderr=True)
     try:
         found = [read_recorded(path) for path in _chosen(options.recordings, options.names)]

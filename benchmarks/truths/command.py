@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.result_files import ROOT, write_result
+from benchmarks.result_files import ROOT, require_clean_tree, write_result
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objectives
 from vllm_autotuner.cli.evaluate.evaluation import Subject, evaluate
@@ -136,6 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(scene_names()):
         parser.error(f"no such recording: {', '.join(sorted(unknown))}")
+    if options.save:
+        require_clean_tree()
     judged = [asyncio.run(judge(read_scene(name))) for name in options.names or scene_names()]
     figures = {
         "summary": summary(judged),

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.result_files import RESULTS, write_result
+from benchmarks.result_files import RESULTS, require_clean_tree, write_result
 from benchmarks.verdicts.drawing import draw_case
 from benchmarks.verdicts.in_place import BAKED, BASELINES, PlayedInPlace, alarms_in_bake, play_in_place, rates_in_place
 from benchmarks.verdicts.noise import Noise, fitted
@@ -56,6 +56,8 @@ def main(
     seeds = range(seed, seed + cases)
     if save and set(seeds) & set(TUNING_SEEDS):
         raise typer.BadParameter(f"seeds {TUNING_SEEDS[0]} to {TUNING_SEEDS[-1]} chose the method and cannot judge it")
+    if save:
+        require_clean_tree()
     if in_place:
         figures = {"quick": quick, "seeds": [seeds[0], seeds[-1]], **_in_place(seeds, jobs=jobs, console=console)}
         console.print_json(data=figures)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.result_files import write_result
+from benchmarks.result_files import require_clean_tree, write_result
 from benchmarks.windows.draws import KINDS, draw
 from benchmarks.windows.matrix import Matrix
 from benchmarks.windows.naming import named_windows
@@ -26,6 +26,8 @@ FINE: Final = frozenset({"Healthy", "Idle", "Underutilized"})
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw, name, count and report."""
     options = _options(arguments)
+    if options.save:
+        require_clean_tree()
     matrix, wrong = Matrix(), []
     seeds = range(options.seed, options.seed + options.seeds)
     with Console(stderr=True).status("playing") as status:
