@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_autotuner.performance.saturation import LoadPoint, first_saturation_sign
+from benchmarks.measured_curves.saturation import LoadPoint, first_saturation_sign
 
 Row = tuple[float, float, float | None]
 """Load, TPOT and TTFT in milliseconds."""
