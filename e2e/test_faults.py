@@ -51,7 +51,7 @@ async def test_switching_the_mode_off_during_a_change_rolls_it_back_without_blam
     await play.change_is("switched-off", "Analyzing")
     await play.edit("switched-off", tuning={"mode": "Off"})
     entry = await play.finished("switched-off")
-    assert (entry["outcome"], entry["reason"]) == ("RolledBack", "spec.tuning.mode became Off")
+    assert (entry["outcome"], entry["reason"]) == ("RolledBack", "spec.tuning.mode was set to Off")
     await play.rolled_out("switched-off", seats=4)
     status = await play.status("switched-off")
     assert not status.get("failureMemory"), "the candidate is not to blame for what a person decided"
@@ -211,7 +211,7 @@ async def test_a_change_that_only_another_version_understands_is_taken_back(play
     await play.edit_status("poisoned", {"activeChange": {**change, "knob": "banana", "state": "Verifying"}})
     entry = await play.finished("poisoned")
     assert (entry["id"], entry["outcome"]) == (change["id"], "RolledBack"), entry
-    assert "banana is no knob of this version" in entry["reason"]
+    assert "this version does not support the knob banana" in entry["reason"]
     await play.rolled_out("poisoned", seats=4)
     assert not await play.events("poisoned", "ServiceFailed")
     play.served_all_along("poisoned")

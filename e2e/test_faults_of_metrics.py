@@ -139,7 +139,7 @@ async def test_without_metrics_nothing_is_changed_and_a_change_waits(world: Worl
 @pytest.mark.fault("T11")
 async def test_a_change_that_waits_beyond_its_data_budget_is_rolled_back_without_blame(world: World) -> None:
     entry = await world.play.finished("impatient")
-    assert (entry["outcome"], entry["reason"]) == ("RolledBack", "metrics are missing for too long")
+    assert (entry["outcome"], entry["reason"]) == ("RolledBack", "metrics are missing for over 15m")
     await world.play.rolled_out("impatient", seats=4)
     assert not (await world.play.status("impatient")).get("failureMemory")
     world.play.served_all_along("impatient")
@@ -193,7 +193,9 @@ async def test_the_change_that_waited_so_often_is_finished(world: World) -> None
     await world.play.edit("trying", tuning={"strategy": QUICK})
     entry = await world.play.finished("trying")
     assert entry["outcome"] == "Succeeded", entry
-    assert await world.play.events("trying", "ChangeStarted") == [f"maxNumSeqs 4 -> 8: {_reason(world, 'trying')}"]
+    assert await world.play.events("trying", "ChangeStarted") == [
+        f"Started maxNumSeqs 4 -> 8: {_reason(world, 'trying')}"
+    ]
     world.play.served_all_along("trying")
 
 

@@ -74,10 +74,10 @@ async def test_a_tool_that_resets_our_field_all_the_time_is_named_and_written_ag
         )
         said = next(each for each in status["conditions"] if each["type"] == "OwnershipConflict")
         assert said["reason"] == "FieldManagerConflict"
-        assert said["message"].startswith(f"{ARGO} keeps writing args of Deployment self-healed")
+        assert said["message"].startswith(f"{ARGO} keeps overwriting args of Deployment self-healed")
         assert len(status["contest"]["restored"]) == 2
         entry = await play.finished("self-healed")
-        assert (entry["outcome"], entry["reason"]) == ("Superseded", f"{ARGO} writes args back")
+        assert (entry["outcome"], entry["reason"]) == ("Superseded", f"{ARGO} keeps overwriting args")
         before = await play.stage.deployment("self-healed")
         await play.ticks(8)
         after = await play.stage.deployment("self-healed")
@@ -101,7 +101,7 @@ async def test_what_a_person_edits_in_the_deployment_is_written_back_once(play: 
 
     await until("the edit is written back", restored, seconds=60)
     assert await play.events("edited", "WorkloadRestored") == [
-        "kubectl-edit had written args of the workload: written back"
+        "Restored args of the workload, overwritten by kubectl-edit"
     ]
     await play.ticks(4)
     assert condition(await play.status("edited"), "OwnershipConflict") == ""

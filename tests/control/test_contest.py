@@ -86,7 +86,7 @@ async def test_what_a_person_changes_by_hand_is_written_back_once_and_told(
     assert applies(found) == before + 1
     assert found.deployment()["spec"] == spec
     assert [event.note for event in found.api.events.values() if event.reason == "WorkloadRestored"] == [
-        f"kubectl-edit had written {says} of the workload: written back"
+        f"Restored {says} of the workload, overwritten by kubectl-edit"
     ]
     assert conflict(found) is None
 
@@ -124,7 +124,9 @@ async def test_a_self_healing_tool_wins_after_two_tries_and_nothing_is_written_a
     said = conflict(found)
     assert said is not None
     assert (said.status.value, said.reason) == ("True", "FieldManagerConflict")
-    assert said.message.startswith("argocd-controller keeps writing args of Deployment chat: written back 2 times")
+    assert said.message.startswith(
+        "argocd-controller keeps overwriting args of Deployment chat: gave up after 2 restores"
+    )
     assert found.seats() == 16
     ready = find_condition(found.status().conditions, ConditionType.READY)
     assert ready is not None
@@ -190,7 +192,7 @@ async def test_a_change_that_is_not_let_happen_is_over_without_blame() -> None:
     before = applies(found)
     await insists(found, seats(64), ticks=6)
     (entry,) = found.status().history
-    assert (entry.outcome, entry.reason) == (Outcome.SUPERSEDED, "argocd-controller writes args back")
+    assert (entry.outcome, entry.reason) == (Outcome.SUPERSEDED, "argocd-controller keeps overwriting args")
     assert (found.status().failure_memory, found.status().circuit) == ((), None)
     assert applies(found) == before + 2
     await found.ticks(30)
@@ -208,7 +210,7 @@ async def test_an_autoscaler_of_the_deployment_owns_its_replicas_and_nothing_els
     said = conflict(found)
     assert said is not None
     assert said.reason == "ReplicasControlledElsewhere"
-    assert said.message.startswith("an autoscaler (HorizontalPodAutoscaler) scales Deployment chat")
+    assert said.message.startswith("an autoscaler (HorizontalPodAutoscaler) sets the replicas of Deployment chat")
     effective = found.status().effective
     assert effective is not None
     assert effective.replicas is None

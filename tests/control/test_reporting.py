@@ -151,7 +151,7 @@ TWO_OF_THREE = {"ready": 2, "settled": False}
 PARTLY = observation(expected=4, silent=("chat-1", "chat-2", "chat-3"))
 
 CASES = (
-    Case(id="serving", kind=READY, state="True", reason=Reason.SERVING, says="1 of 1 replica(s) serve"),
+    Case(id="serving", kind=READY, state="True", reason=Reason.SERVING, says="1 of 1 replicas ready"),
     Case(id="serving is nothing to worry about", kind=RECONCILING, state=None),
     Case(
         id="one of three is missing",
@@ -191,14 +191,14 @@ CASES = (
         id="a crash is said in the engine's words",
         kind=READY,
         state="False",
-        says="0 of 1 replica(s) serve; OutOfMemory: CUDA",
+        says="0 of 1 replicas ready; OutOfMemory: CUDA",
         rollout={"settled": False, "ready": 0, "crashed": "OutOfMemory: CUDA"},
     ),
     Case(
         id="a missing GPU is said in the scheduler's words",
         kind=READY,
         state="False",
-        says="0 of 1 replica(s) serve; 0/3 nodes",
+        says="0 of 1 replicas ready; 0/3 nodes",
         rollout={"settled": False, "ready": 0, "unschedulable": "0/3 nodes"},
     ),
     Case(id="fresh metrics", kind=METRICS, state="True", reason=Reason.METRICS_FRESH),
@@ -207,7 +207,7 @@ CASES = (
         kind=METRICS,
         state="False",
         reason=Reason.PROVIDER_ERROR,
-        says="connection refused. Nothing is changed meanwhile.",
+        says="connection refused. No change starts until metrics return.",
         seen=BLIND,
     ),
     Case(
@@ -297,7 +297,7 @@ CASES = (
         kind=ConditionType.RECOMMENDATION_AVAILABLE,
         state="True",
         reason=Reason.AWAITING_APPROVAL,
-        says=" (0a1b2c3d was approved, which does not stand any more)",
+        says=" (approved recommendation 0a1b2c3d is outdated)",
         seen=CAPPED,
         spec={"tuning__mode": "Approve"},
         annotations={APPROVE: "0a1b2c3d"},
@@ -308,7 +308,7 @@ CASES = (
         kind=ConditionType.CIRCUIT_OPEN,
         state="True",
         reason=Reason.REPEATED_ROLLBACKS,
-        says="2 changes were rolled back: recommendations only",
+        says="2 changes were rolled back; recommendations only",
         status={"circuit": {"state": "Open", "reason": "2 changes were rolled back"}},
     ),
 )
@@ -449,4 +449,4 @@ def test_how_a_change_ended_stays_until_the_next() -> None:
     condition = found.condition(ConditionType.LAST_CHANGE_SUCCEEDED)
     assert condition is not None
     assert (condition.status.value, condition.reason) == ("True", Reason.SUCCEEDED)
-    assert condition.message.startswith("maxNumSeqs=128: better: TTFT; TTFT 6.0 s -> 400 ms")
+    assert condition.message.startswith("maxNumSeqs=128: TTFT improved; TTFT 6.0 s -> 400 ms")

@@ -9,7 +9,7 @@ from vllm_autotuner.control.decide.annotation_commands import RequestKind
 from vllm_autotuner.control.write.announcements import standing
 
 ROLLBACK = f"{PREFIX}{RequestKind.ROLLBACK}"
-NOTHING = "no change is under way, so nothing was taken back. "
+NOTHING = "no change in progress, nothing to roll back. "
 
 
 def kept(**changes: object) -> Desk:
@@ -39,7 +39,8 @@ def test_after_a_change_was_kept_what_brings_the_old_value_back_is_told_once() -
     ask(found)
     found.tick(HELPED)
     assert answer(found) == (
-        f"{NOTHING}Tuned and kept: maxNumSeqs=128. To go back to maxNumSeqs=64, leave 128 out of spec.tuning.maxNumSeqs"
+        f"{NOTHING}Tuned values in force: maxNumSeqs=128. "
+        "To restore maxNumSeqs=64, exclude 128 from spec.tuning.maxNumSeqs"
     )
     writes = found.writes
     found.ticks(20, HELPED)
@@ -78,7 +79,7 @@ def test_where_nothing_was_tuned_the_spec_is_named() -> None:
     found = desk()
     ask(found)
     found.ticks(3, HEALTHY)
-    assert answer(found) == f"{NOTHING}What runs is what stands in spec.engine: edit that"
+    assert answer(found) == f"{NOTHING}No tuned value is in force: edit spec.engine instead"
 
 
 @pytest.mark.parametrize("mode", ["Recommend", "Approve"])
@@ -89,7 +90,7 @@ def test_where_only_a_recommendation_stands_the_no_to_it_is_named(mode: str) -> 
     assert advice is not None
     ask(found)
     found.tick(CAPPED)
-    assert (answer(found) or "").endswith(f"To decline what is recommended: vllm-autotuner.dev/reject={advice.id}")
+    assert (answer(found) or "").endswith(f"To reject the recommendation: vllm-autotuner.dev/reject={advice.id}")
     found.annotations[f"{PREFIX}{RequestKind.REJECT}"] = advice.id
     found.tick(CAPPED)
     assert [entry.candidate for entry in found.read.failure_memory] == ["maxNumSeqs=128"]

@@ -59,7 +59,7 @@ async def test_who_waits_says_so_keeps_his_place_and_writes_nothing_more() -> No
     for name in waiting:
         recommendation = found.status(name).recommendation
         assert recommendation is not None
-        assert "Not applied: waiting for its turn: at most 1 change(s) run at once" in recommendation.reason
+        assert "Not applied: queued: the fleet allows at most 1 concurrent change(s)" in recommendation.reason
     versions = {name: found.api.objects["VLLMService", name]["metadata"]["resourceVersion"] for name in waiting}
     await found.ticks(2)
     assert active(found) == [first]

@@ -111,7 +111,7 @@ async def test_what_was_found_good_and_only_baked_stays_with_little_confidence(o
     await found.ticks(ticks_of(SAFE_WITHIN))
     status = found.status()
     assert [entry.outcome for entry in status.history] == [Outcome.SUCCEEDED]
-    assert f"confidence Low: {UNREADABLE} in the bake" in status.history[0].reason
+    assert f"confidence Low: {UNREADABLE} during the bake" in status.history[0].reason
     repaired(found)
     await found.ticks(4)
     assert (found.seats(), children(found)) == (128, ["chat"])
@@ -136,7 +136,7 @@ async def test_a_person_who_wants_it_undone_does_not_wait() -> None:
     await found.tick()
     change = found.change()
     assert change is not None
-    assert (change.state, change.state_reason) == (ChangeState.ROLLING_BACK, "a person asked for a rollback")
+    assert (change.state, change.state_reason) == (ChangeState.ROLLING_BACK, "a user requested a rollback")
     await found.ticks(5)
     assert (found.change(), found.seats()) == (None, 64)
     assert len(found.status().handled_requests) == 1
@@ -200,5 +200,5 @@ async def test_a_change_of_a_knob_that_only_another_version_knows_is_taken_back(
     found.api.edit("chat", rename)
     await found.ticks(6)
     assert [entry.outcome for entry in found.status().history] == [Outcome.ROLLED_BACK]
-    assert found.status().history[0].reason == "maxNumBatchedTokens is no knob of this version"
+    assert found.status().history[0].reason == "this version does not support the knob maxNumBatchedTokens"
     assert found.seats() == 64

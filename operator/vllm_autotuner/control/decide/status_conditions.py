@@ -162,9 +162,8 @@ def _recommending(status: VLLMServiceStatus, inputs: Inputs) -> tuple[ConditionT
     if awaiting:
         # With --overwrite: an earlier approval may stand there.
         service = inputs.service.metadata
-        message += (
-            f"; to approve: kubectl annotate --overwrite -n {service.namespace} vllm {service.name} {APPROVE}={found.id}"
-        )
+        annotate = f"kubectl annotate --overwrite -n {service.namespace} vllm {service.name}"
+        message += f"; to approve: {annotate} {APPROVE}={found.id}"
     if awaiting and inputs.approved and inputs.approved != found.id:
         message += f" (approved recommendation {inputs.approved} is outdated)"
     return ConditionType.RECOMMENDATION_AVAILABLE, True, reason, message

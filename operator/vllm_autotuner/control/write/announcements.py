@@ -1,11 +1,11 @@
-"""The Events that a written status calls for: one a transition, none for a repeat.
+"""The Events that follow from a status write: one per transition, none for a repeat.
 
-Pure: compares the status before and after. Posted only after the status was written, under a name made from the
-transition: whoever finds a status that a leader may not have lived to tell about tells it again (`standing`), and the
-API server refuses the repeat.
+Pure: compares the status before and after. An Event is posted after the status was written, under a name made from the
+transition. A new leader posts the Events of the status that it finds again (`standing`), because its predecessor may
+have stopped before it posted them; the API server refuses the repeats.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,8 +26,15 @@ from vllm_autotuner.cluster.events import Event
 __all__ = ["announcements", "standing"]
 
 RECENT: Final = timedelta(minutes=50)
-"""What is older was told, or is no news any more. An Event lives for an hour (the API server's --event-ttl): so long a
-repeat is refused by its name, also where nobody led for most of that hour."""
+"""Older transitions are not announced again. The API server keeps an Event for an hour (--event-ttl) and refuses a
+repeat by its name for as long, also when there was no leader for most of that hour."""
+_ENDED: Final[Mapping[Outcome, str]] = {
+    Outcome.SUCCEEDED: "Kept",
+    Outcome.ROLLED_BACK: "Rolled back",
+    Outcome.SUPERSEDED: "Superseded",
+    Outcome.REJECTED: "Rejected",
+    Outcome.ROLLBACK_FAILED: "Failed to roll back",
+}
 
 
 def announcements(
@@ -47,7 +54,7 @@ def announcements(
     if new is not None and (shown is None or shown.id != new.id):
         yield Event(
             reason="Recommended",
-            note=f"{new.knob} {new.current or 'default'} -> {new.recommended}: {new.reason}",
+            note=f"Recommended {new.knob} {new.current or 'default'} -> {new.recommended}: {new.reason}",
             action="Recommend",
             transition=f"recommendation/{new.id}/{new.first_seen}",
         )
@@ -58,7 +65,7 @@ def announcements(
 
 
 def standing(status: VLLMServiceStatus, *, now: datetime) -> Iterable[Event]:
-    """Yield what a status tells of its change, the last one and what was asked, while it is news: the same Events."""
+    """Yield the recent Events of a status again: its change in progress, the last change and the user's commands."""
     change, last = status.active_change, status.history[-1] if status.history else None
     if last is not None and _is_recent(last.finished_at, now=now):
         yield _ended(last, harmful=last.outcome in (Outcome.ROLLED_BACK, Outcome.ROLLBACK_FAILED))
@@ -70,7 +77,7 @@ def standing(status: VLLMServiceStatus, *, now: datetime) -> Iterable[Event]:
 
 
 def _answers(requests: Iterable[HandledRequest]) -> Iterable[Event]:
-    """Yield one for each request that had nothing to act upon; what others did tells of itself."""
+    """Yield one for each command that had no effect; the effect of the others has Events of its own."""
     for request in requests:
         if request.answer is not None:
             transition = f"request/{request.kind}/{request.nonce}/{request.at}"
@@ -85,7 +92,7 @@ def _is_recent(moment: datetime | None, *, now: datetime) -> bool:
 def _started(change: ActiveChange) -> Event:
     return Event(
         reason="ChangeStarted",
-        note=f"{change.knob} {change.from_value or 'default'} -> {change.to_value}: {change.reason}",
+        note=f"Started {change.knob} {change.from_value or 'default'} -> {change.to_value}: {change.reason}",
         action="Tune",
         transition=f"{change.id}/started",
     )
@@ -94,7 +101,7 @@ def _started(change: ActiveChange) -> Event:
 def _moved(change: ActiveChange) -> Event:
     return Event(
         reason=f"Change{change.state.value}",
-        note=f"{change.knob}={change.to_value}: {change.state_reason}",
+        note=f"{change.knob}={change.to_value} entered {change.state.value}: {change.state_reason}",
         action="Tune",
         transition=f"{change.id}/{change.state.value}/{change.state_since}",
         warning=bool(change.harmful),
@@ -102,9 +109,10 @@ def _moved(change: ActiveChange) -> Event:
 
 
 def _ended(entry: HistoryEntry, *, harmful: bool) -> Event:
+    values = f"{entry.from_value or 'default'} -> {entry.to_value}"
     return Event(
         reason=f"Change{entry.outcome.value}",
-        note=f"{entry.knob} {entry.from_value or 'default'} -> {entry.to_value}: {entry.reason}",
+        note=f"{_ENDED[entry.outcome]} {entry.knob} {values}: {entry.reason}",
         action="Tune",
         transition=f"{entry.id}/{entry.outcome.value}",
         warning=harmful,
@@ -117,16 +125,16 @@ def _contested(before: Contest | None, after: Contest | None) -> Iterable[Event]
     known = before.restored if before is not None else ()
     for at in after.restored:
         if at not in known:
-            note = f"{after.manager} had written {after.fields} of the workload: written back"
+            note = f"Restored {after.fields} of the workload, overwritten by {after.manager}"
             yield Event(reason="WorkloadRestored", note=note, action="Restore", transition=f"restored/{at}")
     if after.given_up_at is not None and (before is None or before.given_up_at is None):
-        note = f"{after.manager} writes {after.fields} of the workload again and again: it is left as it is"
+        note = f"Gave up restoring {after.fields} of the workload, repeatedly overwritten by {after.manager}"
         transition = f"contest/{after.given_up_at}"
         yield Event(reason="OwnershipConflict", note=note, action="Restore", transition=transition, warning=True)
 
 
 def _declared(before: VLLMServiceStatus, after: VLLMServiceStatus) -> Iterable[Event]:
-    """What somebody else declares of an adopted Deployment; a contest tells of itself."""
+    """Yield one when another field manager declares a field of an adopted Deployment; a contest has its own Events."""
     found = find_condition(after.conditions, ConditionType.OWNERSHIP_CONFLICT)
     new = find_condition(before.conditions, ConditionType.OWNERSHIP_CONFLICT) is None
     if found is not None and new and after.contest is None:
@@ -145,10 +153,10 @@ def _scaled(before: VLLMServiceStatus, after: VLLMServiceStatus) -> Iterable[Eve
     old, new = before.effective.replicas, after.effective.replicas
     if old is None or new is None or old == new:
         return
-    why = after.effective.replicas_reason or "the spec asks for them"
+    why = after.effective.replicas_reason or "set in the spec"
     yield Event(
         reason="ScaledOut" if new > old else "ScaledIn",
-        note=f"replicas {old} -> {new}: {why}",
+        note=f"Scaled {'out' if new > old else 'in'} replicas {old} -> {new}: {why}",
         action="Scale",
         transition=f"replicas/{old}/{new}/{after.diagnosis.since if after.diagnosis else ''}",
     )

@@ -1,8 +1,8 @@
-"""Posts the Events about objects, each once, and keeps those that could not be posted until they can be.
+"""Posts Events, each once, and queues those that could not be posted until a later tick.
 
-What waits is remembered here and, with the next write, in `status.untold`: a permission that is missing for hours, or a
-leader that ends meanwhile, delays an Event and does not lose it. A failed post never stops the work it tells about.
-Apart from `announcing`, which decides what is said and reaches nobody. Must not: decide, or write a status.
+The queue is kept here and, with the next write, in `status.untold`: a permission that is missing for hours, or a change
+of leader, delays an Event and does not lose it. A failed post never stops the tick.
+Apart from `announcements`, which decides on the Events and does no I/O. Must not: decide, or write a status.
 """
 
 import logging
@@ -19,18 +19,18 @@ __all__ = ["FAILED", "Outbox", "remembering"]
 
 FAILED = Event(
     reason="ServiceFailed",
-    note="the operator failed on this object; its log has the cause. Other services are not affected",
+    note="Failed to process this object; see the operator's log for the cause. Other services are not affected",
     action="Reconcile",
     transition="failed",
     warning=True,
 )
-"""Said once an hour, as long as an Event lives: the same transition is the same Event."""
+"""Posted once an hour, the lifetime of an Event: the same transition is the same Event."""
 
 logger = logging.getLogger(__name__)
 
 
 class Outbox:
-    """What could not be posted yet, by uid; of a service that this leader has not seen yet, what its status says."""
+    """The Events that could not be posted yet, by uid; before the first post of this leader those in the status."""
 
     def __init__(self, *, cluster: Cluster, wall: Callable[[], datetime]) -> None:
         self._cluster = cluster
@@ -47,7 +47,7 @@ class Outbox:
         return tuple(_event(each) for each in status.untold) if found is None else found
 
     async def post(self, events: Iterable[Event], *, about: ServiceEntry, status: VLLMServiceStatus) -> None:
-        """Post what waits and then these; from the first on that cannot be posted now, all wait for the next time."""
+        """Post the queued Events and then these; after the first that fails, the rest stays queued in order."""
         known = {(each.reason, each.transition): each for each in (*self.waiting(about.uid, status), *events)}
         queue = list(known.values())
         while queue and await self.say(queue[0], about=about):
@@ -55,15 +55,15 @@ class Outbox:
         self._waiting[about.uid] = tuple(queue)
 
     async def say(self, event: Event, *, about: ServiceEntry) -> bool:
-        """Post one Event; False when it may be posted later. One that stood before counts as posted."""
+        """Post one Event; False when a later attempt may succeed. One that exists already counts as posted."""
         where = {"service": f"{about.namespace}/{about.name}", "reason": event.reason}
         try:
             await self._cluster.post_event(dict(about.body), event, now=self._wall())
         except ClusterError as error:
-            logger.warning("not announced", extra={**where, "error": str(error)})
-            # One that is wrong in itself would be in the way of all others for ever.
+            logger.warning("failed to post event", extra={**where, "error": str(error)})
+            # One that the API server rejects as invalid would block all others for ever.
             return isinstance(error, Refused) and error.status != FORBIDDEN
-        logger.info("announced", extra={**where, "note": event.note})
+        logger.info("posted event", extra={**where, "note": event.note})
         return True
 
 

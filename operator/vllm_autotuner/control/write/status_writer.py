@@ -1,7 +1,7 @@
-"""Writes what was decided into the status of a service, and only then tells of it: intent stands before effect.
+"""Writes a decision into the status of a service, and posts its Events afterwards: intent is stored before effect.
 
-Apart from the fleet loop, which goes from service to service: here is what becomes of one decision at the API server,
-and of a leader that died between the write and the telling (T01, T03). Made anew whenever this process begins to lead.
+Apart from `fleet_loop`, which goes from service to service: here one decision is written to the API server, also when
+an earlier leader stopped between the write and the Events (T01, T03). Created anew when this process becomes leader.
 Must not: decide, or touch a workload.
 """
 
@@ -25,14 +25,14 @@ from vllm_autotuner.control.write.event_outbox import Outbox
 __all__ = ["StatusWriter"]
 
 ATTEMPTS: Final = 5
-"""At one write of a status, while a neighbour writes what we do not read. As client-go's RetryOnConflict; without its
-pauses, for between two attempts there is a read."""
-NEIGHBOURLY: Final = frozenset({"resourceVersion", "managedFields", "annotations"})
-"""Parts of the metadata that change with every write, or by writes of others."""
+"""Of one status write, while another controller writes fields that the operator does not read. As client-go's
+RetryOnConflict, but without pauses: a read lies between two attempts."""
+IGNORED_METADATA: Final = frozenset({"resourceVersion", "managedFields", "annotations"})
+"""Parts of the metadata that change with every write, or by writes of other controllers."""
 
 
 class StatusWriter:
-    """Keeps of which services everything that their status tells has been told, and what waits to be."""
+    """Writes statuses, and keeps track of the services whose Events are all posted."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class StatusWriter:
         *,
         ended: tuple[ActiveChange, Ending] | None,
     ) -> tuple[VLLMService, ServiceEntry]:
-        """Persist the decision, then say what it means. Raises Conflict when the object is another one by now."""
+        """Write the decision, then post its Events. Raises Conflict when the object changed since it was read."""
         try:
             written = await self._write(entry, service.status, after)
         except Unavailable:
-            # Perhaps it was carried out and the answer was lost: then nobody has told yet what stands there (T03).
+            # The write may have succeeded with the answer lost: then its Events are not posted yet (T03).
             self._told.discard(entry.uid)
             raise
         if written is entry:
@@ -80,14 +80,14 @@ class StatusWriter:
         return (found if isinstance(found, VLLMService) else service), written
 
     async def catch_up(self, entry: ServiceEntry, status: VLLMServiceStatus) -> None:
-        """Tell what waits to be told, and what a leader may have written and not lived to tell."""
+        """Post the queued Events, and those that an earlier leader may not have posted."""
         news = () if entry.uid in self._told else tuple(standing(status, now=self._wall()))
         self._told.add(entry.uid)
         if news or self.outbox.waiting(entry.uid, status):
             await self.outbox.post(news, about=entry, status=status)
 
     async def report_unreadable(self, entry: ServiceEntry, service: InvalidService) -> None:
-        """Say on the object what cannot be read of its status, and forget nothing that it remembers."""
+        """Report an unreadable status in the object's conditions, and keep everything else in it."""
         before, now = entry.body["status"], self._wall()
         after = unreadable(service, before, now=now)
         if after != before:
@@ -98,11 +98,11 @@ class StatusWriter:
             )
 
     async def read(self, key: Key) -> ServiceEntry:
-        """What the API server has now. Raises NotFound when the object was deleted since."""
+        """Read the object from the API server. Raises NotFound when it was deleted."""
         return self._seen(await self._cluster.read_service(key.namespace, key.name))
 
     async def is_unchanged(self, key: Key, entry: ServiceEntry) -> bool:
-        """Whether the object still asks for the same: neighbours may write its metadata all the time."""
+        """Whether spec and status are still those of `entry`; metadata is ignored, other controllers write it."""
         one, other = entry.body, (await self.read(key)).body
         return (one["metadata"]["uid"], one["spec"], one.get("status")) == (
             other["metadata"]["uid"],
@@ -128,22 +128,22 @@ class StatusWriter:
                 if _read_by_us(fresh.body) != _read_by_us(entry.body):
                     raise
                 entry = fresh
-        # Our own write must not wait for the watch to come round: the next tick would decide on the old status.
+        # Take the answer instead of waiting for the watch: the next tick must not decide on the old status.
         return self._seen(body)
 
     def _seen(self, body: Body) -> ServiceEntry:
-        """What the registry makes of an answer. Raises NotFound when the object was deleted since."""
+        """Put an answer into the registry and return its entry. Raises NotFound when the object was deleted."""
         self._registry.services.see(body)
         key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
         found = self._registry.services.get(key)
         if found is None:
-            raise NotFound(f"{'/'.join(key)} is gone", reason="Deleted")
+            raise NotFound(f"{'/'.join(key)} was deleted", reason="Deleted")
         return found
 
 
 def _read_by_us(body: Body) -> tuple[Any, ...]:
-    """What a decision rests on: while that is as it was, the decision stands, whoever else wrote the object."""
+    """The parts that a decision is based on: while they are unchanged, writes of other controllers do not matter."""
     metadata = body["metadata"]
     requests = {name: text for name, text in (metadata.get("annotations") or {}).items() if name.startswith(PREFIX)}
-    own = {name: value for name, value in metadata.items() if name not in NEIGHBOURLY}
+    own = {name: value for name, value in metadata.items() if name not in IGNORED_METADATA}
     return own, requests, body["spec"], body.get("status")

@@ -1,8 +1,8 @@
-"""Making the workload what a written status says: the service's own Deployment, and those that exist for a change.
+"""Applies a written status to the workload: the service's own Deployment, and the trial Deployments of a change.
 
-Apart from the fleet loop, because here order is about traffic and not about services: what takes requests away from a
-trial comes first, and what gives it some comes last (G28). Everything can be repeated: what is as it should be is left.
-Must not: decide, or act upon a status that is not written, or no longer the one that was.
+Apart from `fleet_loop`, because the order here is about traffic and not about services: writes that take requests away
+from a trial come first, writes that send it requests come last (G28). Every step can be repeated.
+Must not: decide, or act on a status that is not written or has changed since.
 """
 
 import logging
@@ -33,7 +33,7 @@ __all__ = ["WorkloadWriter"]
 logger = logging.getLogger(__name__)
 
 Unchanged = Callable[[], Awaitable[bool]]
-"""Asks the API server whether the VLLMService is still the one whose status is followed."""
+"""Reads from the API server whether the VLLMService still has the status that is applied."""
 
 
 class WorkloadWriter:
@@ -61,7 +61,7 @@ class WorkloadWriter:
         memories: Memories,
         unchanged: Unchanged,
     ) -> None:
-        """Make the workload what the written status says; nothing to do in a steady state. Raises ClusterError."""
+        """Apply the written status to the workload; writes nothing in steady state. Raises ClusterError."""
         cluster, epoch = self._cluster, self._epoch()
         key, lost = Key(service.metadata.namespace, service.metadata.name), is_lost(status.contest)
         own = fleet.deployments.get(key)
@@ -71,7 +71,7 @@ class WorkloadWriter:
         too_many = surplus(status, fleet.deployments_of(key), service_uid=service.metadata.uid)
         missing = [trial for trial in trials(status) if not lost and not _runs(trial, service, fleet=fleet)]
         body = wanted_deployment(service, status, own)
-        # What somebody else keeps putting back is left to him (G33); what is ours alone can still go.
+        # Fields that another field manager keeps overwriting are left to it (G33); trials can still be deleted.
         apply = not lost and not _is_as_wanted(own, body, service=service, status=status)
         if not (too_many or missing or apply) or not await unchanged():
             return
@@ -79,20 +79,20 @@ class WorkloadWriter:
             await self._delete(found, service, status)
         if apply:
             knobs, replicas = to_wire(effective_knobs(service.spec, status)), body["spec"].get("replicas")
-            logger.info("applying", extra={"service": service.key, "knobs": knobs, "replicas": replicas})
+            logger.info("applying deployment", extra={"service": service.key, "knobs": knobs, "replicas": replicas})
             applied = await cluster.apply(body, epoch=epoch)
             self._registry.deployments.see(applied)
         for trial in missing:
-            logger.info("applying a trial", extra={"service": service.key, "trial": trial.name})
+            logger.info("applying trial deployment", extra={"service": service.key, "trial": trial.name})
             applied = await cluster.apply(render_trial(service, trial), epoch=epoch)
             self._registry.deployments.see(applied)
 
     async def undo(
         self, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot, unchanged: Unchanged
     ) -> None:
-        """Take a change back whose spec cannot be read: nothing can be rendered, and nothing else is touched.
+        """Roll back a change while the spec cannot be read: nothing can be rendered, and nothing else is touched.
 
-        Trials are deleted. A Deployment that runs the value under test gets the old one written in its place.
+        Trial Deployments are deleted. A Deployment that runs the value under test gets the old value back.
         """
         key = Key(service.metadata.namespace, service.metadata.name)
         too_many = surplus(status, fleet.deployments_of(key), service_uid=service.metadata.uid)
@@ -111,7 +111,7 @@ class WorkloadWriter:
         if back and change is not None:
             cluster, epoch = self._cluster, self._epoch()
             live = await cluster.read(DEPLOYMENT, namespace=key.namespace, name=key.name)
-            logger.info("restoring without a spec", extra={"service": service.key, "knob": change.knob})
+            logger.info("restoring deployment, spec is unreadable", extra={"service": service.key, "knob": change.knob})
             patched = await cluster.patch_child(
                 live,
                 restored(live, to=change.to, back=change.from_),
@@ -122,7 +122,7 @@ class WorkloadWriter:
             self._registry.deployments.see(patched)
 
     async def _delete(self, found: DeploymentView, service: VLLMService, status: VLLMServiceStatus) -> None:
-        logger.info("deleting a trial", extra={"service": service.key, "trial": found.name})
+        logger.info("deleting trial deployment", extra={"service": service.key, "trial": found.name})
         await self._cluster.delete(
             DEPLOYMENT,
             namespace=found.namespace,
