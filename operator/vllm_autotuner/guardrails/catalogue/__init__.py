@@ -1,0 +1,1 @@
+"""The rows of the guardrail catalogue, by the part of the operator that applies them. Data only."""

@@ -1,0 +1,98 @@
+"""The guardrails in the planner and in the metrics that it reads: which changes are proposed at all."""
+
+from typing import Final
+
+from vllm_autotuner.guardrails.catalogue.guardrail_row import Guardrail, Where
+
+__all__ = ["PLANNING_ROWS"]
+
+PLANNING_ROWS: Final[tuple[Guardrail, ...]] = (
+    Guardrail(
+        id="G05",
+        name="Static validity",
+        prevents="values with which the engine cannot start",
+        where=Where.PLANNER,
+        objects=(
+            "planning.feasibility:heads_divide",
+            "planning.feasibility:fp8_supported",
+            "planning.feasibility:holds_lengths",
+        ),
+        tests=(
+            "tests/planning/test_feasibility.py::test_each_check",
+            "tests/planning/test_knobs.py::test_larger_degree",
+        ),
+    ),
+    Guardrail(
+        id="G08",
+        name="Tolerance on the predicted gain",
+        prevents="changes for a gain within the noise",
+        default="{observation.noise:NOISE|percent}, and {planning.worth:DEVIATIONS} standard deviations of the fit",
+        where=Where.PLANNER,
+        objects=(
+            "planning.worth:not_worth",
+            "planning.ranking:clearly_better",
+        ),
+        tests=("tests/planning/test_choice.py::test_worth",),
+    ),
+    Guardrail(
+        id="G09",
+        name="Stabilized recommendations",
+        prevents="reactions to short spikes",
+        default="{diagnosis.diagnose:CONFIRMATIONS} consecutive evaluations agree",
+        where=Where.PLANNER,
+        objects=("diagnosis.diagnose:diagnose",),
+        tests=(
+            "tests/diagnosis/test_hysteresis.py::test_what_is_named_when",
+            "tests/control/test_tick.py::test_one_odd_moment_moves_nothing",
+            "tests/faults/test_measurements.py::test_a_load_that_swings_with_every_reaction_costs_no_more_than_the_changes_of_a_day",
+        ),
+        missing=(
+            "a stabilization window over recommendations: cooldown and budget limit the cost of a wrong one, and "
+            "scale-in waits for spec.scaling.scaleIn.stabilization (default {api.spec:ScaleIn.stabilization})"
+        ),
+    ),
+    Guardrail(
+        id="G10",
+        name="One knob and one step per change",
+        prevents="regressions that cannot be attributed to one cause",
+        default=(
+            "one knob; at most a factor of {planning.capped_value:LARGEST_STEP} from the value in use, or for a "
+            "lower max-num-seqs from the largest running batch; the user's bounds take precedence"
+        ),
+        where=Where.PLANNER,
+        objects=(
+            "planning.capped_value:limited",
+            "change.begin:begin",
+        ),
+        tests=(
+            "tests/planning/test_limits.py::test_the_last_limit_always_holds",
+            "tests/guardrails/test_chain.py::test_each_link_alone",
+        ),
+    ),
+    Guardrail(
+        id="G17",
+        name="Data quality",
+        prevents="conclusions from stale, partial or duplicated series",
+        default="a series is stale after {observation.series:STALE_AFTER_INTERVALS} scrape intervals without a sample",
+        where=Where.METRICS,
+        objects=(
+            "observation.observation:observe",
+            "guardrails.chain:metrics_fresh",
+        ),
+        tests=(
+            "tests/faults/test_measurements.py::test_an_engine_that_two_jobs_scrape_is_no_engine_with_twice_the_load",
+            "tests/faults/test_measurements.py::test_a_pod_that_is_missing_from_the_scrape_turns_no_decision_round",
+            "tests/faults/test_measurements.py::test_a_counter_reset_makes_no_verdict",
+        ),
+    ),
+    Guardrail(
+        id="G50",
+        name="Payback",
+        prevents="gains that do not pay for the restart",
+        default="a gain must be worth {planning.worth:PAYBACK} restarts within {planning.worth:HORIZON|seconds}",
+        where=Where.PLANNER,
+        objects=("planning.worth:pays_back",),
+        tests=("tests/planning/test_choice.py::test_a_gain_pays_for_its_restart_within_a_week",),
+        missing="the price of GPUs and of a lost prefix cache; a start-up counts as {planning.worth:START_UP|seconds}",
+    ),
+)
