@@ -1,6 +1,6 @@
 """Writes `diagnosis-classes.md` from the rules themselves: `make docs`.
 
-Apart from the product, because only this repository's documentation needs it. A test holds the page to the rules.
+Separate from the product, because only this repository's documentation needs it. A test compares the page to the rules.
 Must not: say anything that is not in the rules, the classes or the advice.
 """
 
@@ -20,11 +20,13 @@ PAGE = Path(__file__).with_name("diagnosis-classes.md")
 
 HEAD = f"""# Diagnosis classes
 
-Generated from the rules by `make docs`; do not edit. In order of precedence: the first class that holds is the primary
-one, later ones contribute. A change of class must be seen {CONFIRMATIONS} evaluations in a row
-({", ".join(sorted(AT_ONCE))} at once); a named class that {MOST_CONTRADICTIONS} evaluations in a row contradict falls.
-A limit called `stay` is the one to leave a class that is already named. Missing data is never zero: a rule that lacks
-its input says so.
+Generated from the rules by `make docs`; do not edit.
+
+The classes are listed in order of precedence: the first class that holds is the primary one, later ones contribute.
+A new class is named after {CONFIRMATIONS} consecutive evaluations ({", ".join(sorted(AT_ONCE))}: after one). After
+{MOST_CONTRADICTIONS} consecutive evaluations that contradict the named class, the newest class replaces it.
+A threshold called `stay` applies while its class is already named. Missing data is never zero: a rule without its input
+says so.
 """
 
 
@@ -37,7 +39,7 @@ def page() -> str:
 def _section(number: int, rule: Rule) -> str:
     lines = [f"## {number}. {rule.diagnosis.value}", "", inspect.cleandoc(type(rule).__doc__ or ""), ""]
     if rows := list(_rows(rule)):
-        lines += ["| limit | value | unit | why | source |", "|---|---|---|---|---|", *rows, ""]
+        lines += ["| threshold | value | unit | why | source |", "|---|---|---|---|---|", *rows, ""]
     return "\n".join([*lines, *_advice(rule.diagnosis)])
 
 
@@ -60,7 +62,7 @@ def _advice(named: DiagnosisClass) -> Iterable[str]:
 
 
 def _unclear() -> str:
-    what = "No rule holds. The message says what was missing or contradicts."
+    what = "No rule holds. The message names the missing or contradicting input."
     lines = [f"## {DiagnosisClass.UNCLEAR.value}", "", what, ""]
     return "\n".join([*lines, *_advice(DiagnosisClass.UNCLEAR)])
 

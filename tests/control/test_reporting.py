@@ -223,7 +223,7 @@ CASES = (
         kind=METRICS,
         state="False",
         reason=Reason.METRICS_STALE,
-        says="1 known engine(s) went silent",
+        says="1 engine(s) stopped reporting",
         seen=nobody(silent=("chat-0",)),
     ),
     Case(
@@ -419,7 +419,7 @@ def test_a_diagnosis_is_told_with_its_evidence() -> None:
     assert diagnosis is not None
     assert (diagnosis.class_, diagnosis.since) == ("Wedged", found.now)
     assert [(one.name, one.value, one.unit, one.threshold) for one in diagnosis.evidence] == [
-        ("no token for", 200, "s", 120)
+        ("time without a token", 200, "s", 120)
     ]
     assert "restart it" in diagnosis.message
 

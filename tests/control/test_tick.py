@@ -1042,4 +1042,4 @@ def test_metrics_are_read_by_the_value_that_serves() -> None:
     full = observation(engine(running=128.0, waiting=30.0, kv=0.5), ttft=latency(3.0))
     found.ticks(2, full)
     assert found.last is not None
-    assert "All 128 seats" in found.last.diagnosis.message
+    assert "All 128 slots" in found.last.diagnosis.message

@@ -358,7 +358,7 @@ def test_communication_is_learned_from_the_service_itself() -> None:
     found, history = judged(slow(running=30), degree=4, history=History(learned=history.learned))
     assert found.primary is DiagnosisClass.COMMUNICATION_BOUND
     assert found.confidence is Confidence.MEDIUM
-    assert "on 2 it took 90 ms" in found.message
+    assert "it took 90 ms on 2" in found.message
     assert set(history.learned) == {2, 4}
 
 
@@ -466,4 +466,4 @@ def test_a_few_giants(seen: Observation, expected: DiagnosisClass) -> None:
 
 def test_the_giants_are_named_with_their_size() -> None:
     found = named(giants())
-    assert "longest 1 % of prompts have 15936 tokens against 198" in found.message
+    assert "prompt length p99 is 15936 tokens (median 198)" in found.message

@@ -304,7 +304,7 @@ def test_half_of_the_time_on_prompts_is_sure_and_less_is_not() -> None:
     assert (half.primary, half.confidence) == (DiagnosisClass.PREFILL_BOUND, Confidence.HIGH)
     assert "takes 0.5 s of every second" in half.message
     assert (less.primary, less.confidence) == (DiagnosisClass.PREFILL_BOUND, Confidence.MEDIUM)
-    assert "nearly all that is computed" in less.message
+    assert "prefill is most of the computation" in less.message
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def test_a_batch_at_the_knee_is_not_past_it(monkeypatch: pytest.MonkeyPatch) -> 
     steps = tuple(StepPoint(running=batch, itl=0.001 * batch, tokens=1000) for batch in (8.0, 16.0, 32.0))
     found = named(observation(engine(running=30, kv=0.3), tpot=exactly(0.09), steps=steps))
     assert found.primary is not DiagnosisClass.PAST_TPOT_KNEE
-    assert "allows a batch of 30" in found.message
+    assert "allows a batch size of 30" in found.message
 
 
 def compared(itl: float, *, batch: float = 1.0) -> bool:

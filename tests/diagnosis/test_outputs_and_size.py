@@ -341,7 +341,7 @@ def test_underutilized(seen: Observation, expected: DiagnosisClass) -> None:
 
 def test_without_told_seats_they_are_not_counted() -> None:
     assert named(idling(running=30.0), seats=None).primary is DiagnosisClass.UNDERUTILIZED
-    assert "2 replicas share a load that 1 would carry" in named(idling()).message
+    assert "1 of 2 replicas would carry the load" in named(idling()).message
 
 
 def test_what_larger_batches_cost_is_surer_where_it_was_seen() -> None:

@@ -145,7 +145,7 @@ def test_a_queue_limit_that_turns_requests_away_hides_the_queue() -> None:
     refusing = observation(engine(running=39, waiting=[1, 0, 0] * 5, kv=0.5, finished=60.0, rejected=30.0))
     found = named(refusing)
     assert found.primary is DiagnosisClass.OVERLOADED
-    assert "30 were turned away" in found.message
+    assert "30 were rejected" in found.message
     assert replicas(found, refusing) == 2
     seated = observation(engine(running=64, waiting=0, kv=0.5, finished=60.0, rejected=30.0))
     assert named(seated, seats=64).primary is DiagnosisClass.CONCURRENCY_CAPPED

@@ -134,10 +134,10 @@ def test_is_named(seen: Observation, expected: DiagnosisClass) -> None:
 
 def test_a_failed_start_tells_reason_words_and_the_length_that_would_do() -> None:
     found = named(nobody(pods=pods(failing(), starting("chat-1")), expected=0))
-    assert found.message.startswith("1 of 2 pod(s) do not start. InsufficientKVCache: To serve at least")
+    assert found.message.startswith("1 of 2 pod(s) fail to start. InsufficientKVCache: To serve at least")
     facts = {one.name: (one.value, one.note) for one in found.evidence}
-    assert facts["pods that do not start"] == (1, "InsufficientKVCache")
-    assert facts["max-model-len that the engine would accept"] == (1152, "")
+    assert facts["pods that fail to start"] == (1, "InsufficientKVCache")
+    assert facts["largest max-model-len that the engine accepts"] == (1152, "")
     assert found.confidence is Confidence.HIGH
 
 

@@ -192,9 +192,9 @@ def test_untold_seats_are_inferred_with_less_confidence() -> None:
 
 def test_a_queue_that_comes_and_goes_is_told_as_such() -> None:
     bursts = observation(engine(running=IN_BURSTS, waiting=QUEUE_OF_BURSTS, kv=0.24), ttft=latency(9.0))
-    assert named(bursts).message.startswith("All 64 seats are taken whenever requests wait (up to 9 did), while")
+    assert named(bursts).message.startswith("All 64 slots (max-num-seqs) are in use whenever requests wait (up to 9);")
     standing = observation(engine(running=64, waiting=200, kv=0.24), ttft=latency(9.0))
-    assert named(standing).message.startswith("All 64 seats are taken and 200 requests wait, while")
+    assert named(standing).message.startswith("All 64 slots (max-num-seqs) are in use and 200 requests wait;")
 
 
 def test_what_could_not_be_asked_lowers_confidence() -> None:
@@ -226,7 +226,7 @@ def test_blind_is_said_with_what_to_do_and_alone() -> None:
     found = named(observation(problem=no_answer("http://prometheus did not answer")))
     assert "http://prometheus did not answer" in found.message
     assert found.contributing == ()
-    assert "Check the scrape" in named(nobody(silent=("chat-0",))).message
+    assert "Check the scraping" in named(nobody(silent=("chat-0",))).message
 
 
 def test_a_queue_that_has_drained_explains_its_ttft() -> None:

@@ -1,1 +1,1 @@
-"""From an observation to one named bottleneck with its evidence. Pure."""
+"""Diagnosis: names the bottleneck of an observed service, with its evidence. Pure functions, no I/O."""

@@ -1,4 +1,4 @@
-"""What every rule is given, and the few readings that several rules need, computed once and in one way."""
+"""The input of every diagnosis rule (`Case`), and the readings that several rules share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,8 +29,8 @@ __all__ = [
     "mean_running",
     "queues",
     "reaches_behind",
-    "seats_taken_share",
     "seems_to_become_fewer",
+    "slots_used_share",
     "step_time",
     "tail_of",
     "tpot_mean",
@@ -42,13 +42,13 @@ __all__ = [
 ]
 
 FEWEST_FINISHED: Final = 10
-"""Finished requests from which the per-request TPOT is preferred to the inter-token latency: it is what users feel,
-but it lags, and with few finishes one request decides. Our choice, unmeasured."""
+"""Finished requests needed to prefer the per-request TPOT to the inter-token latency. Per-request TPOT is what users
+see, but it lags, and with few finished requests a single one decides it. Our choice, unmeasured."""
 
 
 TURNED_AWAY: Final = 0.01
-"""Share of requests that a limit of the queue turned away from which the queue counts as full in every scrape: it may
-be emptied faster than it is scraped, and its gauge stands at the limit at most. Our choice: as for preemptions, F4."""
+"""Share of rejected requests (by the engine's queue limit) above which the queue counts as full in every scrape. A
+queue at its limit may drain between scrapes, so its gauge alone is not enough. Our choice: as for preemptions, F4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +56,20 @@ class Sustained:
     """When a condition on single scrapes counts as lasting."""
 
     enter: Threshold = Threshold(
-        limit=0.8, unit="of scrapes", reason="a queue that comes and goes is traffic, not a limit", source="design"
+        limit=0.8,
+        unit="of scrapes",
+        reason="a queue that appears and drains is normal traffic, not a bottleneck",
+        source="design choice",
     )
     stay: Threshold = Threshold(
-        limit=0.5, unit="of scrapes", reason="leaving needs the opposite for longer than entering", source="our choice"
+        limit=0.5,
+        unit="of scrapes",
+        reason="hysteresis: a class that is already named clears at a lower share",
+        source="our choice",
     )
 
     def limit(self, *, holding: bool) -> float:
-        """The share to reach; lower while the class is already held, so that noise never flips it."""
+        """The share of scrapes to reach; lower while the class is already named, so that noise does not flip it."""
         return (self.stay if holding else self.enter).limit
 
 
@@ -74,9 +80,9 @@ class Case:
     observation: Observation
     targets: Targets
     knobs: EngineKnobs
-    """The flags in effect; None where nobody told us."""
+    """The flags in effect; None where a value is not known."""
     holding: frozenset[str] = frozenset()
-    """Classes that the previous diagnosis named (primary or contributing): these have the lower limit to stay."""
+    """Classes named by the previous diagnosis (primary or contributing): their `stay` limits apply."""
     learned: Mapping[int, StepTime] = field(default_factory=dict)
     """Tensor-parallel degree -> the step-time model last fitted while this service ran at it."""
 
@@ -87,12 +93,12 @@ class Case:
 
     @property
     def learned_here(self) -> StepTime | None:
-        """The step-time model last fitted at the present degree; None where there was none, or nobody tells which."""
+        """The step-time model last fitted at the current degree; None without one, or if the degree is not known."""
         degree = self.knobs.tensor_parallel_size
         return None if degree is None else self.learned.get(degree)
 
     def queueing(self, *, holding: bool, sustained: Sustained = Sustained()) -> tuple[EngineWindow, ...]:
-        """The engines in which requests have been waiting for capacity, lastingly."""
+        """The engines in which requests waited for capacity in enough scrapes (`sustained`)."""
         limit = sustained.limit(holding=holding)
         return tuple(engine for engine in self.engines if waiting_share(engine) >= limit)
 
@@ -105,7 +111,7 @@ class Case:
             threshold=limit,
             window=self.observation.window,
             note=f"up to {max(moment.waiting for moment in engine.moments):.0f} waiting"
-            + (f", {engine.rejected:.0f} turned away" if engine.rejected else ""),
+            + (f", {engine.rejected:.0f} rejected" if engine.rejected else ""),
         )
 
     def ttft_evidence(self) -> Evidence:
@@ -151,29 +157,29 @@ def is_late(reading: Reading, target: Target) -> bool:
 
 
 CHANCE: Final = 2.0
-"""Standard deviations within which a share of requests is what chance makes of another: 19 of 20. The usual choice."""
+"""Standard deviations within which a difference in a share of requests counts as chance (95 % confidence)."""
 
 
 def tpot_surely(case: Case) -> Reading:
-    """TPOT (seconds) at the quantile that is its target's at least, but for chance: late here is late for sure.
+    """Return the lower confidence bound of TPOT (seconds): if this is over the objective, TPOT is late beyond chance.
 
-    Of n requests the share that is in time deviates by the root of q * (1 - q) / n. Worked: with p95 meant, of 40
-    requests 2 may be late; 5 are so by chance some time, 6 are not: p88 tells.
+    The share of n requests that meet a quantile q has the standard deviation sqrt(q * (1 - q) / n). Worked: at p95, 2
+    of 40 requests may be late; 5 can be late by chance and 6 cannot, so p88 is read instead of p95.
     """
     quantile = case.targets.tpot.quantile
     return _tpot(case).quantile(max(min(quantile, 0.5), quantile - CHANCE * _deviation(case)))
 
 
 def tpot_at_most(case: Case) -> Reading:
-    """TPOT (seconds) at the quantile that is its target's at most, but for chance: in time here is in time for sure.
+    """Return the upper confidence bound of TPOT (seconds): if this meets the objective, TPOT does so beyond chance.
 
-    Worked: as in `tpot_surely`, of 40 requests none may be late; of 400 as many as 11, p97.2.
+    Worked: as in `tpot_surely`; of 40 requests none may be late, of 400 at most 11 (p97.2).
     """
     return _tpot(case).quantile(min(1.0, case.targets.tpot.quantile + CHANCE * _deviation(case)))
 
 
 def _deviation(case: Case) -> float:
-    """Of the share of requests that is in time, where as many are as should be."""
+    """Return the standard deviation of the share of requests in time, if exactly the objective's share is."""
     count, quantile = _tpot(case).count, case.targets.tpot.quantile
     return sqrt(quantile * (1 - quantile) / count) if count > 0 else 0.0
 
@@ -184,7 +190,7 @@ def tpot_mean(case: Case) -> Reading:
 
 
 def tpot_tail(case: Case) -> float:
-    """TPOT at the target's quantile over its own mean, at least 1: a step-time model knows means only."""
+    """TPOT at the target's quantile over its own mean, at least 1: a step-time model predicts means only."""
     return tail_of(tpot_reading(case), tpot_mean(case))
 
 
@@ -203,7 +209,7 @@ def _tpot(case: Case) -> Distribution:
 
 
 def waiting_share(engine: EngineWindow) -> float:
-    """The share of scrapes in which at least one request waits for capacity, or all where some are turned away."""
+    """The share of scrapes in which at least one request waits for capacity; 1 if the engine rejects requests."""
     rejected = engine.rejected or 0.0
     if rejected > TURNED_AWAY * (rejected + (engine.finished or 0.0)):
         return 1.0
@@ -222,23 +228,22 @@ def mean_batch(case: Case) -> float:
 
 
 BUSY: Final = 0.9
-"""Quantile of a window's samples that stands for its upper end. Our choice: the largest alone may be chance."""
+"""Quantile of a window's samples used as its upper end. Our choice: the maximum alone may be an outlier."""
 
 
 def busy_batch(engine: EngineWindow) -> float:
-    """The batch in the busiest tenth of the window, which is what a TPOT tail is made of.
+    """The batch size in the busiest tenth of the window, which causes the TPOT tail.
 
-    While the load ramps up, the mean is the batch of a time that is over: half of it was far below the knee.
+    While the load ramps up, the mean of the window lags behind the current batch size.
     """
     running = sorted(moment.running for moment in engine.moments)
     return running[min(len(running) - 1, round(BUSY * len(running)))]
 
 
 def step_time(observation: Observation) -> StepTimeFit:
-    """The step time by the windows there were, or by the one there is, where that contradicts them.
+    """Fit the step time to past windows, and shift it through the current window where that contradicts them.
 
-    While prompts grow longer the windows are of shorter ones: by them every batch is small enough, for minutes, however
-    slowly tokens come.
+    While prompts grow longer, past windows describe shorter prompts: for minutes the fit would accept any batch size.
     """
     model, itl, batch = fit_step_time(observation.steps), observation.itl.mean, batch_of_tokens(observation)
     if not isinstance(model, StepTime) or not isinstance(itl, Measured) or batch is None:
@@ -247,7 +252,7 @@ def step_time(observation: Observation) -> StepTimeFit:
 
 
 def batch_of_tokens(observation: Observation) -> float | None:
-    """The batch of now that the mean latency of tokens is of: a burst has most of both. None where nothing runs."""
+    """The current batch size weighted by tokens, to match the mean inter-token latency. None where nothing runs."""
     running = [moment.running for engine in observation.engines for moment in engine.moments]
     return sum(level**2 for level in running) / sum(running) if sum(running) else None
 
@@ -258,10 +263,10 @@ def queues(observation: Observation, *, sustained: Sustained = Sustained()) -> b
 
 
 def seems_to_become_fewer(observation: Observation) -> bool:
-    """Whether less runs and waits in the later half of the window than in the earlier one, by more than noise.
+    """Whether fewer requests run and wait in the later half of the window than in the earlier one, beyond noise.
 
-    Enough to put off a trial that nobody waits for; asked anew in each tick. Where requests are let wait instead,
-    `scaling.backlog` asks for more: that the queue ends in time, or that so many fewer are no chance.
+    Enough to postpone a trial; evaluated again in each tick. `scaling.backlog` is stricter, because there requests
+    keep waiting: the queue must end in time, or the decrease must be significant.
     """
     halves = [_halves(engine) for engine in observation.engines]
     earlier, later = (sum(half[index] for half in halves) for index in (0, 1))
@@ -269,10 +274,10 @@ def seems_to_become_fewer(observation: Observation) -> bool:
 
 
 def reaches_behind(observation: Observation, moment: float) -> bool:
-    """Whether what the window says reaches back behind a moment (Unix seconds), such as when the newest replica came.
+    """Whether the window still includes requests that began before a moment (Unix seconds), such as a scale-out.
 
-    A request tells its times when it ends: of those that end in a window the first began a request earlier. As long
-    fill the requests of before the engine that they began on, whatever has come beside it.
+    A request reports its latencies when it ends, so a window covers requests that began up to one mean request
+    duration before it.
     """
     return observation.at - observation.window - (number(observation.e2e.mean) or 0.0) < moment
 
@@ -285,14 +290,15 @@ def _halves(engine: EngineWindow) -> tuple[float, float]:
 
 
 NEARLY_ALL: Final = 0.9
-"""Share of the seats that counts as all: who finishes leaves the gauge at the end of a step, before the next in line is
-seated. Of sequences of 10 tokens that is a tenth in every step. Our choice; 48 seats at 16 requests/s showed 47.3."""
+"""Share of max-num-seqs that counts as all slots in use. A finished sequence leaves the gauge at the end of a step,
+before the next one is admitted; with sequences of 10 tokens that is a tenth in every step. Our choice; 48 slots at 16
+requests/s showed 47.3."""
 
 
-def seats_taken_share(engine: EngineWindow, *, seats: float, exactly: bool = False) -> float:
-    """The share of scrapes in which nearly all seats are taken, or `exactly` all."""
-    taken = seats if exactly else NEARLY_ALL * seats
-    return sum(moment.running >= taken for moment in engine.moments) / len(engine.moments)
+def slots_used_share(engine: EngineWindow, *, slots: float, exactly: bool = False) -> float:
+    """The share of scrapes in which nearly all slots (max-num-seqs) are in use, or `exactly` all."""
+    used = slots if exactly else NEARLY_ALL * slots
+    return sum(moment.running >= used for moment in engine.moments) / len(engine.moments)
 
 
 def kv_max(engine: EngineWindow) -> float | None:

@@ -1,4 +1,4 @@
-"""ColdStart: every pod that serves is fresh, or none is done starting. Late first tokens mean nothing yet."""
+"""ColdStart: every serving pod is still warming up, or no pod has finished starting. Latencies are not meaningful."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,40 +14,42 @@ __all__ = ["ColdStart"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStart:
-    """All serving pods are younger than their warm-up.
+    """All serving pods are younger than their warm-up time, or no pod serves yet.
 
-    Kubernetes tells since when a pod is ready. Elsewhere the start of the engine's process stands in: it lies before
-    readiness, so a cold start is seen for less long, never for longer.
+    The age counts from the pod's Ready condition. Outside Kubernetes it counts from the start of the engine's process,
+    which is earlier than readiness: there the class clears sooner, never later.
     """
 
     diagnosis: ClassVar = DiagnosisClass.COLD_START
     warm_up: Threshold = Threshold(
         limit=60,
         unit="s",
-        reason="compilation, empty caches and the backlog of the start distort latencies",
-        source="our choice, unmeasured; default of spec.tuning.strategy.warmUp, which wins where it is set",
+        reason="compilation, empty caches and the startup backlog distort latencies",
+        source="our choice, unmeasured; spec.tuning.strategy.warmUp overrides it",
     )
 
     def judge(self, case: Case) -> Finding:
-        """Hold while no pod is old enough to be judged."""
+        """Hold while no pod has completed its warm-up."""
         pods = case.observation.pods
         if not case.engines:
             if pods is None or not pods.pods:
                 return Fails()
-            message = f"None of {len(pods.pods)} pod(s) serves yet; {len(pods.starting)} still start(s)."
-            fact = Evidence(name="pods that serve", value=len(pods.ready), unit="pods", threshold=1)
+            message = f"0 of {len(pods.pods)} pod(s) are ready; {len(pods.starting)} still starting."
+            fact = Evidence(name="ready pods", value=len(pods.ready), unit="pods", threshold=1)
             return Holds(message=message, evidence=(fact,))
         limit = self.warm_up.limit if pods is None or pods.warm_up is None else pods.warm_up
         ages = [self._age(engine, case) for engine in case.engines]
         known = [age for age in ages if age is not None]
         if len(known) < len(ages) or max(known) >= limit:
             return Fails()
-        message = f"All {len(ages)} engine(s) are fresh (the oldest for {max(known):.0f} s): wait before judging."
+        message = (
+            f"All {len(ages)} engine(s) are warming up; the oldest is {max(known):.0f} s old (warm-up {limit:g} s)."
+        )
         fact = Evidence(name="age of the oldest engine", value=round(max(known)), unit="s", threshold=limit)
         return Holds(message=message, evidence=(fact,))
 
     def _age(self, engine: EngineWindow, case: Case) -> float | None:
-        """Seconds that it has served; None where nobody knows, and then it does not count as fresh."""
+        """Seconds since it became ready; None if not known, and then it does not count as warming up."""
         if case.observation.pods is not None:
             ready = {pod.name: pod.ready_for for pod in case.observation.pods.pods}
             return ready.get(engine.key.pod)

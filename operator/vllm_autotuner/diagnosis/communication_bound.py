@@ -1,4 +1,4 @@
-"""CommunicationBound: at this tensor-parallel degree tokens come no faster than they did on fewer GPUs."""
+"""CommunicationBound: at this tensor-parallel size a step is no faster than it was on fewer GPUs."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -15,16 +15,16 @@ __all__ = ["GAIN", "CommunicationBound", "Slower", "no_faster_than_fewer_gpus"]
 
 GAIN: Final = Threshold(
     limit=0.9,
-    unit="of the step time at the lower degree",
-    reason="what more GPUs gain less than this is noise, and F4 calls a communication share of 15 % too much",
-    source="our choice between G08 (10 % noise) and field guide F4",
+    unit="of the step time at the smaller size",
+    reason="a smaller gain is within noise (10 %); a communication share of 15 % is already too much",
+    source="our choice between guardrail G08 (10 % noise) and field report F4 (sweep, Llama-70B on 4 A100)",
 )
-"""A step at the higher degree must take less than this share of one at the lower degree."""
+"""A step at the larger tensor-parallel size must take less than this share of one at the smaller size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slower:
-    """A step now (seconds, mean) and what the lower degree took at the same batch."""
+    """The mean step time now (seconds) and at the lower degree for the same batch size."""
 
     degree: int
     lower_degree: int
@@ -36,7 +36,7 @@ class Slower:
 
 
 def no_faster_than_fewer_gpus(case: Case) -> Slower | None:
-    """Compare with the nearest lower degree that this service ran at; None without one, or when more GPUs did help."""
+    """Compare with the nearest lower degree that this service ran at; None without one, or if more GPUs helped."""
     degree, measured = case.knobs.tensor_parallel_size, case.observation.itl.mean
     lower = max((known for known in case.learned if degree is not None and known < degree), default=None)
     batch = mean_batch(case)
@@ -58,17 +58,17 @@ def no_faster_than_fewer_gpus(case: Case) -> Slower | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicationBound:
-    """TPOT is over its objective, and the step is no faster than this service's own at a lower degree.
+    """TPOT is over its objective, and a step is no faster than it was at a smaller tensor-parallel size.
 
-    Needs a history: a service that never ran at a lower degree is not called so, because one measurement cannot tell
-    a slow link from slow memory.
+    Requires history: the class is never named for a service that never ran at a smaller size, because one measurement
+    cannot separate slow links from slow memory.
     """
 
     diagnosis: ClassVar = DiagnosisClass.COMMUNICATION_BOUND
     gain: Threshold = GAIN
 
     def judge(self, case: Case) -> Finding:
-        """Hold when more GPUs made a missed objective no better."""
+        """Hold when TPOT misses its objective and more GPUs did not make it better."""
         reading, target = tpot_reading(case), case.targets.tpot
         if not isinstance(reading, Measured) or reading.value <= target.seconds:
             return Fails()
@@ -76,20 +76,20 @@ class CommunicationBound:
         if found is None:
             return Fails()
         message = (
-            f"A step takes {told_seconds(found.now)} on {found.degree} GPUs at a batch of {found.batch:.0f}; on "
-            f"{found.lower_degree} it took {told_seconds(found.before)}. Communication eats what the GPUs add."
+            f"A step takes {told_seconds(found.now)} on {found.degree} GPUs at batch size {found.batch:.0f}; it took "
+            f"{told_seconds(found.before)} on {found.lower_degree}. Communication cancels the gain of more GPUs."
         )
         return Holds(
             message=message,
             evidence=(
                 case.tpot_evidence(),
                 Evidence(
-                    name="step time over that at the lower degree",
+                    name="step time, ratio to the smaller tensor-parallel size",
                     value=round(found.now / found.before, 3),
                     unit="ratio",
                     threshold=self.gain.limit,
                     window=case.observation.window,
-                    note=f"tensor parallel {found.lower_degree} before, {found.degree} now",
+                    note=f"tensor-parallel-size {found.lower_degree} before, {found.degree} now",
                 ),
             ),
             confidence=Confidence.MEDIUM if found.covered else Confidence.LOW,

@@ -1,4 +1,4 @@
-"""ContextOversized: max-model-len allows far longer requests than come. It contributes, and is never the bottleneck."""
+"""ContextOversized: max-model-len is far above what requests need. Contributes only; never the primary class."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,18 +16,26 @@ __all__ = ["ContextOversized"]
 class ContextOversized:
     """The 99.9th percentile of prompt plus that of output, with a margin, is at most half of max-model-len.
 
-    The sum of two percentiles is an upper bound on the percentile of the sum. A V1 engine reserves nothing for
-    max-model-len: lowering it bounds the worst case, and frees no pool by itself (correction to F4).
+    The sum of two percentiles is used as an upper estimate of the percentile of the sum. A V1 engine reserves nothing
+    for max-model-len: lowering it bounds the worst case and frees no KV cache by itself (correction to F4).
     """
 
     diagnosis: ClassVar = DiagnosisClass.CONTEXT_OVERSIZED
     margin: Threshold = Threshold(
-        limit=1.25, unit="times the p99.9", reason="tomorrow's longest request", source="our choice; F4: 3,000 -> 4,096"
+        limit=1.25,
+        unit="times the p99.9",
+        reason="leaves room for longer requests to come",
+        source="our choice; field report F4: 3,000 -> 4,096",
     )
     used: Threshold = Threshold(
-        limit=0.5, unit="of max-model-len", reason="lengths are powers of two: half is the next size", source="F4"
+        limit=0.5,
+        unit="of max-model-len",
+        reason="lengths are usually powers of two: half is the next smaller one",
+        source="field report F4 (sweep, Llama-70B on 4 A100)",
     )
-    requests: Threshold = Threshold(limit=1000, unit="requests", reason="a p99.9 needs a thousand", source="arithmetic")
+    requests: Threshold = Threshold(
+        limit=1000, unit="requests", reason="a p99.9 needs at least 1,000 requests", source="arithmetic"
+    )
 
     def judge(self, case: Case) -> Finding:
         """Hold beside the bottleneck when the longest requests need less than half."""
@@ -45,8 +53,8 @@ class ContextOversized:
         if needed > self.used.limit * longest:
             return Fails()
         message = (
-            f"max-model-len is {longest}, but requests need {needed:.0f} tokens at most (p99.9 and a margin). Lowering "
-            "it bounds the worst case; it frees no KV cache by itself."
+            f"max-model-len is {longest}; requests need at most {needed:.0f} tokens (p99.9 with margin). Lowering it "
+            "bounds the worst case and frees no KV cache by itself."
         )
         fact = Evidence(
             name="total length, p99.9 with margin",

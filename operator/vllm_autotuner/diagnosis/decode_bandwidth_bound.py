@@ -1,4 +1,4 @@
-"""DecodeBandwidthBound: tokens come too slowly even for one or two sequences; no smaller batch helps."""
+"""DecodeBandwidthBound: TPOT misses its objective even for one or two sequences; no smaller batch helps."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,18 +19,21 @@ __all__ = ["DecodeBandwidthBound"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeBandwidthBound:
-    """TPOT is over its objective at a batch of one or two, measured or by the step-time model's intercept."""
+    """TPOT is over its objective at batch size 1 or 2, measured or by the step-time model's intercept."""
 
     diagnosis: ClassVar = DiagnosisClass.DECODE_BANDWIDTH_BOUND
     smallest_batch: Threshold = Threshold(
-        limit=2, unit="sequences", reason="there is no smaller batch to go to", source="design, diagnosis.md"
+        limit=2, unit="sequences", reason="a smaller batch is not practical", source="design choice"
     )
     stay: Threshold = Threshold(
-        limit=0.9, unit="of the objective", reason="leaves only when clearly inside again", source="our choice"
+        limit=0.9,
+        unit="of the objective",
+        reason="hysteresis: clears only when clearly within the objective",
+        source="our choice",
     )
 
     def judge(self, case: Case) -> Finding:
-        """Hold when TPOT is over target and no batch is small enough to meet it."""
+        """Hold when TPOT is over its objective and no batch is small enough to meet it."""
         target, reading = case.targets.tpot, tpot_reading(case)
         if not isinstance(reading, Measured):
             return Fails()
@@ -39,32 +42,32 @@ class DecodeBandwidthBound:
             return Fails()
         itl = number(case.observation.itl.mean)
         if itl is not None and itl <= limit:
-            # Requests that finish now tell of the time before, too; steps tell of now.
+            # Finished requests also reflect the past; the inter-token latency reflects the current steps.
             return Fails()
         prefilling = any(is_prefilling(engine) for engine in case.engines) or prompts_dominate(case.engines)
         if no_faster_than_fewer_gpus(case) is not None or prefilling:
-            # Steps that carry prompts are long, whatever the memory does.
+            # Steps with prompts in them are long, whatever the memory bandwidth.
             return Fails()
         batch = mean_batch(case)
         alone: float | None = None
         if batch > self.smallest_batch.limit:
             model = fit_step_time(case.observation.steps)
             if not isinstance(model, StepTime):
-                return Unknown(f"TPOT is over its objective at a batch of {batch:.0f}, and no smaller one was seen yet")
-            # Without the tail: that is of the batch that runs, whose bursts a single sequence does not meet.
+                return Unknown(f"TPOT misses its objective at batch size {batch:.0f}; no smaller batch was observed")
+            # Without the tail: it comes from bursts of the current batch, which a single sequence does not have.
             alone = model.predict(1)
             if alone <= target.seconds:
                 return Fails()
-            how = f"the model fitted to {model.points} windows says {told_seconds(alone)} for a single sequence"
+            how = f"the model fitted to {model.points} windows predicts {told_seconds(alone)} for a single sequence"
             confidence = Confidence.HIGH if model.low <= self.smallest_batch.limit else Confidence.MEDIUM
         else:
-            how, confidence = "there is no smaller batch", Confidence.HIGH
+            how, confidence = "there is no smaller batch to use", Confidence.HIGH
         if (case.knobs.tensor_parallel_size or 1) > 1 and confidence is Confidence.HIGH:
             # Communication between the GPUs looks the same until a lower degree has been measured.
             confidence = Confidence.MEDIUM
         message = (
-            f"TPOT {target.label} is {told_seconds(reading.value)} at a batch of {batch:.1f}, over the objective of "
-            f"{told_seconds(target.seconds)}; {how}. The step itself is too slow."
+            f"TPOT {target.label} is {told_seconds(reading.value)} at batch size {batch:.1f} (objective "
+            f"{told_seconds(target.seconds)}); {how}. A single step is too slow."
         )
         return Holds(
             message=message,

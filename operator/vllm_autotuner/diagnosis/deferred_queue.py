@@ -1,4 +1,4 @@
-"""DeferredQueue: requests wait for something that capacity does not buy."""
+"""DeferredQueue: requests wait, but not for capacity."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,13 +13,13 @@ __all__ = ["DeferredQueue"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredQueue:
-    """The engine itself says that its queue does not wait for capacity (reason "deferred")."""
+    """Requests wait, but the engine reports that they do not wait for capacity (reason "deferred")."""
 
     diagnosis: ClassVar = DiagnosisClass.DEFERRED_QUEUE
     sustained: Sustained = Sustained()
 
     def judge(self, case: Case) -> Finding:
-        """Hold when deferred requests last and capacity waiting does not."""
+        """Hold when deferred requests last and requests that wait for capacity do not."""
         limit = self.sustained.limit(holding=self.diagnosis in case.holding)
         for engine in case.engines:
             deferred = [moment.deferred for moment in engine.moments if moment.deferred is not None]
@@ -27,8 +27,8 @@ class DeferredQueue:
             if share >= limit and waiting_share(engine) < self.sustained.stay.limit:
                 seen = Evidence(name="deferred requests", value=deferred[-1], unit="requests", threshold=0)
                 message = (
-                    f"{deferred[-1]:.0f} requests wait, none of them for capacity: grammar compilation, KV transfer "
-                    "or LoRA slots. More replicas or seats do not help."
+                    f"{deferred[-1]:.0f} requests wait, but not for capacity: for grammar compilation, KV transfer or "
+                    "LoRA slots. More replicas or a larger max-num-seqs do not help."
                 )
                 return Holds(message=message, evidence=(seen,))
         return Fails()

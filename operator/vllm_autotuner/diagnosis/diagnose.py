@@ -1,4 +1,4 @@
-"""From one observation to one named bottleneck. Pure: the same input gives the same diagnosis, here and everywhere."""
+"""Evaluates the rules on one observation and names the bottleneck, with hysteresis. Pure: no clock, no I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,17 +18,17 @@ from vllm_autotuner.performance.step_time import StepTime, fit_step_time
 __all__ = ["Contribution", "Diagnosis", "History", "case_of", "diagnose"]
 
 CONFIRMATIONS: Final = 2
-"""Evaluations in a row that must agree before the named class changes. Design: two consecutive ticks."""
+"""Consecutive evaluations that must agree before the named class changes. Design choice."""
 
 MOST_CONTRADICTIONS: Final = 4
-"""Evaluations in a row that may contradict the named class without agreeing on another one. After these the newest is
-named: an old verdict that nothing supports any more is worse than an unsteady one. Our choice: twice a confirmation."""
+"""Consecutive evaluations that contradict the named class without agreeing on another one, after which the newest is
+named: a stale class is worse than an unsteady one. Our choice: twice a confirmation."""
 
 AT_ONCE: Final = frozenset({DiagnosisClass.METRICS_BLIND, DiagnosisClass.STARTUP_FAILURE, DiagnosisClass.COLD_START})
-"""Classes that need no confirmation: not knowing is never too early to say, and a pod's age and status are no noise."""
+"""Classes that need no confirmation: missing metrics, a pod's age and a pod's status are not noisy."""
 
 ALONE: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED, DiagnosisClass.OVERLOADED})
-"""Classes that say nothing beside another one: Overloaded is a queue that nothing else explains."""
+"""Classes that never contribute beside another one. Overloaded: a queue without another explanation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +59,14 @@ class History:
     candidate: DiagnosisClass | None = None
     """A class that was seen, but is not confirmed yet."""
     seen: int = 0
-    """Evaluations in a row that saw the candidate."""
+    """Consecutive evaluations that saw the candidate."""
     contradictions: int = 0
-    """Evaluations in a row that saw anything but the named class."""
+    """Consecutive evaluations that saw a class other than the named one."""
     learned: Mapping[int, StepTime] = field(default_factory=dict)
-    """Tensor-parallel degree -> the step-time model last fitted at it. Lost at a restart; then it is learned again."""
+    """Tensor-parallel degree -> the step-time model last fitted at it. Lost at a restart and then fitted again."""
     measured: tuple[Measurement, ...] = ()
-    """The last windows of the service as it runs, newest last: not for the diagnosis, but for whoever changes it.
-    `diagnose` returns none. Lost at a restart; then a change is compared with fewer."""
+    """The last windows of the service as it runs, newest last; used to compare changes, not by the diagnosis.
+    `diagnose` returns none. Lost at a restart: a change is then compared with fewer windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class _Seen:
 
 
 def case_of(observation: Observation, *, targets: Targets, knobs: EngineKnobs, history: History) -> Case:
-    """What is known of one service at this moment: what is seen, and what earlier evaluations left.
+    """Build the input of the rules from an observation and the history of earlier evaluations.
 
     `knobs`: the flags of the engines that the metrics come from.
     """
@@ -88,10 +88,11 @@ def case_of(observation: Observation, *, targets: Targets, knobs: EngineKnobs, h
 
 
 def diagnose(case: Case, *, history: History) -> tuple[Diagnosis, History]:
-    """Name the bottleneck, and return the history to pass the next time.
+    """Name the bottleneck, and return the history for the next evaluation.
 
-    A change of class must be seen `CONFIRMATIONS` times in a row; until then the named class stands, but not against
-    `MOST_CONTRADICTIONS` that disagree among themselves. The first evaluation of a service names what it sees.
+    A change of class must be seen `CONFIRMATIONS` times in a row; until then the named class stands. After
+    `MOST_CONTRADICTIONS` evaluations that disagree with it and among themselves, the newest class is named. The first
+    evaluation of a service needs no confirmation.
     """
     held, observation, learned = history.named, case.observation, case.learned
     seen = _judge(case)
@@ -119,7 +120,7 @@ def diagnose(case: Case, *, history: History) -> tuple[Diagnosis, History]:
 
 
 def _learned(known: Mapping[int, StepTime], *, observation: Observation, degree: int | None) -> Mapping[int, StepTime]:
-    """Remember the step time at the present tensor-parallel degree, for the day when the degree is another one."""
+    """Remember the step time at the current tensor-parallel degree, to compare it with other degrees later."""
     model = fit_step_time(observation.steps) if degree is not None and observation.steps else None
     return {**known, degree: model} if degree is not None and isinstance(model, StepTime) else known
 
@@ -135,19 +136,19 @@ def _judge(case: Case) -> _Seen:
                     unasked = len(unknown)
                 holding.append((rule.diagnosis, finding))
                 if rule.diagnosis is DiagnosisClass.METRICS_BLIND:
-                    break  # nothing said about data that is not there can contribute
+                    break  # without data no other class can contribute
             case Unknown(why):
                 unknown.append(why)
             case _:
                 pass
     primaries = [found for found in holding if found[1].primary]
     if not primaries:
-        why = "; ".join(unknown) or "no rule holds and none lacks an input"
+        why = "; ".join(unknown) or "no diagnosis class matches and no input is missing"
         finding = Holds(message=f"Unclear: {why}.", evidence=_levels(case), confidence=Confidence.LOW)
         return _Seen(DiagnosisClass.UNCLEAR, finding, _beside(holding, DiagnosisClass.UNCLEAR))
     primary, finding = primaries[0]
     if unasked and finding.confidence is Confidence.HIGH:
-        # A rule that comes first could not be asked: it might have explained the same better.
+        # A rule of higher precedence lacked its input: it might have been the better explanation.
         finding = replace(finding, confidence=Confidence.MEDIUM)
     return _Seen(primary, finding, _beside(holding, primary))
 

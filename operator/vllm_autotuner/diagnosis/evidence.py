@@ -1,4 +1,4 @@
-"""What a rule saw: numbers with their limits, so that a person can check a diagnosis and `explain` can print it."""
+"""Evidence and thresholds: the numbers behind a diagnosis with their limits, as `explain` prints them."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ __all__ = ["Evidence", "Threshold", "absence"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """A limit, with its unit, why it stands there, and where it comes from ("our choice, unmeasured" is a source)."""
+    """A limit with its unit, the reason for it and its source ("our choice, unmeasured" is a source)."""
 
     limit: float
     unit: str
@@ -17,7 +17,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One fact. `value` None means that it is not known, and `note` says why."""
+    """One measured fact. If `value` is None, it is not known and `note` says why."""
 
     name: str
     value: float | None
@@ -29,5 +29,5 @@ class Evidence:
 
 
 def absence(value: float | None) -> str:
-    """The note of a value that this engine may not export."""
+    """Return the note for a value that this engine version may not export."""
     return "not exported by this engine" if value is None else ""

@@ -1,4 +1,4 @@
-"""What a rule can answer."""
+"""The result of one diagnosis rule: the class holds, fails, or cannot be evaluated."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias
@@ -13,13 +13,13 @@ __all__ = ["Fails", "Finding", "Holds", "Rule", "Unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holds:
-    """The class holds; `message` is one plain sentence with its figures."""
+    """The class holds; `message` is one sentence with the figures."""
 
     message: str
     evidence: tuple[Evidence, ...]
     confidence: Confidence = Confidence.HIGH
     primary: bool = True
-    """False: it may stand beside a bottleneck, but is none by itself."""
+    """False: it can contribute, but is not a bottleneck by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Fails:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can say: `why` names the missing input."""
+    """The class cannot be evaluated; `why` names the missing input."""
 
     why: str
 
@@ -38,10 +38,10 @@ Finding: TypeAlias = Holds | Fails | Unknown
 
 
 class Rule(Protocol):
-    """One class, one unit: thresholds are fields, `judge` is pure."""
+    """One rule per class: thresholds are fields, `judge` is pure."""
 
     diagnosis: ClassVar[DiagnosisClass]
 
     def judge(self, case: Case) -> Finding:
-        """Say whether the class holds."""
+        """Evaluate the class on one case."""
         ...

@@ -1,4 +1,4 @@
-"""HeadOfLineBlocking: a few huge requests make everybody else's tail."""
+"""HeadOfLineBlocking: a few huge requests delay all others."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -16,20 +16,20 @@ __all__ = ["FEWEST_REQUESTS", "LENGTHS", "TTFTS", "HeadOfLineBlocking", "Tail", 
 LENGTHS: Final = Threshold(
     limit=10,
     unit="p99 over p50",
-    reason="one such request is the work of ten; chat traffic stays below",
+    reason="one such request costs as much as ten typical ones; chat traffic stays below",
     source="our choice; Azure conversation trace 2023: prompts 4.1, outputs 4.7",
 )
 TTFTS: Final = Threshold(
-    limit=10, unit="p99 over p50", reason="ten times the usual wait is no spread any more", source="our choice"
+    limit=10, unit="p99 over p50", reason="ten times the median wait exceeds normal spread", source="our choice"
 )
 FEWEST_REQUESTS: Final = Threshold(
-    limit=50, unit="requests", reason="with fewer a p99 is the one slowest request", source="our choice"
+    limit=50, unit="requests", reason="with fewer requests the p99 is a single request", source="our choice"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """How far the tails reach: p99 over p50 of the longer-tailed of prompts and outputs, and of TTFT."""
+    """Tail ratios: p99 over p50 of TTFT, and of prompt or output lengths, whichever has the longer tail."""
 
     what: str
     lengths: float
@@ -39,7 +39,7 @@ class Tail:
 
 
 def few_block_many(case: Case) -> Tail | None:
-    """The tails, where a few requests make them: TTFT is late at its quantile and at the median it is not."""
+    """Return the tails if a few requests cause them: TTFT misses its objective, but the median TTFT does not."""
     reading, target = ttft_reading(case), case.targets.ttft
     observation = case.observation
     median = number(observation.ttft.quantile(0.5))
@@ -69,10 +69,10 @@ def _spread(seen: Distribution) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOfLineBlocking:
-    """TTFT is late at its quantile, most requests are fine, and lengths have a tail as extreme as TTFT's.
+    """TTFT misses its objective, the median TTFT does not, and both TTFT and lengths have an extreme tail.
 
-    Tokens may be late at their quantile as well: a huge prompt stands in the step of everybody who decodes. Where they
-    are late for most requests, the batch is the nearer cause.
+    TPOT may miss its objective at its quantile too, because a huge prompt slows all sequences in the same step. If TPOT
+    misses it at the median, the batch size is the more likely cause and this class does not hold.
     """
 
     diagnosis: ClassVar = DiagnosisClass.HEAD_OF_LINE_BLOCKING
@@ -87,9 +87,8 @@ class HeadOfLineBlocking:
         if tail is None or (tpot is not None and tpot > case.targets.tpot.seconds):
             return Fails()
         message = (
-            f"Most requests are fine; the slowest 1 % wait {tail.ttft:.0f} times as long as the median one, and the "
-            f"longest 1 % of {tail.what}s have {tail.p99:.0f} tokens against {tail.p50:.0f}: a few huge requests "
-            "block the head of the line."
+            f"A few huge requests block the others: TTFT p99 is {tail.ttft:.0f} times the median, and the {tail.what} "
+            f"length p99 is {tail.p99:.0f} tokens (median {tail.p50:.0f})."
         )
         window = case.observation.window
         return Holds(

@@ -1,4 +1,4 @@
-"""Healthy: what is measured is inside its objectives, nothing waits for long, the pool has room."""
+"""Healthy: objectives are met, there is no lasting queue and the KV cache has room."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -15,7 +15,8 @@ from vllm_autotuner.observation.reading import Measured
 __all__ = ["Healthy"]
 
 QUIET_SCRAPES: Final = 3
-"""Empty scrapes in a row that show that a queue is gone. Our choice: one or two happen inside a queue, too."""
+"""Consecutive scrapes without waiting requests after which a queue counts as drained. Our choice: one or two also
+occur within a queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,30 +28,33 @@ class Healthy:
     kv: Threshold = HIGHEST
 
     def judge(self, case: Case) -> Finding:
-        """Hold, or say which objective is missed although no cause is visible."""
+        """Hold, or name the objective that is missed without a visible cause."""
         if case.queueing(holding=False, sustained=self.sustained):
             return Fails()
         if building := case.queueing(holding=True, sustained=self.sustained):
             share = max(waiting_share(engine) for engine in building)
-            return Unknown(f"a queue comes or goes: requests wait in {share:.0%} of scrapes, lasting is 80 %")
+            return Unknown(
+                f"the queue is not steady: requests wait in {share:.0%} of scrapes "
+                f"(threshold {self.sustained.enter.limit:.0%})"
+            )
         if rejected := sum(engine.rejected or 0.0 for engine in case.engines):
-            return Unknown(f"{rejected:.0f} request(s) were turned away by a limit of the queue")
+            return Unknown(f"{rejected:.0f} request(s) were rejected by the engine's queue limit")
         window = case.observation.window
         if still := [engine for engine in case.engines if _stands_still(engine, window=window)]:
             seconds = max(engine.stalled_for or 0.0 for engine in still)
-            return Unknown(f"requests run, but no token was counted for {seconds:.0f} s")
+            return Unknown(f"requests run, but no token was computed for {seconds:.0f} s")
         usage = max((kv_mean(engine) or 0.0 for engine in case.engines), default=0.0)
         if usage >= self.kv.limit:
-            return Unknown(f"nothing waits, yet the KV cache is used to {usage:.0%} on average")
+            return Unknown(f"no requests wait, but mean KV cache usage is {usage:.0%} (threshold {self.kv.limit:.0%})")
         missed = self._missed(case)
         drained = missed == ["TTFT"] and _queue_is_gone(case.engines)
         if missed and not drained:
-            return Unknown(f"{' and '.join(missed)} over the objective without a lasting queue for capacity")
-        message = "Objectives are met, nothing waits for long, the KV cache has room."
+            return Unknown(f"{' and '.join(missed)} over the objective, but no lasting queue for capacity")
+        message = "Objectives are met, there is no lasting queue and the KV cache has room."
         if drained:
-            message = "A queue has just drained; TTFT still shows it. Nothing waits any more."
+            message = "A queue has just drained and no requests wait; TTFT still reflects the queue."
         if all(evidence.value is None for evidence in (case.ttft_evidence(), case.tpot_evidence())):
-            message = "Nothing waits for long, the KV cache has room; latencies are not measured."
+            message = "There is no lasting queue and the KV cache has room; latencies are not measured."
         return Holds(
             message=message,
             evidence=(
@@ -70,13 +74,13 @@ class Healthy:
 
 
 def _stands_still(engine: EngineWindow, *, window: float) -> bool:
-    """Whether it had work in every scrape and computed nothing all the while: it may hang, or chew on a huge prompt."""
+    """Whether requests ran in every scrape but no token was computed: the engine may hang, or compute a huge prompt."""
     working = all(moment.running > 0 for moment in engine.moments)
     return working and engine.stalled_for is not None and engine.stalled_for >= window
 
 
 def _queue_is_gone(engines: tuple[EngineWindow, ...]) -> bool:
-    """Whether somebody waited in this window and nobody does now: the TTFT of that time is over, not a state."""
+    """Whether requests waited in this window and none does now, so that a late TTFT is of the past."""
     waited = any(moment.waiting > 0 for engine in engines for moment in engine.moments)
     quiet = all(moment.waiting == 0 for engine in engines for moment in engine.moments[-QUIET_SCRAPES:])
     return waited and quiet

@@ -1,4 +1,4 @@
-"""Idle: fresh metrics, and nothing to do."""
+"""Idle: metrics are fresh and there are no requests."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,7 +22,7 @@ class Idle:
         for engine in case.engines:
             if any(moment.running > 0 or moment.waiting > 0 or (moment.deferred or 0) > 0 for moment in engine.moments):
                 return Fails()
-            # A short request may come and go between two scrapes: the counters remember it.
+            # A short request may begin and end between two scrapes: the counters still show it.
             if (engine.finished or 0) > 0 or (engine.generation_tokens or 0) > 0:
                 return Fails()
         seen = Evidence(name="requests", value=0, unit="requests", window=case.observation.window)

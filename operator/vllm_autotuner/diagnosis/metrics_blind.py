@@ -1,4 +1,4 @@
-"""MetricsBlind: before everything else, because silence is not idleness."""
+"""MetricsBlind: too few engines report fresh metrics. First rule, because missing metrics do not mean idle."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,18 +19,21 @@ class MetricsBlind:
     fresh: Threshold = Threshold(
         limit=0.5,
         unit="of ready pods",
-        reason="the silent ones may be the saturated ones: more than half must speak",
+        reason="the silent pods may be the saturated ones: more than half must report",
         source="our choice, unmeasured",
     )
 
     def judge(self, case: Case) -> Finding:
-        """Hold on any provider error, on no fresh engine, and when not more than half of the ready pods report."""
+        """Hold on an error of the metrics source, without a fresh engine, or if at most half of the ready pods report.
+
+        Fails if no pod is ready: then the next rules say why.
+        """
         observation = case.observation
         if observation.problem is not None:
             return Holds(message=f"The metrics source failed: {observation.problem.why}.", evidence=())
         pods = observation.pods.pods if observation.pods is not None else ()
         if pods and not observation.engines and not observation.expected:
-            return Fails()  # no pod ought to report yet: why none serves is what the next rules say
+            return Fails()  # no pod is expected to report yet: the next rules say why none serves
         reporting = len({engine.key.pod for engine in observation.engines})
         expected = observation.expected
         known = expected if expected is not None else reporting + len(observation.silent)
@@ -43,10 +46,12 @@ class MetricsBlind:
             note=f"silent: {', '.join(observation.silent[:5])}" if observation.silent else "",
         )
         if not observation.engines:
-            silent = f"{len(observation.silent)} known engine(s) went silent" if observation.silent else "no series"
-            message = f"No vLLM engine reports fresh metrics ({silent}). Check the scrape of the pods' /metrics."
+            silent = f"{len(observation.silent)} engine(s) stopped reporting" if observation.silent else "no series"
+            message = f"No vLLM engine reports fresh metrics ({silent}). Check the scraping of the pods' /metrics."
             return Holds(message=message, evidence=(evidence,))
         if expected is not None and reporting <= expected * self.fresh.limit:
-            message = f"Only {reporting} of {expected} ready pods report fresh metrics. Check the scrape of the others."
+            message = (
+                f"Only {reporting} of {expected} ready pods report fresh metrics. Check the scraping of the others."
+            )
             return Holds(message=message, evidence=(evidence,))
         return Fails()

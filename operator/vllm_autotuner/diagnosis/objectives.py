@@ -1,4 +1,4 @@
-"""Which service levels count. What the user left out gets a default per profile, and the evidence says so."""
+"""The objectives (TTFT, TPOT) that a diagnosis uses, with defaults per profile for those that the spec leaves out."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,11 +15,11 @@ class Target:
     quantile: float
     seconds: float
     defaulted: bool = False
-    """True when the user named none and this is the default of the profile."""
+    """True if the spec sets none and this is the default of the profile."""
 
     @property
     def label(self) -> str:
-        """How people write it, such as `p95`."""
+        """The quantile as a label, such as `p95`."""
         return f"p{self.quantile * 100:g}"
 
 

@@ -1,4 +1,4 @@
-"""Overloaded: requests wait for capacity, and no rule above knows a setting that removes the wait."""
+"""Overloaded: requests wait for capacity, and no class of higher precedence explains the queue."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,28 +14,28 @@ __all__ = ["Overloaded", "first_tokens_wait"]
 
 
 def first_tokens_wait(case: Case) -> bool:
-    """Whether first tokens are too late while requests wait for capacity, whatever else is wrong.
+    """Whether TTFT misses its objective while requests wait for capacity, regardless of other classes.
 
-    The queue need not last then, as in `ConcurrencyCapped`: what comes and goes misses the objective all the same.
+    The queue need not last, as in `ConcurrencyCapped`: a queue that appears and drains misses the objective too.
     """
     late = is_late(ttft_reading(case), case.targets.ttft)
     return late and bool(_moving(case.queueing(holding=True), case=case))
 
 
 def _moving(engines: Iterable[EngineWindow], *, case: Case) -> list[EngineWindow]:
-    """Those in which tokens move: a hang must never look like load."""
+    """Return the engines that compute tokens: a hang must not look like load."""
     return [one for one in engines if one.stalled_for is None or one.stalled_for < case.observation.window]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overloaded:
-    """Capacity waiting lasts while tokens move. Asked here too, because a hang must never look like load."""
+    """Requests keep waiting for capacity while the engine computes tokens; an engine that hangs is not overloaded."""
 
     diagnosis: ClassVar = DiagnosisClass.OVERLOADED
     sustained: Sustained = Sustained()
 
     def judge(self, case: Case) -> Finding:
-        """Hold when any engine queues lastingly and is not standing still."""
+        """Hold when any engine has a lasting queue and computes tokens."""
         holding = self.diagnosis in case.holding
         queueing = case.queueing(holding=holding, sustained=self.sustained)
         moving = _moving(queueing, case=case)
@@ -44,10 +44,10 @@ class Overloaded:
         engine = max(moving, key=lambda one: one.moments[-1].waiting)
         waiting = sum(one.moments[-1].waiting for one in moving)
         away = sum(one.rejected or 0.0 for one in moving)
-        turned = f", {away:.0f} were turned away" if away else ""
+        turned = f"; {away:.0f} were rejected" if away else ""
         window, usage = case.observation.window, kv_max(engine)
         return Holds(
-            message=f"{waiting:.0f} requests wait for capacity in {len(moving)} of {len(case.engines)} engine(s)"
+            message=f"{waiting:.0f} requests wait for capacity on {len(moving)} of {len(case.engines)} engine(s)"
             f"{turned}.",
             evidence=(
                 case.waiting_evidence(engine, limit=self.sustained.limit(holding=holding)),

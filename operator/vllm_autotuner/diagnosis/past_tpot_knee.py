@@ -1,4 +1,4 @@
-"""PastTPOTKnee: tokens come slower than the objective, and a smaller batch would meet it."""
+"""PastTPOTKnee: TPOT misses its objective at the current batch size, and a smaller batch would meet it."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,21 +18,27 @@ __all__ = ["PastTPOTKnee"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastTPOTKnee:
-    """TPOT is over its objective at the current batch and the step-time model says that a smaller batch meets it."""
+    """TPOT misses its objective at the current batch size; the step-time model predicts that a smaller batch meets it.
+
+    Without a fitted model the class holds with low confidence.
+    """
 
     diagnosis: ClassVar = DiagnosisClass.PAST_TPOT_KNEE
     smallest_batch: Threshold = Threshold(
         limit=4,
         unit="sequences",
-        reason="below it the batch is not what makes tokens slow: the step itself is",
-        source="design: DecodeBandwidthBound at batch 1-2; our choice for the margin",
+        reason="below it a single step is too slow, not the batch too large",
+        source="design choice: DecodeBandwidthBound at batch 1-2; our choice for the margin",
     )
     stay: Threshold = Threshold(
-        limit=0.9, unit="of the objective", reason="leaves only when clearly inside again", source="our choice"
+        limit=0.9,
+        unit="of the objective",
+        reason="hysteresis: clears only when clearly within the objective",
+        source="our choice",
     )
 
     def judge(self, case: Case) -> Finding:
-        """Hold when TPOT is over target with a batch that can shrink."""
+        """Hold when TPOT is over its objective with a batch that can shrink."""
         holding = self.diagnosis in case.holding
         target = case.targets.tpot
         reading = tpot_reading(case)
@@ -46,20 +52,20 @@ class PastTPOTKnee:
         model = step_time(case.observation)
         match model:
             case StepTime():
-                # The objective is about a quantile, the model about the mean: carry the ratio of the two over.
+                # The objective is a quantile, the model predicts the mean: apply the ratio of the two.
                 knee = largest_batch_at_quantile(model, target=target.seconds, tail=tpot_tail(case), seen_at=batch)
                 if knee is None:
                     return Fails()
-                # A tail is made where the batch is largest.
+                # The tail arises where the batch is largest.
                 if knee >= max(busy_batch(engine) for engine in case.engines):
-                    return Unknown(f"TPOT is over its objective, but the step-time model allows a batch of {knee}")
+                    return Unknown(f"TPOT misses its objective, but the step-time model allows a batch size of {knee}")
                 fit = f"the model fitted to {model.points} windows meets it at {knee}"
                 confidence = Confidence.HIGH if model.covers(knee) else Confidence.MEDIUM
             case NoFit(why):
                 knee, fit, confidence = None, f"no step-time model yet ({why})", Confidence.LOW
         message = (
-            f"TPOT {target.label} is {told_seconds(reading.value)} at a batch of {batch:.0f}, over the objective of "
-            f"{told_seconds(target.seconds)}; {fit}."
+            f"TPOT {target.label} is {told_seconds(reading.value)} at batch size {batch:.0f} (objective "
+            f"{told_seconds(target.seconds)}); {fit}."
         )
         window = case.observation.window
         return Holds(

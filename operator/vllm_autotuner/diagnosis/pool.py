@@ -1,6 +1,6 @@
-"""When a KV pool counts as full: one place for what four rules ask.
+"""When a KV cache (the pool of KV blocks) counts as full, and the evidence for it; shared by four rules.
 
-Must not: know why it is full, or name a class.
+Must not: find out why it is full, or name a class.
 """
 
 from typing import Final
@@ -13,25 +13,33 @@ __all__ = ["HIGHEST", "MEAN", "PREEMPTED", "has_room", "is_full", "pool_evidence
 
 HIGHEST: Final = Threshold(
     limit=0.9,
-    unit="of the pool",
-    reason="a full pool dips after each preemption, so its maximum tells; below this a service is healthy",
-    source="field guide F3; recording kv-saturation",
+    unit="of the KV cache",
+    reason="usage of a full cache dips after each preemption, so its maximum counts; below this a service is healthy",
+    source="field report F3 (triage); recording kv-saturation",
 )
-MEAN: Final = Threshold(limit=0.8, unit="of the pool", reason="the first sign in F1", source="field guide F1")
+MEAN: Final = Threshold(
+    limit=0.8,
+    unit="of the KV cache",
+    reason="first sign of a full cache",
+    source="field report F1 (KV residency on one GPU)",
+)
 PREEMPTED: Final = Threshold(
-    limit=0.01, unit="of finished requests", reason="each one is computed twice", source="field guide F4"
+    limit=0.01,
+    unit="of finished requests",
+    reason="each preempted request is computed twice",
+    source="field report F4 (sweep, Llama-70B on 4 A100)",
 )
 
 
 def is_full(engine: EngineWindow) -> bool:
-    """Whether the pool is what stops requests: by its usage, or because the engine evicts."""
+    """Whether the KV cache is full: by its usage, or because the engine preempts."""
     highest, mean = kv_max(engine), kv_mean(engine)
     by_usage = highest is not None and mean is not None and (highest >= HIGHEST.limit or mean >= MEAN.limit)
     return by_usage or bool(engine.preemptions)
 
 
 def has_room(engine: EngineWindow) -> bool:
-    """Whether the pool refuses nobody. One that is not exported does not count as full: nobody knows."""
+    """Whether the KV cache admits all requests. If usage is not exported, the cache does not count as full."""
     usage = kv_max(engine)
     return (usage is None or usage < HIGHEST.limit) and not engine.preemptions
 

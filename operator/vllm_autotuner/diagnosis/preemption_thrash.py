@@ -1,4 +1,4 @@
-"""PreemptionThrash: the engine evicts running requests and computes them again."""
+"""PreemptionThrash: more sequences run than the KV cache holds, so the engine preempts and recomputes requests."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,24 +16,31 @@ __all__ = ["PreemptionThrash"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionThrash:
-    """More sequences run than the KV pool holds: some are evicted and computed again, in no token counter.
+    """More sequences run than the KV cache holds: the engine preempts and recomputes requests.
 
-    The pool has to be full on average, not only at a peak: a burst that evicts a few requests is over by itself.
+    No token counter shows the recomputation. The KV cache must be full on average, not only at a peak: a burst that
+    preempts a few requests clears by itself.
     """
 
     diagnosis: ClassVar = DiagnosisClass.PREEMPTION_THRASH
     sustained: Sustained = Sustained()
     preempted: Threshold = PREEMPTED
     stay: Threshold = Threshold(
-        limit=0.005, unit="of finished requests", reason="leaves only when clearly below again", source="our choice"
+        limit=0.005,
+        unit="of finished requests",
+        reason="hysteresis: clears only when clearly below the threshold",
+        source="our choice",
     )
     near_full: Threshold = MEAN
     half_full: Threshold = Threshold(
-        limit=0.5, unit="of the pool", reason="then the backlog that filled it has gone; to stay", source="our choice"
+        limit=0.5,
+        unit="of the KV cache",
+        reason="hysteresis: below this the backlog that filled the cache has drained",
+        source="our choice",
     )
 
     def judge(self, case: Case) -> Finding:
-        """Hold when most of the engines in trouble (queueing or evicting) evict."""
+        """Hold when most of the engines that queue or preempt do preempt."""
         holding = self.diagnosis in case.holding
         thrashing = [engine for engine in case.engines if self._thrashes(engine, holding=holding)]
         queueing = case.queueing(holding=holding, sustained=self.sustained)
@@ -43,10 +50,10 @@ class PreemptionThrash:
         worst = max(thrashing, key=lambda engine: engine.preemptions or 0.0)
         preempted, finished = worst.preemptions or 0.0, worst.finished or 0.0
         usage = kv_mean(worst)
-        full = "not known to be full" if usage is None else f"used to {usage:.0%} on average"
+        full = "usage is not exported" if usage is None else f"mean usage is {usage:.0%}"
         message = (
-            f"{preempted:.0f} requests were evicted while {finished:.0f} finished; each one is computed again. "
-            f"The KV cache is {full}: more sequences run than it holds."
+            f"{preempted:.0f} requests were preempted and recomputed while {finished:.0f} finished: more sequences run "
+            f"than the KV cache holds ({full})."
         )
         return Holds(
             message=message,
@@ -70,5 +77,5 @@ class PreemptionThrash:
             return False
         usage, full = kv_mean(engine), self.half_full if holding else self.near_full
         limit = (self.stay if holding else self.preempted).limit
-        # Nothing but a full pool makes vLLM evict: where usage is not exported, the eviction itself tells.
+        # vLLM preempts only when the KV cache is full: where usage is not exported, preemptions prove it.
         return engine.preemptions > limit * engine.finished and (usage is None or usage >= full.limit)

@@ -1,4 +1,4 @@
-"""PrefillBound: first tokens are late because prompts take long to compute, not because a pool or a cap is full."""
+"""PrefillBound: TTFT misses its objective because prompts take long to compute, not because a limit is reached."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from vllm_autotuner.diagnosis.case import (
     Case,
     Sustained,
     is_late,
-    seats_taken_share,
+    slots_used_share,
     tpot_reading,
     ttft_reading,
 )
@@ -37,25 +37,25 @@ __all__ = [
 BUSY: Final = Threshold(
     limit=0.5,
     unit="of the time",
-    reason="prefill times of finished requests, one after the other, fill at least half of the window",
-    source="our choice; recordings kv-saturation 0.11 and seats-saturation 0.03 queue for something else",
+    reason="the prefill times of finished requests add up to at least half of the window",
+    source="our choice; the recordings kv-saturation (0.11) and seats-saturation (0.03) queue for other reasons",
 )
 
 
 def prefill_share(engine: EngineWindow) -> float | None:
-    """Sum of prefill times over the time they happened in; above 1 where prompts are computed side by side."""
+    """Sum of prefill times over the length of the window; above 1 where prompts are computed in parallel."""
     if engine.prefill_seconds is None or engine.sampled <= 0:
         return None
     return engine.prefill_seconds / engine.sampled
 
 
 def prefill_shares(engines: Iterable[EngineWindow]) -> list[float]:
-    """Those of the engines that tell."""
+    """The prefill shares of the engines that export prefill times."""
     return [share for engine in engines if (share := prefill_share(engine)) is not None]
 
 
 def is_prefilling(engine: EngineWindow) -> bool | None:
-    """Whether the engine spends its time on prompts; None where it does not tell."""
+    """Whether the engine spends most of its time on prompts; None if prefill times are not exported."""
     share = prefill_share(engine)
     return None if share is None else share >= BUSY.limit
 
@@ -63,16 +63,15 @@ def is_prefilling(engine: EngineWindow) -> bool | None:
 CONTENDING: Final = Threshold(
     limit=0.7,
     unit="of the time",
-    reason="a prompt then waits longer for others than it takes itself: 0.7 / (1 - 0.7) / 2 = 1.2 times",
-    source="queueing theory (Pollaczek-Khinchine, prompts of equal length); our choice of the point",
+    reason="above it a prompt waits longer for other prompts than it computes: 0.7 / (1 - 0.7) / 2 = 1.2 times",
+    source="queueing theory (Pollaczek-Khinchine, prompts of equal length); our choice of the limit",
 )
 
 
 def prompts_contend(case: Case) -> bool:
-    """Whether prompts wait for each other inside the engines, where no queue shows it: fewer on each are faster.
+    """Whether prompts wait for each other inside the engines, which no queue shows; more replicas make them faster.
 
-    Where tokens come late as well it is seen from both sides, and half of the time on prompts is enough: whatever
-    decodes meanwhile waits for them.
+    If TPOT misses its objective too, half of the time on prompts is enough, because decoding waits for prompts.
     """
     shares, late = prefill_shares(case.engines), is_late(tpot_reading(case), case.targets.tpot)
     return bool(shares) and sum(shares) >= (BUSY if late else CONTENDING).limit * len(shares)
@@ -81,14 +80,14 @@ def prompts_contend(case: Case) -> bool:
 DOMINANT: Final = Threshold(
     limit=8,
     unit="prompt tokens computed per output token",
-    reason="computing these takes three quarters of what a sequence adds to a step, decoding one token the rest",
-    source="measured facts 1.1: slopes at 1,024/128 against 1,024/1,024 tokens, both tensor-parallel degrees",
+    reason="at this ratio prompts are three quarters of what a sequence adds to a step, and decoding is one quarter",
+    source="measured step-time slopes at 1,024/128 and 1,024/1,024 tokens, at two tensor-parallel sizes",
 )
 
 
 def prompts_dominate(engines: Sequence[EngineWindow]) -> bool:
-    """Whether steps are long because of the prompts in them, so that tokens come late without too many sequences."""
-    # Without their source all prompt tokens count: an engine that old is rarely asked twice.
+    """Whether steps are long because of the prompts in them, so that TPOT is high without too large a batch."""
+    # Engines that do not export the source of prompt tokens are old: there all prompt tokens count as computed.
     prompts = sum(
         (engine.prompt_tokens or 0.0) if engine.prompt_tokens_computed is None else engine.prompt_tokens_computed
         for engine in engines
@@ -98,37 +97,46 @@ def prompts_dominate(engines: Sequence[EngineWindow]) -> bool:
 
 
 def _works_on_prompts(engine: EngineWindow) -> bool:
-    # Prefill times are told when a request finishes: until some have, only the tokens of the prompts speak.
-    untold = (engine.finished or 0.0) < FEWEST_FINISHED
-    return bool(is_prefilling(engine)) or (untold and prompts_dominate([engine]))
+    # Prefill times are counted when a request finishes: until enough have, use the token counts.
+    too_few = (engine.finished or 0.0) < FEWEST_FINISHED
+    return bool(is_prefilling(engine)) or (too_few and prompts_dominate([engine]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillBound:
-    """TTFT is over its objective, and what it consists of is prefill.
+    """TTFT misses its objective, and prefill is the larger part of it.
 
-    Two shapes. Nothing waits, and prefill is most of TTFT (server-side, TTFT is queue and prefill). Or requests wait
-    although the pool has room and seats are free, while the engine is busy with prompts all the time: then the queue
-    is for prefill. A queue beside an engine that prefills little is something else. Where tokens come too late as well,
-    the prompts must be what makes the steps long: else the batch does, and that is the nearer cause.
+    There are two cases. Either no requests wait and prefill is most of TTFT (the engine's TTFT is queue time plus
+    prefill time), or requests wait although the KV cache has room and slots are free, while the engine is busy with
+    prompts. If TPOT misses its objective too, the class holds only where prompts are what makes the steps long;
+    otherwise the batch size is the more likely cause.
     """
 
     diagnosis: ClassVar = DiagnosisClass.PREFILL_BOUND
     sustained: Sustained = Sustained()
     prefill: Threshold = Threshold(
-        limit=0.5, unit="of TTFT", reason="then the prompt is the larger part of the wait", source="field guide F3, F5"
+        limit=0.5,
+        unit="of TTFT",
+        reason="above it prefill is the larger part of TTFT",
+        source="field reports F3 (triage) and F5 (triage card)",
     )
     busy: Threshold = BUSY
     dominant: Threshold = DOMINANT
     stay: Threshold = Threshold(
-        limit=0.9, unit="of the objective", reason="leaves only when clearly inside again", source="our choice"
+        limit=0.9,
+        unit="of the objective",
+        reason="hysteresis: clears only when clearly within the objective",
+        source="our choice",
     )
-    seats_taken: Threshold = Threshold(
-        limit=0.5, unit="of scrapes", reason="with every seat taken the seats are the nearer limit", source="our choice"
+    slots_used: Threshold = Threshold(
+        limit=0.5,
+        unit="of scrapes",
+        reason="with all slots in use max-num-seqs is the more likely limit",
+        source="our choice",
     )
 
     def judge(self, case: Case) -> Finding:
-        """Hold on a late first token that neither pool nor seats nor a few huge requests explain."""
+        """Hold when TTFT is late and neither the KV cache, nor the slots, nor a few huge requests explain it."""
         holding = self.diagnosis in case.holding
         reading, target = ttft_reading(case), case.targets.ttft
         if not isinstance(reading, Measured):
@@ -143,39 +151,39 @@ class PrefillBound:
             return Fails()
         why, confidence = found
         late, wanted = told_seconds(reading.value), told_seconds(target.seconds)
-        message = f"TTFT {target.label} is {late}, over the objective of {wanted}: {why}."
+        message = f"TTFT {target.label} is {late} (objective {wanted}): {why}."
         return Holds(message=message, evidence=self._evidence(case), confidence=confidence)
 
     def _queued(self, queueing: tuple[EngineWindow, ...], *, case: Case) -> tuple[str, Confidence] | None:
-        """The queue is for prefill in most of the engines that queue."""
-        blocked = [engine for engine in queueing if is_full(engine) or self._seats_bind(engine, case)]
+        """Return why prefill causes the queue in most of the engines that queue; None if it does not."""
+        blocked = [engine for engine in queueing if is_full(engine) or self._slots_bind(engine, case)]
         prefilling = [engine for engine in queueing if engine not in blocked and _works_on_prompts(engine)]
         if 2 * len(prefilling) <= len(queueing):
             return None
         waiting = sum(engine.moments[-1].waiting for engine in prefilling)
         share = max(prefill_share(engine) or 0.0 for engine in prefilling)
-        what = f"takes {share:.1f} s of every second" if share >= BUSY.limit else "is nearly all that is computed"
-        why = f"{waiting:.0f} requests wait although the KV cache has room and seats are free, and prefill {what}"
+        what = f"takes {share:.1f} s of every second" if share >= BUSY.limit else "is most of the computation"
+        why = f"{waiting:.0f} requests wait although the KV cache has room and slots are free, and prefill {what}"
         sure = case.knobs.max_num_seqs is not None and share >= BUSY.limit
         return why, Confidence.HIGH if sure else Confidence.MEDIUM
 
     def _alone(self, case: Case) -> tuple[str, Confidence] | None:
-        """Nothing waits: what is left of TTFT is prefill, if the engine does not say otherwise."""
+        """Return why prefill causes a late TTFT without a queue; None if the engine's figures contradict it."""
         ttft, prefill = number(case.observation.ttft.mean), number(case.observation.prefill_time.mean)
         if ttft is not None and prefill is not None:
             if prefill < self.prefill.limit * ttft:
                 return None
             return (
-                f"{told_seconds(prefill)} of the mean TTFT of {told_seconds(ttft)} are prefill, and nothing waits",
+                f"prefill takes {told_seconds(prefill)} of the mean TTFT of {told_seconds(ttft)}, and no requests wait",
                 Confidence.HIGH,
             )
         if any(moment.waiting > 0 for engine in case.engines for moment in engine.moments):
             return None
-        return "nothing waits; prefill times are not exported, so long prompts are only likely", Confidence.LOW
+        return "no requests wait; long prompts are likely, but prefill times are not exported", Confidence.LOW
 
-    def _seats_bind(self, engine: EngineWindow, case: Case) -> bool:
-        seats = case.knobs.max_num_seqs
-        return seats is not None and seats_taken_share(engine, seats=seats) >= self.seats_taken.limit
+    def _slots_bind(self, engine: EngineWindow, case: Case) -> bool:
+        slots = case.knobs.max_num_seqs
+        return slots is not None and slots_used_share(engine, slots=slots) >= self.slots_used.limit
 
     def _evidence(self, case: Case) -> tuple[Evidence, ...]:
         observation, window = case.observation, case.observation.window

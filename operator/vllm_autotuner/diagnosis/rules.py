@@ -1,8 +1,8 @@
 """The diagnosis classes in order of precedence: the first that holds is primary, later ones contribute.
 
-Apart from the rules, because the order is a decision of its own.
-Must not: compare a number (a rule does), read a clock, log, or know what helps (`planning` does).
-Assumes that `observation` has left out what is stale. If that moves, `MetricsBlind` must be revisited.
+Separate from the rules, because the order is a decision of its own.
+Must not: compare a number (a rule does), read a clock, log, or name a remedy (`planning` does).
+Assumes that `observation` has left out stale metrics. If that moves, `MetricsBlind` must be revisited.
 """
 
 from typing import Final
@@ -31,23 +31,23 @@ from vllm_autotuner.diagnosis.wedged import Wedged
 __all__ = ["RULES"]
 
 RULES: Final[tuple[Rule, ...]] = (
-    MetricsBlind(),  # before everything: silence is not idleness
-    StartupFailure(),  # nobody serves, and the log says why
-    ColdStart(),  # before every class about latency: a fresh engine is slow without a fault
+    MetricsBlind(),  # first: missing metrics do not mean idle
+    StartupFailure(),  # no pod serves, and the log says why
+    ColdStart(),  # before every class about latency: an engine is slow while it warms up
     Wedged(),  # before every class that scales out: a hang looks like load
     Idle(),
     DeferredQueue(),  # before the capacity classes: this queue does not wait for capacity
     PreemptionThrash(),  # before its milder form
-    KVCacheSaturated(),  # before the seats: with a full pool more seats make it worse
+    KVCacheSaturated(),  # before the slots: with a full KV cache a larger max-num-seqs makes it worse
     ConcurrencyCapped(),
-    HeadOfLineBlocking(),  # before the knee: what a few make late for many, no smaller batch makes better
+    HeadOfLineBlocking(),  # before the knee: a smaller batch does not help against a few huge requests
     PrefillBound(),  # before the knee: steps full of prompts are slow at any batch
     PastTPOTKnee(),
     DecodeBandwidthBound(),  # only where no smaller batch helps
     CommunicationBound(),
     RunawayOutputs(),  # before every class that adds GPUs
     ContextOversized(),  # contributes only
-    Overloaded(),  # a queue that no setting above explains
-    Underutilized(),  # before Healthy: it is healthy, too, and could be so with less
+    Overloaded(),  # a queue that no class above explains
+    Underutilized(),  # before Healthy: healthy as well, but with more replicas than needed
     Healthy(),
 )

@@ -1,4 +1,4 @@
-"""RunawayOutputs: requests end only at their token limit, far longer than they should be."""
+"""RunawayOutputs: requests end only at their token limit, with far longer outputs than expected."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,43 +17,49 @@ __all__ = ["RunawayOutputs"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunawayOutputs:
-    """Nearly all requests end by length, *and* outputs fill what max-model-len leaves or jumped against their history.
+    """Nearly all requests end by length, *and* outputs fill the rest of max-model-len or have become much longer.
 
-    The length share alone proves nothing: load generators with fixed output lengths, and clients with a small
-    max_tokens, finish every request so.
+    Ending by length alone is normal: load generators with fixed output lengths and clients with a small max_tokens do
+    so for every request.
     """
 
     diagnosis: ClassVar = DiagnosisClass.RUNAWAY_OUTPUTS
     by_length: Threshold = Threshold(
-        limit=0.9, unit="of finished requests", reason="a missing stop token ends near 1", source="field guide F5"
+        limit=0.9,
+        unit="of finished requests",
+        reason="with a missing stop token nearly all requests end by length",
+        source="field report F5 (triage card)",
     )
     stay: Threshold = Threshold(
-        limit=0.7, unit="of finished requests", reason="leaves only when clearly fewer", source="our choice"
+        limit=0.7,
+        unit="of finished requests",
+        reason="hysteresis: clears only when clearly fewer end by length",
+        source="our choice",
     )
     fills: Threshold = Threshold(
         limit=0.8,
-        unit="of what max-model-len leaves",
-        reason="a wanted limit lies well below; the mean has a spread",
+        unit="of max-model-len less the prompt",
+        reason="an intended limit is well below this; the mean has a spread",
         source="our choice, unmeasured",
     )
     jumped: Threshold = Threshold(
-        limit=2, unit="times the mean before", reason="more than the usual drift of a mix", source="our choice"
+        limit=2, unit="times the earlier mean", reason="more than the usual drift of traffic", source="our choice"
     )
     before: Threshold = Threshold(
         limit=0.5,
         unit="of finished requests",
-        reason="only a service whose requests used to stop by themselves can have lost its stop token",
+        reason="only if most requests used to stop by themselves can a stop token be missing now",
         source="our choice",
     )
     fewest: Threshold = Threshold(
-        limit=5, unit="requests", reason="fewer are somebody's experiment, not traffic", source="our choice"
+        limit=5, unit="requests", reason="fewer requests are single tests, not traffic", source="our choice"
     )
 
     def judge(self, case: Case) -> Finding:
-        """Hold when ends by length are the rule and lengths are out of hand."""
+        """Hold when nearly all requests end by length and outputs are far too long."""
         ended = self._in_window(case)
         if ended is None or ended.finished < self.fewest.limit:
-            # Outputs of thousands of tokens take longer than a window: few of them end in any one.
+            # Outputs of thousands of tokens take longer than one window, so few of them end within it.
             ended = _together([engine.lately for engine in case.engines])
         if ended is None or ended.output_mean is None or ended.finished < self.fewest.limit:
             return Fails()
@@ -66,10 +72,10 @@ class RunawayOutputs:
         jumped = before is not None and output >= self.jumped.limit * before
         if not fills and not jumped:
             return Fails()
-        how = f"all that max-model-len leaves is {left:.0f}" if fills else f"before it were {before:.0f}"
+        how = f"max-model-len leaves {left:.0f}" if fills else f"earlier mean {before:.0f}"
         message = (
-            f"{share:.0%} of requests end at their token limit with {output:.0f} output tokens on average ({how}): "
-            "a stop token or a sensible max_tokens is missing."
+            f"{share:.0%} of requests end at their token limit with a mean of {output:.0f} output tokens ({how}). "
+            "A stop token or a reasonable max_tokens is missing."
         )
         return Holds(
             message=message,
@@ -89,7 +95,7 @@ class RunawayOutputs:
                     note="" if left is not None else "max-model-len is not known",
                 ),
                 Evidence(
-                    name="output length before, mean",
+                    name="earlier output length, mean",
                     value=before,
                     unit="tokens",
                     note="" if before is not None else "no earlier requests that stopped by themselves",
@@ -99,7 +105,7 @@ class RunawayOutputs:
         )
 
     def _in_window(self, case: Case) -> Endings | None:
-        """What ended in the state window; None where the reason is not told."""
+        """Return the requests that ended in this window; None if finish reasons are not exported."""
         reasons = [engine.finished_by for engine in case.engines if engine.finished_by]
         if not reasons:
             return None
@@ -109,14 +115,14 @@ class RunawayOutputs:
         return Endings(finished=finished, by_length=by_length, output_mean=output)
 
     def _left(self, case: Case) -> float | None:
-        """Output tokens that max-model-len leaves beside a prompt of the present mean."""
+        """Return the output tokens that max-model-len leaves after a prompt of the current mean length."""
         lengths = [engine.pool.max_model_len for engine in case.engines if engine.pool.max_model_len is not None]
         longest = case.knobs.max_model_len or min(lengths, default=None)
         prompt = number(case.observation.recent_prompt_length.mean)
         return None if longest is None or prompt is None else max(1.0, longest - prompt)
 
     def _before(self, case: Case) -> float | None:
-        """Mean output tokens in the engines' lives before, where most requests stopped by themselves."""
+        """Return the mean output tokens before this window, if most requests stopped by themselves then."""
         known = _together([engine.earlier for engine in case.engines])
         if known is None or known.finished < self.fewest.limit or known.by_length > self.before.limit * known.finished:
             return None
@@ -124,7 +130,7 @@ class RunawayOutputs:
 
 
 def _together(parts: Sequence[Endings | None]) -> Endings | None:
-    """Add up engines; None where none of them tells."""
+    """Add up engines; None if none exports finish reasons."""
     known = [part for part in parts if part is not None]
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""StartupFailure: pods crash before they serve, or never become ready."""
+"""StartupFailure: pods crash before they serve, or do not become ready."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,29 +15,29 @@ __all__ = ["StartupFailure"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupFailure:
-    """More pods fail to start than serve. Where the others still serve, it only contributes.
+    """More pods fail to start than serve. If at least as many pods serve, the class only contributes.
 
-    Why a pod fails was read by `control` from its status and log; here it is counted. Without Kubernetes nobody knows.
+    The cause comes from the pod's status and log, so the class needs Kubernetes.
     """
 
     diagnosis: ClassVar = DiagnosisClass.STARTUP_FAILURE
 
     def judge(self, case: Case) -> Finding:
-        """Hold when a pod cannot start; primary when those outnumber the ready ones."""
+        """Hold when a pod fails to start; primary if more pods fail than are ready."""
         pods = case.observation.pods
         if pods is None or not pods.failing:
             return Fails()
         first = pods.failing[0]
         assert first.failure is not None
         reason, failing = first.failure.reason, len(pods.failing)
-        message = f"{failing} of {len(pods.pods)} pod(s) do not start. {reason.value}: {first.failure.message}"
+        message = f"{failing} of {len(pods.pods)} pod(s) fail to start. {reason.value}: {first.failure.message}"
         length = first.failure.suggested_max_model_len
         facts = [
-            Evidence(name="pods that do not start", value=failing, unit="pods", threshold=0, note=reason.value),
-            Evidence(name="pods that serve", value=len(pods.ready), unit="pods"),
+            Evidence(name="pods that fail to start", value=failing, unit="pods", threshold=0, note=reason.value),
+            Evidence(name="ready pods", value=len(pods.ready), unit="pods"),
         ]
         if length is not None:
-            facts.append(Evidence(name="max-model-len that the engine would accept", value=length, unit="tokens"))
+            facts.append(Evidence(name="largest max-model-len that the engine accepts", value=length, unit="tokens"))
         return Holds(
             message=message,
             evidence=tuple(facts),

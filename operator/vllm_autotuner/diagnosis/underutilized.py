@@ -1,4 +1,4 @@
-"""Underutilized: one replica fewer would carry the same load inside every objective."""
+"""Underutilized: one replica fewer would carry the same load within every objective."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,25 +18,25 @@ __all__ = ["Underutilized"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Underutilized:
-    """The load, spread over one pod fewer, keeps every objective, the KV margin and free seats.
+    """With the load on one pod fewer, every objective, the KV cache limit and the slot limit would still be met.
 
-    Tokens come slower by what this engine's own steps say of a larger batch, and by what others' say before the batch
-    has moved. Whatever sequences hold grows with the load and with the time that they stay; so does TTFT, since prompts
-    wait for longer steps and for more of each other.
+    The slowdown of TPOT follows from this engine's own step times at other batch sizes, or from measurements of other
+    engines until the batch size has varied. KV usage, running sequences and TTFT are scaled by both the load per pod
+    and this slowdown.
     """
 
     diagnosis: ClassVar = DiagnosisClass.UNDERUTILIZED
     kv: Threshold = MEAN
-    seats: Threshold = Threshold(
-        limit=0.8, unit="of max-num-seqs", reason="a burst finds a seat", source="our choice, unmeasured"
+    slots: Threshold = Threshold(
+        limit=0.8, unit="of max-num-seqs", reason="leaves free slots for a burst", source="our choice, unmeasured"
     )
     latency: Threshold = Threshold(
-        limit=0.8, unit="of the objective", reason="twice the noise that a verdict ignores", source="our choice"
+        limit=0.8, unit="of the objective", reason="a margin of twice the noise (10 %)", source="our choice"
     )
     prefill: Threshold = BUSY
 
     def judge(self, case: Case) -> Finding:
-        """Hold when nobody waits, everybody reports, and every level stays below its limit on n - 1 pods."""
+        """Hold when no request waits, all pods report, and every level stays below its limit on n - 1 pods."""
         observation, pods = case.observation, len({engine.key.pod for engine in case.engines})
         waits = any(moment.waiting > 0 for engine in case.engines for moment in engine.moments)
         waits = waits or any(engine.rejected for engine in case.engines)
@@ -47,15 +47,15 @@ class Underutilized:
         if any(fact.value is None or fact.threshold is None or fact.value > fact.threshold for fact in facts):
             return Fails()
         message = (
-            f"{pods} replicas share a load that {pods - 1} would carry inside every objective: each would take "
-            f"{more - 1:.0%} more."
+            f"{pods - 1} of {pods} replicas would carry the load within every objective, with {more - 1:.0%} more load "
+            "each."
         )
         return Holds(message=message, evidence=facts, confidence=Confidence.MEDIUM if measured else Confidence.LOW)
 
     def _facts(self, case: Case, *, more: float) -> tuple[tuple[Evidence, ...], bool]:
-        """What is known, and what it becomes on one pod fewer; and whether the steps of these engines say so.
+        """Return each level as predicted on one pod fewer, and whether these engines' own steps support it.
 
-        A latency that nobody measured says nothing good.
+        A latency that is not measured counts as over its limit.
         """
         targets, window = case.targets, case.observation.window
         usages = [kv_max(engine) for engine in case.engines]
@@ -76,7 +76,7 @@ class Underutilized:
             ("prefill time per second", max(shares), more, self.prefill.limit, "share"),
         ]
         if case.knobs.max_num_seqs is not None:
-            levels.append(("running", running, held, self.seats.limit * case.knobs.max_num_seqs, "sequences"))
+            levels.append(("running", running, held, self.slots.limit * case.knobs.max_num_seqs, "sequences"))
         facts = tuple(
             Evidence(
                 name=f"{name} with one replica fewer",
@@ -92,6 +92,6 @@ class Underutilized:
 
 
 def _decoding(case: Case) -> float:
-    """Sequences that decode at once in one engine: the seconds between their tokens, in each second (Little's law)."""
+    """Mean number of sequences that decode at once in one engine, by Little's law from the inter-token latencies."""
     between, seconds = case.observation.itl.total, sum(engine.sampled for engine in case.engines)
     return between / seconds if between is not None and seconds else mean_batch(case)

@@ -1,4 +1,4 @@
-"""Wedged: work is there and no token moves. Looks like overload to every queue-driven scaler, and is not."""
+"""Wedged: the engine hangs with requests but computes no token. Queue-driven scalers take this for overload."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,21 +13,21 @@ __all__ = ["Wedged"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wedged:
-    """Requests run or wait in a Ready engine and neither prompt nor output tokens have been counted for minutes."""
+    """Requests run or wait on a Ready engine, but it has computed neither prompt nor output tokens for minutes."""
 
     diagnosis: ClassVar = DiagnosisClass.WEDGED
     stalled: Threshold = Threshold(
-        limit=120, unit="s", reason="no prefill and no decode step takes this long", source="design, diagnosis.md"
+        limit=120, unit="s", reason="no prefill or decode step takes this long", source="design choice"
     )
     stalled_queue: Threshold = Threshold(
         limit=30,
         unit="s",
-        reason="requests wait and none runs: a healthy scheduler admits at once",
-        source="peers 0.6 (scheduler deadlocks with health 200)",
+        reason="requests wait and none runs; a healthy scheduler admits at once",
+        source="reported vLLM scheduler deadlocks while /health returns 200",
     )
 
     def judge(self, case: Case) -> Finding:
-        """Hold when an engine with work has moved no token for longer than the limit."""
+        """Hold when an engine with requests has computed no token for longer than the limit."""
         for engine in case.engines:
             stalled = engine.stalled_for
             if stalled is None:
@@ -38,9 +38,10 @@ class Wedged:
             if working and stalled >= limit:
                 last = engine.moments[-1]
                 message = (
-                    f"{last.running:.0f} running and {last.waiting:.0f} waiting, but no token for {stalled:.0f} s "
-                    f"({engine.key.pod or 'the engine'}). The engine hangs: restart it; more replicas do not help."
+                    f"{engine.key.pod or 'The engine'} has {last.running:.0f} running and {last.waiting:.0f} waiting "
+                    f"requests but computed no token for {stalled:.0f} s (threshold {limit:.0f} s). The engine hangs: "
+                    "restart it; more replicas do not help."
                 )
-                seen = Evidence(name="no token for", value=round(stalled), unit="s", threshold=limit)
+                seen = Evidence(name="time without a token", value=round(stalled), unit="s", threshold=limit)
                 return Holds(message=message, evidence=(seen,))
         return Fails()
