@@ -139,7 +139,7 @@ async def test_without_metrics_nothing_is_changed_and_a_change_waits(world: Worl
 @pytest.mark.fault("T11")
 async def test_a_change_that_waits_beyond_its_data_budget_is_rolled_back_without_blame(world: World) -> None:
     entry = await world.play.finished("impatient")
-    assert (entry["outcome"], entry["reason"]) == ("RolledBack", "metrics are missing for over 15m")
+    assert (entry["outcome"], entry["reason"]) == ("RolledBack", "metrics are missing for over 1s")
     await world.play.rolled_out("impatient", seats=4)
     assert not (await world.play.status("impatient")).get("failureMemory")
     world.play.served_all_along("impatient")

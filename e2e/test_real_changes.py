@@ -102,7 +102,7 @@ async def test_a_canary_that_a_user_takes_back_leaves_the_service_as_it_was(node
         assert verified(play) == "1 pod(s) report maxNumSeqs=8 in their start-up log"
         await play.edit(NAME, annotations={"vllm-autotuner.dev/rollback": "now"})
         entry = await play.finished(NAME)
-        assert (entry["outcome"], entry["reason"]) == ("RolledBack", "a person asked for a rollback")
+        assert (entry["outcome"], entry["reason"]) == ("RolledBack", "a user requested a rollback")
         await untouched_since(before, play)
         assert remembered(await play.status(NAME)) == ["maxNumSeqs=8"]
 
@@ -157,7 +157,7 @@ async def test_a_canary_with_fp8_values_starts_is_measured_and_taken_back(node: 
         assert verified(play) == "1 pod(s) report kvCacheDtype=fp8 in their start-up log"
         await play.edit(NAME, annotations={"vllm-autotuner.dev/rollback": "now"})
         entry = await play.finished(NAME, seconds=LONG)
-        assert (entry["outcome"], entry["reason"]) == ("RolledBack", "a person asked for a rollback")
+        assert (entry["outcome"], entry["reason"]) == ("RolledBack", "a user requested a rollback")
         await untouched_since(before, play)
         assert remembered(await play.status(NAME)) == ["kvCacheDtype=fp8"]
 

@@ -171,7 +171,7 @@ async def find_no_device(play: Play) -> None:
     ended = await play.ended("code")
     play.check(ended["outcome"] == "Rejected", "the change is Rejected when its provisioning deadline is over")
     play.screen.say(f"because: {ended['reason']}")
-    told = ended["reason"].startswith("Unschedulable: no node takes one more pod of this service")
+    told = ended["reason"].startswith("Unschedulable: no node has room for one more pod")
     play.check(
         told and "nvidia.com/gpu" in ended["reason"], "the reason says what was missing, and that nothing was touched"
     )

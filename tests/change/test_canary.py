@@ -94,7 +94,7 @@ CASES = (
         change={**ALONE, **SETTLED_LATER},
         world=beside(PENDING),
         ending=Outcome.REJECTED,
-        why=f"Unschedulable: no node takes one more pod of this service, which was not touched ({NO_NODE})",
+        why=f"Unschedulable: no node has room for one more pod; the service was not changed ({NO_NODE})",
     ),
     Case(
         id="and not beyond the deadline",
@@ -151,7 +151,7 @@ CASES = (
         change={**ALONE, **LATE},
         world=beside(STARTING),
         to=ROLLING_BACK,
-        why="the canary did not become ready in time",
+        why="provisioning timed out after 20m: the canary did not become ready",
         harmful=False,
     ),
     # Verifying, warming up
@@ -235,7 +235,7 @@ CASES = (
         change={"resume_state": ANALYZING, "state_reason": "pods of the service itself are not ready", **LATE},
         world={"rollout": rollout(OLD, settled=False, ready=2, replicas=3)},
         to=ROLLING_BACK,
-        why="pods of the service itself are not ready for too long",
+        why="pods of the service itself are not ready for over 15m",
     ),
     # Promoting
     Case(id="they are following", state=PROMOTING, world={"rollout": FOLLOWING}),
@@ -245,7 +245,7 @@ CASES = (
         state=PROMOTING,
         world={"rollout": FOLLOWED},
         to=BAKING,
-        why="3 pod(s) run maxNumSeqs=96",
+        why="3 pods run maxNumSeqs=96",
         refs=(False, True),
     ),
     Case(id="no pause and no silence stops half way", state=PROMOTING, world={"rollout": FOLLOWING, "paused": True}),
@@ -277,7 +277,7 @@ CASES = (
         change=LATE,
         world={"rollout": FOLLOWING},
         to=ROLLING_BACK,
-        why="promotion deadline",
+        why="promotion timed out",
         harmful=False,
     ),
     Case(
@@ -306,7 +306,7 @@ CASES = (
         change={"clock_stopped_at": NOW - STRATEGY.data_budget},
         world={"rollout": FOLLOWED, "blind": True},
         ending=Outcome.SUCCEEDED,
-        why="confidence Low: metrics are missing in the bake",
+        why="confidence Low: metrics are missing during the bake",
     ),
     Case(
         id="silent for too long, and a pod is not ready: undone, nobody is to blame",
@@ -314,7 +314,7 @@ CASES = (
         change={"clock_stopped_at": NOW - STRATEGY.data_budget},
         world={"rollout": FOLLOWING, "blind": True},
         to=ROLLING_BACK,
-        why="metrics are missing for too long, and not every pod is ready",
+        why="metrics are missing for over 15m, and the Deployment is not fully ready (",
     ),
     Case(
         id="a baseline that crashes is done without",
@@ -358,7 +358,7 @@ CASES = (
         change={"promoted": True, **LATE},
         world={"rollout": rollout(OLD, settled=False, ready=3, replicas=3, older_ready=3, crashed="image is gone")},
         ending=Outcome.ROLLBACK_FAILED,
-        why="the old configuration does not serve any more (image is gone); maxNumSeqs=96 goes on",
+        why="rollback failed: the old configuration does not serve (image is gone); keeping maxNumSeqs=96",
     ),
 )
 

@@ -380,8 +380,8 @@ def test_it_says_what_it_saw() -> None:
     assert ttft.candidate == pytest.approx(0.4, rel=0.02)
     assert ttft.reference == pytest.approx(5.0, rel=0.02)
     assert (ttft.merits.helped, ttft.hurt, tpot.merits.safe, tpot.hurt) == (True, False, True, False)
-    assert found.text.startswith("better: TTFT; TTFT 5.0 s -> 400 ms (-92%, ")
-    assert found.text.endswith("10 windows, 600 and 900 requests")
+    assert found.text.startswith("TTFT improved; TTFT 5.0 s -> 400 ms (-92%, ")
+    assert found.text.endswith("10 windows, 600 vs 900 requests")
 
 
 # --- what must hold whatever was measured ---------------------------------------------------------------------------

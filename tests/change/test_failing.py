@@ -63,4 +63,4 @@ def test_it_is_taken_back_at_once_and_remembered(state: ChangeState) -> None:
     undoing = advance(canary_change(state), bad).change
     assert undoing.state is ChangeState.ROLLING_BACK
     assert undoing.harmful is True
-    assert undoing.state_reason.startswith("the engine fails requests: 20 of 100; with the old configuration 0 of")
+    assert undoing.state_reason.startswith("the engine fails requests: 20 of 100 (old configuration: 0 of")

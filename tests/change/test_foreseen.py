@@ -69,4 +69,4 @@ def test_requests_are_foreseen(case: Case) -> None:
 def test_it_says_how_many() -> None:
     given = IN_PLACE.updated(before=(BEFORE.updated(requests_per_second=0.04),))
     why = lacks_requests(given, replicas=1, strategy=STRATEGY, window=WINDOW)
-    assert why == "a pod would finish about 12 requests in the 5 min of a trial, 50 are needed for a verdict"
+    assert why == "too few requests: about 12 per pod within the 5 min of a trial, a verdict needs 50"

@@ -83,14 +83,14 @@ CASES = (
         id="all pods ready with the new value",
         state=PROVISIONING,
         to=VERIFYING,
-        why="1 pod(s) ready with maxNumSeqs=96",
+        why="1 pod ready with maxNumSeqs=96",
     ),
     Case(
         id="ready at the last moment is ready",
         state=PROVISIONING,
         change=LATE,
         to=VERIFYING,
-        why="1 pod(s) ready",
+        why="1 pod ready",
     ),
     Case(
         id="not ready a second before the deadline is waited for",
@@ -104,7 +104,7 @@ CASES = (
         change=LATE,
         world={"rollout": rollout(settled=False)},
         to=ROLLING_BACK,
-        why="provisioning deadline: the new pods did not become ready in time",
+        why="provisioning timed out after 20m: the new pods did not become ready",
         harmful=False,
     ),
     Case(
@@ -113,7 +113,7 @@ CASES = (
         change=LATE,
         world={"rollout": rollout(settled=False, unschedulable="0/3 nodes: Insufficient nvidia.com/gpu")},
         to=ROLLING_BACK,
-        why="provisioning deadline: 0/3 nodes: Insufficient nvidia.com/gpu",
+        why="provisioning timed out after 20m: 0/3 nodes: Insufficient nvidia.com/gpu",
         harmful=False,
     ),
     Case(
@@ -181,7 +181,7 @@ CASES = (
         state=ANALYZING,
         change={"analysis": analysis(good=9, since=AFTER)},
         to=BAKING,
-        why="better: TTFT; TTFT 5.0 s -> 400 ms",
+        why="TTFT improved; TTFT 5.0 s -> 400 ms",
     ),
     Case(
         id="the time that was meant is over, more windows may still tell: a little longer",
@@ -261,7 +261,7 @@ CASES = (
         change={"resume_state": ANALYZING, "state_reason": "metrics are missing", **LATE},
         world={"blind": True, "observation": silent()},
         to=ROLLING_BACK,
-        why="metrics are missing for too long",
+        why="metrics are missing for over 15m",
         harmful=None,
     ),
     Case(id="metrics are back", state=HELD, change={"resume_state": ANALYZING}, to=ANALYZING, why="resumed"),
@@ -285,7 +285,7 @@ CASES = (
         change={"resume_state": ANALYZING, "state_reason": "paused", **LATE},
         world={"paused": True},
         to=ROLLING_BACK,
-        why="paused for too long",
+        why="paused for over 24h",
         harmful=None,
     ),
     Case(id="what was held is not written", state=HELD, change={}, to=ANALYZING, why="resumed"),
@@ -318,7 +318,7 @@ CASES = (
         change=LATE,
         world={"rollout": rollout(OLD, settled=False)},
         ending=Outcome.ROLLBACK_FAILED,
-        why="does not serve any more (its pods do not become ready); what is left of both goes on",
+        why="does not serve (its pods did not become ready); keeping the pods of both configurations",
     ),
     Case(
         id="the new pods that still serve are left alone, and the old ones given up",
@@ -326,7 +326,7 @@ CASES = (
         change=LATE,
         world={"rollout": rollout(OLD, settled=False, ready=1, older_ready=1, unschedulable="0/3 nodes")},
         ending=Outcome.ROLLBACK_FAILED,
-        why="the old configuration does not serve any more (0/3 nodes); maxNumSeqs=96 goes on. It was to be undone",
+        why="rollback failed: the old configuration does not serve (0/3 nodes); keeping maxNumSeqs=96. Reason of",
     ),
     Case(
         id="a rollback needs no metrics, no leave and no person",
@@ -353,7 +353,7 @@ CASES = (
         change={"deadline": None},
         world={"rollout": rollout(settled=False)},
         to=ROLLING_BACK,
-        why="did not become ready in time",
+        why="did not become ready",
         harmful=False,
     ),
     Case(
@@ -369,14 +369,14 @@ CASES = (
         change={"deadline": None},
         world={"blind": True, "observation": silent()},
         to=ROLLING_BACK,
-        why="for too long",
+        why="for over 15m",
     ),
     # From another version
     Case(
         id="what another version only proposed is dropped untouched",
         state=ChangeState.PROPOSED,
         ending=Outcome.REJECTED,
-        why="another version",
+        why="another operator version",
     ),
 )
 

@@ -130,7 +130,7 @@ def test_what_a_person_declined_rests_until_he_asks_for_it(harmful: bool | None,
     assert failed_seats(SPEC, after, now=NOW + 1000 * DAY) == (96,)
     (entry,) = after.failure_memory
     assert (entry.declined_at, entry.failures) == (NOW, 0 if harmful is NEVER_JUDGED else 1)
-    assert entry.reason == ("a person asked for a rollback" if harmful is NEVER_JUDGED else "TTFT rose")
+    assert entry.reason == ("a user requested a rollback" if harmful is NEVER_JUDGED else "TTFT rose")
     asked = after.updated(failure_memory=without_declined(after.failure_memory))
     blamed = ended(outcome=outcome, harmful=harmful).failure_memory
     assert asked.failure_memory == blamed, "what failed besides rests as long as ever"

@@ -1,4 +1,4 @@
-"""Who turns requests away looks fast to those that it serves: neither a canary nor a change in place is kept for it."""
+"""A candidate that rejects requests has better latencies: neither a canary nor a change in place is kept for that."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -84,8 +84,8 @@ def test_what_turns_away_grossly_more_ends_at_once(ours: Rates, judgement: Judge
 
 def test_it_says_so() -> None:
     found = judged([0.1] * 10, [0.01] * 10)
-    assert found.text.startswith("worse: it turns requests away; ")
-    assert "turned away 0.5% -> 4.8% of the requests" in found.text
+    assert found.text.startswith("rejects more requests; ")
+    assert "rejected requests 0.5% -> 4.8%" in found.text
     assert "turned away" not in judged(NONE, NONE).text
 
 

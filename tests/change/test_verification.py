@@ -28,14 +28,14 @@ class Case:
 OLD = EngineFlags(max_num_seqs=64)
 
 CASES = (
-    Case(id="asked and started", witnesses=(witness(),), answer=Confirmed, says="1 pod(s) report maxNumSeqs=96"),
-    Case(id="every pod", witnesses=(witness(), witness("chat-1")), answer=Confirmed, says="2 pod(s)"),
+    Case(id="asked and started", witnesses=(witness(),), answer=Confirmed, says="1 pod reports maxNumSeqs=96"),
+    Case(id="every pod", witnesses=(witness(), witness("chat-1")), answer=Confirmed, says="2 pods"),
     Case(id="no ready pod", witnesses=(), answer=Undecided, says="no ready pod"),
     Case(
         id="the arguments say otherwise",
         witnesses=(witness(asked=OLD),),
         answer=NotEffective,
-        says="chat-0 was asked for maxNumSeqs=64, not 96",
+        says="chat-0 has maxNumSeqs=64 in its arguments, not 96",
     ),
     Case(
         id="an entrypoint that overrides the flag",

@@ -193,7 +193,7 @@ DECLINED: dict[str, Any] = {
     "value": "128",
     "failures": 0,
     "declinedAt": "2026-11-20T12:00:00Z",
-    "reason": "a person asked for a rollback",
+    "reason": "a user requested a rollback",
 }
 ASK_AGAIN = "kubectl annotate vllm chat -n prod vllm-autotuner.dev/retry=$(date +%s) --overwrite"
 

@@ -117,7 +117,7 @@ async def test_without_a_free_device_the_change_is_rejected_without_blame() -> N
     await found.ticks(2)
     (entry,) = found.status().history
     assert entry.outcome is Outcome.REJECTED
-    assert entry.reason.startswith("Unschedulable: no node takes one more pod")
+    assert entry.reason.startswith("Unschedulable: no node has room for one more pod")
     assert "Insufficient nvidia.com/gpu" in entry.reason
     assert (extras(found), found.deployment()["metadata"]["generation"]) == ({}, 1)
     assert (found.status().failure_memory, found.status().circuit) == ((), None)
@@ -320,7 +320,7 @@ async def test_harm_that_shows_only_in_the_bake_is_undone(replicas: int) -> None
     await found.tick()
     assert fewest == replicas
     assert (outcomes(found), found.seats(), extras(found)) == ([Outcome.ROLLED_BACK], 64, {})
-    assert "it did harm after all" in found.status().history[0].reason
+    assert "regressed during bake" in found.status().history[0].reason
 
 
 @pytest.mark.fault("T24")
@@ -366,12 +366,12 @@ async def test_a_person_who_asks_for_a_rollback_has_it_in_the_next_tick_once() -
         await found.tick()
         change = found.change()
         assert change is not None
-        assert (change.state, change.state_reason) == (ChangeState.ROLLING_BACK, "a person asked for a rollback")
+        assert (change.state, change.state_reason) == (ChangeState.ROLLING_BACK, "a user requested a rollback")
         await until(found, None)
         await found.tick()
         assert (outcomes(found), found.seats(), extras(found)) == ([Outcome.ROLLED_BACK], 64, {})
         (entry,) = found.status().failure_memory
-        assert (entry.candidate, entry.reason, entry.failures) == ("maxNumSeqs=128", "a person asked for a rollback", 0)
+        assert (entry.candidate, entry.reason, entry.failures) == ("maxNumSeqs=128", "a user requested a rollback", 0)
         assert entry.declined_at == found.status().history[0].finished_at
         assert found.status().circuit is None, "nobody is to blame"
         assert [(each.kind, each.nonce) for each in found.status().handled_requests] == [("rollback", "1")]

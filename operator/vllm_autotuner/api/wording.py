@@ -1,19 +1,24 @@
-"""Figures in words that people read in statuses, Events and answers alike.
+"""Formats numbers for messages: times and counts, the same in statuses, Events and command output.
 
-Here, at the bottom, because the diagnosis, the plan and the verdict all tell of the same times.
-Must not: turn what is unknown into a number, or be read back by anybody.
+In the lowest layer, because diagnosis, planning and verdicts all format the same times.
+Must not: turn an unknown value into a number. Nothing parses these texts.
 """
 
 from typing import Final
 
-__all__ = ["told_seconds"]
+__all__ = ["counted", "told_seconds"]
 
 WHOLE: Final = 10
-"""Milliseconds from which no decimals are told; below two digits are, for an objective may be less than one."""
+"""Milliseconds from which no decimals are shown; smaller values have two digits, as an objective may be below 1 ms."""
+
+
+def counted(number: int, noun: str) -> str:
+    """A count with its regular noun. Worked: 1 pod, 3 pods."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def told_seconds(seconds: float) -> str:
-    """A time as people say it. Worked: 2.4 s, 508 ms, 4.2 ms, 0.45 ms."""
+    """A time in the unit that fits. Worked: 2.4 s, 508 ms, 4.2 ms, 0.45 ms."""
     thousandths = seconds * 1000
     if round(thousandths) >= 1000:
         return f"{seconds:.1f} s"

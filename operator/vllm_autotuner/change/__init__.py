@@ -1,1 +1,1 @@
-"""The state machine of one change, its verdict, and what is remembered of it. Pure."""
+"""One tuning change from start to end: state machine, measurement, verdict, rollback and failure memory. Pure."""

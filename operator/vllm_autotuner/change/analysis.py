@@ -1,7 +1,7 @@
-"""One window after the other until a verdict: both arms of a canary at the same time, or before against after in place.
+"""Collects measurement windows until there is a verdict: canary against baseline, or before against after in place.
 
-Apart from the machine, because what a window says is one question, and what follows from it another.
-Must not: undo anything, or look at pods. The judgement is `comparison`'s (both sides at once) or `before_after`'s.
+Separate from the state machine: this file judges, `machine` decides what follows from the judgement.
+Must not: roll back, or look at pods. The statistics are in `comparison` (both sides at once) and `before_after`.
 """
 
 from collections.abc import Sequence
@@ -23,35 +23,35 @@ from vllm_autotuner.observation.observation import Observation
 __all__ = ["Finding", "analyze", "bake_harms", "in_short", "longest"]
 
 LONGEST_ANALYSIS: Final = 2
-"""How many times spec.tuning.strategy.analysis may be spent until the windows of the last look are there: they are long
-where Prometheus scrapes seldom, and six cannot tell that a latency that grew stays inside its target. Our choice."""
+"""Upper limit of the analysis, in multiples of spec.tuning.strategy.analysis. Windows are long where Prometheus scrapes
+seldom, and six windows cannot show that a higher latency stays within its target. Our choice."""
 FEWEST_TO_LOOK: Final = LOOKS[0] + 2
-"""Windows for which there is always time: those of the first verdict, one without data, and one that just began."""
+"""Windows that always fit in: those of the first verdict, one without data, and one that has just begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The change with one window more, where one has passed; `judgement` None while more are needed."""
+    """The change with the newest window added, if one has passed; `judgement` is None while more are needed."""
 
     change: ActiveChange
     judgement: Judgement | None = None
     why: str = ""
-    """For people, with the judgement."""
+    """The reason in words, shown with the judgement."""
     outnumbered: bool = False
-    """More replicas than the change began with have taken the load that it was to be judged under."""
+    """A scale-out during the change lowered the load per replica, so the windows prove nothing."""
 
 
 def longest(strategy: Strategy, *, window: timedelta) -> timedelta:
-    """How long a verdict is sought. It needs its windows, however short the analysis is meant to be."""
+    """The time limit of the analysis: long enough for the required windows even if the spec asks for less."""
     return max(LONGEST_ANALYSIS * strategy.analysis, FEWEST_TO_LOOK * window)
 
 
 def analyze(change: ActiveChange, world: World) -> Finding:
-    """Look at one more window, if one has passed since the last, and judge when there are enough."""
+    """Measure the next window once it has passed, and judge when there are enough windows."""
     if change.strategy is StrategyType.IN_PLACE:
         change = _anew_since_replicas_came(change, world)
         if world.rollout.ready < world.rollout.replicas and not late(change, now=world.now):
-            return Finding(change)  # the queue that replicas are starting for is not the candidate's doing
+            return Finding(change)  # replicas are starting because of a queue: not the candidate's fault
     analysis = _begun(change.analysis, change, now=world.now)
     since, window = _last_look(analysis, now=world.now), timedelta(seconds=world.observation.window)
     if world.now - since < window:
@@ -65,11 +65,11 @@ def analyze(change: ActiveChange, world: World) -> Finding:
 
 
 def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChange:
-    """Begin again once more replicas serve: what was measured is of a smaller fleet.
+    """Restart the analysis after a scale-out: earlier windows were measured with fewer replicas.
 
-    Each replica has less to do then than it had before the change, and a lighter load proves nothing good: unless the
-    load grows as the fleet did, this ends without a judgement. Nothing runs the old value to compare with.
-    Not for longer than twice the longest analysis in all: pods that come and go must not prolong it for ever.
+    Each replica then has less load than before the change, and a lighter load proves no improvement: unless the load
+    grows with the fleet, the analysis ends without a judgement. No pod runs the old value to compare with.
+    Limited to twice the longest analysis in total, so that pods that come and go cannot prolong it for ever.
     """
     newest, analysis = world.rollout.newest_since, change.analysis
     if newest is None or analysis is None or analysis.started_at is None or newest <= analysis.started_at:
@@ -84,7 +84,7 @@ def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChang
 def _compared(
     analysis: Analysis, change: ActiveChange, world: World, *, before: Sequence[Measurement], final: bool
 ) -> Comparison:
-    """Both sides at the same time where there are pods for it, else `before` against now with the load taken out."""
+    """Canary against baseline if the old configuration still serves, else `before` against now, corrected for load."""
     gpus = change.from_.tensor_parallel_size or 1, change.to.tensor_parallel_size or 1
     if not analysis.reference:
         return compare_periods(
@@ -107,20 +107,20 @@ def _before(change: ActiveChange) -> Sequence[Measurement]:
 
 
 def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, str]:
-    """Look at one more window of the bake; say what harm there is, empty when there is none.
+    """Measure one more window of the bake. The text says what regressed; it is empty if nothing did.
 
-    Only lasting harm ends a bake: that the change is better was found before.
+    Only a lasting regression ends a bake: the analysis has already shown the improvement.
     """
     bake = _begun(change.bake, change, now=world.now)
     if world.now - _last_look(bake, now=world.now) < timedelta(seconds=world.observation.window):
         return change, ""
     bake = _with_window(bake, change, world)
-    # Beside the pods of a trial each had fewer requests than it has now: the load was this one before the change.
+    # During the trial its extra pods took load off each replica: compare with the load before the change.
     tested = change.analysis.reference if change.analysis is not None else ()
     found = _compared(bake, change, world, before=change.before or tested or _before(change), final=False)
     harm = found.text if found.judgement is Judgement.REVERT else ""
     if len(bake.last) >= LOOKS[-1]:
-        # A look at every further window would find harm by chance: the next ones are a comparison of their own.
+        # Judging again after every further window would find harm by chance: start a new comparison.
         bake = Analysis(started_at=world.now)
     return change.updated(bake=bake), harm
 
@@ -132,7 +132,7 @@ def _pairs(analysis: Analysis) -> list[Pair]:
 
 
 def in_short(change: ActiveChange, world: World) -> str:
-    """What led to the change being kept."""
+    """Why the change was kept, in one line."""
     if change.analysis is None:
         return _figures(change)
     return _told(change, _compared(change.analysis, change, world, before=_before(change), final=True))
@@ -143,12 +143,12 @@ def _told(change: ActiveChange, found: Comparison) -> str:
 
 
 def _figures(change: ActiveChange) -> str:
-    """Before and after in one line: the baseline and the newest window."""
+    """Baseline and newest window in one line."""
     analysis = change.analysis
     before = change.baseline
     after = analysis.last[-1] if analysis and analysis.last else None
     if before is None or after is None:
-        return "no figures"
+        return "no measurements"
     parts = [
         f"{name} {_told_or_unknown(old)} -> {_told_or_unknown(new)}"
         for name, old, new in (
@@ -160,7 +160,7 @@ def _figures(change: ActiveChange) -> str:
 
 
 def _begun(analysis: Analysis | None, change: ActiveChange, *, now: datetime) -> Analysis:
-    """Keep when it began, also where an edited status lost it: one that began "now" at every look would never end."""
+    """Set the start of the analysis if an edited status lost it: a start of "now" at every tick would never end."""
     known = analysis or Analysis()
     return known.updated(started_at=known.started_at or change.state_since or now)
 
@@ -171,7 +171,7 @@ def _last_look(analysis: Analysis, *, now: datetime) -> datetime:
 
 
 def _without_unseen(change: ActiveChange, *, looked: datetime, window: timedelta, now: datetime) -> ActiveChange:
-    """Time in which nobody looked (a leader died, another took over) is no part of the time to find a verdict."""
+    """Extend the deadline by the time without any leader (one died, another took over)."""
     unseen = now - looked - window
     if unseen <= window or change.deadline is None:
         return change
@@ -179,7 +179,7 @@ def _without_unseen(change: ActiveChange, *, looked: datetime, window: timedelta
 
 
 def _with_window(analysis: Analysis, change: ActiveChange, world: World) -> Analysis:
-    """One window more. Both sides at the same time where pods with the old configuration still serve."""
+    """Add one window: of both sides if pods with the old configuration still serve."""
     found, reference = _sides(change, world)
     verdict = judge_window(found, before=reference or change.baseline, targets=world.targets, target=change.target)
     return _counted(analysis, verdict).updated(
@@ -188,7 +188,7 @@ def _with_window(analysis: Analysis, change: ActiveChange, world: World) -> Anal
 
 
 def _sides(change: ActiveChange, world: World) -> tuple[Measurement, Measurement | None]:
-    """The new configuration and the old one in the same window; None where no pod has the old one any more."""
+    """The same window of the new and of the old configuration; None if no pod runs the old one."""
     variants = world.variants
     if change.strategy is StrategyType.IN_PLACE:
         return measure_per_pod(world.observation, targets=world.targets), None

@@ -1,14 +1,14 @@
-"""Before against after, for a change in place: the same verdict as `comparison`, with the load taken out.
+"""The verdict on a change in place: windows before against windows after, corrected for a change of load.
 
-Apart from `comparison`, because no window has a partner here: the load may have moved in between. So a window after
-the change only counts where its load makes it the harder case for what it is to show:
-  better or safe: windows with at least the load of before, less what is the same load: a lighter one proves nothing;
-  worse:          windows with at most that, plus what is the same load: a heavier one is an excuse.
-Load is the requests per second that came: finished, plus what running and waiting grew since the window before. Running
-itself is no measure of it, as it is what most changes move. Where requests queued before and still do, a longer TTFT
-says that the queue is longer; it counts only in windows with clearly fewer tokens per second than before.
-Too few windows with such a load: Inconclusive. Bounds by `rank_sum`, rules by `objective_effect`.
-Must not: read a clock, or fill in a number that is missing.
+Separate from `comparison`, which has pairs: here the load may change between the two periods. A window after the change
+therefore counts only where its load does not favour the conclusion:
+  better or safe: windows with at least the load of before (within tolerance), as a lighter load proves nothing;
+  worse:          windows with at most the load of before (within tolerance), as a heavier load explains a regression.
+Load is the rate of incoming requests: finished requests plus the growth of running and waiting ones since the previous
+window. Running requests alone do not measure load, because most changes alter them. If requests queued before and still
+do, a longer TTFT only shows a longer queue; it counts only in windows with clearly fewer tokens per second than before.
+With too few comparable windows the verdict is Inconclusive. Bounds come from `rank_sum`, rules from `objective_effect`.
+Must not: read a clock, or fill in missing numbers.
 """
 
 import math
@@ -58,15 +58,15 @@ from vllm_autotuner.observation.noise import NOISE
 __all__ = ["compare_periods"]
 
 SAME_LOAD: Final = NOISE
-"""Loads that differ by less are the same, as every other difference: below 10 % is noise. So is what chance alone does
-to the number of requests in a window of before, where that is more (one in the square root of them)."""
+"""Loads that differ by less count as equal: below 10 % is noise. The tolerance grows to the chance variation of the
+request count per window (1 / square root of it) where that is larger."""
 FEWEST_BEFORE: Final = 3
-"""Windows before the change for an early look. One alone says little, so then only the last look counts. Our choice."""
+"""Windows before the change that an early verdict needs. With fewer, only the last look counts. Our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Period:
-    """The windows with data of one configuration, with the load that came in each."""
+    """The windows with data of one configuration, and the load of each."""
 
     windows: tuple[Measurement, ...]
     loads: tuple[float | None, ...]
@@ -86,7 +86,7 @@ class _Period:
 
     @property
     def same(self) -> float:
-        """Part by which another load is still this one: requests come by chance, and a window has only so many."""
+        """Relative tolerance within which another load counts as equal: arrivals are random, windows are short."""
         known = [count for window in self.windows if (count := requests_in([window], length=self.length))]
         return max(SAME_LOAD, 1 / math.sqrt(median(known))) if known else SAME_LOAD
 
@@ -111,12 +111,12 @@ def compare_periods(
     old, new = _period(before, length=length), _period(after, length=length)
     requests = requests_in(new.windows, length=length), requests_in(old.windows, length=length)
     effects = _effects(old, new, question=question) if old.windows and new.windows else ()
-    # Who turns everybody away has no latency: all windows that tell of it count.
+    # If all requests are rejected there is no latency: count every window that reports rejections.
     counted = _counted(before, length=length), _counted(after, length=length)
     turned_away = _turned_away(*counted, level=level_at(len(new.windows)))
     if _turns_away(*counted):
         judgement: Judgement | None = Judgement.REVERT
-        why = "it turns requests away"
+        why = "rejects far more requests"
     else:
         judgement, why = _judged(old, new, effects, turned_away, requests, question=question)
     found = comparison(
@@ -140,7 +140,7 @@ def _with_loads(windows: tuple[Measurement, ...], *, length: timedelta | None) -
 
 
 def _load(earlier: Measurement | None, window: Measurement) -> float | None:
-    """Requests per second that came: finished, turned away, and what did not finish; where nobody knows more, none."""
+    """Incoming requests per second: finished, rejected and newly running or waiting; None if unknown."""
     finished = window.requests_per_second
     if finished is None or not 0 < (finished := finished + (window.rejected_per_second or 0.0)) < math.inf:
         return None
@@ -165,25 +165,25 @@ def _judged(
     question: Question,
 ) -> tuple[Judgement | None, str]:
     if gross := _gross(old, new, targets=question.targets):
-        return Judgement.REVERT, f"{gross.value} over its objective and {GROSS[gross]:g} times that of before"
+        return Judgement.REVERT, f"{gross.value} misses its objective and is over {GROSS[gross]:g}x its level before"
     waiting = Judgement.INCONCLUSIVE if question.final else None
     count = len(new.windows)
     if not old.windows or count < LOOKS[0]:
-        return waiting, f"{count} of {LOOKS[0]} windows with data, {len(old.windows)} before"
-    # After only: of one window before nobody can ask that much, and the bounds know that it is one.
+        return waiting, f"{count} of {LOOKS[0]} windows with data after the change, {len(old.windows)} before"
+    # Only after the change: a single window before cannot have that many, and the bounds allow for that.
     if requests[0] is None or requests[0] < FEWEST_REQUESTS:
-        return waiting, f"fewer than {FEWEST_REQUESTS:.0f} requests are known after the change"
+        return waiting, f"fewer than {FEWEST_REQUESTS:.0f} requests measured after the change"
     last = question.final or count >= LOOKS[-1]
     if not last and (count not in LOOKS or len(old.windows) < FEWEST_BEFORE):
         return None, "more windows are needed"
     if not effects:
-        return when_due(Judgement.INCONCLUSIVE, windows=count, last=last), "the load was another one"
+        return when_due(Judgement.INCONCLUSIVE, windows=count, last=last), "too few windows with comparable load"
     judgement, why = concluded(effects, turned_away=turned_away, question=question)
     return when_due(judgement, windows=count, last=last), why
 
 
 def _turned_away(old: _Period, new: _Period, *, level: float) -> Rejections | None:
-    """Worse where no more came than before, as good where no fewer came: more are an excuse, fewer no proof."""
+    """Rejected shares: worse only counts at no more load than before, as good only at no less."""
     if not old.windows or not new.windows:
         return None
     lighter = _under(new, at_most=_scaled(old.load, 1 + old.same))
@@ -209,7 +209,7 @@ def _shares(windows: Sequence[Measurement]) -> list[float]:
 
 
 def _effects(old: _Period, new: _Period, *, question: Question) -> tuple[ObjectiveEffect, ...]:
-    """Of the objectives for which there are enough windows with a load that proves something."""
+    """The effects on the objectives that have enough comparable windows."""
     level = level_at(len(new.windows))
     harder = _under(new, at_least=_scaled(old.load, 1 - old.same))
     effects = []
@@ -229,7 +229,7 @@ def _scaled(load: float | None, factor: float) -> float | None:
 
 
 def _under(period: _Period, *, at_least: float | None = None, at_most: float | None = None) -> list[Measurement]:
-    """The windows with such a load; none where nobody knows what load is to be met."""
+    """The windows with a load in this range; empty if no bound is known."""
     if at_least is None and at_most is None:
         return []
     low, high = at_least or 0.0, math.inf if at_most is None else at_most
@@ -238,14 +238,14 @@ def _under(period: _Period, *, at_least: float | None = None, at_most: float | N
 
 
 def _is_relieved(old: _Period, new: _Period) -> bool:
-    """Whether the windows would have been enough, had not so many of them had a lighter load."""
+    """Whether there are too few comparable windows only because the load of the others was lighter."""
     harder = _under(new, at_least=_scaled(old.load, 1 - old.same))
     known = [load for load in new.loads if load is not None]
     return old.load is not None and len(harder) < LOOKS[0] <= len(known)
 
 
 def _blamed(objective: ChangeTarget, old: _Period, new: _Period) -> list[Measurement]:
-    """The windows in which a worse latency is the configuration's doing and not the load's."""
+    """The windows in which the load does not explain a higher latency."""
     lighter = _under(new, at_most=_scaled(old.load, 1 + old.same))
     if objective is not ChangeTarget.TTFT or not old.queued:
         return lighter
@@ -277,7 +277,7 @@ def _latency(
 
 
 def _mean(objective: ChangeTarget, old: _Period, windows: Sequence[Measurement], *, level: float) -> Interval | None:
-    """How far the means lie apart; None unless every window has one."""
+    """The difference of the means; None unless every window has one."""
     ours, theirs = (
         [math.log(mean) for window in period if (mean := mean_of(window, objective)) is not None]
         for period in (windows, old.windows)
@@ -307,7 +307,7 @@ def _logs(windows: Sequence[Measurement], objective: ChangeTarget, *, unit: floa
 
 
 def _gross(old: _Period, new: _Period, *, targets: Targets) -> ChangeTarget | None:
-    """The latency that was grossly violated in all of the newest windows; None when none was."""
+    """The latency that was grossly violated in all of the newest windows; None if none was."""
     newest = new.windows[-GROSS_WINDOWS:]
     if len(newest) < GROSS_WINDOWS:
         return None

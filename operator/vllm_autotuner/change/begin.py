@@ -1,4 +1,4 @@
-"""A proposal that every guardrail allowed becomes a change. The only room that makes an ActiveChange."""
+"""Turns a proposal that every guardrail allowed into an ActiveChange. The only module that creates one."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -30,11 +30,11 @@ def begin(
     now: datetime,
     free_gpus: FreeGpus | None = None,
 ) -> ActiveChange:
-    """Write down the intent: what runs now, what shall run and where, what was measured before. Touches nothing.
+    """Record the intent: current and new configuration, strategy, measurements before. Touches no workload.
 
-    `replicas`: of the service now; they decide between canary and in place where the spec does not. `measured`:
-    the last windows, newest last, one at least. `free_gpus`: where it is known, no fresh baseline is planned that would
-    only wait for a GPU; the canary is then compared with the service's own pods.
+    `replicas`: of the service now; they choose between canary and in place unless the spec does. `measured`: the last
+    windows, newest last, at least one. `free_gpus`: if known, a fresh baseline is only planned where a GPU is free for
+    it; otherwise the canary is compared with the service's own pods.
     """
     before = settled_knobs(service.spec, status)
     after = with_value(before, proposal.knob, proposal.value)
@@ -65,7 +65,7 @@ def begin(
         canary_ref=TrialRef(name=canary_name(name, change_id), config_hash=to.config_hash) if canary else None,
         baseline_ref=TrialRef(name=baseline_name(name, change_id), config_hash=from_.config_hash) if fresh else None,
         state=ChangeState.PROVISIONING,
-        state_reason="starting a canary" if canary else "starting pods with the new value beside the old ones",
+        state_reason="starting a canary" if canary else "starting pods with the new value; the old ones keep serving",
         state_since=now,
         deadline=now + service.spec.tuning.strategy.provisioning_deadline,
         started_at=now,

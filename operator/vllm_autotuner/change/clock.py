@@ -1,8 +1,8 @@
-"""A clock that was set back under a change: its times move along, or nothing would be judged until they come again.
+"""Shifts the timestamps of a change after the clock was set back; otherwise it would wait until they come again.
 
-Apart from the machine, which may then believe that its own times lie in the past. A clock set forward needs nothing:
-time in which nobody looked is already no part of the time for a verdict.
-Must not: touch what is only told (`started_at`), or times of other changes: cooldowns and rests only grow by the jump.
+Separate from the state machine, which may assume that its timestamps lie in the past. A clock set forward needs no
+handling: the analysis already excludes time without a leader.
+Must not: change what is only displayed (`started_at`), or cooldowns and retry times, which only grow by the jump.
 """
 
 from datetime import datetime, timedelta
@@ -13,8 +13,8 @@ from vllm_autotuner.api.change_records import ActiveChange, Analysis
 __all__ = ["SET_BACK", "followed_clock"]
 
 SET_BACK: Final = timedelta(minutes=1)
-"""Less is no jump: the clocks of two leaders disagree by a second. Our choice, unmeasured;
-at most so much later a window is looked at."""
+"""Smaller differences are ignored: the clocks of two leaders differ by about a second. Delays a window by at most this.
+Our choice, unmeasured."""
 
 
 def followed_clock(change: ActiveChange, *, now: datetime) -> ActiveChange:

@@ -1,15 +1,14 @@
-"""Candidate against reference over the same windows: keep, revert, or no clear effect. With known error rates.
+"""The verdict on a canary: candidate against reference (baseline) over the same windows, with known error rates.
 
-Apart from `before_after`, which has no pairs: here both arms see the same load at the same time, so each window yields
-one ratio from which the load has gone, and only the ratios are judged.
+Separate from `before_after`, which has no pairs: here both sides see the same load at the same time, so each window
+yields one ratio that is independent of the load, and only the ratios are judged.
 
 Method. For each objective the ratios candidate / reference of all windows (as logarithms) get a Hodges-Lehmann centre
 and a Wilcoxon interval (`signed_rank`); `objective_effect` says when that means hurt, safe or helped.
 Keep: the target of the change is helped and both latencies are safe, or cured and both inside. Revert: one is hurt.
-Else Inconclusive. It is looked at after `LOOKS` windows only, and for the last time there or when time is up; a gross
-violation ends it at once. Missing numbers are evidence in neither direction. How often this errs: docs/benchmarks.md,
-"Verdicts".
-Must not: know how arms come about, read a clock, draw random numbers, or say anything of a single window.
+Else Inconclusive. Verdicts are only sought after `LOOKS` windows and when time is up; a gross violation ends the
+analysis at once. Missing numbers are evidence in neither direction. Error rates: docs/benchmarks.md, "Verdicts".
+Must not: depend on how the pods were created, read a clock, draw random numbers, or judge a single window.
 """
 
 import math
@@ -45,34 +44,34 @@ from vllm_autotuner.observation.noise import NOISE
 __all__ = ["FEWEST_REQUESTS", "LIKELY", "LOOKS", "Comparison", "Pair", "compare", "comparison", "level_at", "when_due"]
 
 LOOKS: Final = (6, 8, 10)
-"""Windows with data in both arms after which a verdict is sought; the last of them is final. Looking after every one
-would find chance effects more often. Design, changes.md item 3: at least 5; with 5 no bound is missed more seldom than
-once in 32, which rejected too many equals. 10 are the default analysis of 5 min."""
+"""Windows with data on both sides after which a verdict is sought; the last one is final. Looking after every window
+would find chance effects more often. Design, changes.md item 3: at least 5; with 5 each bound is missed at least once
+in 32, which rejected too many equal candidates. 10 windows are the default analysis of 5 min."""
 KEEP_FROM: Final = 8
-"""Windows before a Keep, unless time is up. The first look may only stop what hurts: waiting costs nothing. Our choice,
-by the rates of `benchmarks/verdict.py`."""
+"""Windows before a Keep, unless time is up. The first look may only stop a regression: waiting costs nothing. Our
+choice, by the rates of `benchmarks/verdict.py`."""
 FEWEST_REQUESTS: Final = 50.0
-"""Finished requests in each arm before a verdict. Kayenta's practice: 50 samples."""
+"""Finished requests on each side before a verdict. Kayenta's practice: 50 samples."""
 FIRST_LEVEL: Final = 1 / 64
-"""Chance by which a bound is missed at the first look: with six windows there is no rarer one than all on one side."""
+"""Probability of missing a bound at the first look: the smallest level that six windows allow (all on one side)."""
 LEVEL: Final = 1 / 128
 """The same at later looks. Our choice, by the error rates of `benchmarks/verdict.py`: 1/64 finds a fifth more of the
-true improvements, but promoted too many that harm."""
+true improvements, but promoted too many harmful candidates."""
 LIKELY: Final = 1 / 20
-"""The same for a quantile that is to be as good as the reference, where the mean is as good at `LEVEL`: harm shows in
-the mean, which is exact and of all requests, while a quantile lies somewhere in its bucket and is of the slowest few.
+"""The same for a quantile that must be as good as the reference, if the mean is as good at `LEVEL`: harm shows in the
+mean, which is exact and covers all requests, while a quantile is only known to its bucket and covers the slowest few.
 Our choice, by the same rates."""
 GROSS: Final = {ChangeTarget.TTFT: 3.0, ChangeTarget.TPOT: 2.0}
-"""Times the reference, and over the target: a gross violation. Our choice, by the same rates: of identical pods that
-queue one doubles now and then."""
+"""Multiple of the reference which, above the target, is a gross violation. Our choice, by the same rates: of two
+identical pods with queues, one is twice as slow now and then."""
 GROSS_WINDOWS: Final = 4
-"""The newest windows that must all be gross. Of identical pods that queue one is by chance three times as slow in three
-windows in a row: half of all equals that were rejected were rejected so."""
+"""Newest windows that must all be gross. Of identical pods with queues, one is by chance three times as slow in three
+windows in a row: with 3, that caused half of all rejections of equal candidates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The same window of both arms."""
+    """The same window of the candidate and of the reference."""
 
     candidate: Measurement
     reference: Measurement
@@ -80,21 +79,21 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What all windows so far say."""
+    """The result of all windows so far."""
 
     judgement: Judgement | None
     """None: more windows are needed."""
     effects: tuple[ObjectiveEffect, ...]
-    """TTFT, TPOT and, where both arms tell it, throughput; empty without a window with data."""
+    """TTFT, TPOT and, if both sides report it, throughput; empty without a window with data."""
     windows: int
-    """Windows with data in both arms."""
+    """Windows with data on both sides."""
     candidate_requests: float | None
     """Finished in those windows; None when unknown."""
     reference_requests: float | None
     text: str
-    """For people, in one line."""
+    """The reason with its numbers, in one line."""
     relieved: bool = False
-    """Too few windows could show anything good, and only because their load was lighter than before."""
+    """Too few windows can show an improvement, and only because their load was lighter than before."""
 
 
 def compare(
@@ -109,8 +108,8 @@ def compare(
     """Judge the candidate by `pairs`, oldest first. Call it after each new window.
 
     `target`: what the change is meant to improve; None counts as throughput. `final`: no more windows will come, so
-    the judgement is never None. `gpus`: of one replica of the reference and of the candidate; what takes more of them
-    must help an objective that the reference misses (or tokens per GPU), what takes fewer must only be safe. `queued`:
+    the judgement is never None. `gpus`: of one replica of the reference and of the candidate; a candidate with more
+    must help an objective that the reference misses (or tokens per GPU), one with fewer must only be safe. `queued`:
     before the change the objective of TTFT was missed.
     """
     question = Question(
@@ -124,7 +123,7 @@ def compare(
     turned_away = _turned_away(pairs, level=level_at(len(usable)))
     if _turns_away(pairs):
         judgement: Judgement | None = Judgement.REVERT
-        why = "it turns requests away"
+        why = "rejects far more requests"
     else:
         judgement, why = _judged(usable, effects, turned_away, requests, question=question)
     return comparison(judgement, why, effects=effects, turned_away=turned_away, windows=len(usable), requests=requests)
@@ -139,9 +138,9 @@ def comparison(
     windows: int,
     requests: tuple[float | None, float | None],
 ) -> Comparison:
-    """Put it together, with the text for people. `requests`: of the candidate and of the reference."""
+    """Build the result with its text. `requests`: of the candidate and of the reference."""
     told = [*(effect.told() for effect in effects), "" if turned_away is None else turned_away.told()]
-    counts = " and ".join("unknown" if count is None else f"{count:.0f}" for count in requests)
+    counts = " vs ".join("unknown" if count is None else f"{count:.0f}" for count in requests)
     return Comparison(
         judgement=judgement,
         effects=effects,
@@ -161,12 +160,12 @@ def _judged(
     question: Question,
 ) -> tuple[Judgement | None, str]:
     if gross := _gross(usable, targets=question.targets):
-        return Judgement.REVERT, f"{gross.value} over its objective and {GROSS[gross]:g} times that of the reference"
+        return Judgement.REVERT, f"{gross.value} misses its objective and is over {GROSS[gross]:g}x the baseline"
     waiting = Judgement.INCONCLUSIVE if question.final else None
     if len(usable) < LOOKS[0]:
         return waiting, f"{len(usable)} of {LOOKS[0]} windows with data"
     if any(count is None or count < FEWEST_REQUESTS for count in requests):
-        return waiting, f"fewer than {FEWEST_REQUESTS:.0f} requests are known in each arm"
+        return waiting, f"fewer than {FEWEST_REQUESTS:.0f} requests measured on the candidate or the baseline"
     last = question.final or len(usable) >= LOOKS[-1]
     if not last and len(usable) not in LOOKS:
         return None, "more windows are needed"
@@ -175,18 +174,18 @@ def _judged(
 
 
 def when_due(judgement: Judgement, *, windows: int, last: bool) -> Judgement | None:
-    """The judgement of a look, or None while it is too early for it."""
+    """The judgement, or None while it is too early for it."""
     early = judgement is Judgement.INCONCLUSIVE or (judgement is Judgement.KEEP and windows < KEEP_FROM)
     return None if early and not last else judgement
 
 
 def level_at(windows: int) -> float:
-    """The chance to miss a bound in a look at so many windows."""
+    """The probability of missing a bound with so many windows."""
     return FIRST_LEVEL if windows < LOOKS[1] else LEVEL
 
 
 def _turned_away(pairs: Sequence[Pair], *, level: float) -> Rejections | None:
-    """Of all windows: who turns everybody away has no latency."""
+    """From all windows, with or without latencies: if all requests are rejected, there is no latency."""
     shares = [(rejected_share([pair.candidate]), rejected_share([pair.reference])) for pair in pairs]
     apart = [ours - theirs for ours, theirs in shares if ours is not None and theirs is not None]
     if not apart:
@@ -233,16 +232,16 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
 
 
 def _mean(pairs: Sequence[Pair], objective: ChangeTarget, *, level: float) -> Interval | None:
-    """Of the ratios of the means; None unless every window has them in both arms."""
+    """The interval of the ratios of the means; None unless every window has them on both sides."""
     means = [(mean_of(pair.candidate, objective), mean_of(pair.reference, objective)) for pair in pairs]
     known = [math.log(ours / theirs) for ours, theirs in means if ours is not None and theirs is not None]
     return interval(known, level=level) if len(known) == len(pairs) else None
 
 
 def _is_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
-    """Whether a longer TTFT is the queue's doing: requests wait in both arms, and the candidate serves as many tokens.
+    """Whether a queue explains the longer TTFT: requests wait on both sides, and the candidate serves as many tokens.
 
-    Of two equal pods that queue, one has the longer queue for many minutes.
+    Of two equal pods with queues, one has the longer queue for many minutes.
     """
     tokens = _levels(pairs, ChangeTarget.THROUGHPUT)
     if objective is not ChangeTarget.TTFT or len(tokens) < len(pairs):
@@ -252,13 +251,13 @@ def _is_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
 
 
 def _levels(pairs: Sequence[Pair], objective: ChangeTarget) -> list[tuple[float, float]]:
-    """Candidate and reference in each window in which both are known."""
+    """Candidate and reference of each window in which both are known."""
     found = ((level_of(pair.candidate, objective), level_of(pair.reference, objective)) for pair in pairs)
     return [(ours, theirs) for ours, theirs in found if ours is not None and theirs is not None]
 
 
 def _gross(usable: Sequence[Pair], *, targets: Targets) -> ChangeTarget | None:
-    """The latency that was grossly violated in all of the newest windows; None when none was."""
+    """The latency that was grossly violated in all of the newest windows; None if none was."""
     if len(usable) < GROSS_WINDOWS:
         return None
     for objective in LATENCIES:

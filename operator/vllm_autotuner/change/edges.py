@@ -1,7 +1,7 @@
-"""The states of a change and the moves between them. A move that is not in the table is a bug and raises.
+"""The state table of a change: which state may follow which. A transition that is not in the table raises.
 
-Both strategies walk the same table: in place there is nothing to promote, so Baking follows Analyzing; a canary is
-promoted first. A person's approval names a recommendation, so nothing waits here: a change begins with Provisioning.
+Both strategies use the same table: in place there is nothing to promote, so Baking follows Analyzing; a canary is
+promoted first. Approval happens earlier, on the recommendation, so every change begins with Provisioning.
 """
 
 from collections.abc import Mapping
@@ -41,6 +41,6 @@ def moved(change: ActiveChange, to: ChangeState, *, why: str, now: datetime, lim
 
 
 def late(change: ActiveChange, *, now: datetime) -> bool:
-    """Whether the deadline of its state has passed."""
-    # Every state is entered with a deadline: one that lost it (an edited status) must not wait for ever.
+    """Whether the deadline of the current state has passed."""
+    # Every state is entered with a deadline. If an edited status lost it, the state must not last for ever.
     return change.deadline is None or now >= change.deadline

@@ -1,8 +1,8 @@
-"""What the workload should run right now, given what the user wrote and what the operator has decided.
+"""The effective configuration: which knob values the workload should run, from the spec and the operator's decisions.
 
-One answer for everybody: the renderer, the status and the diagnosis ask here. Tuned values stand on the spec values
-they were found with; editing one of those in the spec makes the tuned values void: users get what they write. So do
-bounds that no longer hold them.
+The renderer, the status and the diagnosis all use these functions. Tuned values are valid for the spec values they were
+found with: editing one of those in the spec discards the tuned values, so users get what they write. Bounds that
+exclude a tuned value discard it as well.
 """
 
 from vllm_autotuner.api.knobs import EngineKnobs
@@ -20,19 +20,19 @@ def spec_knobs(spec: VLLMServiceSpec) -> EngineKnobs:
 
 
 def is_tuned(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> bool:
-    """Whether tuned values are in force: their basis still stands, and the user's bounds still hold them."""
+    """Whether tuned values are in force: the spec values they are based on and the bounds still allow them."""
     effective = status.effective
     if effective is None or effective.source is not Source.TUNED or effective.basis != spec_knobs(spec):
         return False
-    # Without bounds nothing more is changed; what was found inside the earlier ones stays.
+    # Removing the bounds stops further changes; values found within the earlier bounds stay.
     return not void(effective.knobs, tuning=spec.tuning)
 
 
 def settled_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKnobs:
-    """The values without any change under way: the tuned ones while they are in force, else the user's."""
+    """The values apart from an active change: the tuned ones while they are in force, else the user's."""
     effective = status.effective
     if effective is not None and (spec.engine is None or is_tuned(spec, status)):
-        # Without an engine in the spec (targetRef, as a command reads it) nobody but the status tells what runs.
+        # Without an engine in the spec (targetRef, as a command reads it) only the status says what runs.
         return effective.knobs
     return spec_knobs(spec)
 
@@ -40,7 +40,7 @@ def settled_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKno
 def effective_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKnobs:
     """The values that the service's own Deployment should run now: those under test, or those being restored.
 
-    A canary has a Deployment of its own (`trial`), and this one stays as it is until the canary is promoted.
+    A canary has its own Deployment (`trial_deployments`); the service's Deployment stays unchanged until promotion.
     """
     change = status.active_change
     if change is None:
@@ -50,10 +50,10 @@ def effective_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineK
 
 
 def serving_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> EngineKnobs:
-    """The values of the pods that serve, by which metrics are read: the old ones until new pods have come up.
+    """The values of the pods that serve now, needed to interpret metrics: the old ones until the new pods are up.
 
-    Read with the value that is still starting, a full engine would seem to have free seats (seen with a real engine,
-    whose start takes minutes: ConcurrencyCapped turned into Overloaded).
+    With the new value, a full engine would seem to have free running-sequence slots while its successor starts
+    (observed with a real engine, whose start takes minutes: ConcurrencyCapped turned into Overloaded).
     """
     change = status.active_change
     if change is not None and change.state in (ChangeState.PROVISIONING, ChangeState.PROMOTING):

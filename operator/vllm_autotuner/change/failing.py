@@ -1,9 +1,9 @@
-"""Whether engines with the new configuration fail requests that those with the old one serve.
+"""Detects engines that fail requests with the new configuration more often than with the old one.
 
-Apart from the verdict on latency, which does not see it: a request that failed at once is late for nobody, and where a
-router sends requests to whoever has the fewest, an engine that fails them gets the most. Looked at in every state.
-A pod of a change is fresh, so what its counters hold is what it did with this very configuration.
-Must not: see what engines do not count. A server that refuses requests before its engine has them is not noticed here.
+Separate from the verdict on latency, which misses it: a request that fails at once has no latency, and a router that
+prefers the pod with the fewest requests sends most of them to an engine that fails them. Checked in every state.
+The pods of a change are new, so their counters cover exactly this configuration.
+Limit: only failures that engines count. A server that rejects requests before they reach its engine goes unnoticed.
 """
 
 from collections.abc import Iterable
@@ -16,13 +16,14 @@ from vllm_autotuner.observation.engine_window import EngineWindow
 __all__ = ["MOST_FAILED", "failing"]
 
 FEWEST: Final = 5
-"""Failed requests below which nothing is said: one or two may be an accident. Our choice, unmeasured."""
+"""Failed requests below which nothing is reported: one or two may be an accident. Our choice, unmeasured."""
 MOST_FAILED: Final = 0.02
-"""Part of the requests that may fail beside engines that fail fewer. An engine that is well fails none. Our choice."""
+"""Tolerated share of failed requests if engines with the old configuration fail fewer. Our choice; a healthy engine
+fails none."""
 MOST_FAILED_ALONE: Final = 0.2
-"""The same where no engine has the old configuration any more: it may have failed some as well. Our choice."""
+"""The same if no engine runs the old configuration any more: it may have failed some as well. Our choice."""
 TIMES: Final = 3.0
-"""Times the part that fails with the old configuration: what both fail of lies in the requests. Our choice."""
+"""Tolerated multiple of the old configuration's share: failures on both sides come from the requests. Our choice."""
 
 
 class _Count(NamedTuple):
@@ -35,13 +36,13 @@ class _Count(NamedTuple):
 
 
 def failing(change: ActiveChange, world: World) -> str:
-    """Say how many requests the candidate fails, against the old configuration; empty when all is well."""
+    """How many requests the candidate failed, compared with the old configuration; empty if within limits."""
     variants = world.variants
     new, old = variants.canary, variants.baseline
     if reaches_the_service(change):
         rollout = world.rollout
         if not rollout.rolled_out or rollout.config_hash != change.to.config_hash:
-            # Its pods are of both configurations: the canary, where there is one, still tells.
+            # The service runs both configurations: only the canary, if there is one, shows the new one alone.
             found = None if new is None else _counted(new.observation.engines)
         else:
             found = _counted(world.observation.engines)
@@ -54,12 +55,12 @@ def failing(change: ActiveChange, world: World) -> str:
     limit = MOST_FAILED_ALONE if reference is None else max(MOST_FAILED, TIMES * reference.part)
     if found.part <= limit:
         return ""
-    beside = "" if reference is None else f"; with the old configuration {_told(reference)}"
+    beside = "" if reference is None else f" (old configuration: {_told(reference)})"
     return f"{_told(found)}{beside}"
 
 
 def _counted(engines: Iterable[EngineWindow]) -> _Count:
-    """Since each engine was started."""
+    """Requests since each engine started."""
     known = [ended for engine in engines for ended in (engine.earlier, engine.lately) if ended is not None]
     return _Count(failed=sum(one.failed for one in known), finished=sum(one.finished for one in known))
 

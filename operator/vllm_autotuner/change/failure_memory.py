@@ -1,6 +1,6 @@
-"""Which values failed or were declined, in which environment, and when they may be tried again.
+"""Failure memory: which values failed or were declined, in which environment, and when to retry them.
 
-It stands in status; a person may have edited it, so it is read like any other input.
+Stored in status.failureMemory. Users can edit it, so it is validated like any other input.
 """
 
 import hashlib
@@ -28,23 +28,23 @@ __all__ = [
     "without_declined",
 ]
 
-DECLINED: Final = "a person asked for a rollback"
-"""Why a change is undone, and why its value is remembered; nobody is to blame."""
+DECLINED: Final = "a user requested a rollback"
+"""Reason of the rollback and of the entry in the failure memory; does not count as a failure."""
 
-REJECTED: Final = "a person rejected the recommendation"
-"""Why a value is remembered that was never tried."""
+REJECTED: Final = "a user rejected the recommendation"
+"""Reason of an entry for a value that was never tried."""
 
 FIRST_RETRY: Final = timedelta(days=1)
-"""A harmful candidate is left alone for a day: it sees one daily peak on the old configuration. Our choice."""
+"""Wait after the first harmful rollback of a value: covers one daily peak. Doubles each time. Our choice."""
 LONGEST_RETRY: Final = timedelta(days=7)
-"""Doubling stops here, so that a repaired service is tried again within a week. Our choice."""
+"""Doubling stops here, so that a repaired service is retried within a week. Our choice."""
 UNCLEAR_RETRY: Final = timedelta(hours=6)
-"""A candidate that could not be placed or had no clear effect is no harm, only not worth repeating at once. Doubles
-like the first. Our choice."""
+"""Wait after a value that could not be placed or had no clear effect: harmless, but not worth repeating at once.
+Doubles as well. Our choice."""
 
 
 def environment_of(spec: VLLMServiceSpec) -> str:
-    """A fingerprint of what a candidate failed in: image, model, device and the flags that are not tuned."""
+    """A fingerprint of the environment of a candidate: image, model, device and the flags that are not tuned."""
     engine, model, device = spec.engine, spec.model, spec.accelerator
     parts = (
         engine.image if engine else "",
@@ -56,7 +56,7 @@ def environment_of(spec: VLLMServiceSpec) -> str:
 
 
 def failed_values(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: datetime) -> tuple[tuple[str, str], ...]:
-    """Knobs and values that were rolled back in this environment and rest until later, or until a person says so."""
+    """Knobs and values blocked in this environment: until their retry time or, if declined, until a user retries."""
     environment = environment_of(spec)
     return tuple(
         (entry.knob, entry.value)
@@ -67,13 +67,13 @@ def failed_values(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: date
 
 
 def failed_seats(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: datetime) -> tuple[int, ...]:
-    """Values of max-num-seqs among them."""
+    """The blocked values of max-num-seqs."""
     failed = failed_values(spec, status, now=now)
     return tuple(int(value) for knob, value in failed if knob == Knob.MAX_NUM_SEQS and value.isdecimal())
 
 
 def infeasible_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> tuple[EngineKnobs, ...]:
-    """Configurations that did not find enough memory in this environment. That does not pass with time."""
+    """Configurations that ran out of memory in this environment. These entries do not expire."""
     environment = environment_of(spec)
     found = (entry.infeasible for entry in status.failure_memory if entry.environment == environment)
     return tuple(knobs for knobs in found if knobs is not None)
@@ -82,7 +82,7 @@ def infeasible_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> tuple[
 def declined(
     memory: tuple[FailedCandidate, ...], knob: str, value: str, *, environment: str, now: datetime
 ) -> tuple[FailedCandidate, ...]:
-    """What is remembered once a person said No to a value that was only recommended. The newest is last."""
+    """The memory after a user rejected a recommended value that was never tried. The newest entry is last."""
     earlier = _earlier(memory, f"{knob}={value}", environment=environment)
     found = earlier or _unblamed(knob, value, environment=environment, reason=REJECTED)
     others = tuple(one for one in memory if one is not earlier)
@@ -90,7 +90,7 @@ def declined(
 
 
 def without_declined(memory: Iterable[FailedCandidate]) -> tuple[FailedCandidate, ...]:
-    """What is remembered once a person takes his No back: what failed besides still rests."""
+    """The memory after a retry request: declined values are released, failed ones stay blocked."""
     failed = (entry for entry in memory if entry.declined_at is None or entry.failures > 0)
     return tuple(entry.updated(declined_at=None) for entry in failed)
 
@@ -98,7 +98,7 @@ def without_declined(memory: Iterable[FailedCandidate]) -> tuple[FailedCandidate
 def with_failure(
     memory: Iterable[FailedCandidate], change: ActiveChange, ending: Ending, *, environment: str, now: datetime
 ) -> tuple[FailedCandidate, ...]:
-    """What is remembered once a change was rolled back or declined; the newest is last."""
+    """The memory after a change was rolled back or declined; the newest entry is last."""
     known = tuple(memory)
     earlier = _earlier(known, f"{change.knob}={change.to_value}", environment=environment)
     found = earlier or _unblamed(change.knob, change.to_value, environment=environment, reason=DECLINED)
@@ -126,7 +126,7 @@ def _failed_again(
     # 16 doublings are far past the longest wait; an edited status must not overflow.
     wait = (FIRST_RETRY if change.harmful else UNCLEAR_RETRY) * (1 << min(failures - 1, 16))
     if change.refused:
-        # A second refusal within the circuit's window would end all tuning, for what the first one had said already.
+        # A second refusal of the same value within the circuit breaker's window would open it for no new reason.
         wait = LONGEST_RETRY
     infeasible = change.to.knobs if change.lacked_memory else candidate.infeasible
     return candidate.updated(

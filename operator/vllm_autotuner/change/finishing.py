@@ -1,6 +1,6 @@
-"""What a status says once a change has ended: history, cooldown, failure memory, circuit breaker.
+"""Updates the status after a change has ended: history entry, cooldown, failure memory, circuit breaker.
 
-Apart from the machine, which ends it: here it becomes the past. All of it stands in status.
+Separate from the state machine, which decides when and how a change ends.
 """
 
 from datetime import datetime
@@ -24,16 +24,16 @@ __all__ = ["finished"]
 def finished(
     status: VLLMServiceStatus, change: ActiveChange, ending: Ending, *, spec: VLLMServiceSpec, now: datetime
 ) -> VLLMServiceStatus:
-    """Return the status after a change ended: no active change, one history entry, cooldown, memory, circuit."""
+    """The status after a change ended: no active change, a history entry, cooldown, failure memory, circuit breaker."""
     cooldown = spec.tuning.cooldown
     status = status.updated(
         active_change=None,
         history=(*status.history, _entry(change, ending, now=now)),
         cooldown_until=cooldown_until(ending.outcome, earlier=status.history, cooldown=cooldown, now=now),
     )
-    # What was never judged (aborted, blind for too long) is no failure, and may be tried again after the cooldown.
+    # A change without a verdict (aborted, metrics missing for too long) is no failure: retry after the cooldown.
     if change.harmful is not None or change.declined:
-        # One that an earlier version began does not say what it was tried in.
+        # A change that an earlier operator version began has no environment.
         environment = change.environment or environment_of(spec)
         memory = with_failure(status.failure_memory, change, ending, environment=environment, now=now)
         status = status.updated(failure_memory=memory)
@@ -59,7 +59,7 @@ def _entry(change: ActiveChange, ending: Ending, *, now: datetime) -> HistoryEnt
         grounds=change.grounds,
         windows_good=analysis.windows_good if analysis else None,
         windows_bad=analysis.windows_bad if analysis else None,
-        # Of a canary both are of one pod, and of the same window.
+        # For a canary, both are per pod and from the same window.
         before=analysis.reference[-1] if analysis and analysis.reference else change.baseline,
         after=analysis.last[-1] if analysis and analysis.last else None,
     )

@@ -1,8 +1,7 @@
-"""Whether a verdict can come of a change at all, by the requests that come now.
+"""Predicts before a change begins whether the current request rate is high enough for a verdict.
 
-Apart from the analysis, which counts what came: this is asked before anything is touched, as a change without a verdict
-costs a rollout, or a device, for nothing.
-Must not: judge. Assumes that load goes on as it was in the last windows, and is spread evenly over all pods.
+Separate from the analysis, which counts the actual requests: a change without a verdict would cost a rollout, or a GPU,
+for nothing. Assumes that the load stays as in the last windows and is spread evenly over all pods.
 """
 
 from datetime import timedelta
@@ -17,19 +16,19 @@ __all__ = ["lacks_requests"]
 
 
 def lacks_requests(change: ActiveChange, *, replicas: int, strategy: Strategy, window: timedelta) -> str:
-    """Say why there would be no verdict; empty where each side may expect `FEWEST_REQUESTS`.
+    """Why there would be no verdict; empty if each side can expect `FEWEST_REQUESTS`.
 
-    `replicas`: of the service, which the pods of the trial will share its requests with.
+    `replicas`: of the service; the pods of the trial take their share of its requests.
     """
     rates = [rate for one in change.before if (rate := one.requests_per_second) is not None]
     if not rates:
-        return "how many requests finish is not known: there would be no verdict"
+        return "the request rate is unknown: a verdict would not be possible"
     trials = sum(ref is not None for ref in (change.canary_ref, change.baseline_ref))
     seconds = min(longest(strategy, window=window), MEASUREMENTS_LENGTH * window).total_seconds()
     expected = fmean(rates) * seconds * replicas / (replicas + trials)
     if expected >= FEWEST_REQUESTS:
         return ""
     return (
-        f"a pod would finish about {expected:.0f} requests in the {seconds / 60:.0f} min of a trial, "
-        f"{FEWEST_REQUESTS:.0f} are needed for a verdict"
+        f"too few requests: about {expected:.0f} per pod within the {seconds / 60:.0f} min of a trial, "
+        f"a verdict needs {FEWEST_REQUESTS:.0f}"
     )

@@ -1,13 +1,14 @@
-"""One change, one step at a time: persisted state in, next state out. Pure, so that every crash point is a test case.
+"""The state machine of a change: persisted state in, next state out. Pure, so that every crash point is a test case.
 
-The effects follow from the state alone: the renderer asks `effective` and `trial` what should run, so a leader that
-dies between the status write and the apply leaves nothing that the next one would not finish (T01, T02).
-Must not: read a clock, call anybody, or forget. What happened stands in the returned change or in its ending.
+Side effects follow from the state alone: the renderer derives what should run from `effective` and `trial_deployments`,
+so after a crash between the status write and the apply the next leader finishes the step (T01, T02).
+Must not: read a clock or do I/O. The returned change or its ending records everything that happened.
 """
 
 from datetime import timedelta
 from typing import Final, assert_never
 
+from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome
 from vllm_autotuner.change.analysis import analyze, bake_harms, in_short, longest
@@ -22,19 +23,20 @@ from vllm_autotuner.change.world import Ending, Rollout, Step, World, reaches_th
 __all__ = ["PAUSED", "Ending", "Rollout", "World", "advance"]
 
 PAUSED_FOR_AT_MOST: Final = timedelta(hours=24)
-"""A person who pauses comes back within a day; then the candidate stops serving untried. Guardrails 8.1 (Held)."""
+"""After a day of pause the change is rolled back, so that an untested candidate does not serve on. Guardrails 8.1."""
 UNREADABLE: Final = "the spec cannot be read"
 BLIND: Final = "metrics are missing"
 PAUSED: Final = "paused"
 SHORT: Final = "pods of the service itself are not ready"
-"""Why a change is held; also the beginning of what is said when it takes too long."""
+"""Why a change is held. Stored in status.activeChange.stateReason and compared by value: do not change the text."""
 
 
 def advance(change: ActiveChange, world: World) -> Step:
-    """Take at most one move. Health first, then the deadline, then the state's own work."""
+    """Take at most one transition: first health (abort, crash, failing requests), then the work of the state."""
     if change.state is ChangeState.PROPOSED:
-        # This version begins with Provisioning: another one wrote this, and nothing was touched yet.
-        return Step(change, Ending(outcome=Outcome.REJECTED, reason="proposed by another version of the operator"))
+        # This version begins with Provisioning: another version wrote this state, before touching any workload.
+        reason = "proposed by another operator version; nothing was changed"
+        return Step(change, Ending(outcome=Outcome.REJECTED, reason=reason))
     if change.state is not ChangeState.ROLLING_BACK:
         if world.abort:
             return Step(back(change, world.abort, world=world))
@@ -67,12 +69,12 @@ def advance(change: ActiveChange, world: World) -> Step:
 
 
 def _crash(change: ActiveChange, world: World) -> Rollout | None:
-    """Where an engine with the new configuration died; pods of the old one are no evidence against it."""
+    """The rollout in which an engine with the new configuration died; pods with the old one do not count."""
     canary = world.variants.canary
     stable = (world.rollout,) if reaches_the_service(change) else ()
     tried = (*stable, canary.rollout) if canary is not None else stable
-    # One that is back within a tick died all the same, but only where it ran the new configuration: pods of the old one
-    # may have a restart behind them that is weeks old.
+    # An engine that restarted within a tick also counts, but only with the new configuration: pods with the old one may
+    # have restarted weeks ago.
     wanted = change.to.config_hash
     return next((each for each in tried if each.crashed or (each.died and each.config_hash == wanted)), None)
 
@@ -121,8 +123,8 @@ def _analyze(change: ActiveChange, world: World) -> ActiveChange:
         case Judgement.REVERT:
             return back(change, finding.why, world=world, harmful=True)
         case Judgement.INCONCLUSIVE if finding.outnumbered:
-            # It says nothing about the value, which need not rest for it.
-            return back(change, f"not judged, as more replicas share the load: {finding.why}", world=world)
+            # This says nothing about the value: do not block it.
+            return back(change, f"not judged, a scale-out lowered the load per replica: {finding.why}", world=world)
         case Judgement.INCONCLUSIVE:
             return back(change, f"no clear effect: {finding.why}", world=world, harmful=False)
         case unreachable:
@@ -130,7 +132,7 @@ def _analyze(change: ActiveChange, world: World) -> ActiveChange:
 
 
 def _kept(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
-    """In place there is nothing left to do but to watch; a canary is followed by the service's own pods."""
+    """Go on to Baking in place; promote a canary to the service's own pods."""
     if reaches_the_service(change):
         return moved(change, ChangeState.BAKING, why=why, now=world.now, limit=world.strategy.bake)
     limit = max(1, world.rollout.replicas) * world.strategy.provisioning_deadline
@@ -139,7 +141,7 @@ def _kept(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
 
 
 def _bake(change: ActiveChange, world: World) -> Step:
-    """Watch; time in which nobody sees does not count, and is not waited for for ever."""
+    """Watch for a regression. The bake clock stops while metrics are missing or tuning is paused, up to a limit."""
     obstacle = UNREADABLE if world.unreadable else PAUSED if world.paused else BLIND if world.blind else ""
     stopped = change.clock_stopped_at
     if not obstacle and stopped is not None:
@@ -150,18 +152,19 @@ def _bake(change: ActiveChange, world: World) -> Step:
     elif obstacle and stopped is not None:
         if world.now - stopped < _patience(obstacle, world):
             return Step(change)
-        if not world.rollout.settled:
-            return Step(back(change, f"{obstacle} for too long, and not every pod is ready", world=world))
-        return _baked(change, f"{in_short(change, world)}; confidence Low: {obstacle} in the bake")
+        if not (rollout := world.rollout).settled:
+            ready = f"the Deployment is not fully ready ({rollout.ready} of {rollout.replicas} pods)"
+            return Step(back(change, f"{_too_long(obstacle, world)}, and {ready}", world=world))
+        return _baked(change, f"{in_short(change, world)}; confidence Low: {obstacle} during the bake")
     change = _without_lost_baseline(change, world)
     change, harm = bake_harms(change, world)
     if harm:
-        return Step(back(change, f"it did harm after all: {harm}", world=world, harmful=True))
+        return Step(back(change, f"regressed during bake: {harm}", world=world, harmful=True))
     return _baked(change, in_short(change, world)) if late(change, now=world.now) else Step(change)
 
 
 def _without_lost_baseline(change: ActiveChange, world: World) -> ActiveChange:
-    """The pod to compare with is no candidate: where it is lost, the service's own pods are compared with."""
+    """Drop a lost baseline pod: the canary is then compared with the service's own pods."""
     baseline = world.variants.baseline
     lost = change.baseline_ref is not None and (baseline is None or bool(baseline.rollout.crashed))
     return change.updated(baseline_ref=None) if lost else change
@@ -172,7 +175,7 @@ def _baked(change: ActiveChange, why: str) -> Step:
 
 
 def _obstacle(change: ActiveChange, world: World) -> str:
-    """Why nothing can be measured now; empty when it can."""
+    """Why nothing can be measured now; empty if it can."""
     if world.unreadable:
         return UNREADABLE
     variants = world.variants
@@ -184,7 +187,7 @@ def _obstacle(change: ActiveChange, world: World) -> str:
         return BLIND
     if world.paused:
         return PAUSED
-    # While a replica is missing the others carry its load: neither side is what it was (T22).
+    # While a replica is missing, the others carry its load, which distorts both sides (T22).
     return SHORT if change.strategy is StrategyType.CANARY and not world.rollout.settled else ""
 
 
@@ -198,21 +201,25 @@ def _patience(why: str, world: World) -> timedelta:
     return PAUSED_FOR_AT_MOST if why == PAUSED else world.strategy.data_budget
 
 
+def _too_long(why: str, world: World) -> str:
+    return f"{why} for over {format_duration(_patience(why, world))}"
+
+
 def _held(change: ActiveChange, world: World) -> ActiveChange:
     change = _without_lost_baseline(change, world)
     obstacle = _obstacle(change, world)
     if not obstacle:
         remaining = timedelta(seconds=max(0.0, change.remaining_seconds or 0.0))
-        # Only these two are ever interrupted; anything else was written by a person.
+        # Only these two states are ever interrupted; anything else comes from an edited status.
         warming = change.resume_state is ChangeState.WARMING_UP
         state = ChangeState.WARMING_UP if warming else ChangeState.ANALYZING
         resumed = moved(change, state, why="resumed", now=world.now, limit=remaining)
         return resumed.updated(resume_state=None, remaining_seconds=None)
     if late(change, now=world.now):
-        # Neither silence nor a pause is the candidate's fault: undone, but not remembered against it.
-        return back(change, f"{change.state_reason} for too long", world=world)
+        # Neither missing metrics nor a pause is the candidate's fault: rolled back without an entry in failure memory.
+        return back(change, _too_long(change.state_reason, world), world=world)
     if change.state_reason != obstacle and {change.state_reason, obstacle} <= {UNREADABLE, BLIND, PAUSED, SHORT}:
-        # Metrics went missing under a pause, or came back: each has its own patience, and a person's is longer.
+        # Metrics went missing during a pause, or came back: each reason has its own limit, and a pause a longer one.
         deadline = world.now + _patience(obstacle, world)
         return change.updated(state_reason=obstacle, state_since=world.now, deadline=deadline)
     return change

@@ -1,4 +1,4 @@
-"""What a measured window tells, and what not: the reading of `Measurement` that every comparison shares.
+"""Reads numbers from a measured window (`Measurement`): levels, means, requests. Shared by both comparisons.
 
 Must not: judge. A number that is missing, not finite or not above zero is unknown, never zero.
 """
@@ -42,7 +42,7 @@ def level_of(window: Measurement, objective: ChangeTarget) -> float | None:
 
 
 def mean_of(window: Measurement, objective: ChangeTarget) -> float | None:
-    """The mean of what `level_of` has a quantile of; throughput has one level only."""
+    """The mean of the latency; for throughput the same as `level_of`."""
     match objective:
         case ChangeTarget.TTFT:
             return _positive(window.ttft_mean_seconds)
@@ -57,7 +57,7 @@ def _positive(level: float | None) -> float | None:
 
 
 def is_complete(window: Measurement) -> bool:
-    """Whether it can be evidence: both latencies are known."""
+    """Whether the window can be used as evidence: both latencies are known."""
     return all(level_of(window, objective) is not None for objective in LATENCIES)
 
 
@@ -68,12 +68,12 @@ def is_queue(windows: Sequence[Measurement]) -> bool:
 
 
 def window_length(windows: Sequence[Measurement]) -> timedelta | None:
-    """How long a window is, by the smallest step between their ends: they never overlap. None for fewer than two."""
+    """The length of a window: the smallest step between window ends, as they never overlap. None for fewer than two."""
     ends = sorted(window.at for window in windows)
     return min((later - earlier for earlier, later in pairwise(ends) if later > earlier), default=None)
 
 
 def requests_in(windows: Sequence[Measurement], *, length: timedelta | None) -> float | None:
-    """Finished requests; None when one of the windows does not tell, or when its length is unknown."""
+    """Finished requests; None if a window lacks the rate, or if the window length is unknown."""
     rates = [rate for window in windows if (rate := window.requests_per_second) is not None and 0 <= rate < math.inf]
     return None if length is None or len(rates) < len(windows) else sum(rates) * length.total_seconds()

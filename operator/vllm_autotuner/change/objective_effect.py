@@ -1,4 +1,4 @@
-"""What a change does to one objective, and when that counts as hurt, safe or helped. One rule for every comparison.
+"""The effect of a change on one objective, and when it counts as hurt, safe or helped. Used by both comparisons.
 
 With m the margin of an objective (`MARGINS`), it is
   hurt    when the interval of candidate / reference lies above 1 + m, and the candidate's level over the target;
@@ -7,14 +7,14 @@ With m the margin of an objective (`MARGINS`), it is
   cured   when it is helped, the reference misses the target, and the interval of the candidate's level ends below it;
   inside  when the centre of the candidate's level is below the target, and so is the reference's level with all that
           the mean may have grown by (where no mean is known: the interval of the candidate's level).
-Where the means are known they must agree: a quantile lies somewhere in its bucket, so near an edge it moves by a sixth
-for 2 % of difference, and hides or invents harm. Hurt: the mean is worse by half of m as well. Safe: the interval of
-its ratios ends below 1 + m as well, or what it grew by leaves the reference's level inside the target.
-Hurt and safe thus both have to be shown, and what shows neither is unclear. Beside a cure `inside` is enough: whoever
-goes back for what is not quite shown misses the other objective for certain.
-Apart from how ratios come about: `comparison` takes them from the same windows of two arms, `before_after` from
-different times of one.
-Must not: know windows, count them, or conclude anything about the change as a whole.
+If the means are known, they must agree: a quantile is only known to its bucket, so near an edge it moves by a sixth for
+a difference of 2 %, and hides or invents harm. Hurt: the mean is worse by half of m as well. Safe: the interval of the
+mean's ratios ends below 1 + m as well, or its growth leaves the reference's level inside the target.
+Both hurt and safe need proof; without proof of either, the effect is unclear. If another objective is cured, `inside`
+is enough: a rollback would certainly miss that objective again.
+Separate from how the ratios are obtained: `comparison` takes them from the same windows of candidate and reference,
+`before_after` from different times of one service.
+Must not: look at windows, or count them.
 """
 
 import math
@@ -34,22 +34,22 @@ from vllm_autotuner.observation.noise import NOISE
 __all__ = ["Merits", "ObjectiveEffect", "Question", "concluded", "latency_effect", "target_of", "throughput_effect"]
 
 INSIDE: Final = 0.05
-"""Part of a target that must be left for an objective to count as safe whatever the reference does. Our choice: half of
-`NOISE`, as the bound and not the centre has to keep it."""
+"""Reserve below a target, as a share of it, that makes an objective safe regardless of the reference. Our choice: half
+of `NOISE`, because the bound must keep it and not only the centre."""
 
 MARGINS: Final = {ChangeTarget.TTFT: 0.25, ChangeTarget.TPOT: NOISE, ChangeTarget.THROUGHPUT: NOISE}
-"""How much worse than the reference is still as good, and how much better is better. Our choice for TTFT, by the error
-rates of `benchmarks/verdict.py`: between identical pods its p95 differs by 30 % from window to window, and where
-requests queue by far more, so 10 windows cannot tell 10 %."""
+"""Margin within which the candidate counts as good as the reference. Our choice for TTFT, by the error rates of
+`benchmarks/verdict.py`: between identical pods its p95 differs by 30 % from window to window, and by far more where
+requests queue, so 10 windows cannot resolve 10 %."""
 
 MANY_TIMES: Final = 3.0
-"""Ratio from which it is told as a factor: +37229% is read by nobody."""
+"""Ratio from which it is shown as a factor instead of a percentage, as +37229% is hard to read."""
 _WELL_INSIDE: Final = math.log1p(-INSIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a comparison is to answer."""
+    """The parameters of a comparison."""
 
     targets: Targets
     target: ChangeTarget
@@ -59,17 +59,17 @@ class Question:
     gpus: tuple[int, int]
     """Of one replica of the reference and of the candidate."""
     queued: bool = False
-    """Requests came too late before the change: for the first token the objective was missed."""
+    """TTFT missed its objective before the change."""
 
     @property
     def dearer(self) -> float:
-        """Times the GPUs."""
+        """GPUs of the candidate relative to the reference."""
         return self.gpus[1] / self.gpus[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merits:
-    """What of one objective speaks for the candidate. Each has to be shown: without windows that can, nothing does."""
+    """The proven advantages of the candidate for one objective. All false without windows that can prove them."""
 
     safe: bool = False
     helped: bool = False
@@ -79,7 +79,7 @@ class Merits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveEffect:
-    """What the candidate does to one objective."""
+    """The effect of the candidate on one objective."""
 
     objective: ChangeTarget
     candidate: float
@@ -88,15 +88,15 @@ class ObjectiveEffect:
     ratio: float
     """Candidate / reference: 0.8 is a fifth less."""
     low: float
-    """The ratio is at least this, by the level of the look; 0 when nobody can tell."""
+    """Lower bound of the ratio at the level of the look; 0 if unknown."""
     high: float
-    """The ratio is at most this; infinite when nobody can tell."""
+    """Upper bound of the ratio; infinite if unknown."""
     hurt: bool
-    """It speaks against the candidate, whatever the merits."""
+    """A proven regression: overrides the merits."""
     merits: Merits
 
     def told(self) -> str:
-        """For people: levels and ratio with its bounds."""
+        """Levels and ratio with its bounds, in words. Worked: `TTFT 508 ms -> 32 ms (-93%, -95% to -89%)`."""
         if self.objective is ChangeTarget.THROUGHPUT:
             levels = f"{self.reference:.0f} -> {self.candidate:.0f} tokens/s"
         else:
@@ -108,33 +108,33 @@ class ObjectiveEffect:
 def concluded(
     effects: Sequence[ObjectiveEffect], *, turned_away: Rejections | None, question: Question
 ) -> tuple[Judgement, str]:
-    """Keep when the target is helped and all else safe, Revert when one is hurt; with the reason for people.
+    """Keep if the target is helped and all else is safe, Revert if any objective is hurt; with the reason in words.
 
-    Where the target is cured, all else need only be inside. What takes fewer GPUs must only be safe. So must what is
-    meant against a queue that is gone in both arms: the pods of the trial took it away, and they will not stay. Then
-    tokens must come as fast as well, whatever is left of their objective. `turned_away`: None where nobody knows.
+    If the target is cured, all else need only be inside. A candidate with fewer GPUs must only be safe. So must one
+    against a queue that is gone on both sides, because the extra pods of the trial drained it and will not stay; TPOT
+    must then be as good as well, even if its objective has reserve. `turned_away`: None if unknown.
     """
     if hurt := [effect.objective.value for effect in effects if effect.hurt]:
-        return Judgement.REVERT, f"worse: {', '.join(hurt)}"
+        return Judgement.REVERT, f"{' and '.join(hurt)} regressed"
     if turned_away is not None and turned_away.hurt:
-        return Judgement.REVERT, "worse: it turns requests away"
+        return Judgement.REVERT, "rejects more requests"
     latencies = [effect for effect in effects if effect.objective is not ChangeTarget.THROUGHPUT]
     serves_all = turned_away is None or turned_away.safe
     if serves_all and latencies and all(effect.merits.safe for effect in latencies):
         if any(effect.merits.helped for effect in effects if effect.objective is question.target):
-            return Judgement.KEEP, f"better: {question.target.value}"
+            return Judgement.KEEP, f"{question.target.value} improved"
         if question.dearer < 1:
-            return Judgement.KEEP, "as good on fewer GPUs"
+            return Judgement.KEEP, "no regression on fewer GPUs"
         if _is_relieved(effects, question=question):
-            return Judgement.KEEP, "as good, and the queue that it is meant for is gone beside the pods of the trial"
+            return Judgement.KEEP, "no regression; the extra pods of the trial drained the queue"
     cured = any(effect.merits.cured for effect in effects if effect.objective is question.target)
     if cured and serves_all and all(effect.merits.safe or effect.merits.inside for effect in latencies):
-        return Judgement.KEEP, f"better: {question.target.value} meets the objective that was missed"
+        return Judgement.KEEP, f"{question.target.value} improved and now meets its objective"
     return Judgement.INCONCLUSIVE, "neither better nor worse"
 
 
 def _is_relieved(effects: Sequence[ObjectiveEffect], *, question: Question) -> bool:
-    """Whether the trial itself has taken away what the candidate is meant to, and the candidate is as fast."""
+    """Whether the trial itself drained the queue that the candidate targets, and the candidate is as fast."""
     if not question.queued or question.target is not ChangeTarget.TTFT or question.dearer != 1:
         return False
     first, tokens = (next((one for one in effects if one.objective is each), None) for each in LATENCIES)
@@ -155,9 +155,9 @@ def latency_effect(
 ) -> ObjectiveEffect:
     """Judge a latency. Intervals of logarithms: candidate / reference, candidate / target, reference / target.
 
-    `mean`: candidate / reference of the means; None where they are not known. `likely`: the upper bound of `ratio` at
-    `comparison.LIKELY`, which is enough where the mean is sure.
-    A candidate that takes more GPUs only helps where the reference misses the objective.
+    `mean`: candidate / reference of the means; None if unknown. `likely`: the upper bound of `ratio` at
+    `comparison.LIKELY`, which is enough if the bound of the mean is safe as well.
+    A candidate with more GPUs only helps if the reference misses the objective.
     """
     seconds, margin = target_of(objective, question.targets).seconds, math.log1p(MARGINS[objective])
     over, missed = ours.estimate > 0, theirs.estimate > 0
@@ -189,7 +189,7 @@ def latency_effect(
 def throughput_effect(*, ratio: Interval, ours: float, theirs: float, question: Question) -> ObjectiveEffect:
     """Judge tokens per second and GPU. Levels in tokens per second, `ratio` in logarithms.
 
-    No hard objective: fewer tokens hurt nobody whose latencies are safe.
+    Never hurt: fewer tokens per second do no harm while the latencies are safe.
     """
     cost, margin = math.log(question.dearer), math.log1p(MARGINS[ChangeTarget.THROUGHPUT])
     return ObjectiveEffect(
@@ -216,5 +216,5 @@ def target_of(objective: ChangeTarget, targets: Targets) -> Target:
 
 
 def _change(ratio: float) -> str:
-    """A ratio as people say it: +12%, but 370 times."""
-    return f"{ratio - 1:+.0%}" if ratio < MANY_TIMES else f"{ratio:.0f} times"
+    """A ratio in words. Worked: +12%, and 370x for large ones."""
+    return f"{ratio - 1:+.0%}" if ratio < MANY_TIMES else f"{ratio:.0f}x"

@@ -1,8 +1,9 @@
-"""Whether what a recommendation foretold came true, where somebody else carried it out or the load came to it (G45).
+"""Checks predictions of recommendations against later measurements, for status.trackRecord (G45).
 
-Pure, like `memory`: a record and what is measured now go in, the next record comes out. A prediction counts as tested
-only where the setting is the foretold one and the load is like the one of then; most are never tested, and say nothing.
-Must not: score the operator's own changes (they have a verdict), or let a score decide anything: it is for people.
+Only recommendations that the operator did not apply itself: a user set the value, or the load reached the predicted
+batch. Pure: record and current measurements in, next record out. A prediction counts as tested only with the predicted
+setting and a similar load; most are never tested.
+Must not: score the operator's own changes (they have a verdict), or influence decisions: the record is informational.
 """
 
 import math
@@ -19,30 +20,30 @@ from vllm_autotuner.planning.bounds import with_value
 __all__ = ["FEWEST_WINDOWS", "KEPT_FOR", "NEAR_BATCH", "SAME_LOAD", "TOLERANCE", "Now", "followed_up", "noted"]
 
 FEWEST_WINDOWS: Final = 3
-"""Windows that a figure is compared with. Our choice: one may be chance, three in a row are a state."""
+"""Windows needed for a comparison. Our choice: one may be chance, three in a row are a steady state."""
 SAME_LOAD: Final = 0.2
-"""Loads within this share of each other are alike. Our choice: on measured curves latency then moves by less than the
-tolerance, short of the knee."""
+"""Loads that differ by at most this share count as equal. Our choice: on measured curves latency then moves by less
+than the tolerance, short of the knee."""
 NEAR_BATCH: Final = 0.15
-"""A batch within this share of the foretold one tests its TPOT, as in `backtest`."""
+"""A batch within this share of the predicted one tests its TPOT, as in `backtest`."""
 TOLERANCE: Final = 0.25
-"""So much worse than foretold still counts as held: the models miss TPOT by 2 to 6 % on measured curves, quantiles of
-half a minute by more. Our choice, unmeasured."""
+"""A latency that is worse than predicted by at most this share still counts as correct: the models miss TPOT by 2 to
+6 % on measured curves, quantiles of half a minute by more. Our choice, unmeasured."""
 KEPT_FOR: Final = timedelta(days=7)
-"""What nothing has tested after so long is forgotten: lengths and load of a service are others by then. Our choice."""
+"""Untested predictions are dropped after this time: by then lengths and load have changed. Our choice."""
 _TTFT, _TPOT = "TTFT", "TPOT"
 _MEASURED: Final = ("s", "tokens/s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """What runs now, and what was measured of it."""
+    """The current configuration and its measurements."""
 
     at: datetime
     knobs: EngineKnobs
     replicas: int
     windows: Sequence[Measurement] = ()
-    """Of this very setting, warmed up; newest last."""
+    """Measured with exactly this configuration, warmed up; newest last."""
     change: ActiveChange | None = None
 
 
@@ -54,7 +55,7 @@ def noted(
     in_system: float | None,
     arrivals_per_second: float | None,
 ) -> tuple[Foretold, ...]:
-    """Add a recommendation that is new and foretells a latency. The same question asked again replaces the first."""
+    """Add a recommendation that is new and predicts a latency. It replaces an earlier one for the same step."""
     if made is None or any(each.id == made.id for each in record):
         return tuple(record)
     measurable = tuple(each for each in made.predicted if each.unit in _MEASURED and each.predicted is not None)
@@ -78,7 +79,7 @@ def noted(
 
 
 def followed_up(record: Sequence[Foretold], now: Now) -> tuple[Foretold, ...]:
-    """Write down what came where it can be told now; forget what is too old, and what became a change of ours."""
+    """Record results that can be compared now; drop old entries, and those that the operator applied itself."""
     kept = (
         each for each in record if each.came is not None or (now.at - each.made_at < KEPT_FOR and not _ours(each, now))
     )
@@ -102,7 +103,7 @@ def _tested(foretold: Foretold, now: Now) -> Foretold:
 
 
 def _is_applied(foretold: Foretold, now: Now) -> bool:
-    """Whether exactly what was recommended runs, and nothing else is different."""
+    """Whether the recommended value runs and nothing else has changed."""
     if foretold.knob == Knob.REPLICAS:
         return now.knobs == foretold.knobs and str(now.replicas) == foretold.recommended
     try:
@@ -120,14 +121,14 @@ def _value(foretold: Foretold) -> int | str:
 
 
 def _is_like(window: Measurement, foretold: Foretold) -> bool:
-    """Clients that wait for their answers keep their number, others their rate: either alike is a load alike."""
+    """Whether the load is similar: requests in the system (closed-loop clients) or arrival rate (open-loop clients)."""
     return _near(_in_system(window), foretold.in_system, by=SAME_LOAD) or _near(
         window.requests_per_second, foretold.arrivals_per_second, by=SAME_LOAD
     )
 
 
 def _tests_batch(window: Measurement, foretold: Foretold, now: Now) -> bool:
-    """Whether each engine runs the batch that the recommended seats would have filled."""
+    """Whether the engines run the batch that the recommended max-num-seqs would have filled."""
     seats, replicas = _value(foretold), foretold.replicas or 0
     as_then = (now.knobs, now.replicas) == (foretold.knobs, replicas)
     if foretold.knob != Knob.MAX_NUM_SEQS or isinstance(seats, str) or not as_then:

@@ -1,15 +1,17 @@
-"""Getting pods with a new configuration to serve: a canary beside the others, or the service's own pods.
+"""The states Provisioning and Promoting: bring up pods with the new configuration, as canary or in the service itself.
 
-Apart from the machine, because here lies what depends on free devices. Nobody has to have one: a canary that finds no
-node ends the change without having touched the service (T19), and pods that exist for a trial only give theirs up
-when the service's own need them. Must not: judge what the pods do once they serve.
+Separate from the state machine, because these steps depend on free GPUs. A canary that finds no node ends the change
+before the service is touched (T19); trial pods release their GPUs when the service's own pods need them.
+Must not: judge the pods once they serve.
 """
 
 from datetime import timedelta
 from typing import Final
 
+from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Outcome
+from vllm_autotuner.api.wording import counted
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.rollback import back
 from vllm_autotuner.change.world import Ending, Step, Variant, World
@@ -19,22 +21,22 @@ __all__ = ["promote", "provision"]
 VERIFY_WITHIN: Final = timedelta(minutes=3)
 """How long the start-up log may stay unreadable before the pods' arguments alone must do. Guardrails 8.1."""
 UNSCHEDULABLE_FOR: Final = timedelta(minutes=5)
-"""A trial that no node takes for so long is given up: clusters that add GPU nodes by themselves mostly have by then.
-Our choice, unmeasured."""
+"""A trial whose pod stays unschedulable for this long ends: cluster autoscalers mostly add a GPU node sooner. Our
+choice, unmeasured."""
 ROOM_WITHIN: Final = timedelta(seconds=60)
-"""How long the service's own pods wait for a node before a trial gives up its device for them. Our choice: the
-scheduler tries again at once when a device is free, so a minute means that none is."""
+"""How long the service's own pods wait for a node before a trial pod releases its GPU. Our choice: the scheduler
+retries at once when a GPU becomes free, so after a minute none is."""
 
 
 def provision(change: ActiveChange, world: World) -> Step:
-    """Wait until the pods with the new configuration serve."""
+    """Wait until the pods with the new configuration are ready; verify next, or roll back at the deadline."""
     if change.strategy is StrategyType.CANARY:
         return _provision_trial(change, world)
     if world.rollout.config_hash == change.to.config_hash and world.rollout.settled:
-        return Step(_verifying(change, f"{world.rollout.ready} pod(s) ready", world=world))
+        return Step(_verifying(change, f"{counted(world.rollout.ready, 'pod')} ready", world=world))
     if late(change, now=world.now):
-        why = world.rollout.unschedulable or "the new pods did not become ready in time"
-        return Step(back(change, f"provisioning deadline: {why}", world=world, harmful=False))
+        why = world.rollout.unschedulable or "the new pods did not become ready"
+        return Step(back(change, f"{_provisioning_timed_out(world)}: {why}", world=world, harmful=False))
     return Step(change)
 
 
@@ -51,30 +53,31 @@ def _provision_trial(change: ActiveChange, world: World) -> Step:
         wanted = no_room and not ready and _unschedulable(canary)
         hopeless = ready and (overdue or (no_room and _unschedulable(baseline)))
         if lost or wanted or hopeless:
-            # The canary can be compared with the service's own pods as well; it may now have the device.
+            # The canary can be compared with the service's own pods instead, and may use the freed GPU.
             return Step(change.updated(baseline_ref=None, state_since=world.now))
     if no_room and (why := _unschedulable(canary)):
-        # The scheduler's words come last: they are long, and what is cut off must not be that nothing happened.
-        reason = f"Unschedulable: no node takes one more pod of this service, which was not touched ({why})"
+        # The scheduler's message comes last: it is long and may be cut off.
+        reason = f"Unschedulable: no node has room for one more pod; the service was not changed ({why})"
         return Step(change, Ending(outcome=Outcome.REJECTED, reason=reason))
     if overdue:
-        why = "provisioning deadline: the canary did not become ready in time"
+        why = f"{_provisioning_timed_out(world)}: the canary did not become ready"
         return Step(back(change, why, world=world, harmful=False))
     return Step(change)
 
 
 def promote(change: ActiveChange, world: World) -> ActiveChange:
-    """Wait until all of the service's own pods have followed the canary."""
+    """Wait until all of the service's own pods run the new configuration; bake next, or roll back at the deadline."""
     rollout = world.rollout
     if rollout.config_hash == change.to.config_hash and rollout.settled:
-        why = f"{rollout.ready} pod(s) run {change.knob}={change.to_value}"
+        run = "runs" if rollout.ready == 1 else "run"
+        why = f"{counted(rollout.ready, 'pod')} {run} {change.knob}={change.to_value}"
         baking = moved(change, ChangeState.BAKING, why=why, now=world.now, limit=world.strategy.bake)
         return baking.updated(canary_ref=None)
     if late(change, now=world.now):
-        why = rollout.unschedulable or "the pods did not become ready in time"
-        # Without a node nobody knows what the candidate would have done.
+        why = rollout.unschedulable or "the pods with the new configuration did not become ready"
+        # Without a node the candidate was never tested.
         blame = None if rollout.unschedulable else False
-        return back(change, f"promotion deadline: {why}", world=world, harmful=blame)
+        return back(change, f"promotion timed out: {why}", world=world, harmful=blame)
     waited = timedelta() if change.state_since is None else world.now - change.state_since
     if rollout.unschedulable and rollout.config_hash == change.to.config_hash:
         if change.canary_ref is not None and waited >= ROOM_WITHIN:
@@ -82,6 +85,10 @@ def promote(change: ActiveChange, world: World) -> ActiveChange:
         if change.baseline_ref is not None and waited >= 2 * ROOM_WITHIN:
             return change.updated(baseline_ref=None)
     return change
+
+
+def _provisioning_timed_out(world: World) -> str:
+    return f"provisioning timed out after {format_duration(world.strategy.provisioning_deadline)}"
 
 
 def _verifying(change: ActiveChange, what: str, *, world: World) -> ActiveChange:

@@ -1,7 +1,7 @@
-"""How far two groups of numbers lie apart, with bounds, however they are spread (Mann-Whitney, Hodges-Lehmann).
+"""The difference between two groups of numbers with bounds, for any distribution (Mann-Whitney, Hodges-Lehmann).
 
-Apart from `signed_rank`, which needs pairs. As there, a bound is one of the differences, so it moves the way the
-numbers move. Must not: know latencies or windows. Assumes numbers that are independent and groups spread alike.
+For numbers without pairs; `signed_rank` needs pairs. As there, each bound is one of the differences, so it is monotone
+in the numbers. Pure statistics: no latencies, no windows. Assumes independent numbers and groups of equal spread.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ __all__ = ["difference"]
 def difference(ours: Sequence[float], theirs: Sequence[float], *, level: float) -> Interval:
     """Return the centre of all differences ours - theirs; each bound is missed with probability `level` at most.
 
-    Where so few numbers cannot be that sure, the bounds are the smallest and largest difference: with one number
-    against n each is missed with probability 1 / (n + 1). Raises ValueError for an empty group.
+    With too few numbers for that level, the bounds are the smallest and largest difference: with one number against n,
+    each is missed with probability 1 / (n + 1). Raises ValueError for an empty group.
     """
     if not ours or not theirs:
         raise ValueError("a difference needs numbers on both sides")
@@ -29,7 +29,7 @@ def difference(ours: Sequence[float], theirs: Sequence[float], *, level: float) 
 
 @lru_cache
 def _tail(ours: int, theirs: int, *, level: float) -> int:
-    """The largest count of differences below zero that chance keeps to with probability `level`; 0 at least."""
+    """The largest count of differences below zero that has at most probability `level` by chance; at least 0."""
     ways = _ways(ours, theirs)
     within, reached, cut = level * comb(ours + theirs, ours), ways[0], 0
     while cut + 1 < len(ways) // 2 and reached + ways[cut + 1] <= within:
@@ -40,7 +40,7 @@ def _tail(ours: int, theirs: int, *, level: float) -> int:
 
 @lru_cache
 def _ways(ours: int, theirs: int) -> tuple[int, ...]:
-    """How many of the orders of both groups have so many pairs the wrong way round."""
+    """For each number of inverted pairs, how many orderings of both groups have it."""
     if ours == 0 or theirs == 0:
         return (1,)
     # The largest number is one of ours (then it is above all of theirs) or one of theirs.

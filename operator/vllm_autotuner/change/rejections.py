@@ -1,12 +1,11 @@
-"""Whether a candidate turns more requests away than the reference: who is turned away early waits for nothing, so that
-every latency looks better for it.
+"""Compares the share of rejected requests: a candidate that rejects requests early makes its latencies look better.
 
-Apart from `objective_effect`, because this is a share that is zero most of the time: ratios would mean nothing.
-With m the margin, the share of a side being over all its windows, it is
+Separate from `objective_effect`, because this share is usually zero, so ratios would be meaningless.
+With m the margin, and the share of a side taken over all its windows, it is
   hurt    when the share is higher by more than m, and higher window by window by more than chance;
   gross   when it is higher by `GROSS_REJECTED` in each of the newest windows: that ends the change at once;
   safe    when the share is not higher by more than m.
-Must not: count what nobody knows as none (vLLM tells it from 0.32 on); there it is no evidence.
+Must not: treat unknown as zero (vLLM reports it from 0.32 on); unknown is no evidence.
 """
 
 import math
@@ -21,16 +20,16 @@ from vllm_autotuner.change.signed_rank import Interval
 __all__ = ["GROSS_REJECTED", "MORE_REJECTED", "Rejections", "rejected_share", "rejections", "turns_away"]
 
 MORE_REJECTED: Final = 0.01
-"""How much larger a share of requests may be turned away and still be as good. One in a hundred: our choice."""
+"""Tolerated increase of the rejected share. One request in a hundred: our choice."""
 GROSS_REJECTED: Final = 0.1
 """The same for a gross violation. One in ten is no accident: our choice."""
 FEWEST_REJECTED: Final = 10.0
-"""Requests that must be turned away before that ends a change at once. Our choice."""
+"""Rejected requests needed before a gross violation ends a change at once. Our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejections:
-    """The shares (0..1) that both sides turn away, and what they mean."""
+    """The shares (0..1) of rejected requests on both sides, and the conclusion."""
 
     candidate: float
     reference: float
@@ -38,14 +37,14 @@ class Rejections:
     safe: bool
 
     def told(self) -> str:
-        """For people; empty where nobody is turned away."""
+        """The shares in words; empty if no request was rejected."""
         if not self.candidate and not self.reference:
             return ""
-        return f"turned away {self.reference:.1%} -> {self.candidate:.1%} of the requests"
+        return f"rejected requests {self.reference:.1%} -> {self.candidate:.1%}"
 
 
 def rejected_share(windows: Sequence[Measurement]) -> float | None:
-    """The share of the requests of all these windows that was turned away; None when nobody knows or nobody came."""
+    """The share of rejected requests over all these windows; None if unknown, or without requests."""
     rates = [(one.rejected_per_second, one.requests_per_second) for one in windows]
     known = [(away, done) for away, done in rates if away is not None and done is not None]
     known = [(away, done) for away, done in known if math.isfinite(away + done) and min(away, done) >= 0]
@@ -54,7 +53,7 @@ def rejected_share(windows: Sequence[Measurement]) -> float | None:
 
 
 def rejections(ours: Sequence[Measurement], theirs: Sequence[Measurement], *, apart: Interval) -> Rejections | None:
-    """Judge the shares of all windows of both sides; `apart` is how far they lie apart window by window."""
+    """Judge the shares of all windows of both sides; `apart` is the interval of their difference window by window."""
     candidate, reference = rejected_share(ours), rejected_share(theirs)
     if candidate is None or reference is None:
         return None
@@ -63,7 +62,7 @@ def rejections(ours: Sequence[Measurement], theirs: Sequence[Measurement], *, ap
 
 
 def turns_away(newest: Sequence[Measurement], usual: Sequence[float | None], *, length: timedelta | None) -> bool:
-    """Whether each of these windows turns away grossly more than the share beside it in `usual`."""
+    """Whether the rejected share in each of these windows grossly exceeds the corresponding share in `usual`."""
     shares = [rejected_share([window]) for window in newest]
     away = sum(window.rejected_per_second or 0.0 for window in newest) * (length or timedelta()).total_seconds()
     gross = [

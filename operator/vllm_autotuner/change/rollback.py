@@ -1,9 +1,9 @@
-"""Undoing a change: traffic first, then capacity, then what is left over; and what to do when that fails.
+"""The rollback of a change, and what happens if it fails.
 
-A canary that never reached the service's own pods is simply deleted: nothing else was touched. Once they follow it,
-the old configuration must come up again before the new one goes. The Deployment never takes a serving pod away for one
-that does not serve (maxUnavailable 0): a rollback that leads nowhere costs a person's attention, no request (G28, T24).
-Must not: wait for metrics, leave, windows or budgets (G26).
+A canary that was not promoted is simply deleted, as nothing else was touched. After promotion the old configuration
+must be ready again before pods with the new one stop. The Deployment never replaces a serving pod before its successor
+is ready (maxUnavailable 0): a failed rollback needs a person's attention but loses no requests (G28, T24).
+Must not: wait for metrics, approval, change windows or budgets (G26).
 """
 
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Outcome
@@ -14,8 +14,8 @@ __all__ = ["back", "roll_back"]
 
 
 def back(change: ActiveChange, why: str, *, world: World, harmful: bool | None = None) -> ActiveChange:
-    """Undo it. `harmful`: True, the candidate did harm; False, it did not help; None, it was never judged."""
-    # Pods follow one another, each with a start-up of its own.
+    """Begin the rollback. `harmful`: True if the candidate did harm, False if it did not help, None if not judged."""
+    # Pods are replaced one after the other, each with its own start-up time.
     pods = max(1, world.rollout.replicas) if reaches_the_service(change) else 1
     limit = pods * world.strategy.provisioning_deadline
     undoing = moved(change, ChangeState.ROLLING_BACK, why=why, now=world.now, limit=limit)
@@ -23,10 +23,10 @@ def back(change: ActiveChange, why: str, *, world: World, harmful: bool | None =
 
 
 def roll_back(change: ActiveChange, world: World) -> Step:
-    """Wait until the old configuration serves alone; give up at the deadline, with what serves by then."""
+    """Wait until only the old configuration serves; at the deadline give up and keep what serves."""
     if not reaches_the_service(change):
         gone = world.variants.canary is None and world.variants.baseline is None
-        # What cannot be deleted now is deleted later; the service itself was never touched.
+        # Pods that cannot be deleted now are deleted later; the service itself was never changed.
         return Step(change, _undone(change) if gone or late(change, now=world.now) else None)
     if world.rollout.config_hash == change.from_.config_hash and world.rollout.settled:
         return Step(change, _undone(change))
@@ -38,12 +38,12 @@ def _undone(change: ActiveChange) -> Ending:
 
 
 def _given_up(change: ActiveChange, rollout: Rollout) -> Ending:
-    """Stay with the side that serves. Where the old one has begun to, Kubernetes may still get the rest of it up."""
-    why = rollout.crashed or rollout.unschedulable or "its pods do not become ready"
+    """Keep the side that serves. If some old pods are ready again, Kubernetes may still bring up the rest."""
+    why = rollout.crashed or rollout.unschedulable or "its pods did not become ready"
     newest = rollout.ready - rollout.older_ready
     stays: ConfigRef = change.from_
     if rollout.config_hash == change.from_.config_hash and rollout.older_ready > 0 and newest <= 0:
         stays = change.to
-    text = f"{change.knob}={change.to_value}" if stays is change.to else "what is left of both"
-    reason = f"the old configuration does not serve any more ({why}); {text} goes on. It was to be undone because: "
+    text = f"{change.knob}={change.to_value}" if stays is change.to else "the pods of both configurations"
+    reason = f"rollback failed: the old configuration does not serve ({why}); keeping {text}. Reason of the rollback: "
     return Ending(outcome=Outcome.ROLLBACK_FAILED, reason=reason + change.state_reason, serving=stays)

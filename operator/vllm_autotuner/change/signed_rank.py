@@ -1,10 +1,10 @@
-"""A centre and its confidence interval from few numbers, however they are spread (Wilcoxon, Hodges-Lehmann).
+"""A centre and its confidence interval from few numbers of any distribution (Wilcoxon, Hodges-Lehmann).
 
-Apart from the verdict, because it knows numbers only. Chosen over a mean with a t interval and over a bootstrap: each
+Pure statistics: no latencies, targets or windows. Chosen over a mean with a t interval and over a bootstrap: each
 bound is one of the pairwise means, so it never falls when a number rises (a better candidate is never judged worse),
-one wild window moves it little, it needs no random numbers, and with five numbers its level is still exact.
-Must not: know latencies, targets or windows. Assumes numbers that are independent and spread evenly around their
-centre; what windows that resemble their neighbours make of the level is measured by `benchmarks/verdict.py`.
+one outlier moves it little, it needs no random numbers, and with five numbers its level is still exact.
+Assumes independent numbers, symmetric around their centre; `benchmarks/verdict.py` measures the effect of correlated
+windows on the level.
 """
 
 import math
@@ -17,7 +17,7 @@ __all__ = ["Interval", "interval", "tail_ranks"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A centre and where it may lie. Unbounded where there are too few numbers for the level asked for."""
+    """A centre with its bounds; unbounded if there are too few numbers for the requested level."""
 
     low: float
     estimate: float
@@ -42,7 +42,7 @@ def interval(values: Sequence[float], *, level: float) -> Interval:
 
 @lru_cache
 def tail_ranks(count: int, *, level: float) -> int | None:
-    """Return the largest rank sum that chance stays at or below with probability `level`; None when 0 is too likely."""
+    """Return the largest rank sum with at most probability `level` by chance; None if even 0 is more likely."""
     ways = _ways(count)
     within, rank = level * 2**count, -1
     reached = 0

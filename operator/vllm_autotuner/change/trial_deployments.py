@@ -1,7 +1,7 @@
-"""Which Deployments a change needs beside the service's own, by its written state. Pure, like `effective`.
+"""The canary and baseline Deployments that a change needs, derived from its persisted state. Pure, like `effective`.
 
-Their names are made from the change's id, so that a leader that dies between the status write and the creation leaves
-nothing that the next one would create a second time (T01, T03).
+Their names contain the change's id, so a new leader finds a Deployment that its predecessor created just before it died
+and does not create a second one (T01, T03).
 """
 
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ __all__ = [
 ]
 
 FEWEST_FOR_CANARY: Final = 2
-"""Replicas from which a canary is the default: beside a single one it would take half of the requests. Design."""
+"""Replicas from which a canary is the default: with a single replica it would take half of the requests. Design."""
 FEWEST_FOR_BASELINE: Final = 3
-"""Replicas from which a fresh pod with the old configuration is started as well: it costs a device, and takes the
-canary's cold cache out of the comparison (G20). Design."""
+"""Replicas from which a fresh baseline pod with the old configuration is started as well: it costs a GPU, and removes
+the canary's cold cache from the comparison (G20). Design."""
 
 _TESTING: Final = frozenset(
     {
@@ -40,11 +40,11 @@ _TESTING: Final = frozenset(
         ChangeState.PROMOTING,
     }
 )
-"""States in which the canary serves. While the service's own pods follow it, it makes up for the one that restarts."""
+"""States in which the canary serves. During promotion it makes up for the pod that restarts."""
 
 
 class Track(StrEnum):
-    """Which of the pods of one service it is."""
+    """The role of a trial Deployment."""
 
     CANARY = "canary"
     BASELINE = "baseline"
@@ -52,7 +52,7 @@ class Track(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A Deployment of one pod that exists for a change."""
+    """A Deployment of one pod that exists only for a change."""
 
     name: str
     track: Track
@@ -61,23 +61,23 @@ class Trial:
 
 
 def gpus_added(change: ActiveChange) -> int:
-    """GPUs of the pods that a change adds at its height: the canary and its baseline, or one of a rollout (G43)."""
+    """Most GPUs that a change adds at any time: those of canary and baseline, or of one pod of a rollout (G43)."""
     new, old = change.to.tensor_parallel_size or 1, change.from_.tensor_parallel_size or 1
     return new + (old if change.baseline_ref is not None else 0)
 
 
 def canary_name(service: str, change_id: str) -> str:
-    """The Deployment with the new configuration."""
+    """The name of the Deployment with the new configuration."""
     return f"{service}-t-{change_id}"
 
 
 def baseline_name(service: str, change_id: str) -> str:
-    """The Deployment with the old configuration."""
+    """The name of the Deployment with the old configuration."""
     return f"{service}-b-{change_id}"
 
 
 def trials(status: VLLMServiceStatus) -> tuple[Trial, ...]:
-    """The Deployments that should exist now beside the service's own. Any other is to be deleted (G39)."""
+    """The trial Deployments that should exist now. All others are to be deleted (G39)."""
     change = status.active_change
     if change is None or change.strategy is not StrategyType.CANARY:
         return ()

@@ -1,7 +1,7 @@
-"""What is measured in one window of a change, and what that one window says: for people, who watch it being tried.
+"""Measures one window of a change and rates that single window, as shown in status.
 
-What all windows say together, and with it what becomes of the change, is `comparison`'s and `before_after`'s.
-Must not: decide. Missing data is evidence for nothing.
+The verdict on the change uses all windows and is in `comparison` and `before_after`.
+Must not: decide. Missing data is no evidence.
 """
 
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ __all__ = ["Judgement", "WindowVerdict", "is_baseline", "judge_window", "measure
 
 
 class WindowVerdict(StrEnum):
-    """What one window says."""
+    """The rating of one window."""
 
     GOOD = "Good"
     BAD = "Bad"
@@ -28,7 +28,7 @@ class WindowVerdict(StrEnum):
 
 
 class Judgement(StrEnum):
-    """What all windows say together."""
+    """The verdict of all windows together."""
 
     KEEP = "Keep"
     REVERT = "Revert"
@@ -36,7 +36,7 @@ class Judgement(StrEnum):
 
 
 def measure(observation: Observation, *, targets: Targets) -> Measurement:
-    """Reduce an observation to what a verdict needs. Numbers that are not known stay None."""
+    """Reduce an observation to the numbers of a verdict. Unknown numbers stay None."""
     case = Case(observation=observation, targets=targets, knobs=EngineKnobs())
     last = [engine.moments[-1] for engine in observation.engines]
     return Measurement(
@@ -54,7 +54,7 @@ def measure(observation: Observation, *, targets: Targets) -> Measurement:
 
 
 def measure_per_pod(observation: Observation, *, targets: Targets) -> Measurement:
-    """A measurement that can be compared with one of more or fewer pods: what adds up is divided by them."""
+    """A measurement that is comparable between different numbers of pods: rates and counts are per pod."""
     found, pods = measure(observation, targets=targets), len({engine.key.pod for engine in observation.engines})
     if pods <= 1:
         return found
@@ -72,7 +72,7 @@ def measure_per_pod(observation: Observation, *, targets: Targets) -> Measuremen
 
 
 def is_baseline(measurement: Measurement) -> bool:
-    """Whether a later measurement can be compared with this one."""
+    """Whether the measurement is complete enough to compare later ones with it."""
     known = (measurement.ttft_seconds, measurement.tpot_seconds, measurement.tokens_per_second)
     return None not in known
 
@@ -101,12 +101,12 @@ def judge_window(
 
 
 def _hurt(before: float, after: float, target: Target) -> bool:
-    """Over its objective, and worse than before by more than noise. Inside the objective nothing is hurt."""
+    """Over its objective, and worse than before by more than noise. Within the objective nothing counts as hurt."""
     return after > target.seconds and after > before * (1 + NOISE)
 
 
 def _helped(before: float, after: float, target: Target) -> bool:
-    """Clearly better than before, or inside an objective that was missed."""
+    """Better than before by more than noise, or within an objective that was missed."""
     return after < before * (1 - NOISE) or (after <= target.seconds < before)
 
 

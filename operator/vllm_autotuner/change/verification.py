@@ -1,8 +1,8 @@
-"""Does the running engine really have the value? Asked before any judgement: a change that did not happen is no result.
+"""Verifies that the running engines really use the new value, before anything is measured.
 
-Three witnesses per pod: its arguments (what was asked for), the engine's own start-up line (what it understood) and,
-for the KV type and the longest sequence, what it exports of its cache. An entrypoint that overrides flags passes the
-first and fails the others.
+Three sources per pod: its arguments (the requested value), the engine's start-up log line (the parsed value) and, for
+kvCacheDtype and maxModelLen, its exported cache metrics. An entrypoint that overrides flags passes the first check and
+fails the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.wording import counted
 from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.observation.observation import KVPool
 from vllm_autotuner.planning.bounds import value_of
@@ -29,13 +30,13 @@ LENGTH_ROUNDING: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
-    """What one ready pod says. None: not known (arguments not ours to read, log rotated or unreadable)."""
+    """The evidence of one ready pod. None: unknown (arguments in another container, log rotated or unreadable)."""
 
     pod: str
     asked: EngineFlags | None
     started_with: EngineFlags | None
     pool: KVPool | None = None
-    """What it exports of its KV cache (`vllm:cache_config_info`); None: not scraped yet."""
+    """Its exported KV-cache configuration (`vllm:cache_config_info`); None: not scraped yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class NotEffective:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A witness is missing."""
+    """The evidence is incomplete."""
 
     why: str
 
@@ -63,32 +64,33 @@ Verification: TypeAlias = Confirmed | NotEffective | Undecided
 
 
 def verify(knob: Knob, wanted: EngineKnobs, *, witnesses: Sequence[Witness]) -> Verification:
-    """Compare what the pods say with the wanted value of one knob."""
+    """Compare the evidence of the pods with the wanted value of one knob."""
     if not witnesses:
         return Undecided("no ready pod")
     value = value_of(knob, wanted)
     silent = []
     for witness in witnesses:
         if witness.asked is not None and (asked := _of_flags(knob, witness.asked)) != value:
-            return NotEffective(f"{witness.pod} was asked for {knob.value}={asked}, not {value}")
+            return NotEffective(f"{witness.pod} has {knob.value}={asked} in its arguments, not {value}")
         if witness.pool is not None and (other := _exported_instead(knob, value, pool=witness.pool)) is not None:
-            return NotEffective(f"{witness.pod} exports {knob.value}={other}, not {value}")
+            return NotEffective(f"{witness.pod} exports {knob.value}={other} in its metrics, not {value}")
         if witness.asked is None or witness.started_with is None:
             silent.append(witness.pod)
             continue
         started = _of_flags(knob, witness.started_with)
-        # The engine lists only what differs from its defaults: silence about these two values is agreement.
+        # The engine logs only values that differ from its defaults: for these two a missing value means the default.
         if started != value and not (started is None and value in UNLISTED_DEFAULTS.get(knob, ())):
             return NotEffective(f"{witness.pod} reports {knob.value}={started} at start-up, not {value}")
     if silent:
         return Undecided(f"arguments or start-up log of {', '.join(silent[:3])} are not readable")
-    return Confirmed(f"{len(witnesses)} pod(s) report {knob.value}={value} in their start-up log")
+    report = "reports" if len(witnesses) == 1 else "report"
+    return Confirmed(f"{counted(len(witnesses), 'pod')} {report} {knob.value}={value} at start-up")
 
 
 def _exported_instead(knob: Knob, value: int | str | None, *, pool: KVPool) -> int | str | None:
-    """What the metrics say where they contradict the value; None where they agree, or say nothing about this knob.
+    """The exported value if it contradicts the wanted one; None if it agrees or this knob is not exported.
 
-    `auto` may become fp8 by what the model's own files ask for, so only an explicit type can be contradicted.
+    `auto` may resolve to fp8 from the model's own files, so only an explicit type can be contradicted.
     """
     if knob is Knob.KV_CACHE_DTYPE and isinstance(value, str) and value != "auto" and pool.cache_dtype is not None:
         return pool.cache_dtype if pool.cache_dtype.startswith("fp8") != value.startswith("fp8") else None

@@ -1,6 +1,6 @@
-"""What one step of a change may look at, and what it may answer. Values only.
+"""Input and output types of the state machine: rollout state, observations, endings, steps. Values only.
 
-Apart from the machine, because looking (`control`) and stepping both speak in them.
+Separate from the machine, because `control.read` builds these values too.
 """
 
 from dataclasses import dataclass, field
@@ -17,37 +17,37 @@ __all__ = ["NO_VARIANTS", "Ending", "Rollout", "Step", "Variant", "Variants", "W
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """What the cluster says about a Deployment."""
+    """The rollout state of a Deployment, as read from the cluster."""
 
     config_hash: str | None
-    """Of the live Deployment; None when there is none."""
+    """Hash of the live Deployment's configuration; None without a Deployment."""
     rolled_out: bool
-    """Every pod that exists is of the live configuration; none of an older one is left."""
+    """Every existing pod has the live configuration."""
     settled: bool
     """Rolled out, and every replica ready."""
     ready: int
     replicas: int
     crashed: str = ""
-    """Why new pods do not start, by their own log; empty while none has failed."""
+    """Why new pods crash, from their log; empty if none has crashed."""
     died: str = ""
-    """Which pod of the live configuration serves again after its engine had ended; empty when none does."""
+    """The pod with the live configuration whose engine died and restarted; empty if none did."""
     lacked_memory: bool = False
-    """They crashed for lack of memory: so will everything that needs as much."""
+    """The crash was an out-of-memory error: configurations that need as much memory would crash too."""
     refused: bool = False
-    """They crashed for a reason that no time removes: the engine does not take the value here."""
+    """The engine refused the value: retrying would not help."""
     unschedulable: str = ""
-    """Why new pods find no node; empty when they do."""
+    """Why new pods are unschedulable; empty if they are not."""
     newest_since: datetime | None = None
-    """When the newest of the ready replicas became ready; None when there is none."""
+    """When the newest ready replica became ready; None without one."""
     start_up: timedelta | None = None
-    """How long the replica that was created last took to become ready; None while none is."""
+    """Time the most recently created replica took to become ready; None while it is not."""
     older_ready: int = 0
-    """Ready pods of another configuration than the live one: they serve while the new ones start, or do not."""
+    """Ready pods with another configuration than the live one: they serve while the new ones start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One of the Deployments that exist for a trial, and what the metrics say about its pod."""
+    """A trial Deployment and the metrics of its pod."""
 
     rollout: Rollout
     observation: Observation
@@ -55,7 +55,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variants:
-    """The Deployments of a trial; None where there is none."""
+    """The trial Deployments; None if absent."""
 
     canary: Variant | None = None
     baseline: Variant | None = None
@@ -66,44 +66,44 @@ NO_VARIANTS = Variants()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Everything a step may look at."""
+    """The input of one step."""
 
     now: datetime
     rollout: Rollout
     """Of the service's own Deployment."""
     observation: Observation
-    """Of its pods; those of a trial are not among them."""
+    """Of its pods, without those of a trial."""
     blind: bool
-    """Fresh metrics of the service are missing: progress freezes, nothing is concluded."""
+    """Fresh metrics of the service are missing: no progress, no verdict."""
     targets: Targets
     strategy: Strategy
     verification: Verification
     variants: Variants = NO_VARIANTS
     paused: bool = False
     unreadable: bool = False
-    """The spec cannot be read: nobody knows what the user wants, nothing is concluded, and undoing goes on."""
+    """The spec cannot be read: no verdict; a rollback continues."""
     abort: str = ""
-    """Why a person or the spec wants the change undone; empty when nobody does."""
+    """Why the change must be rolled back (a user's request or a spec edit); empty if it need not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a change ended. Whether the candidate was to blame stands in the change itself (`harmful`)."""
+    """How a change ended. Whether the candidate did harm is in the change itself (`harmful`)."""
 
     outcome: Outcome
     reason: str
     serving: ConfigRef | None = None
-    """After a failed rollback: what the workload goes on with."""
+    """After a failed rollback: the configuration that the workload keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The change after one step; `ending` set when it is over."""
+    """The change after one step; `ending` is set once the change is over."""
 
     change: ActiveChange
     ending: Ending | None = field(default=None)
 
 
 def reaches_the_service(change: ActiveChange) -> bool:
-    """Whether the service's own pods have been given the new configuration, or are being given it."""
+    """Whether the service's own pods have or are getting the new configuration."""
     return change.strategy is StrategyType.IN_PLACE or change.promoted
