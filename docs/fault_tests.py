@@ -1,7 +1,7 @@
 """Writes `fault-tests.md` from the catalogue of faults and the marks of the tests: `make docs`.
 
-Apart from the catalogue, because only this repository's documentation needs it. A test holds the page to its sources.
-Must not: say whether a test passes; `make faults` does.
+Apart from the catalogue, because only this repository needs the page. A test compares the page with its sources.
+Must not: state whether a test passes; `make faults` does.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ PAGE = Path(__file__).with_name("fault-tests.md")
 
 HEAD = """# Fault tests
 
-Generated from the catalogue and the tests by `make docs`; do not edit. Each number is something that goes wrong around
-a change, and what must hold then. `make faults` runs these tests and prints the table with their outcomes; a number
-without a test fails unless a reason is given. "Not shown" names what of a row no test shows yet.
+Generated from the catalogue and the tests by `make docs`; do not edit. Each number is a fault around a change, with the
+behavior that must hold. `make faults` runs these tests and prints a table of their outcomes; a number without a test
+fails unless a reason is given. "Not covered" names the part of a row that no test covers yet.
 """
 
 
@@ -29,7 +29,7 @@ def page() -> str:
 def _section(fault: Fault, tests: tuple[str, ...]) -> Iterator[str]:
     yield from (f"## {fault.number}: {fault.happens}", "", f"Must hold: {fault.holds}.", "")
     if fault.missing:
-        yield from (f"Not shown: {fault.missing}.", "")
+        yield from (f"Not covered: {fault.missing}.", "")
     if fault.untested:
         yield from (f"No test: {fault.untested}.", "")
     if tests:

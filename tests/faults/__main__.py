@@ -1,7 +1,7 @@
-"""`python -m tests.faults`: runs every test that carries a fault number and prints what became of T01 to T42.
+"""`python -m tests.faults`: runs every test that carries a fault number and prints the outcome of T01 to T42.
 
-Apart from pytest's own summary, which counts tests: this counts faults, and one without a test is a failure.
-Must not: choose the tests; the marks do. Arguments are pytest's.
+Apart from pytest's own summary, which counts tests: this counts faults, and a fault without a test is a failure.
+Must not: select the tests; the marks do. Arguments are passed to pytest.
 """
 
 import sys
@@ -23,8 +23,8 @@ STYLES = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 when no fault failed and pytest itself had nothing to complain about."""
-    # Whoever selects by arguments gets a table of what he selected; a whole run leaves nothing out.
+    """Return 0 if no fault failed and pytest reported no error."""
+    # With arguments, tests may be deselected; a run without arguments must include every number.
     results = Results(elsewhere=marked_tests() if arguments else ())
     code = pytest.main(["-m", f"{MARK} and not vllm", "-q", *arguments], plugins=[results])
     rows = list(results.rows(FAULTS))
@@ -39,9 +39,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """The rows for a person."""
+    """The rows as a table for the terminal."""
     table = Table(title="Fault tests", title_justify="left")
-    for name in ("", "when", "outcome", "tests", "remarks"):
+    for name in ("", "fault", "outcome", "tests", "remarks"):
         table.add_column(name, justify="right" if name == "tests" else "left")
     for row in rows:
         outcome = f"[{STYLES[row.outcome]}]{row.outcome.value}[/]"

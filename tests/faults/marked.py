@@ -1,7 +1,7 @@
 """Which tests carry which fault numbers, read from the sources.
 
-Apart from pytest's own marks, because the documentation must not need a collection of the whole suite.
-Must not: import a test. A mark therefore stands as a decorator of its test and nowhere else.
+Apart from pytest's own marks, so that the documentation does not need to collect the whole suite.
+Must not: import a test. A mark is therefore always a decorator of its test.
 """
 
 import ast
@@ -14,7 +14,7 @@ FOLDERS: Final = ("tests", "e2e")
 
 
 def marked_tests() -> Mapping[str, tuple[str, ...]]:
-    """Return for each number its tests as `file::function`, in the order of files and lines."""
+    """Return the tests of each number as `file::function`, ordered by file and line."""
     found: dict[str, list[str]] = {}
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("test_*.py")):

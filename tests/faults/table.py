@@ -1,7 +1,7 @@
-"""From the results of the marked tests to one line for each fault, and a verdict on all.
+"""The outcome of each fault, computed from the results of the tests that carry its number.
 
-Apart from the command, so that a row without a test, or one whose test was skipped, is tested to be no success.
-Must not: run anything.
+Apart from the command, so that tests can check that a row without a test, or with a skipped one, does not pass.
+Must not: run a test.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One fault and how its tests went."""
+    """One fault and the outcome of its tests."""
 
     fault: Fault
     outcome: Outcome
@@ -35,22 +35,22 @@ class Row:
 
 @dataclass(slots=True, eq=False)  # pytest keeps its plugins in sets
 class Results:
-    """A pytest plugin that keeps what happened to each marked test."""
+    """A pytest plugin that records the outcome of each marked test."""
 
     elsewhere: Collection[str] = ()
-    """Numbers that tests carry which a person may leave out of a run."""
+    """Numbers of tests that the user may have deselected."""
     numbers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of each selected test, by its node id."""
+    """The fault numbers of each selected test, by its node id."""
     bad: dict[str, str] = field(default_factory=dict)
-    """Why a test was no success: it failed, it was skipped."""
+    """The outcome of each test that did not pass: failed or skipped."""
     ran: set[str] = field(default_factory=set)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Remember what will run."""
+        """Record which tests will run."""
         self.numbers = {item.nodeid: numbers_of(item) for item in session.items}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remember what happened."""
+        """Record the outcome of one test."""
         if report.when == "call" and report.passed:
             self.ran.add(report.nodeid)
         elif not report.passed:
@@ -65,13 +65,13 @@ class Results:
         wrong = tuple(f"{self.bad.get(test, 'did not run')}: {test}" for test in tests if not self._good(test))
         if tests:
             outcome = Outcome.FAILED if wrong else Outcome.PASSED
-            missing = (f"not shown: {fault.missing}",) if fault.missing else ()
+            missing = (f"not covered: {fault.missing}",) if fault.missing else ()
             return Row(fault=fault, outcome=outcome, tests=len(tests), remarks=(*wrong, *missing))
         if fault.number in self.elsewhere:
             return Row(fault=fault, outcome=Outcome.NOT_SELECTED)
         if fault.untested:
             return Row(fault=fault, outcome=Outcome.NOT_APPLICABLE, remarks=(fault.untested,))
-        return Row(fault=fault, outcome=Outcome.FAILED, remarks=("there is no test of it, and no reason for that",))
+        return Row(fault=fault, outcome=Outcome.FAILED, remarks=("no test, and no reason given",))
 
     def _good(self, test: str) -> bool:
         return test in self.ran and test not in self.bad
@@ -83,6 +83,6 @@ def numbers_of(item: pytest.Item) -> tuple[str, ...]:
 
 
 def counts(rows: Iterable[Row]) -> Mapping[Outcome, int]:
-    """How many rows have each outcome."""
+    """The number of rows with each outcome."""
     outcomes = [row.outcome for row in rows]
     return {outcome: outcomes.count(outcome) for outcome in Outcome}

@@ -1,4 +1,4 @@
-"""The catalogue, its page and its table: a fault that nobody tests must not look like one that is tested."""
+"""The catalogue, its page and its table: an untested fault must not look like a tested one."""
 
 from typing import Any
 
