@@ -8,8 +8,9 @@ from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.examples import SEARCH
 
-EVERY_RUN, SEARCH = "shared machine", "search"
+EVERY_RUN: Final = "shared machine"
 MANY: Final = 500
 """Examples of a property that does not say how many itself; five times the usual. Our choice: an hour on two cores."""
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.control.adopting_bed import ARGS, AdoptingBed, adopting, args_of, managed, theirs
 from tests.control.cluster_model import Killed, Load
 from tests.control.loop_bed import queueing, slow_beyond_64
+from tests.examples import examples
 
 from vllm_autotuner.api.status import Outcome
 from vllm_autotuner.engine.flags import tuned_knob
@@ -115,7 +116,7 @@ def others(args: tuple[str, ...]) -> list[str]:
     return kept
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8, in_soak=15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     script=st.lists(st.tuples(st.integers(1, 7), st.sampled_from(OWNERS + OTHERS)), min_size=1, max_size=4),
     load=st.sampled_from([queueing, slow_beyond_64]),

@@ -5,8 +5,9 @@ import logging
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.control.any_fleet import STEPS_OF_A_STORY, AnyFleet
+from tests.examples import examples
 
-STEPS = 10_000
+STEPS = examples(2_500, in_soak=10_000)
 
 
 def test_whatever_happens_to_a_fleet_every_invariant_holds() -> None:

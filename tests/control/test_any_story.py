@@ -25,6 +25,7 @@ from tests.control.desk import (
     desk,
     scaled,
 )
+from tests.examples import examples
 
 from vllm_autotuner.api.annotations import APPROVE, PAUSE
 from vllm_autotuner.api.conditions import ConditionType
@@ -288,4 +289,4 @@ class AnyStory(RuleBasedStateMachine):
 
 
 TestAnyStory = AnyStory.TestCase
-TestAnyStory.settings = settings(max_examples=30, stateful_step_count=12, deadline=None)
+TestAnyStory.settings = settings(max_examples=examples(15, in_soak=30), stateful_step_count=12, deadline=None)

@@ -1,4 +1,7 @@
-"""A thousand services that nobody designed: whatever is seen, a proposal keeps the bounds, the rules and its word."""
+"""Services that nobody designed: whatever is seen, a proposal keeps the bounds, the rules and its word.
+
+Some hundreds in every run, a thousand in `make soak`.
+"""
 
 import math
 from dataclasses import replace
@@ -8,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.builders import SCRAPES, engine, latency, observation, targets
+from tests.examples import examples
 from tests.planning.situations import QWEN_32B, line, scaling, served, situation
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
@@ -123,11 +127,13 @@ def services(draw: st.DrawFn) -> Situation:
 
 
 SLOW = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(150, in_soak=300),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
-@settings(SLOW, max_examples=1000)
+@settings(SLOW, max_examples=examples(300, in_soak=1000))
 @given(services())
 def test_no_proposal_breaks_a_bound_a_rule_or_the_opt_in(given: Situation) -> None:
     found = plan(given)
@@ -172,7 +178,7 @@ def keeps_the_rules(given: Situation, knob: Knob, value: int | str, *, applies: 
             assert value >= 1
 
 
-@settings(SLOW, max_examples=200)
+@settings(SLOW, max_examples=examples(100, in_soak=200))
 @given(services())
 def test_the_same_input_gives_the_same_output(given: Situation) -> None:
     assert plan(given) == plan(given)
@@ -208,7 +214,7 @@ def in_milliseconds(given: Situation) -> Situation:
     return replace(given, case=case)
 
 
-@settings(SLOW, max_examples=200)
+@settings(SLOW, max_examples=examples(100, in_soak=200))
 @given(services())
 def test_the_unit_of_time_changes_no_choice_of_seats_or_replicas(given: Situation) -> None:
     """Without a hardware table, which is in seconds: what is measured is compared with what is measured."""
