@@ -14,6 +14,8 @@ ENGINE ?= simulated
 ARGS ?=
 STEPS ?= 100000
 SEED ?=
+# On every core; ARGS="-n 0" for one process, as a debugger needs it.
+PARALLEL := -n auto --maxprocesses=8 --dist=worksteal
 
 .PHONY: help setup binaries demo test faults crash-points soak test-fast lint format crd docs vllm e2e-vllm stop clean
 
@@ -40,10 +42,10 @@ binaries: setup  ## etcd, the Kubernetes control plane, Prometheus and Helm, bui
 demo: binaries  ## The main job, live, on a real control plane (about 4 minutes; ENGINE=vllm for the real engine)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m e2e.demo --engine $(ENGINE) $(ARGS)
 
-test: binaries lint  ## All tests, including those on the real control plane
+test: binaries lint  ## All tests, including those on the real control plane, which run beside the others
 	@echo "test: the tests that need the real vLLM are not part of this: make e2e-vllm"
 	@echo "test: of the crashes at each write on the control plane this has a sample; all of them: make crash-points"
-	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest -m "not vllm and not crash_points" $(ARGS)
+	@$(RUN) -m e2e.whole_run $(ARGS)
 
 faults: binaries  ## The fault tests T01 to T42 as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m tests.faults $(ARGS)
@@ -56,7 +58,7 @@ soak: setup  ## Luck: STEPS=1000000 random stories of the fleet loop, then other
 	@$(if $(SEED),:,$(RUN) -m pytest tests -m hypothesis --hypothesis-profile=search $(ARGS))
 
 test-fast: setup  ## The tests that need no control plane (ARGS="-k ..." for some of them)
-	@$(RUN) -m pytest tests $(ARGS)
+	@$(RUN) -m pytest tests $(PARALLEL) $(ARGS)
 
 lint: setup  ## The same checks as in CI: ruff, mypy --strict, import contracts
 	@$(VENV)/bin/ruff check .

@@ -1,0 +1,187 @@
+"""`python -m e2e.whole_run [PYTEST ARGUMENTS]`: both halves of the test suite at the same time, as one run.
+
+`tests/` computes and fills every core; `e2e/` mostly waits and needs the one control plane. Each half is a pytest run
+of its own. What they print is shown one after the other, never mixed: first `tests/`, then `e2e/`. The last line adds
+up the counts of both; the exit code is 0 only if both succeeded.
+Apart from pytest-xdist, because its workers would each start a control plane.
+Must not: choose tests. Arguments go to both halves; a path goes to the half that it lies in.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Final
+
+import pytest
+
+from e2e.progress import elapsed
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+MARKS: Final = "not vllm and not crash_points"
+MOST_WORKERS: Final = 8
+"""Each worker collects all tests first, which takes 15 s of a core: more of them gain little."""
+LESS_URGENT: Final = 5
+"""What is added to the niceness of `tests/`: the control plane keeps three quarters of a core that both want. With 19
+the subprocesses that `tests/` starts would wait for seconds."""
+POLL_SECONDS: Final = 0.2
+
+COUNTS: Final = re.compile(r"^(?:=+ )?((?:\d+ [a-z]+(?:, )?)+) in [0-9.]+s")
+"""The last line of pytest, with or without its frame."""
+NO_TESTS: Final = re.compile(r"^(?:=+ )?no tests ran")
+COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+ORDER: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warning", "error")
+"""In which pytest counts."""
+PLURAL: Final[Mapping[str, str]] = {"warning": "warnings", "error": "errors"}
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One pytest run: its folder, what comes before its arguments, and how much less urgent it is."""
+
+    folder: str
+    command: Sequence[str]
+    last: Sequence[str] = ()
+    """Arguments that nobody may override."""
+    niceness: int = 0
+
+
+PYTEST: Final = (sys.executable, "-m", "pytest", "-m", MARKS)
+HALVES: Final = (
+    Half(
+        "tests",
+        (*PYTEST, "-n", "auto", f"--maxprocesses={MOST_WORKERS}", "--dist=worksteal"),
+        niceness=LESS_URGENT,
+    ),
+    Half("e2e", (sys.executable, "-m", "e2e.enter", "--", *PYTEST), last=("-n", "0")),
+)
+
+
+def main(arguments: Sequence[str], *, halves: Sequence[Half] = HALVES) -> int:
+    """Run both halves, show them, and print the sum of their counts. Returns 0 when neither failed."""
+    began = time.monotonic()
+    chosen = selected(arguments, halves)
+    with tempfile.TemporaryDirectory(prefix="whole-run-") as folder:
+        logs = [Path(folder) / f"{half.folder}.log" for half, _ in chosen]
+        with started(chosen, logs) as processes:
+            for log, process in zip(logs, processes, strict=True):
+                show(log, process)
+        codes = [process.returncode for process in processes]
+        found = [counts(log.read_text(encoding="utf-8", errors="replace")) for log in logs]
+    for (half, _), code, count in zip(chosen, codes, found, strict=True):
+        if count is None:
+            print(f"{half.folder}/: pytest ended with exit code {code} and printed no counts")
+    total = sum((Counter(count) for count in found if count is not None), Counter[str]())
+    total["error"] += sum(count is None for count in found)
+    print(framed(f"{sentence(total)} in {time.monotonic() - began:.2f}s ({elapsed(time.monotonic() - began)})"))
+    return exit_code(codes)
+
+
+def selected(arguments: Sequence[str], halves: Sequence[Half]) -> list[tuple[Half, list[str]]]:
+    """Return the halves to run, with their arguments: all of them, or those that a path is named of."""
+    names = [half.folder for half in halves]
+    paths = {each: Path(each.partition("::")[0]).parts[:1] for each in arguments if not each.startswith("-")}
+    of_folder = {each: top[0] for each, top in paths.items() if top and top[0] in names}
+    options = [each for each in arguments if each not in of_folder]
+    result = []
+    for half in halves:
+        own = [each for each, folder in of_folder.items() if folder == half.folder]
+        if own or not of_folder:
+            result.append((half, [*(own or [half.folder]), *options, *half.last]))
+    return result
+
+
+@contextmanager
+def started(chosen: Sequence[tuple[Half, list[str]]], logs: Sequence[Path]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start the halves; none of them runs when this block is left. SIGTERM is passed on to them."""
+    environment = os.environ | ({"PY_COLORS": "1"} if sys.stdout.isatty() else {})
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        for process in processes:
+            process.terminate()
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        for (half, arguments), log in zip(chosen, logs, strict=True):
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    [*half.command, *arguments],
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=REPOSITORY,
+                    env=environment,
+                )
+            processes.append(process)
+            if half.niceness:
+                os.setpriority(os.PRIO_PROCESS, process.pid, half.niceness)
+        yield processes
+    finally:
+        # After Ctrl-C the terminal has interrupted them as well.
+        for process in processes:
+            process.wait()
+        signal.signal(signal.SIGTERM, before)
+
+
+def show(log: Path, process: subprocess.Popen[bytes]) -> None:
+    """Print what is in the log, and what comes until the process ends."""
+    with log.open("rb") as output:
+        while process.poll() is None:
+            copy(output)
+            time.sleep(POLL_SECONDS)
+        copy(output)
+
+
+def copy(output: IO[bytes]) -> None:
+    """Print the rest of a file."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(output.read())
+    sys.stdout.buffer.flush()
+
+
+def counts(output: str) -> Counter[str] | None:
+    """Return the counts of pytest's last line; None when the output has no such line."""
+    singular = {many: one for one, many in PLURAL.items()}
+    for line in reversed(COLOUR.sub("", output).splitlines()):
+        if NO_TESTS.match(line):
+            return Counter()
+        if found := COUNTS.match(line):
+            pairs = (part.split() for part in found[1].split(", "))
+            return Counter({singular.get(what, what): int(number) for number, what in pairs})
+    return None
+
+
+def sentence(total: Mapping[str, int]) -> str:
+    """The counts in the words and the order of pytest."""
+    found = [(total[what], what) for what in ORDER if total.get(what)]
+    return ", ".join(f"{n} {what if n == 1 else PLURAL.get(what, what)}" for n, what in found) or "no tests ran"
+
+
+def framed(text: str) -> str:
+    """A line as pytest ends a run with."""
+    return f" {text} ".center(80, "=")
+
+
+def exit_code(codes: Sequence[int]) -> int:
+    """The first that is a failure. A half from which nothing was selected is none, unless that is all there was."""
+    failures = [code for code in codes if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)]
+    if failures:
+        return failures[0] if failures[0] > 0 else 128 - failures[0]
+    return int(min(codes, default=pytest.ExitCode.NO_TESTS_COLLECTED))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
