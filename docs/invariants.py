@@ -1,7 +1,7 @@
 """Writes `invariants.md` from the invariants themselves: `make docs`.
 
-Apart from the product, because only this repository's documentation needs it. A test holds the page to its source.
-Must not: say anything that the checks do not.
+Apart from the product, because only this repository needs the page. A test compares the page with its source.
+Must not: contain facts of its own.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ PAGE = Path(__file__).with_name("invariants.md")
 
 HEAD = """# Invariants
 
-Generated from `tests/invariants` by `make docs`; do not edit. What holds at every moment of every story, whatever
-users, engines, clusters and clocks do. Each is a function of two moments, one after the other, of what anybody can see:
-the VLLMService, its Deployments and pods, and its Events. They are checked
+Generated from `tests/invariants` by `make docs`; do not edit. An invariant holds at every moment, whatever users,
+engines, clusters and clocks do. Each is a function of two consecutive observations of what is visible from outside: the
+VLLMService, its Deployments and pods, and its Events. Invariants are checked
 
-- on every status that the stories of `tests/control` write, among them random ones of 10,000 steps
-  (`tests/control/any_fleet.py`; `make soak STEPS=1000000` goes on with random seeds and prints them);
-- by an independent monitor that watches the API server during the end-to-end tests (`e2e/monitor.py`), and fails a
-  test with the id.
+- on every status that the tests in `tests/control` write, including random runs of 10,000 steps
+  (`tests/control/any_fleet.py`; `make soak STEPS=1000000` continues with random seeds and prints them);
+- by an independent monitor that watches the API server during the end-to-end tests (`e2e/monitor.py`) and fails a test
+  with the id of the violated invariant.
 """
 
 
@@ -39,24 +39,24 @@ def _section(each: Invariant) -> str:
 def _kstatus() -> Iterator[str]:
     yield "## The rules of I9"
     yield ""
-    yield "| rule | what holds |"
+    yield "| rule | requirement |"
     yield "|---|---|"
     yield from (f"| {rule.id} | {rule.text} |" for rule in RULES)
     yield ""
 
 
 def _moves() -> Iterator[str]:
-    yield "## The moves of I7"
+    yield "## The state transitions of I7"
     yield ""
-    yield "Besides, whatever was touched may be undone: from any state between Provisioning and Baking to RollingBack."
+    yield "In addition, any state from Provisioning to Baking may move to RollingBack."
     yield ""
     yield "| from | to |"
     yield "|---|---|"
     yield from (f"| {before} | {', '.join(sorted(after)) or '-'} |" for before, after in MOVES.items())
     yield ""
-    yield "A spec that is edited, or a service that is deleted, ends a change in any state. Otherwise:"
+    yield "An edited spec or a deleted service ends a change in any state. Otherwise:"
     yield ""
-    yield "| ends as | from |"
+    yield "| outcome | from |"
     yield "|---|---|"
     yield from (f"| {outcome} | {', '.join(sorted(states))} |" for outcome, states in LAST_STATES.items())
     yield ""

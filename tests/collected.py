@@ -1,7 +1,7 @@
-"""Whether the tests that are named as proofs are still there, are collected and are not left out by a mark.
+"""Whether the tests that an index names as proof exist, are collected, and are not deselected by a mark.
 
-Apart from the indices that use it (traps of peers, rows of the field guide). What the running session has collected is
-known; files that it has not are collected in a process of their own, `python -m tests.collected FILE...`.
+Apart from the indices that use it (traps of peers, rows of the field guide). Tests of the running session are already
+collected; other files are collected in a separate process, `python -m tests.collected FILE...`.
 Must not: run a test.
 """
 
@@ -17,11 +17,11 @@ __all__ = ["unproven"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LEAVING_OUT: Final = frozenset({"skip", "skipif", "xfail", "vllm"})
-"""Marks with which a test proves nothing, or nothing without a real vLLM."""
+"""Marks of tests that prove nothing, or nothing without a real vLLM."""
 
 
 def unproven(proofs: Iterable[str], session: pytest.Session) -> set[str]:
-    """Return those of `proofs` that do not exist: `file::test`, which stands for all its rows, or `file::test[row]`."""
+    """Return those of `proofs` that do not exist: `file::test`, which means all its rows, or `file::test[row]`."""
     left = set(proofs) - _with_rows(_names(session.items))
     return left - _with_rows(_elsewhere({proof.partition("::")[0] for proof in left})) if left else left
 
@@ -46,15 +46,15 @@ def _names(items: Sequence[pytest.Item]) -> Iterable[str]:
 
 
 class Printing:
-    """A pytest plugin that prints what was collected and is really run."""
+    """A pytest plugin that prints the collected tests that really run."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         sys.stdout.writelines(f"{name}\n" for name in _names(session.items))
 
 
 def main(files: Sequence[str]) -> int:
-    """Print the names; the exit code is pytest's, 0 when every file could be read."""
-    # With -qqq pytest itself lists nothing but a count a file.
+    """Print the names; the exit code is pytest's: 0 if every file could be read."""
+    # With -qqq pytest itself prints only a count per file.
     return int(pytest.main(["--collect-only", "-qqq", "-p", "no:cacheprovider", *files], plugins=[Printing()]))
 
 

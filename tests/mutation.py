@@ -1,8 +1,8 @@
-"""`python -m tests.mutation`: changes each comparison of the rules in turn, and lists those that no test notices.
+"""`python -m tests.mutation`: mutates each comparison of the rules in turn and lists the mutants that survive the tests.
 
-Each `<`, `<=`, `>`, `>=` is moved by its boundary and turned round. The tests are collected once; then the code of one
-function is exchanged, they run until the first fails, and the code is put back. Not part of `make test`: it takes
-minutes, and what it finds is a missing test, not a defect.
+Each `<`, `<=`, `>`, `>=` is mutated twice: at its boundary and inverted. The tests are collected once; then the code of
+one function is replaced, the tests run until the first failure, and the code is restored. Not part of `make test`: it
+takes minutes, and a survivor means a missing test, not a defect.
 """
 
 import argparse
@@ -27,7 +27,7 @@ TESTS: Final = Path(__file__).parent / "diagnosis"
 LEFT_OUT: Final = frozenset(
     {"test_recordings.py", "test_properties.py", "test_noise.py", "test_from_samples.py", "test_simulated_scenarios.py"}
 )
-"""What takes long. Whatever it would notice, the fast tests have to notice as well."""
+"""Slow tests. The fast tests must detect every mutant without them."""
 
 Table = Mapping[type[ast.cmpop], type[ast.cmpop]]
 MOVED: Final[Table] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
@@ -36,7 +36,7 @@ TURNED: Final[Table] = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.G
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One comparison that says something else."""
+    """One mutated comparison."""
 
     module: str
     line: int
@@ -45,7 +45,7 @@ class Mutant:
 
 
 def mutants(only: Sequence[str]) -> Iterator[Mutant]:
-    """Every mutant of every rule, or of the modules named."""
+    """Every mutant of every rule, or of the named modules."""
     for path in sorted(RULES.glob("*.py")):
         if only and path.stem not in only:
             continue
@@ -120,7 +120,7 @@ def _codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Report; the exit code is 1 when a mutant survives."""
+    """Print the report; the exit code is 1 if a mutant survives."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("modules", nargs="*", help="rules to mutate, such as cold_start; all by default")
     plugin = Mutations(parser.parse_args(arguments).modules)

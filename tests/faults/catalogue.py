@@ -158,7 +158,7 @@ FAULTS: Final = (
     Fault(
         number="T24",
         happens="the old version can no longer start during a promotion",
-        holds="the serving pods keep serving; the failure is reported; no rollback to a configuration that does not start",
+        holds="the serving pods keep serving; the failure is reported; no rollback to a version that does not start",
         missing="the real control plane: covered in process",
     ),
     Fault(

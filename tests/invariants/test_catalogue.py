@@ -1,4 +1,4 @@
-"""Each invariant is broken by one small thing that changes in a story where all is well, and by nothing else."""
+"""Each invariant is violated by one small modification of a run without any violation."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -101,11 +101,11 @@ WELL: Sequence[Seen] = [
         settled=True,
     ),
 ]
-"""A change that helps, from the first moment to the last Event."""
+"""A successful change, from the first moment to the last Event."""
 
 
 def status(number: int, **changes: Any) -> Callable[[list[Seen]], object]:
-    """The status of one moment is another one."""
+    """Modify the status of one moment."""
 
     def twist(story: list[Seen]) -> None:
         found = copy.deepcopy(dict(story[number].service))
@@ -119,7 +119,7 @@ def status(number: int, **changes: Any) -> Callable[[list[Seen]], object]:
 
 
 def facts(number: int, **changes: Any) -> Callable[[list[Seen]], object]:
-    """What else is seen at one moment is something else."""
+    """Modify the other observations of one moment."""
 
     def twist(story: list[Seen]) -> None:
         story[number] = replace(story[number], **changes)
@@ -128,7 +128,7 @@ def facts(number: int, **changes: Any) -> Callable[[list[Seen]], object]:
 
 
 def spec(number: int, **changes: Any) -> Callable[[list[Seen]], object]:
-    """The spec of one moment is another one."""
+    """Modify the spec of one moment."""
 
     def twist(story: list[Seen]) -> None:
         found = copy.deepcopy(dict(story[number].service))
@@ -139,7 +139,7 @@ def spec(number: int, **changes: Any) -> Callable[[list[Seen]], object]:
 
 
 def approves(word: str, *, value: str = "128") -> Callable[[list[Seen]], object]:
-    """A person approves something in mode Approve; the recommendation r1 stands for 128 seats."""
+    """The user approves a recommendation in mode Approve; r1 recommends max-num-seqs 128."""
 
     def twist(story: list[Seen]) -> None:
         status(0, recommendation={"id": "r1", "knob": "maxNumSeqs", "recommended": value})(story)
@@ -159,7 +159,7 @@ def metadata(number: int, **changes: Any) -> Callable[[list[Seen]], object]:
 
 
 def remembers(**fields: Any) -> Callable[[list[Seen]], object]:
-    """The value that will be tried failed before, here."""
+    """The value that the change tries has failed before in this environment."""
     failed = {"candidate": "maxNumSeqs=128", "knob": "maxNumSeqs", "value": "128", "environment": "e"}
     return status(0, failureMemory=[failed | {"retryAfter": LATER} | fields])
 
@@ -339,7 +339,7 @@ def test_a_status_that_the_operator_cannot_read_is_not_its_own() -> None:
 
 
 def test_the_moves_of_the_product_are_moves_of_the_design() -> None:
-    """Said twice on purpose; a move that only the product knows is a mistake in one of the two."""
+    """The transitions are defined twice on purpose; one that only the product has is a mistake in one of the two."""
     undoing = ChangeState.ROLLING_BACK
     extra = {
         (before.value, after.value)

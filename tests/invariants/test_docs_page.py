@@ -1,4 +1,4 @@
-"""The page of invariants is generated; a check that changes without it would make it lie."""
+"""The page of invariants is generated: it must change together with the checks."""
 
 from tests.invariants.catalogue import INVARIANTS
 

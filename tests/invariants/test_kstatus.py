@@ -1,4 +1,4 @@
-"""The kstatus rules: every situation of the design keeps them, and whatever would mislead is named."""
+"""The kstatus rules: every situation of the design complies, and every misleading status is reported."""
 
 from collections.abc import Mapping
 from typing import Any
