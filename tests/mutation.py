@@ -1,4 +1,4 @@
-"""`python -m tests.mutation`: mutates each comparison of the rules in turn and lists the mutants that survive the tests.
+"""`python -m tests.mutation`: mutates each comparison of the rules in turn and lists the mutants that no test detects.
 
 Each `<`, `<=`, `>`, `>=` is mutated twice: at its boundary and inverted. The tests are collected once; then the code of
 one function is replaced, the tests run until the first failure, and the code is restored. Not part of `make test`: it
