@@ -1,8 +1,8 @@
 """Tests that play at the same time: each waits for minutes and works for moments.
 
-`@side_by_side(stage=...)` turns a scene into a test. The first of them in a run starts the scenes of all that were
-selected, each with services of its own, as many stages at once as there is room for; a test then waits for its own
-scene and fails with it.
+`@side_by_side(stage=...)` turns a scene into a test. The first of them in a run opens the stages of all that were
+selected and starts their scenes, each with services of its own: a number of them at once, and the next one whenever
+one ends. A test then waits for its own scene and fails with it.
 Apart from the stage, because a scene also needs a monitor, and what must always be so is checked at its end.
 Must not: let a scene touch what another one depends on. Who ends the operator or Prometheus needs a stage of his own.
 """
@@ -34,7 +34,7 @@ CROWD: Final = 9
 
 AT_ONCE: Final = 14
 """Scenes under way at the same time: each is a service or two with engines and load. With all 46 of them two cores were
-so busy that waits of minutes ran out; the largest stage has this many."""
+so busy that waits of minutes ran out."""
 
 
 class Refused(AssertionError):
@@ -207,8 +207,10 @@ class Playing:
 
     def __init__(self, bed: Bed, castings: Sequence[Casting]) -> None:
         self._results = {casting.name: asyncio.get_running_loop().create_future() for casting in castings}
-        self._under_way, self._free_gpus_of = 0, asyncio.Condition()
-        stages = {casting.stage: [each for each in castings if each.stage == casting.stage] for casting in castings}
+        self._places = asyncio.Semaphore(AT_ONCE)
+        found = {casting.stage: [each for each in castings if each.stage == casting.stage] for casting in castings}
+        # A scene that has a stage of its own is a long one: begun last, it would play alone in the end.
+        stages = dict(sorted(found.items(), key=lambda stage: len(stage[1])))
         self._stages = {name: asyncio.create_task(self._on_stage(bed, name, own)) for name, own in stages.items()}
         self._castings = stages
 
@@ -227,27 +229,18 @@ class Playing:
     async def _on_stage(self, bed: Bed, name: str, castings: Sequence[Casting]) -> None:
         results = [self._results[casting.name] for casting in castings]
         try:
-            async with self._place_for(len(castings)), staged(bed, name) as play:
+            async with staged(bed, name) as play:
                 scenes = [Play(play.stage, play.monitor) for _ in castings]
-                await asyncio.gather(*map(_played, castings, scenes, results))
+                await asyncio.gather(*map(self._in_its_place, castings, scenes, results))
         except BaseException as error:
             for result in results:
                 if not result.done():
                     result.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
             raise
 
-    @asynccontextmanager
-    async def _place_for(self, scenes: int) -> AsyncIterator[None]:
-        """Wait until a stage with so many scenes finds room beside those under way; the first always does."""
-        async with self._free_gpus_of:
-            await self._free_gpus_of.wait_for(lambda: self._under_way == 0 or self._under_way + scenes <= AT_ONCE)
-            self._under_way += scenes
-        try:
-            yield
-        finally:
-            async with self._free_gpus_of:
-                self._under_way -= scenes
-                self._free_gpus_of.notify_all()
+    async def _in_its_place(self, casting: Casting, play: Play, result: "asyncio.Future[None]") -> None:
+        async with self._places:
+            await _played(casting, play, result)
 
 
 async def _played(casting: Casting, play: Play, result: "asyncio.Future[None]") -> None:
