@@ -114,15 +114,15 @@ async def test_of_two_operators_one_leads_and_the_other_goes_on_when_it_is_kille
     await play.serves("handed-over", clients=CROWD)
     change = await play.change_is("handed-over", "Analyzing")
     both = {play.stage.operator, play.stage.standby}
-    assert all(said(play, each, "fleet listed") for each in both), "there are not two yet"
-    (leader,) = (each for each in both if said(play, each, "leading"))
+    assert all(said(play, each, "initial list complete") for each in both), "there are not two yet"
+    (leader,) = (each for each in both if said(play, each, "became leader"))
     (other,) = both - {leader}
     former = await holder(play)
     play.stage.bed.processes.stop(leader)
     entry = await play.finished("handed-over")
     assert (entry["id"], entry["outcome"]) == (change["id"], "Succeeded"), entry
     assert await holder(play) not in ("", former)
-    assert len(said(play, other, "leading")) == 1
+    assert len(said(play, other, "became leader")) == 1
     assert len(await play.events("handed-over", "ChangeStarted")) == 1
     await play.rolled_out("handed-over", seats=8)
     play.served_all_along("handed-over")

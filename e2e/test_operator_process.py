@@ -110,7 +110,7 @@ def test_it_lists_the_fleet_becomes_ready_leads_and_ends_on_sigterm(bed: Bed, st
     operator = start()
     operator.wait_until(lambda: operator.ready, "ready")
     operator.wait_until(lambda: operator.leads, "leading")
-    listed = operator.logged("fleet listed")
+    listed = operator.logged("initial list complete")
     assert listed[0]["services"] >= 1
     health = operator.get("/healthz")
     assert health is not None
@@ -130,7 +130,7 @@ def test_a_standby_is_ready_and_takes_over_at_once_when_the_leader_is_told_to_en
     first.process.send_signal(signal.SIGTERM)
     second.wait_until(lambda: second.leads, "leading", seconds=10)
     assert first.ends(within=10) == 0
-    assert second.logged("leading")[-1]["epoch"] > first.logged("leading")[-1]["epoch"]
+    assert second.logged("became leader")[-1]["epoch"] > first.logged("became leader")[-1]["epoch"]
 
 
 @pytest.mark.fault("T09")
@@ -144,8 +144,8 @@ def test_a_killed_leader_is_replaced_after_the_lease_and_not_before(bed: Bed, st
     took = second.wait_until(lambda: second.leads, "leading", seconds=40)
     # 15 s after the last renewal that the standby saw, which may have been 2 s before the kill.
     assert took > 12, f"took over after {took:.1f} s: before the lease could have been over"
-    assert second.logged("leading")[-1]["epoch"] > first.logged("leading")[-1]["epoch"]
-    assert holder(bed, namespace) == second.logged("leading")[-1]["identity"]
+    assert second.logged("became leader")[-1]["epoch"] > first.logged("became leader")[-1]["epoch"]
+    assert holder(bed, namespace) == second.logged("became leader")[-1]["identity"]
 
 
 @pytest.mark.fault("T08", "T09")
@@ -203,7 +203,7 @@ def test_a_watch_that_dies_ends_the_process_in_one_line(bed: Bed, start: Start) 
     try:
         bed.kubectl("delete", "crd", "vllmservices.vllm-autotuner.dev")
         assert operator.ends(within=60) == 1
-        assert operator.output().splitlines()[-1].startswith("vllm-autotuner: a watch died (404")
+        assert operator.output().splitlines()[-1].startswith("vllm-autotuner: a watch failed (404")
         late = start()
         assert late.ends(within=START_SECONDS) == 1
         assert "kubectl apply -f crds/" in late.output().splitlines()[-1]

@@ -71,7 +71,7 @@ def test_our_own_object_may_be_written(found: dict[str, Any]) -> None:
             id="an unlabelled object names its field managers, not who reports its status",
         ),
         pytest.param(
-            live(labels={}, owner={}), Refused, "NotOwned", "nobody we know", id="an object of unknown origin"
+            live(labels={}, owner={}), Refused, "NotOwned", "an unknown manager", id="an object of unknown origin"
         ),
         pytest.param(
             live(labels=OURS | {SERVICE: "other"}, owner={}),

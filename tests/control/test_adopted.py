@@ -230,7 +230,7 @@ async def test_of_two_services_for_one_deployment_the_older_one_has_it() -> None
     assert found.condition("Ready", "chat")[0] == "True"
     status, reason, message = found.condition("Stalled", "newer")
     assert (status, reason) == ("True", "Conflict")
-    assert "VLLMService chat is older" in message
+    assert "already managed by VLLMService chat (older)" in message
 
 
 async def test_replicas_begin_with_what_is_there_and_follow_the_load() -> None:
@@ -385,7 +385,7 @@ async def test_a_change_is_over_when_its_deployment_is_gone() -> None:
     status = found.status()
     assert (status.active_change, status.failure_memory) == (None, ())
     assert [(entry.outcome, entry.reason[:23]) for entry in status.history] == [
-        (Outcome.SUPERSEDED, "there is no Deployment ")
+        (Outcome.SUPERSEDED, "Deployment prod/theirs ")
     ]
     assert found.told.count("ChangeSuperseded") == 1
     assert found.condition("Stalled")[1] == "TargetNotFound"

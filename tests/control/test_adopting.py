@@ -68,7 +68,7 @@ async def test_what_the_operator_rendered_is_not_adopted() -> None:
     by_label = await read(theirs(metadata__labels=labels), naming("chat"), service_entry(service_body("other")))
     for found in (by_owner, by_label):
         assert isinstance(found, Unadoptable)
-        assert "rendered by VLLMService other" in found.message
+        assert "managed by VLLMService other" in found.message
     assert isinstance(await read(theirs(metadata__labels=labels)), Adopted), "its VLLMService is gone (Retain)"
 
 

@@ -137,7 +137,7 @@ async def test_a_loop_that_just_ends_is_a_failure(served: Any, tmp_path: Path) -
         await leads(context)
 
     ended = await run_in_a_thread(settings(served, tmp_path), ends)
-    assert str(ended) == "fleet loop ended by itself"
+    assert str(ended) == "fleet loop stopped unexpectedly"
 
 
 async def test_changes_in_the_cluster_reach_the_loop(served: Any, tmp_path: Path) -> None:

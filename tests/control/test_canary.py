@@ -131,7 +131,7 @@ async def test_what_would_find_no_device_is_not_begun_and_says_so() -> None:
     standing = found.status().recommendation
     assert standing is not None
     assert (standing.recommended, standing.held_by) == ("128", "NoFreeGPUs")
-    assert "one pod more while it runs, and no node has 1 free GPU: all are taken" in standing.reason
+    assert "one extra pod while it runs, and no node has 1 free GPU: all are taken" in standing.reason
     assert (found.status().history, found.change(), extras(found)) == ((), None, {})
     assert found.api.lists["Node"] == 2, "read once a minute, not in every tick"
     found.api.devices = 3

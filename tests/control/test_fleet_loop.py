@@ -511,7 +511,7 @@ async def test_a_series_that_nobody_foresaw_ends_no_operator(monkeypatch: pytest
     assert snapshots[""].error is None
     error = snapshots["us"].error
     assert error is not None
-    assert "cannot be read" in error.why
+    assert "failed to parse a response" in error.why
 
 
 async def test_a_name_that_nobody_configured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,7 +520,7 @@ async def test_a_name_that_nobody_configured_is_said(monkeypatch: pytest.MonkeyP
     snapshots = await found.look(entries, at=1000.0)
     error = found.of(entries[0].service, snapshots).error
     assert error is not None
-    assert "no source named mars" in error.why
+    assert "metrics source mars is not configured" in error.why
 
 
 async def test_a_source_that_was_not_asked_yet_is_no_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -528,7 +528,7 @@ async def test_a_source_that_was_not_asked_yet_is_no_empty_answer(monkeypatch: p
     snapshots = await found.look(using(""), at=1000.0)
     error = found.of(using("eu")[0].service, snapshots).error
     assert error is not None
-    assert "has not been asked yet" in error.why
+    assert "has not been queried yet" in error.why
 
 
 # The loop around the tick

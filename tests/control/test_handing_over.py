@@ -63,4 +63,4 @@ def test_the_snippets_for_flux_are_yaml_that_points_to_the_list(tool: str, key: 
 
 def test_whoever_sets_the_replicas_is_named() -> None:
     text = replicas_elsewhere(["HorizontalPodAutoscaler hpa"])
-    assert text.startswith("HorizontalPodAutoscaler hpa sets the replicas of the Deployment")
+    assert text.startswith("the replicas of the Deployment are set by HorizontalPodAutoscaler hpa")

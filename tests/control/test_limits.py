@@ -207,7 +207,7 @@ async def test_the_configmap_acts_within_one_tick_without_a_restart() -> None:
     [
         (Refused("GET limits: no", reason="Forbidden", status=403), "Forbidden"),
         (Unavailable("GET limits: 7 s", reason="NoAnswer"), "NoAnswer"),
-        (None, "killswitch is neither modeCeiling nor killSwitch"),
+        (None, "unknown key killswitch, use modeCeiling or killSwitch"),
     ],
 )
 async def test_limits_that_cannot_be_read_let_nothing_new_start_and_stop_nothing(

@@ -162,11 +162,11 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
         pytest.param(
             CRASHED, {"chat_0": OUT_OF_MEMORY}, "OutOfMemory: ", id="the log of now, when that is all there is"
         ),
-        pytest.param(CRASHED, {}, "OutOfMemory: the container went over its memory limit", id="no log, but a reason"),
+        pytest.param(CRASHED, {}, "OutOfMemory: the container exceeded its memory limit", id="no log, but a reason"),
         pytest.param(
             CRASHED | {"last_termination": replace(ENDED, reason="Error")},
             {},
-            "Unknown: chat-0 ended with exit code 137 2 time(s)",
+            "Unknown: chat-0 terminated with exit code 137 (2 restart(s))",
             id="no log at all",
         ),
         pytest.param({}, {"chat_0": OUT_OF_MEMORY}, "", id="a ready pod has not crashed, whatever its log says"),
@@ -210,13 +210,13 @@ async def test_what_a_real_log_says_about_another_attempt(log: str, lacked_memor
 async def test_an_exit_without_a_code_is_said_so() -> None:
     unknown = pod(**CRASHED | {"last_termination": replace(ENDED, reason="Error", exit_code=None)})
     found = await rollout(deployment_view(deployment_object()), [unknown])
-    assert found.crashed == "Unknown: chat-0 ended with exit code unknown 2 time(s)"
+    assert found.crashed == "Unknown: chat-0 terminated with exit code unknown (2 restart(s))"
 
 
 async def test_a_pod_that_serves_again_says_how_it_had_ended() -> None:
     back = pod(restarts=1, last_termination=ENDED)
     found = await rollout(deployment_view(deployment_object()), [pod("chat-1"), back])
-    assert found.died == "chat-0 ended with exit code 137 1 time(s)"
+    assert found.died == "chat-0 terminated with exit code 137 (1 restart(s))"
     assert (await rollout(deployment_view(deployment_object()), [pod()])).died == ""
     elsewhere = replace(back, config_hash="of another one")
     assert (await rollout(deployment_view(deployment_object()), [elsewhere])).died == ""

@@ -106,7 +106,7 @@ def test_addresses_are_split(text: str, expected: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["8080", "", "host:", "host:http", "host:70000"])
 def test_what_is_no_address_says_how_to_write_one(text: str) -> None:
-    with pytest.raises(ValueError, match="write host:port"):
+    with pytest.raises(ValueError, match="use host:port"):
         split_address(text)
 
 

@@ -67,13 +67,13 @@ def test_a_source_concerns_those_who_use_it() -> None:
     found = health()
     found.source_failed("eu", at=NOW)
     assert trouble(found, source="us") == ""
-    assert trouble(found, source="eu") == "the metrics source eu failed to answer within the last window"
+    assert trouble(found, source="eu") == "queries to metrics source eu failed within the last window"
 
 
 def test_a_slow_look_counts_until_the_next_one() -> None:
     found = health()
     found.looked(took=LATEST + timedelta(seconds=1), now=NOW)
-    assert trouble(found) == "the last look at the fleet took more than 30 s"
+    assert trouble(found) == "the last tick took more than 30 s"
     found.looked(took=INTERVAL, now=NOW)
     assert trouble(found) == ""
 

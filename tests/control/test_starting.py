@@ -47,7 +47,7 @@ def created(ago: timedelta) -> dict[str, Any]:
             id="a reason that we do not know is told as it is",
         ),
         pytest.param(
-            created(NEVER_READY_AFTER), StartupReason.UNKNOWN, "not become ready in 30 minutes", id="never ready"
+            created(NEVER_READY_AFTER), StartupReason.UNKNOWN, "not ready after 30 minutes", id="never ready"
         ),
         pytest.param(
             CRASHED | {"last_termination": ENDED}, StartupReason.OUT_OF_MEMORY, "memory limit", id="killed by the host"
@@ -132,4 +132,4 @@ async def test_a_crash_after_serving_is_not_read_as_a_failed_start() -> None:
     crashed = CRASHED | {"last_termination": end}
     (failing,) = (await viewed(pod(**crashed), logs=Logs(chat_0_before=served))).failing
     assert failing.failure is not None
-    assert failing.failure.message == "chat-0 ended with exit code 137 2 time(s)"
+    assert failing.failure.message == "chat-0 terminated with exit code 137 (2 restart(s))"

@@ -465,7 +465,7 @@ def test_a_change_waits_until_there_is_a_before_to_compare_with() -> None:
     found.ticks(4, replace(CAPPED, ttft=Distribution()))
     assert (found.read.active_change, found.seats) == (None, 64)
     assert found.read.recommendation is not None
-    assert "nothing to compare with afterwards" in found.read.recommendation.reason
+    assert "no baseline to compare with" in found.read.recommendation.reason
     found.tick(CAPPED)
     assert found.read.active_change is not None
     assert found.read.active_change.baseline is not None

@@ -84,7 +84,7 @@ def test_what_cannot_be_written_is_an_obstacle_and_never_written() -> None:
     with pytest.raises(Unwritable):
         hidden.words(EngineKnobs(max_num_seqs=8))
     assert hidden.words(EngineKnobs()) == ("sh", "-c", "/prepare; vllm serve m")
-    assert "cannot be read" in target(args=["--max-num-seqs", "$(N)"]).obstacle(Knob.KV_CACHE_DTYPE)
+    assert "cannot be parsed" in target(args=["--max-num-seqs", "$(N)"]).obstacle(Knob.KV_CACHE_DTYPE)
     assert [target().obstacle(knob) for knob in Knob] == [""] * len(Knob)
 
 

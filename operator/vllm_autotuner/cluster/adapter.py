@@ -1,6 +1,6 @@
-"""What the operator asks of a cluster: reads, preconditioned status writes, owned applies, Events, logs, lists.
+"""The operator's Kubernetes API calls: reads, preconditioned status writes, owned applies, Events, logs, lists.
 
-Every write waits for the throttle and then asks once more whether this process may still write: leadership can be lost
+Every write waits for the throttle and then checks again whether this process may still write: leadership can be lost
 while waiting. Objects go in and come out as plain dicts; failures come out as `ClusterError`.
 Must not: decide, remember anything about an object, or retry.
 """
@@ -40,8 +40,8 @@ class Page:
 class Cluster:
     """The Kubernetes API for this operator.
 
-    `instance` names this process in Events. `may_write` is asked right before each write. `observe` is told each write:
-    verb, kind, and `Done` or the name of the error's class.
+    `instance` names this process in Events. `may_write` is called right before each write, `observe` after it with the
+    verb, the kind, and `Done` or the name of the error's class.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Cluster:
         self._observe = observe
 
     async def serves_crd(self) -> bool:
-        """Tell whether the API server knows our kind. Raises ClusterError when it cannot be asked."""
+        """Return whether the CRD is installed. Raises ClusterError when the request fails."""
         try:
             found = await self._connection.request("GET", f"/apis/{VLLM_SERVICE.api_version}")
         except NotFound:
@@ -138,7 +138,7 @@ class Cluster:
                 found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
                 if found is not None:
                     raise found
-                # Whoever deletes and re-creates the object between our look and our write gets no force from us.
+                # An object that was deleted and re-created since the read is not overwritten by force.
                 stamped["uid"] = live["metadata"]["uid"]
             return await self._connection.request(
                 "PATCH",
@@ -149,10 +149,10 @@ class Cluster:
             )
 
     async def apply_adopted(self, body: Object, *, epoch: int) -> Object:
-        """Write the given fields of a Deployment that somebody else created, by server-side apply; return it.
+        """Write the given fields of an adopted Deployment by server-side apply; return it.
 
-        `body` names uid and resourceVersion: raises Conflict when anyone wrote the Deployment since, and never creates
-        one. Force takes the fields from whoever set them before: who that is must have been judged.
+        `body` names uid and resourceVersion: raises Conflict when the Deployment was written since, and never creates
+        one. Force takes the fields over from their former managers, which the caller must have checked.
         """
         metadata: Object = body["metadata"]
         stamped = metadata | {"annotations": {**metadata.get("annotations", {}), LEASE_EPOCH: str(epoch)}}
@@ -170,7 +170,7 @@ class Cluster:
     ) -> Object:
         """Write some fields of a child, where its whole body is not known; return it. Never creates one.
 
-        Raises Refused when `live` belongs to somebody else, Conflict when anyone wrote it since it was read.
+        Raises Refused when `live` has another owner, Conflict when it was written since it was read.
         """
         found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
         if found is not None:
@@ -209,8 +209,8 @@ class Cluster:
     ) -> None:
         """Delete a child of this very VLLMService; one that is gone or going already is what was wanted.
 
-        Raises Refused when the live object belongs to somebody else, Conflict when a later leader wrote it, or anyone
-        replaced it between our look and our write.
+        Raises Refused when the live object has another owner, Conflict when a later leader wrote it or it was replaced
+        since the read.
         """
         async with self._admitted("delete", kind):
             live = await self._live(kind, namespace=namespace, name=name)
@@ -295,7 +295,7 @@ class Cluster:
     async def _admitted(self, verb: str, kind: Kind) -> AsyncIterator[None]:
         async with self._throttle:
             if not self._may_write():
-                raise Unavailable(f"{verb} {kind.kind}: this process no longer leads", reason=NOT_LEADER)
+                raise Unavailable(f"{verb} {kind.kind}: this process is no longer the leader", reason=NOT_LEADER)
             try:
                 yield
             except ClusterError as error:

@@ -1,9 +1,9 @@
 """One authenticated HTTP connection to the Kubernetes API, JSON in and out.
 
-Apart from the adapter, because who we are (service account, kubeconfig) and what we ask are different questions.
-The generated client gives authentication, TLS and the connection pool; its typed models are left out: they cost
-memory and start-up time, and every caller here wants plain dicts.
-Must not: know any kind, retry, or write to the kubeconfig it was handed.
+Apart from `adapter`, because authentication (service account, kubeconfig) and requests are different concerns.
+The generated client provides authentication, TLS and the connection pool; its typed models are not used: they cost
+memory and start-up time, and every caller here works with plain dicts.
+Must not: depend on a kind, retry, or write to the kubeconfig.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Connection:
             with translated(name):
                 answer = json.loads(await response.read())
         if not isinstance(answer, dict):
-            raise Unavailable(f"{name}: the answer is not an object", reason=UNREADABLE)
+            raise Unavailable(f"{name}: the response is not a JSON object", reason=UNREADABLE)
         return answer
 
     async def tail(
@@ -183,7 +183,7 @@ async def connect(
     except Exception as error:
         # Whatever is wrong with the files (syntax, missing keys, unreadable certificates) comes as an exception of its
         # own kind; for the administrator they are all the same.
-        message = f"there is no service account and no usable kubeconfig ({' '.join(str(error).split())})"
+        message = f"no service account and no usable kubeconfig found ({' '.join(str(error).split())})"
         raise Refused(message, reason=NOT_CONFIGURED) from error
     client.user_agent = "vllm-autotuner"
     connection = Connection(client)

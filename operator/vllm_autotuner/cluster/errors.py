@@ -1,4 +1,4 @@
-"""Why the Kubernetes API did not do what it was asked, split by what to do next. No library exception leaves `cluster`.
+"""Errors of Kubernetes API requests, split by what to do next. No library exception leaves `cluster`.
 
 * ClusterError
   - Conflict      409, 410, a uid that changed, or a precondition of ours -> read again, decide again
@@ -21,7 +21,7 @@ from kubernetes.aio.client.exceptions import OpenApiException
 from kubernetes.aio.config.config_exception import ConfigException
 
 NOT_OWNED: Final = "NotOwned"
-"""The object exists and belongs to somebody else. Remedy: rename it, or hand it over by deleting it."""
+"""The object exists and has another owner. Remedy: rename it, or delete it."""
 TERMINATING: Final = "Terminating"
 """The object is on its way out; its name is free in a moment."""
 NEWER_EPOCH: Final = "NewerEpoch"

@@ -1,10 +1,10 @@
-"""Who writes a field of an object, by the API server's own records (managedFields). Pure.
+"""Which field manager writes a field of an object, from managedFields. Pure.
 
-Apart from `ownership`, which is about whole objects. Of a user's object the question is whether a value of ours would
-be put back. The rule fails closed: only a command that a person gave once, by a tool that we know to be one, leaves a
-field to us. Whoever declares a field (server-side apply), applies a manifest again and again, or is not known, owns it.
-Of our own children the question is who has taken a field since we wrote it (`taken_by`).
-Must not: ask the API, or decide what happens next.
+Apart from `ownership`, which is about whole objects. For a user's object the question is whether a tuned value would be
+reverted. The rule fails closed: only a manager that is known to stand for a manual command leaves a field to the
+operator. A manager that declares the field (server-side apply), re-applies a manifest, or is unknown owns it.
+For the operator's own children the question is which manager took a field over since the last write (`taken_by`).
+Must not: call the API, or decide what happens next.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ GIVEN_ONCE: Final = frozenset(
         "kubectl-annotate", "kubectl-label", "kubectl-replace", "kubectl-run", "k9s", "dashboard",
     }
 )  # fmt: skip
-"""Managers of updates by hand (`kubectl scale` calls itself kubectl). `kubectl-client-side-apply` is none of them: the
-same manifest is applied again. Our choice, from the names that kubectl and the dashboards write."""
+"""Managers of manual updates (the manager of `kubectl scale` is kubectl). `kubectl-client-side-apply` is not one: the
+same manifest is applied again later. Our choice, from the names that kubectl and the dashboards write."""
 
 _CONTROLLER_MANAGER: Final = "kube-controller-manager"
 _REPLICAS: Final = ("f:spec", "f:replicas")
@@ -36,9 +36,9 @@ def template_list(container: str, field: str) -> tuple[str, ...]:
 
 
 def declarers(live: Object, *, path: Sequence[str]) -> tuple[str, ...]:
-    """Return who would put this field back, in words for people; empty when nobody is known to.
+    """Return the managers that would revert this field, as text for people; empty when there is none.
 
-    A controller that owns the whole object (an operator of another project) counts first.
+    A controller that owns the whole object (another operator) comes first.
     """
     controller = controller_of(live)
     owner = (f"{controller.get('kind')} {controller.get('name')}",) if controller is not None else ()
@@ -62,14 +62,14 @@ def is_ours(live: Object, *, path: Sequence[str]) -> bool:
 
 
 def autoscaler_of(live: Object) -> tuple[str, ...]:
-    """Return who else sets the replicas of a Deployment: an autoscaler that wrote them, or whoever declares them."""
+    """Return the other writers of a Deployment's replicas: autoscalers, and managers that declare them."""
     return tuple(dict.fromkeys((*scaled_by(live), *declarers(live, path=_REPLICAS))))
 
 
 def scaled_by(live: Object) -> tuple[str, ...]:
-    """Return the autoscalers that wrote the replicas through the scale subresource, in words for people.
+    """Return the autoscalers that wrote the replicas through the scale subresource, as text for people.
 
-    `kubectl scale` goes the same way and is none: a person's number is a person's edit.
+    `kubectl scale` uses the same subresource and does not count: it is a manual edit.
     """
     scaled = (
         str(entry.get("manager") or "unknown")
@@ -82,7 +82,7 @@ def scaled_by(live: Object) -> tuple[str, ...]:
 
 
 def taken_by(live: Object, *, path: Sequence[str]) -> str:
-    """Return who has written a field of a child since we did; empty while it is ours, or when nobody can say."""
+    """Return the manager that took over a field of a child; empty while the operator owns it, or when unknown."""
     owners = [str(entry.get("manager") or "unknown") for entry in _entries(live) if _has(entry, path)]
     if OPERATOR in owners or not _entries(live):
         return ""

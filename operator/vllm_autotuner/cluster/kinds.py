@@ -1,6 +1,6 @@
-"""The kinds we read and write, and where the API serves them.
+"""The Kubernetes kinds that the operator reads and writes, and their URL paths.
 
-Apart from the adapter, because a new child kind is one line here and nothing else.
+Apart from `adapter`, so that a new kind is one line here and nothing else.
 Must not: discover kinds at run time. The operator's RBAC is a fixed list, and so is this.
 """
 
@@ -51,5 +51,5 @@ def kind_of(body: dict[str, Any]) -> Kind:
     """Return the kind of a child object. Raises Refused for a kind that is not among those we own."""
     key = (str(body.get("apiVersion")), str(body.get("kind")))
     if key not in _APPLIED:
-        raise Refused(f"{key[1]} ({key[0]}) is not a kind this operator owns", reason="UnknownKind")
+        raise Refused(f"{key[1]} ({key[0]}) is not a kind that this operator writes", reason="UnknownKind")
     return _APPLIED[key]

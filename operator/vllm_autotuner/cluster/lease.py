@@ -1,6 +1,6 @@
-"""Who may write: leader election on a Lease, safe against dead, slow and lying clocks.
+"""Leader election on a Lease, safe against crashed leaders, slow processes and wrong clocks.
 
-Apart from the adapter, because it has its own connection and pace, and because everything else trusts `is_leader`.
+Apart from `adapter`, because it has its own connection and pace, and because all writes rely on `is_leader`.
 The client library's election is not used: it keeps renewing for a leader that has crashed, compares wall clocks of
 different machines, and does not release on exit.
 
@@ -50,7 +50,7 @@ class LeaseSettings:
     def __post_init__(self) -> None:
         """Refuse times with which two processes could lead at once, or one slow answer would cost the leadership."""
         if not 0 < self.retry_period + self.request_timeout < self.renew_deadline < self.lease_duration:
-            raise ValueError("needs retry_period + request_timeout < renew_deadline < lease_duration")
+            raise ValueError("retry_period + request_timeout < renew_deadline < lease_duration must hold")
 
 
 class Requests(Protocol):
@@ -126,9 +126,9 @@ class Election:
             await self._acquire_or_renew(asked_at)
         except Conflict:
             # Another contender wrote between our read and our write; the next step sees what.
-            logger.debug("lease was written by another", extra={"lease": self._name})
+            logger.debug("lease was written by another process", extra={"lease": self._name})
         except ClusterError as error:
-            logger.warning("lease not renewed", extra={"lease": self._name, "error": str(error)})
+            logger.warning("failed to renew lease", extra={"lease": self._name, "error": str(error)})
         self._publish()
 
     async def release(self) -> None:
@@ -146,7 +146,7 @@ class Election:
                 await self._request("PUT", lease)
                 logger.info("lease released", extra={"lease": self._name})
         except ClusterError as error:
-            logger.info("lease not released, it will expire", extra={"lease": self._name, "error": str(error)})
+            logger.info("failed to release lease, it will expire", extra={"lease": self._name, "error": str(error)})
 
     async def _acquire_or_renew(self, asked_at: float) -> None:
         try:
@@ -185,7 +185,7 @@ class Election:
 
     def _lead(self, asked_at: float, *, epoch: int) -> None:
         if not self.leading.is_set():
-            logger.info("leading", extra={"lease": self._name, "identity": self._identity, "epoch": epoch})
+            logger.info("became leader", extra={"lease": self._name, "identity": self._identity, "epoch": epoch})
         self._epoch = epoch
         self._leads_until = asked_at + self._settings.renew_deadline
 
@@ -202,7 +202,7 @@ class Election:
             self.leading.set()
         elif self.leading.is_set():
             self.leading.clear()
-            logger.warning("no longer leading", extra={"lease": self._name, "epoch": self._epoch})
+            logger.warning("lost leadership", extra={"lease": self._name, "epoch": self._epoch})
 
     def _pause(self) -> float:
         # Contenders that started together must not go on asking together.

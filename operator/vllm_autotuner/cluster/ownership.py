@@ -1,8 +1,8 @@
-"""Whether a live object is ours to overwrite, and what is in the way when it is not. Pure.
+"""Whether the operator may overwrite a live object, and the error to raise when it may not. Pure.
 
-Apart from the adapter, because forcing a server-side apply onto somebody else's object is the one mistake that no
-rollback of ours can undo.
-Must not: ask the API, or decide what happens next (the error type says it).
+Apart from `adapter`, because forcing a server-side apply onto an object of another owner is the one mistake that no
+rollback can undo.
+Must not: call the API, or decide what happens next (the error type says it).
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,10 +36,13 @@ def objection(*, live: Object, service_name: str, service_uid: str | None, epoch
         return Refused(f"{found}; rename the VLLMService", reason=NOT_OWNED)
     elif service_uid is not None and controller.get("uid") != service_uid:
         # Garbage collection removes the predecessor's children, then the name is free.
-        return Conflict(f"{name} belongs to a deleted VLLMService of this name", reason=TERMINATING)
+        return Conflict(f"{name} belongs to a deleted VLLMService with the same name", reason=TERMINATING)
     written_in = _epoch_of(metadata)
     if written_in is not None and written_in > epoch:
-        return Conflict(f"{name} was written by the leader of epoch {written_in}, this is {epoch}", reason=NEWER_EPOCH)
+        return Conflict(
+            f"{name} was written by the leader of epoch {written_in}, this process leads in epoch {epoch}",
+            reason=NEWER_EPOCH,
+        )
     return None
 
 
@@ -59,7 +62,7 @@ def _managed_by(live: Object) -> str:
     label = (metadata.get("labels") or {}).get(MANAGED_BY)
     managers = sorted(set(_field_managers(metadata)))
     named = [str(label)] if label else []
-    return " and ".join(named + managers) or "nobody we know"
+    return " and ".join(named + managers) or "an unknown manager"
 
 
 def _field_managers(metadata: Mapping[str, Any]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""How many writes may be on their way, and how fast they may follow each other.
+"""Rate limit for writes to the API server: writes per second, burst, and concurrent writes.
 
-Apart from the adapter, because it is about the whole process: a fleet that changes at once must not be noticed by the
-API server. Assumes one event loop.
+Apart from `adapter`, because it is about the whole process: a fleet that changes at once must not overload the API
+server. Assumes one event loop.
 Must not: delay the Lease, which has a connection of its own (a throttled renewal is a lost leadership).
 """
 

@@ -91,7 +91,7 @@ class OperatorSettings:
         if self.window < self.interval:
             raise ValueError("the window must not be shorter than the interval")
         if not self.identity:
-            raise ValueError("an identity is needed")
+            raise ValueError("the identity must not be empty")
 
     @property
     def heartbeat_limit(self) -> timedelta:

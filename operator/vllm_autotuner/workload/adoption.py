@@ -1,9 +1,9 @@
-"""An existing Deployment as a workload: where its engine is, what it runs, and the least that must be written to it.
+"""An adopted Deployment as a workload: which container is the engine, what it runs, and the smallest possible write.
 
-Apart from `rendering`, because here the Deployment is somebody else's: nothing is rendered, one list of one container
-is replaced, and what its owner wrote there is kept to the letter, on the Deployment itself, so that it can be restored
-whatever happens to the operator.
-Must not: ask who else writes it (`cluster.field_managers`), or decide whether anything may be changed.
+Apart from `rendering`, because the Deployment belongs to its user: nothing is rendered, one list of one container is
+replaced, and the owner's original list is stored on the Deployment itself, so that it can be restored whatever happens
+to the operator.
+Must not: look up other writers (`cluster.field_managers`), or decide whether a write is allowed.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class Unwritable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Unadoptable:
-    """Why a Deployment cannot be looked after; what to do stands in the message."""
+    """Why a Deployment cannot be adopted; the message says what to do."""
 
     reason: Reason
     message: str
@@ -49,14 +49,14 @@ class Unadoptable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """What we leave on the Deployment with each write: whose, and what its owner had written before."""
+    """The annotation written with each change: which VLLMService wrote, and the owner's original list."""
 
     service_uid: str
     original: tuple[str, ...]
     """The list as its owner wrote it."""
     field: Field
     written: str
-    """Digest of the list that we wrote: another one there was written by somebody else."""
+    """Digest of the list that the operator wrote: with another digest, another field manager wrote the list."""
 
     def text(self) -> str:
         """The annotation's value."""
@@ -78,7 +78,7 @@ class Target:
     """The whole object, as it was read."""
     container: Mapping[str, Any]
     line: CommandLine
-    """The command line to think from: what the owner of the Deployment wrote."""
+    """The command line as the owner of the Deployment wrote it; changes are based on it."""
 
     @property
     def container_name(self) -> str:
@@ -109,7 +109,7 @@ class Target:
 
     @property
     def knobs(self) -> EngineKnobs:
-        """The owner's values; a value that is none of the API's is left out like one that was not given."""
+        """The owner's values; a value that the API does not allow is left out like one that was not given."""
         return _knobs(self.flags)
 
     @property
@@ -127,11 +127,11 @@ class Target:
         return tuple(kept)
 
     def from_line(self, words: tuple[str, ...]) -> "Target":
-        """The same Deployment, thought from these words of its owner."""
+        """The same Deployment with these words as its owner's."""
         return Target(deployment=self.deployment, container=self.container, line=replace(self.line, words=words))
 
     def words(self, knobs: EngineKnobs) -> tuple[str, ...]:
-        """Return the owner's words with these values: to the letter where nothing differs. Raises Unwritable."""
+        """Return the owner's words with these values; unchanged where nothing differs. Raises Unwritable."""
         line, own = self.line, self.knobs
         for knob, flag in FLAG_OF.items():
             value = value_of(knob, knobs)
@@ -158,14 +158,14 @@ class Target:
         if knob not in FLAG_OF:
             return ""
         if self.unreadable:
-            return f"its flags cannot be read: {self.unreadable}"
+            return f"the engine flags cannot be parsed: {self.unreadable}"
         own = value_of(knob, self.knobs)
         other: int | str = ("auto" if own != "auto" else "fp8") if knob is Knob.KV_CACHE_DTYPE else 1 + int(own or 1)
         after = changed(self.line, knob=FLAG_OF[knob], value=other)
         return after.why if isinstance(after, Unreadable) else ""
 
     def marker(self, words: tuple[str, ...], *, service_uid: str) -> Marker:
-        """What to leave on the Deployment together with these words."""
+        """The marker to write together with these words."""
         return Marker(
             service_uid=service_uid, original=self.line.words, field=self.line.field, written=digest_of(words)
         )
@@ -173,7 +173,7 @@ class Target:
     def patch(self, words: tuple[str, ...], *, service_uid: str, ours: frozenset[Field]) -> dict[str, Any]:
         """Return the server-side apply that writes these words and nothing else.
 
-        `ours`: lists of the container that we own already. One that is left out of an apply would be removed.
+        `ours`: lists of the container that the operator owns already. An apply without them would remove them.
         """
         metadata = self.deployment["metadata"]
         lists = {field.value: list(self.container.get(field.value) or []) for field in sorted(ours)}
@@ -183,7 +183,7 @@ class Target:
             "metadata": {
                 "name": metadata["name"],
                 "namespace": metadata["namespace"],
-                # Nobody's edit between our look and our write is lost, and nothing that is gone comes back.
+                # No edit between the read and the write is lost, and a deleted Deployment is not created again.
                 "uid": metadata["uid"],
                 "resourceVersion": metadata["resourceVersion"],
                 "annotations": {ADOPTION: self.marker(words, service_uid=service_uid).text()},
@@ -205,17 +205,17 @@ def read_target(deployment: Mapping[str, Any]) -> Target | Unadoptable:
         found = [each for each in found if each["name"] == ENGINE_CONTAINER] or found
     if not found:
         images = ", ".join(str(each.get("image")) for each in containers)
-        message = f"no container of Deployment {name} runs vLLM ({images}): name another one in spec.targetRef"
+        message = f"no container of Deployment {name} runs vLLM ({images}): set spec.targetRef to another Deployment"
         return Unadoptable(Reason.NO_ENGINE_CONTAINER, message)
     if len(found) > 1:
         names = " and ".join(str(each["name"]) for each in found)
-        message = f"containers {names} of Deployment {name} run vLLM: name the one to look after {ENGINE_CONTAINER!r}"
+        message = f"containers {names} of Deployment {name} run vLLM: rename the one to tune to {ENGINE_CONTAINER!r}"
         return Unadoptable(Reason.SEVERAL_ENGINE_CONTAINERS, message)
     return Target(deployment=deployment, container=found[0], line=command_line(found[0]))
 
 
 def marker_of(deployment: Mapping[str, Any]) -> Marker | None:
-    """Read what we left on a Deployment; None when nothing is there that can be read."""
+    """Read the marker of a Deployment; None when it has none that can be parsed."""
     text = (deployment["metadata"].get("annotations") or {}).get(ADOPTION, "")
     try:
         found = json.loads(text)
@@ -230,7 +230,7 @@ def marker_of(deployment: Mapping[str, Any]) -> Marker | None:
 
 
 def digest_of(words: tuple[str, ...]) -> str:
-    """The digest by which we know a list that we wrote."""
+    """The digest by which a list that the operator wrote is recognised."""
     return _digest(list(words))
 
 

@@ -14,7 +14,7 @@ HTTP_PORT: Final = 8000
 """vLLM's own default; requests, health and metrics."""
 
 STARTUP_PERIOD_SECONDS: Final = 2
-"""Often, because a change is measured from the first answer on; /health costs the engine nothing."""
+"""Short, because a change is measured from the first ready answer on; /health costs the engine nothing."""
 
 STARTUP_LIMIT_SECONDS: Final = 3600
 """Loading and compiling the largest models from a cold disk takes tens of minutes: longer delays a restart, shorter

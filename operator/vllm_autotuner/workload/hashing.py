@@ -1,8 +1,8 @@
 """The hash of a rendered pod template: two Deployments with the same hash start the same pods.
 
-The hash is versioned. Whoever changes the rendering so that the same spec gives another template raises
-`RENDERING_VERSION`: an operator that finds an older version on a Deployment leaves it alone until the spec or a tuned
-value changes, so that an upgrade of the operator never rolls a fleet.
+The hash is versioned. A change of the rendering that gives another template for the same spec must raise
+`RENDERING_VERSION`: an operator that finds an older version on a Deployment keeps it until the spec or a tuned value
+changes, so that an upgrade of the operator never rolls a fleet.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ RENDERING_VERSION: Final = 1
 """Version of the rendering, written as `HASH_VERSION` beside each hash."""
 
 _NOT_HASHED: Final = frozenset({CONFIG_HASH, HASH_VERSION, LEASE_EPOCH})
-"""Annotations that tell about the configuration and are no part of it."""
+"""Annotations that describe the configuration and are not part of it."""
 
 _HEX_DIGITS: Final = 16
 """64 bits: no accident among the configurations of one service, and short enough to read aloud."""
@@ -40,7 +40,7 @@ def template_hash(template: Mapping[str, Any]) -> str:
 
 
 def recorded_hash(deployment: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return the hash and version that a Deployment (or pod) carries; None when it carries none that can be read."""
+    """Return the hash and version annotated on a Deployment (or pod); None when missing or malformed."""
     annotations = deployment.get("metadata", {}).get("annotations") or {}
     recorded, version = annotations.get(CONFIG_HASH), str(annotations.get(HASH_VERSION, ""))
     return (recorded, int(version)) if recorded and version.isdecimal() else None

@@ -39,7 +39,7 @@ raise it for longer outputs."""
 
 
 class NothingToRender(ValueError):
-    """The service adopts a Deployment (targetRef): there is no workload of ours."""
+    """The service adopts a Deployment (targetRef): the operator renders no workload for it."""
 
 
 def rendered_hash(service: VLLMService, config: EngineKnobs) -> str:
@@ -50,8 +50,8 @@ def rendered_hash(service: VLLMService, config: EngineKnobs) -> str:
 def render_deployment(service: VLLMService, config: EngineKnobs, replicas: int | None) -> dict[str, Any]:
     """Return the service's Deployment with these knobs, hash included.
 
-    `replicas` None leaves the field to another writer. Beware: a manager that gives up a field which nobody else owns
-    resets it to 1, so an autoscaler must have written it first. Raises NothingToRender for a targetRef.
+    `replicas` None leaves the field to another writer. Beware: giving up a field that no other manager owns resets it
+    to 1, so an autoscaler must have written it first. Raises NothingToRender for a targetRef.
     """
     template = _pod_template(service, config)
     hashed = {CONFIG_HASH: template_hash(template), HASH_VERSION: str(RENDERING_VERSION)}
@@ -107,7 +107,7 @@ def pod_selector(service_name: str) -> str:
 
 
 def _pod_template(service: VLLMService, config: EngineKnobs) -> dict[str, Any]:
-    """Render the pod template: ours, the user's laid over it, and then what no template may change."""
+    """Render the pod template: the operator's, overlaid with the user's, and then the fields no overlay may change."""
     model, engine = service.spec.model, service.spec.engine
     if model is None or engine is None:
         raise NothingToRender(f"{service.key} names a Deployment of its own")

@@ -1,10 +1,10 @@
-"""The old values written over a live Deployment of ours: the way back when nobody can read the spec it came from.
+"""Rollback of a rendered Deployment while its spec cannot be read: the old values are written over the live object.
 
 Apart from `rendering`, which needs the whole spec. Only what differs between two settings of the knobs is changed, so
-that the pod template is the former one to the letter, and Kubernetes finds the ReplicaSet that it had.
-What it adds again (the shared memory of several ranks) is an update and no apply: a later apply that does without it
-leaves it in the pods, where it does no harm.
-Must not: be used while the spec can be read, for it keeps whatever stands in the Deployment.
+that the pod template equals the former one exactly, and Kubernetes reuses its ReplicaSet.
+What is added again (the shared memory of several ranks) is an update, not an apply: a later apply without it leaves it
+in the pods, where it does no harm.
+Must not: be used while the spec can be read, because it keeps everything else in the Deployment.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def _engine(container: Object, *, to: EngineKnobs, back: EngineKnobs) -> dict[st
 
 
 def _devices(name: str, amount: str, *, to: EngineKnobs, back: EngineKnobs) -> str:
-    # Only devices have a domain in their name: one a rank, and another number of them is somebody's own.
+    # Only devices have a domain in their name: one per rank. Another number was set by the user and is kept.
     return str(ranks(back)) if "/" in name and amount == str(ranks(to)) else amount
 
 

@@ -1,6 +1,6 @@
-"""What an existing Deployment's own rollout strategy allows. Pure.
+"""Whether the rollout strategy of an adopted Deployment allows a change without downtime. Pure.
 
-Ours come up beside the old ones; somebody else's may be written to stop first.
+Rendered Deployments start new pods before old ones stop; the strategy of an adopted one may stop old pods first.
 """
 
 import math
@@ -14,12 +14,12 @@ DEFAULT_UNAVAILABLE: Final = "25%"
 
 
 def rollout_obstacle(deployment: Mapping[str, Any]) -> str:
-    """Say why a change of its pods would not roll out, or take the service down; empty when it would do neither."""
+    """Return why a change would not roll out, or would take the service down; empty when it would do neither."""
     spec = deployment["spec"]
     if spec.get("paused"):
-        return "the Deployment is paused (spec.paused), nothing would roll out"
+        return "the Deployment is paused (spec.paused), a change would not roll out"
     if (spec.get("strategy") or {}).get("type") == "Recreate":
-        return "the Deployment's strategy is Recreate: every change would stop all of its pods first"
+        return "the Deployment's strategy is Recreate: a change would stop all of its pods first"
     if 0 < _replicas(spec) <= _unavailable(spec):
         return "the Deployment's strategy may stop all of its pods at once (rollingUpdate.maxUnavailable)"
     return ""

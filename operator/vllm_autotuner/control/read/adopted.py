@@ -1,8 +1,8 @@
-"""A service whose Deployment is somebody else's (spec.targetRef): what it is seen as, and what is written to it.
+"""An adopted Deployment (spec.targetRef) in one tick: how it is presented to the decision, and what is written to it.
 
-What the owner wrote into the Deployment takes the place of `spec.engine`, so that everything that decides sees a
-service like any other, whose user edits it in another place. Apart from `adopting`, which asks the API.
-Must not: decide, or write anything but the engine's flags and, where `spec.scaling` asks for it, the replicas.
+What the owner wrote into the Deployment takes the place of `spec.engine`, so that the decision treats an adopted
+service like any other. Apart from `adopting`, which reads from the API.
+Must not: decide, or write anything but the engine's flags and, with `spec.scaling`, the replicas.
 """
 
 import logging
@@ -54,19 +54,19 @@ class Adopted:
         return asked != self.target.live or self._replicas(status) is not None
 
     async def follow(self, status: VLLMServiceStatus, *, cluster: Cluster, epoch: int) -> None:
-        """Make the Deployment what the written status says, by one write at most: the flags first.
+        """Apply the written status to the Deployment, with at most one write: the flags first.
 
-        Raises Conflict when somebody wrote the Deployment since it was read: the next tick looks at what he wrote.
+        Raises Conflict when the Deployment was written since it was read: the next tick reads it again.
         """
         target = self.target
         words = target.words(effective_knobs(self.service.spec, status))
         if words != target.live:
             body = target.patch(words, service_uid=self.service.metadata.uid, ours=_ours(target))
-            logger.info("writing flags", extra={"service": self.service.key, "deployment": self.deployment.name})
+            logger.info("writing engine flags", extra={"service": self.service.key, "deployment": self.deployment.name})
             await cluster.apply_adopted(body, epoch=epoch)
             return
         if (replicas := self._replicas(status)) is not None:
-            logger.info("scaling", extra={"service": self.service.key, "replicas": replicas})
+            logger.info("scaling deployment", extra={"service": self.service.key, "replicas": replicas})
             view = self.deployment
             await cluster.scale(view.namespace, view.name, replicas, resource_version=view.resource_version)
 
@@ -79,7 +79,7 @@ class Adopted:
 def adopted_from(
     service: VLLMService, *, target: Target, bodies: Sequence[Body], selector: str, autoscalers: Sequence[str]
 ) -> Adopted:
-    """See a service by its Deployment, the pods of it, and who scales it."""
+    """Build the adopted service from its Deployment, pods and autoscalers."""
     live = replace(deployment_view(target.deployment), config_hash=target.hash(target.live))
     target, mine = _as_written_by_its_owner(target, service)
     edited = _edited(target, service, mine=mine)
@@ -102,14 +102,14 @@ def adopted_from(
 
 
 def _as_written_by_its_owner(target: Target, service: VLLMService) -> tuple[Target, bool]:
-    """Think from what the owner wrote, not from what we wrote over it; and tell whether what stands there is ours."""
+    """The target with the owner's original flags, and whether the live flags were written by the operator."""
     status, marker = service.status, _marker(target, service)
     if marker is None or marker.written != digest_of(target.live):
         return target, False
     effective = status.effective
     in_force = status.active_change is not None or (
-        # What we wrote stays ours while status stands by it, or still has to take it back. A service that comes anew
-        # to a Deployment which a predecessor tuned takes what it finds.
+        # Values that the operator wrote count as tuned while the status has them in force or still has to roll them
+        # back. A new VLLMService for a Deployment that an earlier one tuned takes the values as it finds them.
         effective is not None and (effective.source is Source.TUNED or effective.knobs != target.knobs)
     )
     return (target.from_line(marker.original) if in_force else target), True
@@ -123,7 +123,7 @@ def _marker(target: Target, service: VLLMService) -> Marker | None:
 
 
 def _edited(target: Target, service: VLLMService, *, mine: bool) -> bool:
-    """Whether somebody else wrote the flags, or the pods around them, since we did."""
+    """Whether another field manager wrote the flags or the pod template since the operator did."""
     change, effective = service.status.active_change, service.status.effective
     try:
         if change is not None:
@@ -157,13 +157,13 @@ def _locked(
     locked: dict[Knob, str] = {}
     common = rollout_obstacle(live)
     if owners:
-        common = f"{', '.join(owners)} declares the engine's flags (condition OwnershipConflict)"
+        common = f"the engine flags are declared by {', '.join(owners)} (see condition OwnershipConflict)"
     for knob in Knob:
         why = common or target.obstacle(knob)
         if knob is Knob.REPLICAS:
-            why = f"{', '.join(dict.fromkeys(autoscalers))} sets the replicas" if autoscalers else ""
+            why = f"the replicas are set by {', '.join(dict.fromkeys(autoscalers))}" if autoscalers else ""
         elif knob is Knob.TENSOR_PARALLEL_SIZE and not why:
-            why = "another degree needs as many GPUs for each pod, and the Deployment's resources are its owner's"
+            why = "it changes the GPUs per pod, and the operator does not write the resources of an adopted Deployment"
         if why:
             locked[knob] = why
     conflict = None
@@ -176,7 +176,7 @@ def _locked(
 
 
 def _as_if_rendered(spec: VLLMServiceSpec, target: Target, *, live: DeploymentView, scaled: bool) -> VLLMServiceSpec:
-    """The spec with what the owner of the Deployment wrote in the place of engine, model, device and replicas."""
+    """The spec with engine, model, device and replicas taken from the owner's Deployment."""
     flags, scaling = target.flags, spec.scaling if scaled else None
     name = flags.model or flags.served_model_name
     engine = Engine.model_construct(
@@ -194,7 +194,7 @@ def _as_if_rendered(spec: VLLMServiceSpec, target: Target, *, live: DeploymentVi
 
 
 def _as_if_followed(service: VLLMService, *, edited: bool, replicas: int) -> VLLMServiceStatus:
-    """The status with tuned values void where somebody wrote others, and scaling that begins with what is there."""
+    """The status without tuned values that another field manager has overwritten; scaling begins at `replicas`."""
     status, effective = service.status, service.status.effective
     if effective is None:
         return status.updated(effective=Effective(replicas=replicas))
@@ -205,16 +205,16 @@ def _as_if_followed(service: VLLMService, *, edited: bool, replicas: int) -> VLL
 
 def _about(target: Target) -> str:
     name = target.deployment["metadata"]["name"]
-    text = f"Deployment {name}, container {target.container_name}: the engine's flags stand in {target.line.field}"
+    text = f"Deployment {name}, container {target.container_name}: engine flags are in {target.line.field}"
     if target.unreadable:
-        text += f"; they cannot be read: {target.unreadable}"
+        text += f"; they cannot be parsed: {target.unreadable}"
     if target.flags.config is not None:
-        text += f"; what else stands in the file {target.flags.config} (--config) cannot be seen"
+        text += f"; options in the file {target.flags.config} (--config) are not visible to the operator"
     return text
 
 
 def _accelerator(target: Target) -> Accelerator | None:
-    """The device as the owner wrote it down: what a pod asks for, and the product its node must have."""
+    """The device of the owner's Deployment: the resource that a pod requests, and the product its node must have."""
     limits = (target.container.get("resources") or {}).get("limits") or {}
     selector = target.deployment["spec"]["template"]["spec"].get("nodeSelector") or {}
     name = next((str(each) for each in limits if str(each).endswith("/gpu")), None)

@@ -1,7 +1,7 @@
-"""Reads the Deployments that services name (spec.targetRef), their pods and autoscalers, once in each tick.
+"""Reads the adopted Deployments (spec.targetRef), their pods and autoscalers, once per tick.
 
-They carry no label of ours and so are in no watch; two requests a service, side by side. Apart from the fleet loop,
-because a slow answer about one must not make the others wait.
+They carry no label of the operator, so no watch covers them: two concurrent requests per service. Apart from
+`fleet_loop`, because a slow answer about one service must not delay the others.
 Must not: write, or keep anything: the next tick reads again.
 """
 
@@ -39,7 +39,7 @@ class Adopting:
         self._read: dict[Key, Adopted | Unadoptable | Exception] = {}
 
     async def read_all(self) -> None:
-        """Read for every service that names a Deployment. What fails is told to who asks for it."""
+        """Read the Deployment of every service that names one. `of` raises what failed here."""
         services = [
             entry.service
             for entry in self._services.values()
@@ -48,9 +48,9 @@ class Adopting:
         await asyncio.gather(*(self._remember(each) for each in services if not each.metadata.deleting))
 
     async def of(self, service: VLLMService) -> Adopted | Unadoptable | None:
-        """What was read for a service, each time anew after the first; None where it names no Deployment.
+        """What was read for a service; the second call reads again. None where the service names no Deployment.
 
-        Raises ClusterError when the API could not be asked.
+        Raises ClusterError when the read failed.
         """
         if service.spec.target_ref is None:
             return None
@@ -81,7 +81,7 @@ def _key(service: VLLMService) -> Key:
 
 
 def claims(services: Iterable[ServiceEntry]) -> Mapping[Key, Key]:
-    """Return which VLLMService looks after each named Deployment: the oldest of those that name it (G34)."""
+    """Return which VLLMService manages each named Deployment: the oldest of those that name it (G34)."""
     found: dict[Key, tuple[tuple[str, str], Key]] = {}
     for entry in services:
         service = entry.service
@@ -98,24 +98,24 @@ def claims(services: Iterable[ServiceEntry]) -> Mapping[Key, Key]:
 async def adopt(
     service: VLLMService, *, owners: Mapping[Key, Key], services: Mapping[Key, ServiceEntry], cluster: Cluster
 ) -> Adopted | Unadoptable:
-    """Read the Deployment that a service names, and its pods. Raises ClusterError when the API cannot be asked."""
+    """Read the Deployment that a service names, and its pods. Raises ClusterError when a read fails."""
     reference, metadata = service.spec.target_ref, service.metadata
     if reference is None:
         raise ValueError(f"{service.key} names no Deployment")
     key = Key(metadata.namespace, reference.name)
     older = owners.get(key)
     if older is not None and older.name != metadata.name:
-        message = f"VLLMService {older.name} is older and looks after Deployment {key.name}: delete one of the two"
+        message = f"Deployment {key.name} is already managed by VLLMService {older.name} (older): delete one of the two"
         return Unadoptable(Reason.CONFLICT, message)
     try:
         found = await cluster.read(DEPLOYMENT, namespace=key.namespace, name=key.name)
     except NotFound:
         found = {}
     if not found or "deletionTimestamp" in found["metadata"]:
-        message = f"there is no Deployment {'/'.join(key)}: create it, or correct spec.targetRef.name"
+        message = f"Deployment {'/'.join(key)} not found: create it or correct spec.targetRef.name"
         return Unadoptable(Reason.TARGET_NOT_FOUND, message)
     if (child_of := _rendered_by(found, services)) is not None:
-        message = f"Deployment {key.name} is rendered by VLLMService {child_of}: tune that one"
+        message = f"Deployment {key.name} is managed by VLLMService {child_of}: tune that VLLMService instead"
         return Unadoptable(Reason.CONFLICT, message)
     target = read_target(found)
     if isinstance(target, Unadoptable):

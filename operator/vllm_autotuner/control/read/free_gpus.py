@@ -1,10 +1,9 @@
-"""How many GPUs are free for a service: one list of nodes, pods and quotas for the whole fleet, where it counts.
+"""How many GPUs are free for a service: one list of nodes, pods and quotas for the whole fleet, on demand.
 
-A list and no watch: pods that hold devices carry no label of ours, a watch of every pod of a cluster would cost memory
-and events all day, and the answer is wanted only where something is about to be proposed. In a fleet where nothing is,
-nothing is read. What cannot be read is not known, and then all is as if nobody had looked: a trial that finds no GPU
-ends without harm.
-Must not: decide, write, or fail.
+A list and not a watch: pods that hold devices carry no label of the operator, a watch of every pod in the cluster would
+cost memory and events all day, and the answer is needed only when a change is about to be proposed. A failed read makes
+the number unknown, and the change is proposed without it: a trial that finds no GPU ends without harm.
+Must not: decide, write, or raise.
 """
 
 import logging
@@ -33,7 +32,7 @@ __all__ = ["LOOK_EVERY", "FreeGpuLookup"]
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = timedelta(seconds=60)
-"""An answer counts for so long. A list of 10,000 pods costs the API server and us about a second; GPUs come and go with
+"""How long an answer is used. A list of 10,000 pods costs the API server and us about a second; GPUs come and go with
 pods of large models, which take minutes. Our choice, unmeasured."""
 
 ON_NODES: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
@@ -67,11 +66,11 @@ class FreeGpuLookup:
         self._told = ""
 
     def is_due(self, now: datetime) -> bool:
-        """Whether another look would tell more than is known."""
+        """Whether the last answer is too old."""
         return self._enabled and (self._looked_at is None or now - self._looked_at >= LOOK_EVERY)
 
     async def look(self, now: datetime) -> None:
-        """Read everything. What the API refuses or does not answer leaves it unknown until the next look."""
+        """Read everything. A failed read makes the free GPUs unknown until the next look."""
         self._looked_at = now
         try:
             self._seen = await self._read()
@@ -81,15 +80,12 @@ class FreeGpuLookup:
             if self._told != error.reason:
                 self._told = error.reason
                 forbidden = isinstance(error, Refused) and error.status == FORBIDDEN
-                logger.warning(
-                    "free GPUs not known", extra={"error": str(error), "forbidden": forbidden, "instead": "trying it"}
-                )
+                logger.warning("failed to look up free GPUs", extra={"error": str(error), "forbidden": forbidden})
 
     def of(self, service: VLLMService, pods: Iterable[str], *, now: datetime) -> FreeGpus | None:
-        """Return what is free for pods like those that the service has; None where that is not known.
+        """Return the GPUs that are free for more pods like those of the service; None when unknown.
 
-        `pods`: the names of its own. What they ask for is read from them: it is what really was asked for, whoever
-        wrote it.
+        `pods`: the names of its own pods. The requested resources are read from them.
         """
         if self._seen is None or self.is_due(now):
             return None
@@ -140,7 +136,7 @@ def _free_gpus_of(seen: _Seen, service: VLLMService, names: Iterable[str]) -> Fr
     home = {pod.node for pod in own}
     views = [view for view in seen.nodes if view.name in home]
     if not nodes or any(view.on_demand for view in views):
-        # No node at all is an odd answer for pods that run; and where nodes come on demand, none need be free.
+        # No node although pods run contradicts itself; and where nodes are added on demand, none need be free.
         return None
     mine: dict[str, int] = {}
     for pod in own:

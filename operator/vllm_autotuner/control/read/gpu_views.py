@@ -1,7 +1,7 @@
-"""What free GPUs are counted from: nodes, the pods that hold devices, and ResourceQuotas, as their objects read.
+"""The parts of nodes, pods and ResourceQuotas from which free GPUs are counted.
 
-Apart from `views`, because these objects are not ours: most of each is left out, and any of it may be missing.
-Must not: judge, or ask the API.
+Apart from `views`, because these objects are not the operator's: only a few fields are kept, and any may be missing.
+Must not: judge, or call the API.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""What to paste where, so that the flags of a Deployment may be tuned although a tool declares it.
+"""Instructions for handing the engine flags of a Deployment over to the operator, per deployment tool.
 
-Apart from `adopted`, because it is text for people and about other projects' objects. Conditions cut messages at 1,024
-characters, so each snippet is one line.
-Must not: decide who owns what.
+Apart from `adopted`, because this is text for people about the objects of other projects. Condition messages are cut at
+1,024 characters, so each snippet is one line.
+Must not: decide which field manager owns a field.
 """
 
 from collections.abc import Iterable
@@ -18,26 +18,28 @@ _HELM: Final = ("helm", "helm-controller")
 
 
 def flags_elsewhere(target: Target, owners: Iterable[str]) -> str:
-    """Say who would put the flags back, how to make him leave them alone, and how to hand them over."""
+    """The message that names the owners of the flags, how to make them ignore the flags, and how to hand over."""
     named = tuple(owners)
     name, field = target.deployment["metadata"]["name"], target.line.field.value
     who = ", ".join(named)
     remedy = _remedy(named[0], name=name, container=target.container_name, field=field, index=_index(target))
     simple = (
-        "Simplest: declare all flags in command and no args, which are then tuned. Else: " if field == "args" else ""
+        "Simplest: declare all flags in command and none in args; the operator then sets args. Otherwise: "
+        if field == "args"
+        else ""
     )
     return (
-        f"{who} declares {field} of Deployment {name} and would put back what is tuned, so nothing is written; "
-        f"recommendations go on (`vllm-autotuner export`). {simple}1. {remedy} 2. Hand the flags over: annotate the "
-        f"Deployment, where it is declared, with {CONSENT}={CONSENT_GIVEN}"
+        f"{who} declares {field} of Deployment {name} and would revert tuned values, so the operator writes none; "
+        f"recommendations continue (`vllm-autotuner export`). {simple}1. {remedy} 2. Hand over the flags: annotate the "
+        f"Deployment in its manifest with {CONSENT}={CONSENT_GIVEN}"
     )
 
 
 def replicas_elsewhere(owners: Iterable[str]) -> str:
-    """Say who sets the replicas that spec.scaling asks us to set."""
+    """The message that names the other writer of the replicas while spec.scaling is set."""
     return (
-        f"{', '.join(owners)} sets the replicas of the Deployment, so spec.scaling is not followed: remove the one or "
-        "the other (an autoscaler, or replicas in the manifest)"
+        f"the replicas of the Deployment are set by {', '.join(owners)}, so spec.scaling has no effect: remove "
+        "spec.scaling or the other writer (an autoscaler, or replicas in the manifest)"
     )
 
 
@@ -45,7 +47,7 @@ def _remedy(manager: str, *, name: str, container: str, field: str, index: int) 
     lower = manager.lower()
     if lower.startswith("argocd"):
         return (
-            "Argo CD: into the Application's spec put "
+            "Argo CD: add to the Application's spec "
             f"ignoreDifferences: [{{group: apps, kind: Deployment, name: {name}, jqPathExpressions: "
             f"['.spec.template.spec.containers[] | select(.name == \"{container}\") | .{field}']}}] and "
             "syncPolicy: {syncOptions: [RespectIgnoreDifferences=true, ServerSideApply=true]}."
@@ -53,21 +55,21 @@ def _remedy(manager: str, *, name: str, container: str, field: str, index: int) 
     pointer = f"/spec/template/spec/containers/{index}/{field}"
     if lower.startswith(_FLUX):
         return (
-            f"Flux: into the Kustomization's spec put ignore: [{{paths: [{pointer}], "
-            f"target: {{kind: Deployment, name: {name}}}}}], or take {field} out of the manifest."
+            f"Flux: add to the Kustomization's spec ignore: [{{paths: [{pointer}], "
+            f"target: {{kind: Deployment, name: {name}}}}}], or remove {field} from the manifest."
         )
     if lower.startswith(_HELM):
         return (
-            "Helm: an upgrade writes the chart's flags again, so put what was kept into the values (`vllm-autotuner "
-            "export --format helm`); where Flux corrects drift, put driftDetection: {ignore: "
-            f"[{{paths: [{pointer}], target: {{kind: Deployment, name: {name}}}}}]}} into the HelmRelease's spec."
+            "Helm: an upgrade restores the chart's flags, so copy the tuned values into the chart values "
+            "(`vllm-autotuner export --format helm`); with Flux drift detection, add to the HelmRelease's spec "
+            f"driftDetection: {{ignore: [{{paths: [{pointer}], target: {{kind: Deployment, name: {name}}}}}]}}."
         )
     if lower.startswith("kubectl"):
         return (
-            f"kubectl: applying the manifest again writes its {field} again, so put what was kept into it "
+            f"kubectl: applying the manifest again restores its {field}, so copy the tuned values into it "
             "(`vllm-autotuner export`)."
         )
-    return f"{manager}: make it leave {field} of container {container} alone, or tune it there."
+    return f"{manager}: configure it to ignore {field} of container {container}, or tune the values there."
 
 
 def _index(target: Target) -> int:

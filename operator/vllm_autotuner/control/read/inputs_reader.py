@@ -1,7 +1,7 @@
-"""From one look at cluster and metrics to the `Inputs` of one service.
+"""Builds the `Inputs` of one service from the registry and the metrics of a tick.
 
-The only reads of the API here are pod logs, and only where a decision waits for them: a start-up line while a change is
-verified, and the end of a crashed start. Must not: write, or decide.
+The only API reads are pod logs, and only when a decision needs them: the start-up line while a change is verified, and
+the end of the log after a crash. Must not: write, or decide.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Look:
 
 
 class InputsReader:
-    """Puts together what a decision may look at."""
+    """Builds the inputs of a decision."""
 
     def __init__(self, *, cluster: Cluster, sources: Sources, free_gpus: FreeGpuLookup, memories: Memories) -> None:
         self._cluster = cluster

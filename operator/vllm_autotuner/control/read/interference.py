@@ -1,7 +1,8 @@
-"""Which fields of a live Deployment were changed by somebody else, against what it was asked to be. Pure.
+"""Which fields of a live Deployment were overwritten by another field manager. Pure.
 
-A value that differs is somebody else's only if we no longer own the field: a mutating webhook changes values under our
-name, and a value that is still ours waits for our own write. Apart from `looking`, because a whole story hangs on it.
+A value that differs was overwritten only if the operator no longer owns the field: a mutating webhook changes values
+under the operator's name, and a field that the operator owns is corrected by its next write. Apart from
+`workload_state`, because the escalation of a contest (`guardrails.contest`) depends on it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ def wanted_deployment(service: VLLMService, status: VLLMServiceStatus, live: Dep
 
 
 def interference_of(live: DeploymentView | None, asked: Mapping[str, Any]) -> Interference | None:
-    """Compare with the rendered Deployment; None when nothing was taken from us."""
+    """Compare with the rendered Deployment; None when no field was taken over by another manager."""
     if live is None:
         return None
     found = dict(_taken(live, asked))

@@ -1,8 +1,8 @@
-"""The limits of the whole cluster: those of the flags, and those of a ConfigMap beside the operator, once per tick.
+"""The cluster-wide limits (mode ceiling, kill switch) from the flags and the limits ConfigMap, read once per tick.
 
-Apart from the loop, because a person flips the switch while everything else may be failing: reading it needs one right
-to one object, and no watch. An absent ConfigMap limits nothing. One that cannot be read, also for want of that right,
-lets nothing new start. Must not: raise.
+Apart from `fleet_loop`, because the kill switch must work while everything else fails: it needs one permission on one
+object, and no watch. A missing ConfigMap limits nothing. While it cannot be read (e.g. no permission), no change
+starts. Must not: raise.
 """
 
 from vllm_autotuner.cluster.adapter import Cluster
@@ -15,8 +15,8 @@ __all__ = ["current_limits"]
 
 
 async def current_limits(settings: OperatorSettings, cluster: Cluster) -> Limits:
-    """What is allowed at most from now on until the next tick."""
-    flags = limits_from(ceiling=settings.mode_ceiling, kill=settings.kill_switch, source="flags of the operator")
+    """The limits that apply until the next tick."""
+    flags = limits_from(ceiling=settings.mode_ceiling, kill=settings.kill_switch, source="operator flags")
     namespace, name = settings.lease_namespace, settings.limits_configmap
     if not name:
         return flags

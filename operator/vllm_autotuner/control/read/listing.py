@@ -1,7 +1,7 @@
-"""Full lists of the three kinds: once to fill the registry before the first tick, then to sweep out lost deletions.
+"""Full lists of the watched kinds: one fills the registry before the first tick, later ones find missed deletions.
 
-Apart from the watches, because kopf reports neither that its first list is complete nor what vanished while it was
-disconnected (after `410 Gone` it lists anew and compares with nothing).
+Apart from the watches in `run.handlers`, because kopf reports neither that its first list is complete nor what was
+deleted while it was disconnected (after `410 Gone` it lists again without comparing).
 """
 
 import asyncio
@@ -45,7 +45,9 @@ async def sweep(registry: Registry, cluster: Cluster, *, namespaces: Sequence[st
                 as_of = as_of or page.resource_version
             vanished = shelf.sweep(namespace=namespace, alive=alive, as_of=as_of)
             for key in vanished:
-                logger.info("object vanished unnoticed", extra={"kind": kind.kind, "key": "/".join(key)})
+                logger.info(
+                    "removed object, the watch missed its deletion", extra={"kind": kind.kind, "key": "/".join(key)}
+                )
             forgotten += len(vanished)
     return forgotten
 

@@ -1,4 +1,4 @@
-"""What a leader remembers of services between ticks. Losing it costs a confirmation, never a decision."""
+"""What a leader keeps in memory per service between ticks. Losing it delays a diagnosis, and loses no decision."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ __all__ = ["Memories"]
 
 
 class Memories:
-    """By uid: the history of the diagnosis, what was made sure of, and what was refused."""
+    """By uid: the history of the diagnosis, which children are known to exist, and which workload was refused."""
 
     def __init__(self) -> None:
         self._histories: dict[str, History] = {}
@@ -38,24 +38,24 @@ class Memories:
         return (history.named.primary.value for history in self._histories.values() if history.named is not None)
 
     def is_new(self, uid: str) -> bool:
-        """Whether this leader has not yet made sure of the service's children that no watch tells of."""
+        """Whether this leader has not yet applied the service's children that no watch covers."""
         return uid not in self._seen
 
     def seen(self, uid: str) -> None:
-        """They are made sure of."""
+        """Note that they are applied."""
         self._seen.add(uid)
 
     def refusal(self, service: VLLMService) -> Refusal | None:
-        """Why the workload of this very spec was refused the last time it was applied; None when it was not."""
+        """Why the API server refused the workload of this generation at the last apply; None when it did not."""
         generation, refusal = self._refusals.get(service.metadata.uid, (None, None))
         return refusal if generation == service.metadata.generation else None
 
     def refused(self, service: VLLMService, refusal: Refusal) -> None:
-        """The workload was refused."""
+        """Note that the API server refused the workload."""
         self._refusals[service.metadata.uid] = (service.metadata.generation, refusal)
 
     def accepted(self, uid: str) -> None:
-        """The workload is as it should be."""
+        """Note that the workload was applied."""
         self._refusals.pop(uid, None)
 
 

@@ -1,4 +1,4 @@
-"""The Prometheus servers that services refer to by name: one look at each per tick, however many services use it."""
+"""The Prometheus servers that services refer to by name: one snapshot of each per tick, shared by all its services."""
 
 import asyncio
 import logging
@@ -39,27 +39,28 @@ class Sources:
         found = await asyncio.gather(*(self._look(name, at=at) for name in names))
         unknown = {
             name: self._nothing(
-                f"the operator has no source named {name}: correct spec.prometheus.source, or add the source", at=at
+                f"metrics source {name} is not configured: correct spec.prometheus.source or add it to the operator",
+                at=at,
             )
             for name in used - self._clients.keys()
         }
         return {**dict(zip(names, found, strict=True)), **unknown}
 
     def of(self, service: VLLMService, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
-        """The snapshot that this service's metrics are in. A source that nobody used in this tick is looked at next."""
+        """The snapshot with this service's metrics. A source that was not in use yet is queried in the next tick."""
         name = source_of(service)
         if name in snapshots:
             return snapshots[name]
         at = max((one.at for one in snapshots.values()), default=0.0)
-        return self._nothing(f"the source {name or 'default'} has not been asked yet", at=at)
+        return self._nothing(f"metrics source {name or 'default'} has not been queried yet", at=at)
 
     async def _look(self, name: str, *, at: float) -> FleetSnapshot:
         try:
             return await take_snapshot(self._clients[name], at=at, settings=self._windows)
         except Exception as error:
-            # A series that nobody foresaw blinds those who share its source; it must not end the operator.
-            logger.exception("metrics cannot be read", extra={"source": name or "default"})
-            return self._nothing(f"an answer cannot be read ({type(error).__name__}: {error})", at=at)
+            # An unexpected series blinds the services that share the source; it must not end the operator.
+            logger.exception("failed to parse metrics", extra={"source": name or "default"})
+            return self._nothing(f"failed to parse a response ({type(error).__name__}: {error})", at=at)
 
     def _nothing(self, why: str, *, at: float) -> FleetSnapshot:
         return FleetSnapshot(

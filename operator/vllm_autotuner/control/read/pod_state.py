@@ -1,7 +1,7 @@
-"""From the pods of a service to who serves, who still starts, and why one cannot: what a diagnosis needs of Kubernetes.
+"""Which pods of a service are ready, which are starting, and why one fails to start.
 
-The only reads of the API are the logs of crashed pods, one of each configuration: pods of one template fail alike.
-Must not: write, or guess. What neither the pod's status nor its log explains is `Unknown`, with the last words.
+The only API reads are the logs of crashed pods, one per configuration: pods of one template fail alike.
+Must not: write, or guess. A failure that neither the pod's status nor its log explains is `Unknown`.
 """
 
 import logging
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 async def pods_view(pods: Sequence[PodView], *, warm_up: timedelta, cluster: Cluster, now: datetime) -> PodsView:
-    """Say of each pod that is there to stay whether it serves, starts, or cannot start."""
+    """Return for each pod that is not being deleted whether it is ready, starting, or failing to start."""
     staying = [pod for pod in pods if not pod.deleting]
     causes: dict[str | None, StartupFailure] = {}
     for pod in staying:
@@ -55,7 +55,7 @@ async def pods_view(pods: Sequence[PodView], *, warm_up: timedelta, cluster: Clu
 
 
 async def _crash_cause(pod: PodView, *, cluster: Cluster) -> StartupFailure:
-    """Why the engine of a crashed pod did not start, in its own words where the log has them."""
+    """Why the engine of a crashed pod did not start, quoted from its log where possible."""
     text = ""
     for previous in (True, False):
         try:
@@ -63,13 +63,13 @@ async def _crash_cause(pod: PodView, *, cluster: Cluster) -> StartupFailure:
                 pod.namespace, pod.name, pod.container, previous=previous, tail_bytes=CRASH_LOG_BYTES
             )
         except ClusterError as error:
-            logger.info("crash log not readable", extra={"pod": pod.name, "error": str(error)})
+            logger.info("failed to read crash log", extra={"pod": pod.name, "error": str(error)})
             continue
         if (failure := parse_startup_failure(text)) is not None:
             return failure
     ended = pod.last_termination
     if ended is not None and ended.reason == OUT_OF_MEMORY:
-        message = "the container went over its memory limit (of the host, not of the GPU)"
+        message = "the container exceeded its memory limit (host memory, not GPU memory)"
         return StartupFailure(reason=StartupReason.OUT_OF_MEMORY, message=message)
     # What the kubelet kept of the log is short, but better than a number; beside a whole log it tells nothing new.
     if not text and ended is not None and (failure := parse_startup_failure(ended.message)) is not None:
@@ -83,12 +83,12 @@ def has_crashed(pod: PodView) -> bool:
 
 
 def how_it_ended(pod: PodView) -> str:
-    """What the kubelet says of the last end of its engine; empty when it has not ended yet."""
+    """The last exit of the engine as the kubelet reports it; empty when it has not exited yet."""
     ended = pod.last_termination
     if pod.restarts == 0 or ended is None:
         return ""
     code = "unknown" if ended.exit_code is None else str(ended.exit_code)
-    return f"{pod.name} ended with exit code {code} {pod.restarts} time(s)"
+    return f"{pod.name} terminated with exit code {code} ({pod.restarts} restart(s))"
 
 
 def _failure(pod: PodView, *, cause: StartupFailure | None, now: datetime) -> StartupFailure | None:
@@ -101,9 +101,9 @@ def _failure(pod: PodView, *, cause: StartupFailure | None, now: datetime) -> St
     if has_crashed(pod):
         return cause
     if waiting and waiting not in STARTING_AGAIN:
-        return StartupFailure(reason=StartupReason.UNKNOWN, message=f"{pod.name} waits: {waiting}")
+        return StartupFailure(reason=StartupReason.UNKNOWN, message=f"{pod.name} is waiting: {waiting}")
     if age is not None and age >= NEVER_READY_AFTER.total_seconds() and not pod.unschedulable:
-        message = f"{pod.name} has not become ready in {age / 60:.0f} minutes, and has not crashed"
+        message = f"{pod.name} is not ready after {age / 60:.0f} minutes and has not crashed"
         return StartupFailure(reason=StartupReason.UNKNOWN, message=message)
     return None
 

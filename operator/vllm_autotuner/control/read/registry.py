@@ -87,7 +87,7 @@ class Shelf(Generic[V]):
             view = self._read(body)
         except Exception:
             # One object that trips the reader must not stop the watch, or the start, of all others.
-            logger.exception("object cannot be read", extra={"kind": body.get("kind"), "key": "/".join(key)})
+            logger.exception("failed to parse object", extra={"kind": body.get("kind"), "key": "/".join(key)})
             return False
         if known is not None and known.uid != uid:
             # Deleted and created again under the same name, and the deletion was never seen.

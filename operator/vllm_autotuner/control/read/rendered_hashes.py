@@ -1,8 +1,8 @@
-"""What another version of the operator rendered is left as it is until somebody asks for something else (G49).
+"""Workload hashes across operator versions: a Deployment that another version rendered is kept until its spec changes.
 
-Apart from the rendering, which knows one version only, its own: here its hash is held against what is live. An upgrade
-that renders the same wishes differently would otherwise roll every pod of a fleet at once (T41).
-Must not: guess. Only what the status says was asked for, under the same spec, is taken for unchanged.
+An upgrade that renders the same spec differently would otherwise roll every pod of the fleet at once (G49, T41). Apart
+from `workload.rendering`, which has its own version only: here the live hash is compared with the status.
+Must not: guess. Only a configuration that the status records, under the same spec, counts as unchanged.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ Hashes = Callable[[EngineKnobs], str]
 
 
 def hashes_of(service: VLLMService, live: DeploymentView | None) -> Hashes:
-    """The hash of the workload that knobs would give; that of the live one where another version rendered just these.
+    """The hash of the workload rendered with some knobs; the live hash where another version rendered the same knobs.
 
-    An edit of the spec ends that: what the other version would have made of it, nobody knows.
+    After an edit of the spec the own hash is used: the other version's rendering of it is unknown.
     """
     former = _former(service, live)
 

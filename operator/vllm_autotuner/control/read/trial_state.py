@@ -1,8 +1,8 @@
-"""The Deployments that exist for a change, as they are found: what they show, and which of them have to go.
+"""The canary and baseline Deployments of a change: their state and metrics, and which of them to delete.
 
-Apart from `looking`, because the service's own pods and those of a trial must never be taken for each other: a
-diagnosis of the service made with the canary's metrics would be one of the trial.
-Must not: write, or decide what a trial's figures mean.
+Apart from `workload_state`, because the service's own pods and those of a trial must not be mixed up: a diagnosis made
+with the canary's metrics would be about the trial.
+Must not: write, or judge a trial's metrics.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ async def variants_of(
     cluster: Cluster,
     now: datetime,
 ) -> Variants:
-    """What there is of the trial of this change."""
+    """The canary and the baseline of this change as they are now."""
 
     async def variant(ref: TrialRef | None, track: Track) -> Variant | None:
         live = next((one for one in deployments if ref is not None and one.name == ref.name), None)
@@ -72,7 +72,7 @@ def surplus(
 
 
 def is_orphan(deployment: DeploymentView, status: VLLMServiceStatus) -> bool:
-    """Whether no change that the status knows made it: somebody lost track of it."""
+    """Whether it belongs to no change in the status."""
     change = status.active_change
     known = {entry.id for entry in status.history} | ({change.id} if change is not None else set())
     return deployment.change not in known

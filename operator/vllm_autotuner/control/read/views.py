@@ -1,8 +1,8 @@
-"""What the fleet loop sees of an object: the few fields that decisions need, read once when the object changes.
+"""Typed views of VLLMServices, Deployments and pods: the few fields that decisions need, parsed once per change.
 
-Apart from the registry, because reading is about the shape of Kubernetes objects and keeping is about order and time.
+Apart from `registry`: parsing is about the shape of Kubernetes objects, the registry about their order in time.
 Any field may be missing: a controller may not have reported yet, and people edit objects.
-Must not: judge. Whether a replica count is enough is not known here.
+Must not: judge, e.g. whether a replica count is enough.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
-"""From the registry and the metrics to one `Inputs`: what a tick needs to know about one service.
+"""The state of one workload from its Deployment, pods and metrics: observation, rollout, verification of a change.
 
-The only reads of the API here are pod logs, and only where a decision waits for them: a start-up line while a change is
-verified (the end of a crashed start is read in `starting`). Must not: write, or decide.
+The only API reads are pod logs, and only when a decision needs them: the start-up line while a change is verified (the
+log of a crash is read in `pod_state`). Must not: write, or decide.
 """
 
 import logging
@@ -132,7 +132,7 @@ async def verification_of(
     if change is None or change.state is not ChangeState.VERIFYING:
         return Undecided("nothing to verify")
     if change.knob not in set(Knob):
-        return Undecided(f"{change.knob} is no knob of this version")
+        return Undecided(f"this version does not support the knob {change.knob}")
     serving = [pod for pod in pods if pod.ready and not pod.deleting and pod.config_hash == change.to.config_hash]
     pools = {engine.key.pod: engine.pool for engine in observation.engines}
     witnesses = [replace(await _witness(pod, cluster=cluster), pool=pools.get(pod.name)) for pod in serving]
@@ -143,11 +143,11 @@ async def _witness(pod: PodView, *, cluster: Cluster) -> Witness:
     try:
         asked = parse_flags(pod.args)
     except FlagError as error:
-        logger.warning("arguments not readable", extra={"pod": pod.name, "error": str(error)})
+        logger.warning("failed to parse engine arguments", extra={"pod": pod.name, "error": str(error)})
         return Witness(pod=pod.name, asked=None, started_with=None)
     try:
         log = await cluster.pod_log(pod.namespace, pod.name, pod.container, head_bytes=START_LOG_BYTES)
     except ClusterError as error:
-        logger.info("start-up log not readable", extra={"pod": pod.name, "error": str(error)})
+        logger.info("failed to read start-up log", extra={"pod": pod.name, "error": str(error)})
         return Witness(pod=pod.name, asked=asked, started_with=None)
     return Witness(pod=pod.name, asked=asked, started_with=parse_effective(log))

@@ -1,9 +1,9 @@
-"""The composition root: connects, checks, fills the registry, then runs everything side by side until told to stop.
+"""The composition root: connects, fills the registry, then runs all parts of the operator until it is stopped.
 
-Apart from the command line, so that a test runs an operator in its own event loop.
-Order matters in three places. Our tasks start before kopf's, because kopf takes every later task for its own and waits
-for it at exit. The loop stops before the lease is given back, because a successor may write at once. And the lease is
-given back in kopf's clean-up, before kopf waits five seconds for stray tasks.
+Apart from the command line, so that a test can run an operator in its own event loop.
+Order matters in three places. The operator's tasks start before kopf's, because kopf claims every later task and waits
+for it at exit. The loop stops before the lease is released, because a successor may write at once. And the lease is
+released in kopf's clean-up, before kopf waits five seconds for stray tasks.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ the 30 s grace period of a pod with time to spare."""
 
 
 class OperatorFailed(Exception):
-    """The operator cannot start or go on. The message is one line for the administrator and says what to do."""
+    """The operator cannot start or continue. The message is one line for the administrator and says what to do."""
 
 
 async def run(settings: OperatorSettings, *, fleet_loop: FleetLoop = run_fleet_loop) -> None:
@@ -55,7 +55,7 @@ async def run(settings: OperatorSettings, *, fleet_loop: FleetLoop = run_fleet_l
             context = _context(settings, connection=connection, for_lease=for_lease)
             await _require_crd(context.cluster)
             await fill(context.registry, context.cluster, namespaces=settings.namespaces)
-            logger.info("fleet listed", extra={"services": len(context.registry.services)})
+            logger.info("initial list complete", extra={"services": len(context.registry.services)})
             await _run_side_by_side(context, connection=connection, fleet_loop=fleet_loop)
     except ClusterError as error:
         raise OperatorFailed(str(error)) from error
@@ -96,7 +96,7 @@ def _context(settings: OperatorSettings, *, connection: Connection, for_lease: C
 async def _require_crd(cluster: Cluster) -> None:
     # kopf would wait for the kind without a word, and look healthy.
     if not await cluster.serves_crd():
-        raise OperatorFailed("the cluster does not know VLLMService: run `kubectl apply -f crds/` and start again")
+        raise OperatorFailed("the VLLMService CRD is not installed: run `kubectl apply -f crds/` and restart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,8 @@ async def _watch(
         )
     except Exception as error:
         # kopf has logged which kind it was, with a traceback.
-        why = f"a watch died ({_in_one_line(error)})"
-        raise OperatorFailed(f"{why}: are the CRD and the operator's permissions still there?") from error
+        why = f"a watch failed ({_in_one_line(error)})"
+        raise OperatorFailed(f"{why}: check that the CRD is installed and the operator has its permissions") from error
 
 
 def _sweep(context: ControlContext, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
@@ -177,16 +177,18 @@ async def _until(stop: asyncio.Event, *, name: str, work: Awaitable[None]) -> No
     try:
         await work
     except Exception as error:
-        logger.exception("part of the operator died", extra={"part": name})
+        logger.exception("operator component failed", extra={"component": name})
         raise OperatorFailed(f"{name}: {_in_one_line(error)}") from error
     if not stop.is_set():
-        raise OperatorFailed(f"{name} ended by itself")
+        raise OperatorFailed(f"{name} stopped unexpectedly")
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:
     _, late = await asyncio.wait(tasks, timeout=STOP_WITHIN)
     for task in late:
-        logger.warning("did not stop in time", extra={"part": task.get_name(), "seconds": STOP_WITHIN})
+        logger.warning(
+            "component did not stop in time", extra={"component": task.get_name(), "timeout_seconds": STOP_WITHIN}
+        )
         task.cancel()
     if late:
         await asyncio.wait(late, timeout=STOP_WITHIN)

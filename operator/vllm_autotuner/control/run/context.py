@@ -1,6 +1,6 @@
-"""What the fleet loop is given: everything that reaches the world, and the clocks.
+"""The dependencies of the fleet loop: settings, API access, registry, metrics and clocks.
 
-Apart from the composition root, so that a test hands over a context of its own.
+Apart from `app`, which builds it, so that a test can pass its own context.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""The fleet loop: every interval, in the leader only, one look at the metrics of all services, then each in turn.
+"""The fleet loop: in every interval the leader reads the metrics of all services, then handles each service.
 
-Order for each service: decide, write the status, announce what it says, only then make the workload follow it. Killed
-between any two of these, the next leader reads the same status and goes on: intent stands before effect (T01).
-Must not: decide anything itself. An exception for one service never reaches the others.
+Order for each service: decide, write the status, post its Events, and only then apply it to the workload. If the
+process is killed between any two steps, the next leader continues from the status: intent stands before effect (T01).
+Must not: decide anything itself. An exception for one service never affects the others.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ async def run_fleet_loop(context: ControlContext, stop: asyncio.Event) -> None:
 
 
 class FleetLoop:
-    """Keeps between ticks only what a restart may forget: what was seen last, and since when this process leads."""
+    """Keeps between ticks only what a restart may lose, e.g. since when this process has been the leader."""
 
     def __init__(self, context: ControlContext, *, sources: Sources) -> None:
         self._context = context
@@ -75,7 +75,7 @@ class FleetLoop:
         return ServiceTick(self._context, sources=self._sources, free_gpus=self._free_gpus)
 
     async def tick(self) -> None:
-        """Look once at everything. Followers look at nothing: they only keep their registry warm."""
+        """Handle the whole fleet once. A follower does nothing here; its watches keep the registry current."""
         context = self._context
         context.metrics.leader.set(1 if context.election.is_leader else 0)
         if not context.election.is_leader:
@@ -110,7 +110,7 @@ class FleetLoop:
         for name, snapshot in snapshots.items():
             if snapshot.error is not None:
                 self._context.metrics.prometheus_errors.labels(source=name or "default", kind="Failed").inc()
-                logger.warning("metrics not available", extra={"source": name, "error": snapshot.error.why})
+                logger.warning("metrics source failed", extra={"source": name, "error": snapshot.error.why})
                 self._health.source_failed(name, at=self._context.wall())
 
     async def _limit(self) -> None:
@@ -181,13 +181,13 @@ class FleetLoop:
         except NotFound:
             self._context.registry.services.evict(key, uid=entry.uid)
         except ClusterError as error:
-            logger.warning("service not handled", extra={"service": "/".join(key), "error": str(error)})
+            logger.warning("failed to handle service", extra={"service": "/".join(key), "error": str(error)})
             if isinstance(error, Unavailable):
                 self._health.api_failed(entry.uid, at=self._context.wall())
         except Exception:
             # A poisoned object is reported on itself and never stops the others.
             self._context.metrics.ticks.labels(outcome="Failed").inc()
-            logger.exception("service failed", extra={"service": "/".join(key)})
+            logger.exception("unexpected error while handling service", extra={"service": "/".join(key)})
             with suppress(Exception):  # the same defect may be in the way of saying so
                 await self._services.status_writer.outbox.say(FAILED, about=entry)
 

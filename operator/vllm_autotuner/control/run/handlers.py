@@ -1,9 +1,9 @@
-"""kopf, and only what we want of it: login and watches that keep the registry equal to the cluster.
+"""The kopf handlers and settings: login, and watches that keep the registry equal to the cluster.
 
 Event handlers only, with no I/O and no decision in them: kopf's other handlers write finalizers and annotations onto
-users' objects, its index needs minutes to start with a few thousand objects, and an event handler that fails is never
-called again for the same event.
-Own registry and settings objects instead of kopf's global ones, so that nothing happens on import and tests can run
+users' objects, its index needs minutes to start with a few thousand objects, and a failed event handler is never called
+again for the same event.
+Own registry and settings objects instead of kopf's global ones, so that an import has no effect and tests can run
 several operators in one process.
 """
 

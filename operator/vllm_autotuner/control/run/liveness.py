@@ -1,6 +1,6 @@
-"""Whether the process still does its work: the age of the fleet loop's last beat, and how late the event loop runs.
+"""Liveness of the process: the age of the fleet loop's last heartbeat, and the lag of the event loop.
 
-Apart from the probes that report it, because the fleet loop beats and must not know who listens.
+Apart from `probes`, which reports it, so that the fleet loop does not depend on the HTTP server.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ _SAMPLED_EVERY: Final = 1.0
 
 
 class Heartbeat:
-    """The last sign of life of one loop."""
+    """The last heartbeat of one loop."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._beaten_at = monotonic()
 
     def beat(self) -> None:
-        """Say that the loop advances. To be called at least once per tick, also by followers and in long writes."""
+        """Record a heartbeat. To be called at least once per tick, also by followers and in long writes."""
         self._beaten_at = self._monotonic()
 
     def age(self) -> float:

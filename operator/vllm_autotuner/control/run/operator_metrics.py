@@ -1,7 +1,7 @@
-"""What the operator tells Prometheus about itself. Live numbers of services belong here too, not into their status.
+"""The operator's own Prometheus metrics. Live numbers of services belong here too, not into their status.
 
-Apart from the places that count, so that names and labels can be read in one piece; they are API (alerts use them).
-Must not: have a label whose values users or time can multiply, except namespace and name of existing services.
+Apart from the code that counts, so that names and labels can be read in one place; they are API (alerts use them).
+Must not: have a label of unbounded cardinality, except namespace and name of existing services.
 """
 
 from collections import Counter as Counts
@@ -24,7 +24,7 @@ _CHANGE_BUCKETS: Final = (60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 4320
 """Seconds: from a start-up that fails at once to the longest that a paused change may wait."""
 
 HARM, NO_EFFECT, NOT_JUDGED = CAUSES = ("Harm", "NoEffect", "NotJudged")
-"""Why a change was taken back."""
+"""Why a change was rolled back."""
 
 
 class OperatorMetrics:
@@ -34,7 +34,7 @@ class OperatorMetrics:
         registry = CollectorRegistry()
         self.registry = registry
         self.leader = Gauge(
-            "vllm_autotuner_leader", "1 while this process holds the lease and may write.", registry=registry
+            "vllm_autotuner_leader", "1 while this process is the leader and may write, else 0.", registry=registry
         )
         self.ticks = Counter(
             "vllm_autotuner_ticks",
@@ -56,29 +56,29 @@ class OperatorMetrics:
         )
         self.change_duration = Histogram(
             "vllm_autotuner_change_duration_seconds",
-            "From the beginning of a change to its end, by outcome.",
+            "Duration of finished changes, by outcome.",
             ["outcome"],
             buckets=_CHANGE_BUCKETS,
             registry=registry,
         )
         self.rollbacks = Counter(
             "vllm_autotuner_rollbacks",
-            "Changes that were taken back, by knob and cause (Harm, NoEffect, NotJudged).",
+            "Changes that were rolled back, by knob and cause (Harm, NoEffect, NotJudged).",
             ["knob", "cause"],
             registry=registry,
         )
         self.active_changes = Gauge(
-            "vllm_autotuner_active_changes", "Changes under way, by state.", ["state"], registry=registry
+            "vllm_autotuner_active_changes", "Changes in progress, by state.", ["state"], registry=registry
         )
         self.held_recommendations = Gauge(
             "vllm_autotuner_held_recommendations",
-            "Recommendations that are not applied, by the reason that holds them.",
+            "Recommendations that are not applied, by hold reason.",
             ["reason"],
             registry=registry,
         )
         self.open_circuits = Gauge(
             "vllm_autotuner_open_circuits",
-            "Services whose changes were stopped after repeated rollbacks.",
+            "Services with an open circuit breaker: changes are stopped after repeated rollbacks.",
             registry=registry,
         )
         self.blind_ticks = Counter(
@@ -88,12 +88,12 @@ class OperatorMetrics:
         )
         self.decision_cpu = Counter(
             "vllm_autotuner_decision_cpu_seconds",
-            "CPU time spent on decisions; looking and writing are not in it.",
+            "CPU time spent on decisions, without reading inputs and writing results.",
             registry=registry,
         )
         self.prometheus_errors = Counter(
             "vllm_autotuner_prometheus_errors",
-            "Queries that gave no usable answer, by source and kind of failure.",
+            "Failed Prometheus queries, by source and kind of failure.",
             ["source", "kind"],
             registry=registry,
         )
@@ -104,31 +104,33 @@ class OperatorMetrics:
             registry=registry,
         )
         self.conflicts = Counter(
-            "vllm_autotuner_conflicts", "Writes refused because the object had changed.", registry=registry
+            "vllm_autotuner_conflicts", "Writes rejected because the object had changed.", registry=registry
         )
         self.desired_replicas = Gauge(
             "vllm_autotuner_desired_replicas",
-            "Replicas that demand and capacity ask for.",
+            "Replicas that the operator wants for the current load.",
             ["namespace", "name"],
             registry=registry,
         )
         self.loop_lag = Gauge(
             "vllm_autotuner_event_loop_lag_seconds",
-            "How late the last timer of the event loop came.",
+            "Delay of the last event loop timer.",
             registry=registry,
         )
         self.orphans_removed = Counter(
             "vllm_autotuner_orphans_removed",
-            "Deployments of a trial that were deleted because no change knows them.",
+            "Trial Deployments deleted because they belong to no recorded change.",
             registry=registry,
         )
         self.swept = Counter(
-            "vllm_autotuner_swept_objects", "Deleted objects that no watch had reported.", registry=registry
+            "vllm_autotuner_swept_objects",
+            "Objects whose deletion the watch missed.",
+            registry=registry,
         )
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
-        """Show what an alert counts before it happens: `increase` does not see a series that is born with a 1."""
+        """Export counters at 0 before the first count: `increase` misses a series that begins at 1."""
         for outcome in ("Done", "Failed"):
             self.ticks.labels(outcome=outcome)
         for knob in set(Knob) - {Knob.REPLICAS}:
@@ -159,7 +161,7 @@ class OperatorMetrics:
             self.rollbacks.labels(knob=change.knob, cause=cause).inc()
 
     def set_statuses(self, statuses: Iterable[VLLMServiceStatus], *, now: datetime) -> None:
-        """Set what the statuses of all services say now; what none of them says is gone."""
+        """Set the gauges derived from the statuses of all services; label values without a service are removed."""
         states, held, circuits = Counts[str](), Counts[str](), 0
         for status in statuses:
             states.update([status.active_change.state.value] if status.active_change is not None else [])
@@ -184,13 +186,13 @@ class OperatorMetrics:
             self.decision_cpu.inc(thread_time() - started)
 
     def set_services(self, by_class: Mapping[str, int]) -> None:
-        """Set the number of services per diagnosis class; classes that are not named have none any more."""
+        """Set the number of services per diagnosis class; other classes are removed."""
         self.services.clear()
         for name, count in by_class.items():
             self.services.labels(diagnosis=name).set(count)
 
     def forget_fleet(self) -> None:
-        """Stop exporting what only the leader knows: standing still it would be taken for the present."""
+        """Stop exporting the leader's gauges: on a follower they would show outdated values."""
         for gauge in (self.services, self.active_changes, self.held_recommendations, self.desired_replicas):
             gauge.clear()
         self.open_circuits.set(0)

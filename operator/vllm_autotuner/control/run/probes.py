@@ -1,8 +1,8 @@
 """The HTTP server for the kubelet and Prometheus: /healthz, /readyz, /metrics.
 
-Apart from kopf's own liveness endpoint, which only proves that the event loop turns and retries for a minute inside the
-request when a probe fails.
-Must not: do work in a request. Each answer is a look at numbers that are there already.
+Used instead of kopf's liveness endpoint, which only proves that the event loop runs, and retries for a minute inside
+the request when a probe fails.
+Must not: do work in a request. Each answer reports values that exist already.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """What the three pages look at."""
+    """The state that the three endpoints report."""
 
     heartbeat: Heartbeat
     heartbeat_limit: float
@@ -39,17 +39,20 @@ class Probes:
         """Answer 200 while the fleet loop advances. Not leading or an unreachable Prometheus are no reason to die."""
         age = self.heartbeat.age()
         alive = age <= self.heartbeat_limit
-        text = f"fleet loop: last beat {age:.1f} s ago (limit {self.heartbeat_limit:.0f} s)\n"
+        text = f"fleet loop: last heartbeat {age:.1f} s ago (limit {self.heartbeat_limit:.0f} s)\n"
         return web.Response(text=text, status=200 if alive else 503)
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Answer 200 once the fleet is known and watched."""
         ready = self.ready()
-        return web.Response(text="ready\n" if ready else "listing the fleet\n", status=200 if ready else 503)
+        return web.Response(
+            text="ready\n" if ready else "not ready: the initial list is not complete, or the operator is stopping\n",
+            status=200 if ready else 503,
+        )
 
     async def page(self, request: web.Request) -> web.Response:
         """Answer with the operator's metrics."""
-        # Read at the scrape: the lease runs out by the clock, without anybody setting a gauge.
+        # Read at the scrape: the lease expires by the clock, and no code sets the gauge then.
         self.metrics.leader.set(1 if self.is_leader() else 0)
         return web.Response(body=self.metrics.page(), headers={"Content-Type": _TEXT})
 
@@ -82,5 +85,5 @@ def split_address(text: str) -> tuple[str, int]:
     """Split `host:port`; the host may be empty (all addresses) or an IPv6 address in brackets. Raises ValueError."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{text!r} is not an address: write host:port, e.g. 0.0.0.0:8080 or [::1]:8080")
+        raise ValueError(f"{text!r} is not a valid address: use host:port, e.g. 0.0.0.0:8080 or [::1]:8080")
     return host.removeprefix("[").removesuffix("]"), int(port)

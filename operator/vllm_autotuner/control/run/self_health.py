@@ -1,8 +1,8 @@
-"""Whether the operator itself is well enough to begin anything: its source of metrics, its writes, its pace (G40).
+"""Whether the operator itself is healthy enough to start a change: its metrics source, its writes, its pace (G40).
 
-Apart from the diagnosis, which is about services: an operator that could not write a minute ago may not be able to undo
-what it begins now. Only beginnings wait; what runs is judged, and undoing waits for nothing.
-Must not: be needed after a restart. A new leader watches one whole window anyway, and sees all of this again.
+Apart from `diagnosis`, which is about services: an operator that could not write a minute ago may be unable to roll
+back what it starts now. Only the start of a change waits; running changes are judged, and rollbacks are never delayed.
+Must not: be needed after a restart. A new leader watches one whole window first, and sees the same failures again.
 """
 
 from datetime import datetime, timedelta
@@ -13,8 +13,8 @@ from vllm_autotuner.guardrails.concurrency import Share
 __all__ = ["FAILING", "LATEST", "SelfHealth"]
 
 LATEST: Final = timedelta(seconds=30)
-"""A look at the fleet that takes longer (or longer than two intervals) acts on what was. Research T36: two intervals;
-the seconds are our choice, so that a fast interval on a busy machine does not stop everything."""
+"""A tick that takes longer (or longer than two intervals) acts on outdated metrics. Research T36: two intervals; the
+seconds are our choice, so that a short interval on a busy machine does not stop everything."""
 
 
 FAILING: Final = Share(percent=10)
@@ -41,19 +41,19 @@ class SelfHealth:
         self._writes[uid] = at
 
     def looked(self, *, took: timedelta, now: datetime) -> None:
-        """A look at the whole fleet came to its end."""
+        """A tick over the whole fleet has ended."""
         self._late = took > self._limit
         self._writes = {uid: at for uid, at in self._writes.items() if self._recent(at, now=now)}
 
     def trouble(self, uid: str, *, source: str, services: int, now: datetime) -> str:
-        """Say what is wrong for a service with this source; empty when all is well. One cause has always one text."""
+        """What is wrong for a service with this source; empty when healthy. The same cause has always the same text."""
         failing = sum(self._recent(at, now=now) for at in self._writes.values())
         if self._recent(self._writes.get(uid), now=now) or failing >= max(2, FAILING.of(services)):
-            return "the API server failed to answer within the last window"
+            return "requests to the API server failed within the last window"
         if self._recent(self._sources.get(source), now=now):
-            return f"the metrics source {source or 'default'} failed to answer within the last window"
+            return f"queries to metrics source {source or 'default'} failed within the last window"
         if self._late:
-            return f"the last look at the fleet took more than {self._limit.total_seconds():.0f} s"
+            return f"the last tick took more than {self._limit.total_seconds():.0f} s"
         return ""
 
     def _recent(self, moment: datetime | None, *, now: datetime) -> bool:

@@ -1,7 +1,8 @@
-"""One service in one tick: read, decide, write the status, announce it, and only then make the workload follow.
+"""One service in one tick: read, decide, write the status, post its Events, and only then apply it to the workload.
 
-Killed between any two of these, the next leader reads the same status and goes on: intent stands before effect (T01).
-Apart from the fleet loop, which goes from service to service and says whose turn it is. Must not: decide anything.
+If the process is killed between any two steps, the next leader continues from the status: intent is stored before
+effect (T01). Apart from `fleet_loop`, which goes from service to service and admits changes from the queue.
+Must not: decide anything.
 """
 
 from collections.abc import Callable
