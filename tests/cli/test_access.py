@@ -129,7 +129,7 @@ def test_a_server_that_repeats_a_credential_does_not_get_it_printed(
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [("", "holds no token"), ("two\nlines", "holds no token"), ("two words", "holds no token")],
+    [("", "is not a token"), ("two\nlines", "is not a token"), ("two words", "is not a token")],
     ids=["an empty file", "two lines", "two words"],
 )
 def test_a_file_that_holds_no_token_is_refused_without_showing_it(tmp_path: Path, content: str, says: str) -> None:

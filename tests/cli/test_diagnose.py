@@ -161,7 +161,7 @@ def test_every_class_has_words_and_advice() -> None:
         pytest.param([], "no source was named", id="no source"),
         pytest.param(["--recording", KV, "--prometheus", "http://x"], "two sources", id="two sources"),
         pytest.param(["--recording", KV, "--metrics", "http://x"], "two sources", id="two other sources"),
-        pytest.param(["--recording", "nothing.om"], "there is no file nothing.om", id="a missing file"),
+        pytest.param(["--recording", "nothing.om"], "file nothing.om does not exist", id="a missing file"),
         pytest.param(["--recording", __file__], "is not metrics text", id="a file of something else"),
         pytest.param(["--recording", "/"], "cannot read /", id="a folder"),
         pytest.param(["--prometheus", "localhost:9090"], "is not a URL", id="no URL"),

@@ -59,7 +59,7 @@ def test_a_gpu_makes_fp8_a_candidate(tmp_path: Path) -> None:
     assert "kvCacheDtype" in [each["knob"] for each in plan["candidates"]]
     _, unknown, _ = explained(*args, "-o", "json")
     assert any(
-        "no geometry is known for tiny" in why for why in json.loads(unknown)["services"][0]["plan"]["passedOver"]
+        "the geometry of tiny is not known" in why for why in json.loads(unknown)["services"][0]["plan"]["passedOver"]
     )
 
 
@@ -100,7 +100,7 @@ def test_wrong_questions(args: tuple[str, ...], says: str, tmp_path: Path, monke
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("gpus: [", "is not YAML"), ("gpus: 3", "gpus: write a list"), ("gpus: [{label: X}]", "gpus[0].memoryGiB")],
+    [("gpus: [", "is not YAML"), ("gpus: 3", "gpus: expected a list"), ("gpus: [{label: X}]", "gpus[0].memoryGiB")],
 )
 def test_a_catalogue_that_cannot_be_used(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "catalogue.yaml"

@@ -39,18 +39,18 @@ def test_nothing_is_the_built_in_tables() -> None:
 @pytest.mark.parametrize(
     ("document", "says"),
     [
-        ([], "write a mapping with the keys gpus"),
-        ({"gpu": []}, "write a mapping with the keys gpus"),
-        ({"gpus": {}}, "gpus: write a list"),
-        ({"gpus": ["H100"]}, "gpus[0]: write"),
+        ([], "expected a mapping with the keys gpus"),
+        ({"gpu": []}, "expected a mapping with the keys gpus"),
+        ({"gpus": {}}, "gpus: expected a list"),
+        ({"gpus": ["H100"]}, "gpus[0]: expected"),
         ({"gpus": [ROW, {**ROW, "memory": 1}]}, "gpus[1]: unknown field memory"),
         ({"gpus": [{**ROW, "label": " - "}]}, "gpus[0].label"),
-        ({"gpus": [{**ROW, "bandwidthTBs": 0}]}, "gpus[0].bandwidthTBs: 0 is not a number above zero"),
+        ({"gpus": [{**ROW, "bandwidthTBs": 0}]}, "gpus[0].bandwidthTBs: 0 is not a positive number"),
         ({"gpus": [{**ROW, "memoryGiB": float("nan")}]}, "gpus[0].memoryGiB"),
         ({"gpus": [{**ROW, "teraflops": True}]}, "gpus[0].teraflops"),
         ({"gpus": [{**ROW, "computeCapability": "9"}]}, "gpus[0].computeCapability"),
-        ({"models": []}, "models: write each model"),
-        ({"models": {"a": "b"}}, "models: write each model"),
+        ({"models": []}, "models: expected a mapping"),
+        ({"models": {"a": "b"}}, "models: expected a mapping"),
     ],
 )
 def test_what_is_refused(document: object, says: str) -> None:

@@ -73,7 +73,7 @@ def test_weights_are_counted_where_they_follow_from_the_sizes() -> None:
         pytest.param({"is_encoder_decoder": True}, "an encoder", id="encoder and decoder"),
         pytest.param({"num_hidden_layers": None}, "no num_hidden_layers", id="incomplete"),
         pytest.param({"num_attention_heads": 0}, "num_attention_heads is 0", id="no heads"),
-        pytest.param({"hidden_size": "wide"}, "not complete", id="text"),
+        pytest.param({"hidden_size": "wide"}, "is incomplete", id="text"),
     ],
 )
 def test_another_cache_is_unknown_and_says_why(changes: dict[str, Any], why: str) -> None:

@@ -138,11 +138,11 @@ HALF = '{"status":"success","data":{"resultType":"vector","result":[{"metric":{'
         pytest.param(answering(503, text=""), Overloaded, "(empty)", id="503 without a word"),
         pytest.param(answering(504, text="<html>"), Overloaded, "504", id="504 of a proxy"),
         pytest.param(
-            answering(200, text="<html>login</html>"), Unusable, "not as a Prometheus", id="HTML of a login page"
+            answering(200, text="<html>login</html>"), Unusable, "not a Prometheus API", id="HTML of a login page"
         ),
         pytest.param(answering(200, text=""), Unusable, "(empty)", id="nothing at all"),
-        pytest.param(answering(200, text=HALF), Unusable, "not as a Prometheus", id="half a JSON"),
-        pytest.param(answering(200, body=[1]), Unusable, "not as a Prometheus", id="JSON of something else"),
+        pytest.param(answering(200, text=HALF), Unusable, "not a Prometheus API", id="half a JSON"),
+        pytest.param(answering(200, body=[1]), Unusable, "not a Prometheus API", id="JSON of something else"),
         pytest.param(answering(200, body={"status": "success"}), Unusable, "does not follow", id="no data"),
         pytest.param(answering(200, body=vector({"metric": {}})), Unusable, "does not follow", id="no value"),
         pytest.param(
@@ -157,7 +157,7 @@ HALF = '{"status":"success","data":{"resultType":"vector","result":[{"metric":{'
         pytest.param(
             answering(200, body={**vector(), "warnings": ["store gateway down", "more"]}),
             Unusable,
-            "in part: store gateway down",
+            "partial answer: store gateway down",
             id="warnings are a partial answer",
         ),
         pytest.param(

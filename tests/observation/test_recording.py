@@ -40,10 +40,10 @@ def broken(tmp_path: Path) -> dict[str, tuple[Path, str]]:
     endless = tmp_path / "endless.om"
     endless.write_text("a" * 1_000_000)
     return {
-        "missing": (tmp_path / "nothing.om", "there is no file"),
+        "missing": (tmp_path / "nothing.om", "does not exist"),
         "a folder": (tmp_path, "cannot read"),
-        "empty": (written(tmp_path / "empty.om", ""), "holds no samples"),
-        "only comments": (written(tmp_path / "comments.om", "# TYPE a gauge\n# EOF\n"), "holds no samples"),
+        "empty": (written(tmp_path / "empty.om", ""), "contains no samples"),
+        "only comments": (written(tmp_path / "comments.om", "# TYPE a gauge\n# EOF\n"), "contains no samples"),
         "truncated": (truncated, "damaged or truncated gzip"),
         "corrupt": (corrupt, "damaged or truncated gzip"),
         "binary": (binary, "is not text"),

@@ -89,7 +89,7 @@ def test_seats_move_only_the_bound_that_they_may_reach(seats: int, moves: str) -
     ("shape", "gpu", "wanted", "why"),
     [
         pytest.param(UnknownGeometry("MLA"), GPU, RUNNING, "MLA", id="another cache"),
-        pytest.param(SHAPE, None, replace(RUNNING, gpu_memory_utilization=0.95), "GPU is unknown", id="GPU"),
+        pytest.param(SHAPE, None, replace(RUNNING, gpu_memory_utilization=0.95), "GPU is not known", id="GPU"),
         pytest.param(
             replace(SHAPE, parameters=None), GPU, replace(RUNNING, tensor_parallel_size=4), "weights", id="weights"
         ),

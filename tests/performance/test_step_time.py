@@ -60,8 +60,8 @@ def test_windows_count_by_the_tokens_behind_them() -> None:
     [
         pytest.param([], "0 windows", id="no window"),
         pytest.param(line(0.008, 0.0002, batches=(4, 40)), "2 windows", id="two points always lie on a line"),
-        pytest.param(line(0.008, 0.0002, batches=(30, 31, 32, 33)), "only moved between", id="a constant batch"),
-        pytest.param(line(0.03, -0.0002, batches=(4, 20, 40)), "do not come slower", id="faster with a larger batch"),
+        pytest.param(line(0.008, 0.0002, batches=(30, 31, 32, 33)), "only varied between", id="a constant batch"),
+        pytest.param(line(0.03, -0.0002, batches=(4, 20, 40)), "does not grow with", id="faster with a larger batch"),
         pytest.param(
             [StepPoint(running=0.2, itl=0.01, tokens=5) for _ in range(9)],
             "0 windows",
@@ -73,7 +73,7 @@ def test_says_why_there_is_no_model(points: list[StepPoint], says: str) -> None:
     found: StepTimeFit = fit_step_time(points)
     assert isinstance(found, NoFit)
     assert says in found.why
-    assert found.unmoved is (says == "only moved between")
+    assert found.unmoved is (says == "only varied between")
 
 
 @pytest.mark.parametrize("unit", [1.0, 1000.0])

@@ -111,7 +111,7 @@ def test_the_interval_widens_away_from_the_data_and_narrows_with_more() -> None:
         ),
         pytest.param([replace(each, itl=0.0) for each in Planted().samples(MIXES)], "0 samples", id="no time"),
         pytest.param(
-            [replace(each, itl=1 / each.batch) for each in Planted().samples(MIXES[:1])], "do not come slower",
+            [replace(each, itl=1 / each.batch) for each in Planted().samples(MIXES[:1])], "does not grow with",
             id="faster with more",
         ),
     ],

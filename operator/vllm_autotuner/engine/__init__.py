@@ -1,1 +1,1 @@
-"""What a vLLM server is: its flags, metric names per version and start-up failures. No I/O."""
+"""Facts about vLLM servers: flags, metric names per version, startup failures, models and GPUs. No I/O."""

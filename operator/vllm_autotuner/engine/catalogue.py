@@ -1,7 +1,7 @@
-"""What the admin adds to the built-in tables: GPUs of other vendors, and models by their `config.json`.
+"""The administrator's additions to the built-in tables: other GPUs, and models by their `config.json`.
 
-Apart from the tables, because this is foreign input: every wrong entry is refused with its place and what to write.
-Must not: read a file (the caller does), or let an entry pass that a formula would divide by.
+Separate from the tables, because this is untrusted input: every invalid entry is rejected with its place and the
+expected form. Must not: read a file (the caller does), or accept an entry that would cause a division by zero.
 """
 
 import math
@@ -46,14 +46,14 @@ def read_catalogue(document: object) -> Catalogue:
     if document is None:
         return Catalogue()
     if not isinstance(document, Mapping) or set(document) - {"gpus", "models"}:
-        raise CatalogueError("write a mapping with the keys gpus (a list) and models (names to their config.json)")
+        raise CatalogueError("expected a mapping with the keys gpus (a list) and models (name: config.json)")
     # A key without a value is YAML's way to say "none yet".
     gpus = [] if (given := document.get("gpus")) is None else given
     models = {} if (given := document.get("models")) is None else given
     if not isinstance(gpus, list):
-        raise CatalogueError("gpus: write a list of {label, memoryGiB, bandwidthTBs, teraflops, computeCapability}")
+        raise CatalogueError("gpus: expected a list of {label, memoryGiB, bandwidthTBs, teraflops, computeCapability}")
     if not isinstance(models, Mapping) or not all(isinstance(config, Mapping) for config in models.values()):
-        raise CatalogueError("models: write each model's name with the content of its config.json")
+        raise CatalogueError("models: expected a mapping from model name to the content of its config.json")
     return Catalogue(
         gpus=tuple(_gpu(index, row) for index, row in enumerate(gpus)),
         models={str(name): geometry_from_config(config) for name, config in models.items()},
@@ -63,13 +63,13 @@ def read_catalogue(document: object) -> Catalogue:
 def _gpu(index: int, row: Any) -> Gpu:
     where = f"gpus[{index}]"
     if not isinstance(row, Mapping):
-        raise CatalogueError(f"{where}: write {{label, {', '.join(_FIELDS)}, computeCapability}}")
+        raise CatalogueError(f"{where}: expected {{label, {', '.join(_FIELDS)}, computeCapability}}")
     if unknown := sorted(set(map(str, row)) - _ALLOWED):
-        raise CatalogueError(f"{where}: unknown field {unknown[0]}; known are {', '.join(sorted(_ALLOWED))}")
+        raise CatalogueError(f"{where}: unknown field {unknown[0]}; known fields: {', '.join(sorted(_ALLOWED))}")
     label = str(row.get("label") or "")
     words = tuple(word for word in re.split(r"[^A-Z0-9]+", label.upper()) if word)
     if not words:
-        raise CatalogueError(f"{where}.label: write words of the node's GPU label, such as MI300X")
+        raise CatalogueError(f"{where}.label: expected words of the node's GPU label, such as MI300X")
     memory, bandwidth, flops = (_positive(f"{where}.{name}", row.get(name)) for name in _FIELDS)
     return Gpu(
         name="-".join(words),
@@ -84,7 +84,7 @@ def _gpu(index: int, row: Any) -> Gpu:
 def _positive(where: str, value: object) -> float:
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if not math.isfinite(number) or number <= 0:
-        raise CatalogueError(f"{where}: {value!r} is not a number above zero")
+        raise CatalogueError(f"{where}: {value!r} is not a positive number")
     return number
 
 
@@ -93,5 +93,5 @@ def _capability(where: str, value: object) -> tuple[int, int] | None:
         return None
     found = re.fullmatch(r"(\d{1,2})\.(\d)", str(value))
     if found is None:
-        raise CatalogueError(f'{where}: {value!r} is no compute capability; write it as "9.0", or leave it out')
+        raise CatalogueError(f'{where}: {value!r} is not a compute capability; write it as "9.0", or omit it')
     return int(found[1]), int(found[2])

@@ -1,9 +1,9 @@
-"""Where a container keeps its engine's command line, and how one flag of it is changed without touching the rest.
+"""Finds the engine's command line in a container and changes one flag of it without touching the rest.
 
-Apart from `flags`, which reads an argument vector: a container may hold one in `args`, in `command`, or inside a script
-for a shell. What stands there is somebody else's: words keep their spelling and their order.
-Must not: know a knob's best value, or rewrite what it does not understand. Each change is read again before it is
-returned, and refused when anything but the one flag reads differently.
+Separate from `flags`, which reads an argument vector: a container may have one in `args`, in `command`, or inside a
+shell script. The line belongs to the user: words keep their spelling and order.
+Must not: choose a value, or rewrite what it cannot parse. Each changed line is parsed again before it is returned, and
+rejected if anything but the one flag differs.
 """
 
 import re
@@ -70,7 +70,7 @@ class CommandLine:
         return parse_flags(self.arguments)
 
     def filled_in(self, word: str) -> str:
-        """Put in the variables that Kubernetes would; one that nobody wrote out stays as it is."""
+        """Substitute variables as Kubernetes does; one without a literal value stays as it is."""
         return re.sub(r"\$\(([\w.-]+)\)", lambda found: self.variables.get(found[1], found[0]), word)
 
 
@@ -107,8 +107,8 @@ def command_line(container: Mapping[str, Any]) -> CommandLine:
             script=script if inside else script - len(command),
             variables=variables,
         )
-    # Also where every flag stands in the command: args follow it, the last value wins, and what somebody else declares
-    # in the command stays his.
+    # Also where every flag is in the command: args follow it, the last value wins, and the user's command stays as
+    # declared.
     return CommandLine(field=Field.ARGS, words=args, before=command, variables=variables)
 
 
@@ -132,7 +132,7 @@ def changed(line: CommandLine, *, knob: str, value: int | str) -> CommandLine | 
         same = written.flags == replace(before, **update)
     except FlagError:
         same = False
-    return written if same else Unreadable(f"{line.field} would read differently in more than --{knob}")
+    return written if same else Unreadable(f"changing --{knob} in {line.field} would change other flags too")
 
 
 def _in_words(line: CommandLine, knob: str, value: int | str) -> CommandLine:
@@ -160,9 +160,9 @@ def _in_script(line: CommandLine, knob: str, value: int | str) -> CommandLine | 
         start, end = places[0].span(4)
         script = f"{text[:start]}{value}{text[end:]}"
     elif any(tuned_knob(word) == knob for word in line.arguments):
-        return Unreadable(f"the script in {line.field} sets --{knob} to something that is no plain value")
+        return Unreadable(f"the script in {line.field} sets --{knob} to something that is not a plain value")
     elif "#" in text or len(_commands(line.filled_in(text))) != 1:
-        return Unreadable(f"the script in {line.field} does more than start the engine: write --{knob} into it once")
+        return Unreadable(f"the script in {line.field} does more than start the engine: add --{knob} to it once")
     else:
         script = f"{text.rstrip()} --{knob}={value}"
     words = (*line.words[: line.script], script, *line.words[line.script + 1 :])
@@ -208,7 +208,7 @@ def _runs_vllm(words: Sequence[str]) -> bool:
 def _commands(script: str) -> list[list[str]]:
     """Split a script into its commands. Raises FlagError for what only a shell could tell."""
     if "$(" in script or "`" in script:
-        problem = "it takes a part of the command from another command"
+        problem = "it uses command substitution"
         raise FlagError("shell script", problem=problem, remedy="Write the flags out")
     lexer = shlex.shlex(script.replace("\\\n", " "), posix=True, punctuation_chars="();<>|&\n")
     lexer.commenters, lexer.whitespace, lexer.whitespace_split = "", " \t\r", True

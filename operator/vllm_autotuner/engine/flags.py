@@ -1,7 +1,7 @@
-"""The vLLM command line as values: which knobs a server was given, and which it says it uses.
+"""Parses the vLLM command line into values, and reads from the log which flags a server uses.
 
-Apart from `startup_failure`, because a command line is an input and a log is evidence.
-Must not: know a default (it depends on version, model and GPU; the running engine tells), or start anything.
+Separate from `startup_log`, because a command line is an input and a log is evidence.
+Must not: assume a default (it depends on version, model and GPU; the running engine reports it), or start anything.
 Assumes vLLM's own parser as of 0.32: dashes and underscores are the same in a flag's name, the last value wins, an
 unambiguous beginning of a long flag counts as the flag, and only the counts in tokens or bytes know `8k` and `8K`.
 """
@@ -85,7 +85,7 @@ def human_readable_int(text: str) -> int:
             return int(whole) * _SUFFIXES[suffix]
         if suffix.islower():
             return int(float(whole + fraction) * _SUFFIXES[suffix])
-        raise ValueError(f"{suffix} is a power of two and takes no decimals, {suffix.lower()} is a power of ten")
+        raise ValueError(f"{suffix} is a power of two and takes no decimals; {suffix.lower()} is a power of ten")
     return int(text)
 
 
@@ -103,7 +103,7 @@ def _at_least_one(flag: str, *, text: str, read: Any, example: str) -> int:
     try:
         value = int(read(text))
     except ValueError:
-        raise FlagError(flag, problem=f"{text!r} is not a number that vLLM reads", remedy=f"Write {example}") from None
+        raise FlagError(flag, problem=f"{text!r} is not a number vLLM accepts", remedy=f"Write {example}") from None
     if value < 1:
         raise FlagError(flag, problem=f"{text!r} is below 1", remedy=f"Write {example}")
     return value
@@ -120,7 +120,7 @@ def _fraction(flag: str, text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:
-        problem = f"{text!r} is not a part of the memory"
+        problem = f"{text!r} is not a share of the GPU memory"
         raise FlagError(flag, problem=problem, remedy="Write a number above 0 and at most 1, such as 0.9")
     return value
 
@@ -134,7 +134,7 @@ def _port(flag: str, text: str) -> int:
 
 def _text(flag: str, text: str) -> str:
     if not text:
-        raise FlagError(flag, problem="the value is empty", remedy="Give a value, or leave the flag out")
+        raise FlagError(flag, problem="the value is empty", remedy="Set a value, or omit the flag")
     return text
 
 
@@ -163,7 +163,7 @@ _SWITCHES: Final = frozenset({"--enable-prefix-caching", "--enable-chunked-prefi
 _SHORT: Final = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size"}
 _SHORTEST_ABBREVIATION: Final[Mapping[str, str]] = {
     # Generously short: an abbreviation that vLLM finds ambiguous costs its author the full name, a missed one would
-    # let a pod run with a value that nobody tuned.
+    # let a pod run with an untuned value.
     "--max-num-seqs": "--max-num-s",
     "--max-model-len": "--max-m",
     "--kv-cache-dtype": "--kv-cache-d",
@@ -298,7 +298,7 @@ def _flags(values: dict[str, Any], *, unknown: tuple[str, ...]) -> EngineFlags:
 
 def _value_of(flag: str, rest: list[str]) -> str:
     if not rest or (rest[0].startswith("-") and not re.fullmatch(r"-\d+", rest[0])):
-        raise FlagError(flag, problem="the value is missing", remedy=f"Write {flag} VALUE, or leave the flag out")
+        raise FlagError(flag, problem="the value is missing", remedy=f"Write {flag} VALUE, or omit the flag")
     return rest.pop(0)
 
 

@@ -1,9 +1,9 @@
-"""The shape of a model, as far as it decides memory and speed: layers, heads, sizes.
+"""The shape of a model that determines memory and speed: layers, heads, sizes.
 
-Apart from the formulas that use it (`performance.kv_capacity`), because a shape is a fact of the model.
+Separate from the formulas that use it (`performance.kv_capacity`), because a shape is a fact about the model.
 Read from a Hugging Face `config.json`, or from the small table of `KNOWN` by the model's name.
 Must not: guess. A model whose KV cache is not "two vectors per layer, KV head and token" (latent attention, sliding
-windows, state spaces, encoders) is UnknownGeometry: no formula of ours holds for it, and it says which reason.
+windows, state spaces, encoders) is UnknownGeometry with the reason: the formulas do not apply to it.
 """
 
 import re
@@ -114,7 +114,7 @@ def geometry_named(model: str) -> ModelShape:
     name = model.rstrip("/").rsplit("/", 1)[-1].lower().removeprefix("meta-")
     while (shorter := _SUFFIX.sub("", name)) != name:
         name = shorter
-    return KNOWN.get(name) or UnknownGeometry(f"no geometry is known for {model}: give its config.json")
+    return KNOWN.get(name) or UnknownGeometry(f"the geometry of {model} is not known: provide its config.json")
 
 
 _OTHER_CACHES: Final[Mapping[str, str]] = {
@@ -134,11 +134,11 @@ def geometry_from_config(config: Mapping[str, Any]) -> ModelShape:
     if isinstance(text := config.get("text_config"), Mapping):
         return geometry_from_config({**text, "architectures": config.get("architectures")})
     if (other := _other_cache(config)) is not None:
-        return UnknownGeometry(f"{other}: bytes per token do not follow from the heads")
+        return UnknownGeometry(f"{other}: KV cache bytes per token cannot be computed from the heads")
     try:
         return _read_dense(config)
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        return UnknownGeometry(f"config.json is not complete: {error}")
+        return UnknownGeometry(f"config.json is incomplete: {error}")
 
 
 def _other_cache(config: Mapping[str, Any]) -> str | None:

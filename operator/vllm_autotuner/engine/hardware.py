@@ -1,7 +1,7 @@
-"""GPUs by name: memory, bandwidth, arithmetic, compute capability.
+"""GPUs by name: memory, bandwidth, compute throughput, compute capability.
 
-Apart from the geometry of models, because one grows with vendors and the other with model families.
-Must not: guess. A name that is not in the table is None, and what needs its figures is then unknown.
+Separate from the geometry of models, because one grows with vendors and the other with model families.
+Must not: guess. A name that is not in the table gives None, and figures that depend on it are unknown.
 Names are those of node labels (`nvidia.com/gpu.product`: NVIDIA-H100-80GB-HBM3), of cloud catalogues (A10G) and of
 benchmark tables (H100-SXM-80GB): words in any order, other words ignored.
 Source: vendor data sheets (dense figures, no sparsity); memory is what the driver leaves of it to a process, measured

@@ -1,8 +1,8 @@
-"""What vLLM calls its metrics, newest name first, so that engines of different versions look alike from here on.
+"""The metric names of vLLM versions 0.6 to 0.32, newest name first, mapped to version-independent meanings.
 
-Apart from the queries, because a renamed metric must be one row here and nothing anywhere else. A name that an engine
-version lacks is *unknown* downstream, never zero. Source: the expositions of vLLM 0.6 to 0.32, field guide, last table.
-Must not: do I/O, or decide what a value means.
+Separate from the queries: a renamed metric needs one more row here and no other change. A metric that an engine version
+lacks is *unknown* downstream, never zero. Source: the metrics pages of vLLM 0.6 to 0.32.
+Must not: do I/O, or interpret a value.
 """
 
 from collections.abc import Mapping

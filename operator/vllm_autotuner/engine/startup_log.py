@@ -1,7 +1,7 @@
-"""Why a vLLM server never became ready, read from its log.
+"""Finds the reason why a vLLM server failed to start in its log.
 
-Apart from `flags`, because a log is evidence and may be cut off anywhere.
-Must not: guess. A text that no pattern knows is `Unknown`, with the line that a person should read first.
+Separate from `flags`, because a log is evidence and may be cut off anywhere.
+Must not: guess. A text that matches no pattern is `Unknown`, with the line to read first.
 Assumes vLLM 0.32's texts. The order of a log misleads: the *last* exception is the API server's `Engine core
 initialization failed. See root cause above.`, harmless warnings quote `OSError`, pydantic prints its cause indented
 and a link after it. So causes are looked for by their own words in the whole text, and the first one counts, because

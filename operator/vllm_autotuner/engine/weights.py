@@ -1,7 +1,7 @@
-"""How a model's weights are stored, as far as its name and the command line tell.
+"""The data type of a model's weights, from its name and the command line.
 
-Apart from the geometry, because the same shape is published in several types.
-Must not: guess. A type that nobody named is 16 bit, as vLLM loads it; one that we do not know is None.
+Separate from the geometry, because the same shape is published in several types.
+Must not: guess. Without a named type it is 16 bit, as vLLM loads it; an unrecognised type gives None.
 """
 
 import re

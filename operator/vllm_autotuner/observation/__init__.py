@@ -1,1 +1,4 @@
-"""Prometheus (or a recording, or one engine) in, immutable observations out. The only room that speaks HTTP to them."""
+"""Observation: reads metrics from Prometheus, a recording or an engine, and builds immutable observations.
+
+The only package that makes HTTP requests to a metrics source.
+"""

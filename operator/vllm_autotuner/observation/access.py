@@ -1,8 +1,8 @@
-"""How to be let in by a metrics source: tokens, passwords, client certificates, trusted CAs, extra headers.
+"""Credentials and TLS for a metrics source: tokens, passwords, client certificates, CAs and extra headers.
 
-Apart from the HTTP clients, because two of them (queries and page scrapes here, the doctor's library client) need the
-same headers and the same TLS. Every file is read again when it is needed, so that rotated tokens and certificates just
-work. Must not: print or log; `scrubbed` takes secrets out of the texts of others.
+Separate from the HTTP clients, because two of them (queries and page scrapes here, the doctor's library client) need
+the same headers and the same TLS. Every file is read again when it is needed, so that rotated tokens and certificates
+work. Must not: print or log; `scrubbed` removes secrets from the texts of servers and libraries.
 """
 
 import base64
@@ -109,7 +109,7 @@ def _token(file: Path) -> str:
     token = _text(file)
     # A line break inside would end up, secret and all, in the error text of the HTTP library.
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise Rejected(f"cannot read the credentials: {file} holds no token (one line of printable characters)")
+        raise Rejected(f"cannot read the credentials: {file} is not a token (one line of printable characters)")
     return token
 
 
@@ -117,7 +117,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        why = error.strerror if isinstance(error, OSError) else "not a text file"
         raise Rejected(f"cannot read the credentials: {file}: {why}") from error
 
 

@@ -1,4 +1,4 @@
-"""What a histogram says: quantiles, mean, count. Cumulative buckets in, answers with their limits out.
+"""Quantiles, mean and count of a histogram with cumulative buckets.
 
 A quantile inside a bucket is interpolation. vLLM's TPOT buckets are wide (10, 25, 50, 75 ms): with everything at 30 ms,
 `histogram_quantile(0.95)` says 49 ms, and an objective of 40 ms looks missed although it is met. Where the exact

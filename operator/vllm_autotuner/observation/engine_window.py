@@ -1,7 +1,7 @@
-"""One engine over the state window: its scrapes, what its counters grew, its pool.
+"""The metrics of one engine over the state window: its scrapes, counter increases and KV cache.
 
-Apart from `observation`, which puts the engines of one service together.
-Must not: judge. "Fresh" is the one judgement made here, because nothing to the right may ever see a stale sample.
+Separate from `observation`, which combines the engines of one service.
+Must not: judge, except for freshness: no later package may see a stale sample.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

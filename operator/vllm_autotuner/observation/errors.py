@@ -1,21 +1,21 @@
-"""Why a metrics source gave no usable answer, split by what to do next.
+"""Errors of a metrics source, one class per reaction.
 
-None leaves `observation` in the operator: the snapshot turns each into a ProviderError reading and everything holds.
+None of them leaves `observation` in the operator: the snapshot records it as a provider error, and the operator holds.
 
 * SourceError
   - Unreachable     no HTTP answer (DNS, TLS, refused, timeout)      -> next tick
   - Overloaded      429, 5xx, query timed out                        -> next tick
-  - Rejected        other 4xx: credentials or our query              -> tell the admin
-    - Denied        401, 403, where that is told apart               -> say what to grant
+  - Rejected        other 4xx: credentials or our query              -> report to the administrator
+    - Denied        401, 403, where they are distinguished           -> report what to grant
   - Unusable        2xx, but partial (warnings) or not the schema    -> hold, show the first warning
-  - Unreadable      a recording or exposition that cannot be parsed  -> tell the person who named the file
+  - Unreadable      a recording or exposition that cannot be parsed  -> report to the user
 """
 
 __all__ = ["Denied", "Overloaded", "Rejected", "SourceError", "Unreachable", "Unreadable", "Unusable"]
 
 
 class SourceError(Exception):
-    """The base: `str()` is one line for people that says what failed and what to do."""
+    """Base class; `str()` is one line that says what failed and what to do."""
 
 
 class Unreachable(SourceError):
@@ -23,20 +23,20 @@ class Unreachable(SourceError):
 
 
 class Overloaded(SourceError):
-    """The source is there but cannot answer now."""
+    """The source is reachable but cannot answer now."""
 
 
 class Rejected(SourceError):
-    """The source refuses us: credentials, path or query."""
+    """The source refuses the request: credentials, path or query."""
 
 
 class Denied(Rejected):
-    """The source is there and does not let us in."""
+    """The source is reachable but denies access."""
 
 
 class Unusable(SourceError):
-    """An answer that must not be trusted: partial, or not what the API promises."""
+    """An answer that must not be used: partial, or not in the format of the API."""
 
 
 class Unreadable(SourceError):
-    """A file or page that is not what it claims to be."""
+    """A file or page that is not in the expected format."""

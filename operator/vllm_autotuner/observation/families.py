@@ -1,6 +1,6 @@
-"""Which family each sample of an engine's page belongs to, in the words of OpenMetrics.
+"""The OpenMetrics metric family of each sample on an engine's metrics page.
 
-Apart from reading samples, because only writing a recording needs types and help texts. Assumes pages of the Prometheus
+Separate from reading samples: only writing a recording needs types and help texts. Assumes pages of the Prometheus
 text format, as vLLM serves them. Must not: keep a `_created` sample: there they are gauges whose names OpenMetrics
 reserves for the counters beside them.
 """

@@ -1,8 +1,8 @@
-"""Lines of metrics text into samples: a page of an engine (Prometheus text) or a recording (OpenMetrics with times).
+"""Parses metrics text into samples: an engine's page (Prometheus text) or a recording (OpenMetrics with times).
 
-Our own small reader: the strict reader of prometheus-client refuses recordings whose time goes back between the
-series of one family, which is what `promtool` accepts and what concatenated scrapes look like.
-Must not: know file names or engines; keeps memory bounded by refusing absurd lines.
+Own parser: the strict parser of prometheus-client rejects recordings whose time goes back between the series of one
+family, which `promtool` accepts and which concatenated scrapes contain.
+Must not: depend on file names or engines. Memory stays bounded: lines that are too long are rejected.
 """
 
 import re
@@ -40,7 +40,7 @@ def read_samples(lines: Iterable[str]) -> Iterator[Sample]:
     known: dict[str, tuple[tuple[str, str], ...]] = {}
     for number, line in enumerate(lines, start=1):
         if len(line) > LONGEST_LINE:
-            raise Unreadable(f"line {number} is longer than {LONGEST_LINE} characters: this is not metrics text")
+            raise Unreadable(f"line {number} is not metrics text: it is longer than {LONGEST_LINE} characters")
         text = line.strip()
         if not text or text.startswith("#"):
             continue

@@ -1,6 +1,6 @@
-"""By how much two figures must differ before they count as different: one size for every layer that compares any.
+"""The relative difference below which two figures count as equal.
 
-Here, at the bottom, because the diagnosis, the plan, the scaling and the verdict all ask it.
+In the lowest layer, because the diagnosis, planning, scaling and the verdict all use it.
 """
 
 from typing import Final

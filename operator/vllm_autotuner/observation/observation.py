@@ -1,7 +1,7 @@
-"""What is known about one service at one moment: the input of every decision.
+"""The observation of one service at one moment: the input of every decision.
 
 Values only; windows in seconds, times in Unix seconds, latencies in seconds, lengths in tokens, KV usage 0..1.
-Must not: judge. What is stale was left out by `engine_window`.
+Must not: judge. `engine_window` has already left out stale samples.
 """
 
 import math
@@ -54,7 +54,7 @@ class Observation:
     engines: tuple[EngineWindow, ...]
     silent: tuple[str, ...] = ()
     expected: int | None = None
-    """Ready pods that ought to report, where Kubernetes tells; None where nobody knows."""
+    """Ready pods that are expected to report; None outside Kubernetes, where the number is not known."""
     problem: NoData | None = None
     """Set when the source gave no usable answer: nothing may be concluded."""
     ttft: Distribution = field(default_factory=Distribution)
@@ -88,7 +88,7 @@ class Observation:
 
     @property
     def prefix_hit_rate(self) -> float | None:
-        """Share of looked-up prompt tokens found in the prefix cache (0..1). None when not exported or nobody asked."""
+        """Share of looked-up prompt tokens found in the prefix cache (0..1). None if not exported or unused."""
         pairs = [(engine.prefix_hits, engine.prefix_queries) for engine in self.engines]
         known = [(hits, queries) for hits, queries in pairs if hits is not None and queries is not None]
         asked = sum(queries for _, queries in known)

@@ -1,7 +1,7 @@
-"""What Kubernetes says about the pods of a service, as far as a diagnosis needs it: who serves, who starts, who cannot.
+"""The pods of a service as the diagnosis needs them: ready, starting or failing to start.
 
-Apart from `observation`, because it comes from the API server and not from metrics; outside Kubernetes there is none.
-Ages in seconds. Must not: know Kubernetes' own objects (`control` reads those), or judge.
+Separate from `observation`, because it comes from the API server and not from metrics; absent outside Kubernetes.
+Ages in seconds. Must not: read Kubernetes objects (`control` does), or judge.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The Prometheus HTTP API (also Thanos, Mimir), and pages of metrics. Only this module and `access` import httpx.
+"""Clients for the Prometheus HTTP API (also Thanos, Mimir) and for metrics pages. Only this and `access` import httpx.
 
 No retries inside a tick: the next tick is the retry. Partial answers are errors, because half a fleet looks like an
 idle fleet. Must not: decide, turn an empty answer into a number, or show a credential.
@@ -78,7 +78,7 @@ class PrometheusSource:
         except TimeoutError as error:
             raise Unreachable(f"{self._shown} did not answer within {limit:.0f} s") from error
         except UnicodeError as error:
-            raise Rejected(f"the headers for {self._shown} hold characters that HTTP does not know") from error
+            raise Rejected(f"the headers for {self._shown} contain characters that HTTP does not allow") from error
         except NO_ANSWER as error:
             reason = scrubbed(str(error) or type(error).__name__, headers=headers)
             raise Unreachable(f"cannot reach {self._shown}: {reason}") from error
@@ -95,16 +95,16 @@ class PrometheusSource:
         try:
             body = json.loads(text)
         except ValueError as error:
-            message = f"{url} answered {response.status_code}, but not as a Prometheus: {_first_line(text)!r}"
+            message = f"{url} answered {response.status_code}, but is not a Prometheus API: {_first_line(text)!r}"
             raise (Unusable if response.is_success else Rejected)(message) from error
         if not isinstance(body, dict):
-            raise Unusable(f"{url} answered JSON, but not as a Prometheus")
+            raise Unusable(f"{url} answered JSON, but is not a Prometheus API")
         if not response.is_success or body.get("status") != "success":
-            # 422 is how both Prometheus (execution) and Thanos (a store is missing) say: not this time.
+            # 422 is temporary in Prometheus (query execution) and in Thanos (a store is missing).
             kind = Overloaded if response.status_code == 422 else Rejected
             raise kind(f"{url} refused the query: {body.get('error', response.status_code)}")
         if warnings := body.get("warnings"):
-            raise Unusable(f"{url} answered in part: {warnings[0]}")
+            raise Unusable(f"{url} returned a partial answer: {warnings[0]}")
         return body
 
 
@@ -113,7 +113,7 @@ async def _read(response: httpx.Response, *, limit: int, place: str) -> str:
     async for chunk in response.aiter_bytes():
         body += chunk
         if len(body) > limit:
-            raise Unusable(f"{place} sends more than {limit // 2**20} MiB: that is no answer of metrics")
+            raise Unusable(f"{place} sent more than {limit // 2**20} MiB, too much for metrics")
     return body.decode(errors="replace")
 
 
@@ -185,7 +185,7 @@ class PageReader:
         except TimeoutError as error:
             raise Unreachable(f"{place} did not answer within {self._timeout.total_seconds():.0f} s") from error
         except UnicodeError as error:
-            raise Rejected(f"the headers for {place} hold characters that HTTP does not know") from error
+            raise Rejected(f"the headers for {place} contain characters that HTTP does not allow") from error
         except httpx.InvalidURL as error:
             raise Rejected(f"{place} is not a URL: {error}") from error
         except NO_ANSWER as error:

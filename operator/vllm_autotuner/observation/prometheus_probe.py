@@ -1,7 +1,7 @@
-"""Questions that a person's doctor asks a Prometheus once, through prometheus-api-client.
+"""One-off Prometheus queries for the `doctor` command, through prometheus-api-client.
 
-Apart from `prometheus.py`, which the operator asks all day: here a warning of the server is a finding, not an error,
-and nobody waits for another service meanwhile. Must not: judge an answer, or show a credential.
+Separate from `prometheus.py`, which the operator uses in each tick: here a server's warning is a finding, not an error,
+and blocking calls are acceptable. Must not: judge an answer, or show a credential.
 """
 
 import json
@@ -67,13 +67,13 @@ class PrometheusProbe:
                 scrubbed(f"{self._shown} answered {self.status}: {_why(error)}", headers=headers)
             ) from error
         except requests.exceptions.InvalidJSONError as error:
-            raise Unusable(f"{self._shown} answered {self.status}, but not as a Prometheus") from error
+            raise Unusable(f"{self._shown} answered {self.status}, but is not a Prometheus API") from error
         except requests.RequestException as error:
             raise Unreachable(scrubbed(f"cannot reach {self._shown}: {_short(error)}", headers=headers)) from error
         except OSError as error:
             raise Rejected(f"cannot use the certificates for {self._shown}: {_short(error)}") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise Unusable(f"{self._shown} answers JSON, but not as a Prometheus") from error
+            raise Unusable(f"{self._shown} answered JSON, but is not a Prometheus API") from error
 
     def _kind(self) -> type[SourceError]:
         if self.status in (401, 403):
@@ -124,7 +124,7 @@ class _Bounded(HTTPAdapter):
             body += chunk
             if len(body) > LARGEST_ANSWER:
                 response.close()
-                raise Unusable(f"{self._place} sends more than {LARGEST_ANSWER // 2**20} MiB: that is no answer")
+                raise Unusable(f"{self._place} sent more than {LARGEST_ANSWER // 2**20} MiB, too much for metrics")
             if monotonic() - asked > self._patience:
                 response.close()
                 raise Unreachable(f"{self._place} did not answer within {self._patience:.0f} s")

@@ -1,7 +1,7 @@
-"""What can be asked of a metrics source: five kinds of question, as values, with their PromQL.
+"""The five kinds of query to a metrics source, as values, with their PromQL.
 
 A fixed number of these covers the whole fleet, however many services there are. A recording answers the same values
-(`recording.py`), so there is one decision path over both. Must not: do I/O, or know what an answer means.
+(`recording.py`), so there is one decision path over both. Must not: do I/O, or interpret an answer.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ class Growths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """The newest value of `name` at each address that also exports `anchor`: for names that everybody exports."""
+    """The newest value of `name` at each address that also exports `anchor`: for names that any program exports."""
 
     name: str
     anchor: str

@@ -1,6 +1,6 @@
-"""A value that may be missing, and why. Missing is a value of its own: never zero, never a verdict.
+"""A measured value that may be missing, with the reason. Missing is never zero and never a verdict.
 
-Must not: offer a default. Whoever needs a number must say what happens when there is none.
+Must not: offer a default. The caller decides what happens without a value.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Recorded or directly scraped samples that answer the same questions as a Prometheus would.
+"""Recorded or directly scraped samples that answer the same queries as a Prometheus would.
 
-Assumes nothing about the scrape interval. Must not: hold a second idea of what a window or a rate is; the arithmetic
-is `series.py`, and a test holds it against a real Prometheus loaded with the same file.
+Assumes nothing about the scrape interval. Must not: define windows or rates of its own; the arithmetic is in
+`series.py`, and a test compares it with a real Prometheus loaded with the same file.
 """
 
 import gzip
@@ -192,22 +192,22 @@ def load_recording(path: Path) -> Recording:
         for count, sample in enumerate(_samples_of(path), start=1):
             if sample.time is None:
                 raise Unreadable(
-                    f"{path} has samples without a time; a recording needs them "
-                    "(to look at one page of an engine, use --metrics URL instead)"
+                    f"{path} has samples without a timestamp, which a recording needs "
+                    "(for the page of one engine use --metrics URL instead)"
                 )
             if not 0 <= sample.time < LATEST:
-                hint = ", and these look like milliseconds" if sample.time >= LATEST else ""
-                raise Unreadable(f"{path} has a sample at {sample.time:g}; times are Unix seconds{hint}")
+                hint = ", but these look like milliseconds" if sample.time >= LATEST else ""
+                raise Unreadable(f"{path} has a sample at {sample.time:g}; timestamps are Unix seconds{hint}")
             if count > MOST_SAMPLES:
                 raise Unreadable(f"{path} has more than {MOST_SAMPLES:,} samples; cut it into shorter recordings")
             recording.add(sample, time=sample.time)
             if recording.series > MOST_SERIES or recording.label_size > MOST_LABEL_TEXT:
                 raise Unreadable(
-                    f"{path} has more than {MOST_SERIES:,} series or absurdly long labels: some label of {sample.name} "
-                    "never repeats; drop it and record again"
+                    f"{path} has more than {MOST_SERIES:,} series or very long labels: a label of {sample.name} has "
+                    "unbounded values; drop it and record again"
                 )
     except FileNotFoundError as error:
-        raise Unreadable(f"there is no file {path}") from error
+        raise Unreadable(f"file {path} does not exist") from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise Unreadable(f"{path} is a damaged or truncated gzip file: {error}") from error
     except UnicodeDecodeError as error:
@@ -215,7 +215,7 @@ def load_recording(path: Path) -> Recording:
     except OSError as error:
         raise Unreadable(f"cannot read {path}: {error.strerror or error}") from error
     if not recording.names:
-        raise Unreadable(f"{path} holds no samples")
+        raise Unreadable(f"{path} contains no samples")
     return recording
 
 

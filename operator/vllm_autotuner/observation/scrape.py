@@ -1,7 +1,7 @@
-"""Sampling engines' own /metrics pages into a recording, for places that have no Prometheus.
+"""Scrapes engines' /metrics pages into a recording, for setups without a Prometheus.
 
-Each engine is sampled on its own pace, so that one that hangs does not silence the others; a failed scrape leaves a
-gap, and the freshness rules see it. Time comes from the caller: a wall clock that jumps must not bend a rate.
+Each engine is scraped at its own pace, so that one that hangs does not delay the others. A failed scrape leaves a gap,
+which the freshness rules detect. Time comes from the caller: a wall clock that jumps must not distort a rate.
 Must not: judge what was read.
 """
 

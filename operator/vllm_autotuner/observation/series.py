@@ -1,8 +1,8 @@
 """Samples of one time series, and how counters grow over them.
 
 `extrapolated_increase` repeats the arithmetic of PromQL's `increase()`, so that a recording and a Prometheus that
-scraped the same engine give the same numbers (e2e/test_prometheus_agrees.py holds them together).
-Must not: know which metric it looks at.
+scraped the same engine give the same numbers (e2e/test_prometheus_agrees.py compares them).
+Must not: depend on the metric.
 """
 
 from bisect import bisect_right

@@ -1,8 +1,8 @@
-"""Where in a wide bucket the observations lie: the log-normal that has the exact mean and fills the buckets best.
+"""Fits a log-normal distribution to a histogram: exact mean, best fit of the buckets; it refines quantiles.
 
-Apart from `distribution`, which answers; here is the arithmetic of one shape. Latencies have one hump and a longer tail
-to the right, and the mean of a window is exact: together they say far more than an even spread over a bucket.
-Pure. Must not: move anything across an edge. How many lie in a bucket was counted, only where in it was not.
+Separate from `distribution`, which uses it. Latencies have one mode and a longer tail to the right, and the mean of a
+window is exact: together they locate a quantile better than an even spread within a bucket.
+Pure. Must not: move observations across a bucket edge; the counts per bucket are measured.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""One look at the whole fleet: a fixed number of questions, sorted by engine.
+"""Reads the metrics of the whole fleet with a fixed number of queries, sorted by engine.
 
-Two rounds: the gauges first, because their spacing tells the scrape interval and with it how long the state window
-must be; then everything else over that window. Must not: judge, or fill a gap.
+Two rounds: the gauges first, because their spacing gives the scrape interval and so the length of the state window;
+then everything else over that window. Must not: judge, or fill a gap.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class EngineSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSnapshot:
-    """What the source said about the moment `at` (Unix seconds). `error` set means: nobody may conclude anything."""
+    """The metrics at the moment `at` (Unix seconds). If `error` is set, nothing can be concluded."""
 
     at: float
     state_window: float

@@ -1,8 +1,8 @@
-"""Writing a recording: scrapes come one after the other, OpenMetrics wants each family together.
+"""Writes a recording: collects scrapes one after the other and sorts them by metric family, as OpenMetrics requires.
 
-So samples wait in one file a family, 24 bytes each, and are sorted into text at the end. Memory holds the names of the
-series and one family. The format is described in docs/recording-format.md.
-Must not: fetch, or know what a metric means.
+Samples are kept in one temporary file per family, 24 bytes each, and are sorted into text at the end. Memory holds the
+names of the series and one family. The format is described in docs/recording-format.md.
+Must not: fetch, or interpret a metric.
 """
 
 import gzip
@@ -97,7 +97,7 @@ class Spool:
             return None
         if self.series >= MOST_SERIES:
             raise RecordingFull(
-                f"there are more than {MOST_SERIES:,} different series: some label of {sample.name} never repeats"
+                f"there are more than {MOST_SERIES:,} different series: a label of {sample.name} has unbounded values"
             )
         shelf = self._shelves.get(family.name)
         if shelf is None or shelf.family.kind != family.kind:

@@ -1,1 +1,1 @@
-"""What the engine would do under another setting: KV capacity, step time, knee. Pure."""
+"""Performance models of an engine: KV capacity, step time and the TPOT knee at other settings. Pure."""

@@ -1,9 +1,9 @@
-"""Inter-token latency against the batch where it was measured, and the line only where it was not.
+"""Inter-token latency as a function of batch size: measured points where available, the fitted line elsewhere.
 
-Apart from the line, which is the model of few or noisy windows. Points that are long means (a sweep, or many windows
-binned) bend in ways that no line has, and inside their range the nearest points know better than any model. A minute or
-two far off the line is no long mean: while a batch grows or drains, its mean and that of its tokens are of two times.
-Must not: look flat or falling. A larger batch never makes tokens faster: what the points say against it is noise.
+Separate from the line, which models few or noisy windows. Points that are long means (a sweep, or many binned windows)
+curve in ways that no line has, and within their range the nearest points are more accurate than any model. One or two
+minutes far off the line are not a long mean: while a batch grows or drains, its mean lags behind that of its tokens.
+Must not: be flat or falling. A larger batch never makes tokens faster; points that suggest so are noise.
 """
 
 import itertools
@@ -97,10 +97,10 @@ def remembered_curve(line: StepTime, points: Sequence[StepPoint]) -> BatchCurveF
     """
     windows = windows_of_newest_mix(points)
     if not windows:
-        return NoFit("no windows")
+        return NoFit("no windows with load")
     now = _mean(windows)
     if abs(line.predict(now.running) / now.itl - 1) > outlying(line.error):
-        return NoFit("the line of before is not of what runs now")
+        return NoFit("the earlier fit does not match the current windows")
     ends = [(now.running, now.itl)]
     if line.high > now.running:
         ends.append((line.high, now.itl + line.per_sequence * (line.high - now.running)))

@@ -1,9 +1,9 @@
-"""How much slower tokens come when fewer engines carry the same load.
+"""Predicts how much slower tokens become when fewer engines carry the same load.
 
-Apart from the fitted models, which know an engine at a batch: here the batch is not known, because slower tokens keep
-sequences longer, and that makes it larger still. And where planning wants the likeliest line, this wants the steepest
-that the windows do not contradict: batches that are read a few times in a window make a line flatter than the truth.
-Pure. Must not: promise what neither this engine nor any measured one has shown.
+Separate from the fitted models, which need the batch size: here it is not known, because slower tokens keep sequences
+running longer, which makes the batch larger still. Planning uses the most likely line; this uses the steepest line that
+the windows do not contradict, because batch sizes sampled a few times per window make a fit too flat.
+Pure. Must not: predict more than this engine or any measured engine has shown.
 """
 
 import math

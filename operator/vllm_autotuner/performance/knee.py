@@ -1,6 +1,6 @@
-"""The largest batch that is worth running: the last one inside the TPOT objective, or the last that still pays.
+"""The TPOT knee: the largest batch within the TPOT objective, or the last one that still raises throughput.
 
-Must not: know bounds, steps or seats (planning limits what is found here).
+Must not: apply bounds, step limits or max-num-seqs (planning limits what is found here).
 """
 
 import math

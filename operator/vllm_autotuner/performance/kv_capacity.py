@@ -1,9 +1,8 @@
-"""How many tokens the KV cache holds: bytes per token, and what a change of flags does to the pool.
+"""The capacity of the KV cache in tokens, and how a change of flags affects it.
 
-Apart from the step time, because memory follows from arithmetic and time has to be measured.
-The pool of a running engine is read, not computed (`Pool`): formulas only carry it over to other flags (`pool_after`),
-with the overhead that the running engine has. `first_pool` computes one from nothing, and its interval says how little
-that is worth.
+Separate from the step time, because memory follows from arithmetic and time has to be measured.
+The capacity of a running engine is read, not computed (`Pool`): formulas only convert it to other flags (`pool_after`),
+with the overhead of the running engine. `first_pool` computes it without a running engine, with a wide interval.
 Must not: assume a shape. An UnknownGeometry gives UnknownPool.
 """
 
@@ -104,9 +103,9 @@ def pool_after(
     if not same_memory:
         weights = shape.weight_bytes(bytes_per_weight=bytes_per_weight)
         if gpu is None:
-            return UnknownPool("the GPU is unknown: what more of its memory would add cannot be computed")
+            return UnknownPool("the GPU is not known, so the effect on KV cache memory cannot be computed")
         if weights is None and anchor.tensor_parallel_size != wanted.tensor_parallel_size:
-            return UnknownPool("the size of the weights is unknown: what another tensor parallel size frees as well")
+            return UnknownPool("the size of the weights is not known, so the memory freed by tensor parallelism is not")
         freed = (wanted.gpu_memory_utilization - anchor.gpu_memory_utilization) * gpu.memory_gib * GIB
         freed += (weights or 0.0) * (1 / anchor.tensor_parallel_size - 1 / wanted.tensor_parallel_size)
     seats = _seats_cost(shape, wanted) - _seats_cost(shape, anchor) if _both_know_seats(anchor, wanted) else 0.0
@@ -126,7 +125,7 @@ def first_pool(wanted: Pool, *, shape: ModelShape, gpu: Gpu | None, bytes_per_we
         return UnknownPool(shape.why)
     weights = shape.weight_bytes(bytes_per_weight=bytes_per_weight)
     if gpu is None or weights is None:
-        return UnknownPool("the GPU is unknown" if gpu is None else "the size of the weights is unknown")
+        return UnknownPool("the GPU is not known" if gpu is None else "the size of the weights is not known")
     left = wanted.gpu_memory_utilization * gpu.memory_gib * GIB - weights / wanted.tensor_parallel_size
     likely = left - FIXED_GIB * GIB - _seats_cost(shape, wanted)
     spread = FIXED_SPREAD_GIB * GIB

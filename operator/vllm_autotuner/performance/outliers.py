@@ -1,7 +1,7 @@
-"""Which windows a fit leaves out: those that lie far further from it than the others do.
+"""The outliers that a fit leaves out: windows far further from the fit than the others.
 
-Apart from the fits, because each of them asks this, and must mean the same by it.
-Must not: fit anything, or know what a residual is of.
+Separate from the fits, which share this definition.
+Must not: fit anything, or depend on the meaning of a residual.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
-"""What the hardware says about a step before anything is measured: priors for the structured law.
+"""Priors for the step time from the hardware's data sheet, before anything is measured.
 
-Apart from the fit, which takes priors from anywhere. Every constant has its source; all are priors, not laws of
-nature: flat within 0.6-0.9 and 0.03-0.06 ms on measured curves of 8B to 70B models on H100 and H200.
+Separate from the fit, which accepts any priors. Every constant has its source; all are priors, not laws of
+nature: constant within 0.6-0.9 and 0.03-0.06 ms on measured curves of 8B to 70B models on H100 and H200.
 Must not: fit.
 """
 
@@ -32,7 +32,7 @@ TO_BASE_SPREAD: Final = 0.75
 PER_LAYER: Final = 0.066e-3
 """Seconds per layer of an empty step beside reading the weights. Six groups: 0.061-0.08 ms."""
 BASE_SPREAD: Final = 0.15
-"""Relative. The same six groups: within 10 %; the rest for weight types that nobody told."""
+"""Relative. The same six groups: within 10 %; the rest allows for unknown weight types."""
 PREFILL_EFFICIENCY: Final = 0.55
 """Part of the GPU's arithmetic that prefill reaches. Six groups: 0.40-0.68, falling with TP."""
 PREFILL_SPREAD: Final = 0.4

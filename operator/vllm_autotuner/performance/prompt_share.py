@@ -1,9 +1,9 @@
-"""Windows of other prompts, brought to the prompts of now: what a longer prompt adds to each step is taken from both.
+"""Normalises windows with other prompt lengths to the current one, so that one step-time line fits all of them.
 
-Apart from the line of `step_time`, which knows the batch only. While prompts grow, windows of many mixes lie side by
-side, and a line through them has a base and a slope that are true of none: too low a base promises large batches, too
-high a one none. What a step without a sequence takes is the same for all of them: the weights are read anyway.
-Pure; numpy only. Must not: touch windows of one mix, or of an engine that tells no prompts.
+Separate from the line of `step_time`, which depends on the batch only. While prompts grow, windows of many length mixes
+lie side by side, and a line through them has a base and a slope that fit none of them. The step time without sequences
+is the same for all mixes, because the weights are read in every step.
+Pure; numpy only. Must not: change windows of one mix, or of an engine that does not export prompt tokens.
 """
 
 from collections.abc import Sequence

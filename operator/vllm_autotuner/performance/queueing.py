@@ -1,7 +1,7 @@
-"""How long requests wait for a seat of one engine, when chance lets more come than it has seats.
+"""Predicts how long requests wait for a slot (max-num-seqs) of one engine when arrivals fluctuate randomly.
 
-Apart from the models of steps, which say how long a seat is held: on average all requests may find one, and yet many
-of them wait. Pure. Must not: be asked about a lasting queue; where more comes than is served the wait has no end.
+Separate from the step-time models, which give the time a slot is in use: even if there are enough slots on average,
+many requests wait. Pure. Must not: be used for a lasting queue; above capacity the wait is unbounded.
 """
 
 import math

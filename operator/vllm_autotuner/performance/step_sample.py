@@ -1,6 +1,6 @@
-"""What a step-time law is fitted on: one stretch of steady operation, and what a step had to do in it.
+"""One sample for a step-time fit: a stretch of steady operation with the work per step.
 
-Apart from the law, because windows of a running service and points of a measured curve both become samples.
+Separate from the fit, because windows of a running service and points of a measured curve both become samples.
 Must not: fit or judge.
 """
 

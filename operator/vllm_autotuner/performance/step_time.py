@@ -1,9 +1,9 @@
-"""How the time between tokens grows with the batch, fitted to this service's own windows.
+"""The step-time model: a line of inter-token latency over batch size, fitted to this service's own windows.
 
 Inside one length mix a line `a + c * batch` describes measured curves to about 1-4 % (24 curves of six
-model and GPU groups); the mix of the fitted windows is the mix it is valid for. When it has changed, the windows from
-before are left out: a line through both mixes is true of neither. Pure; numpy only.
-Must not: extrapolate silently. `covers` says whether a batch was seen.
+model and GPU groups); it is valid for the length mix of the fitted windows. After a change of the mix, the earlier
+windows are left out: a line through both mixes fits neither. Pure; numpy only.
+Must not: extrapolate silently. `covers` says whether a batch was observed.
 """
 
 import math
@@ -184,13 +184,13 @@ def _residuals(points: Sequence[StepPoint], base: float, slope: float) -> list[f
 def fit_windows(usable: Sequence[StepPoint]) -> StepTimeFit:
     """Fit the line to the windows of one mix: `fit_step_time` for who has found these already."""
     if len(usable) < FEWEST_POINTS:
-        return NoFit(f"{len(usable)} windows with load, {FEWEST_POINTS} needed")
+        return NoFit(f"only {len(usable)} windows with load ({FEWEST_POINTS} needed)")
     batch, itl, weight = _columns(usable)
     if batch.max() < LEAST_SPREAD * batch.min():
-        return NoFit(f"the batch only moved between {batch.min():.1f} and {batch.max():.1f}", unmoved=True)
+        return NoFit(f"the batch size only varied between {batch.min():.1f} and {batch.max():.1f}", unmoved=True)
     base, slope, keep = _robust_line(batch, itl, weight)
     if slope < 0:
-        return NoFit("tokens do not come slower with a larger batch")
+        return NoFit("inter-token latency does not grow with the batch size")
     batch, itl = batch[keep], itl[keep]
     error = float(np.mean(np.abs(base + slope * batch - itl) / itl))
     return StepTime(

@@ -1,8 +1,8 @@
-"""Step time as a + cb * batch + ck * tokens held + p * prompt tokens per step: one law for every length mix.
+"""Step time as a + cb * batch + ck * tokens held + p * prompt tokens per step: one model for every length mix.
 
-Apart from the line of `step_time`, which is the better model inside one mix and no model outside it. Four parameters
-need several mixes to tell them apart; with fewer, the priors (`physics`) decide what the data cannot.
-Must not: extrapolate silently (`covers`), or keep a prior that the data refute (its pull is bounded).
+Separate from the line of `step_time`, which is better within one mix and invalid outside it. Four parameters need
+several mixes to be identified; with fewer, the priors (`physics`) decide what the data cannot.
+Must not: extrapolate silently (`covers`), or keep a prior that the data refute (its weight is bounded).
 Source of the form: a step reads the weights, reads the KV of the batch, serves each sequence and computes prompts; it
 describes measured curves of 24 mixes with a median error of 1 %, and mixes it has not seen with 2 %.
 """
@@ -109,16 +109,16 @@ def fit_structured_law(samples: Sequence[StepSample], *, priors: LawPriors) -> S
         if sample.batch > 0 and np.isfinite(sample.itl) and sample.itl >= SHORTEST_STEP and sample.weight > 0
     ]
     if len(usable) < FEWEST_POINTS:
-        return NoFit(f"{len(usable)} samples with load, {FEWEST_POINTS} needed")
+        return NoFit(f"only {len(usable)} samples with load ({FEWEST_POINTS} needed)")
     rows = np.array([_row(sample) for sample in usable])
     if rows[:, 1].max() < LEAST_SPREAD * rows[:, 1].min():
-        return NoFit(f"insufficient spread: the batch only moved between {rows[:, 1].min():.1f} and "
+        return NoFit(f"insufficient spread: the batch size only varied between {rows[:, 1].min():.1f} and "
                      f"{rows[:, 1].max():.1f}", unmoved=True)  # fmt: skip
     itl = np.array([sample.itl for sample in usable])
     weight = np.array([sample.weight for sample in usable])
     parameters, covariance = _solve(rows / itl[:, None], np.sqrt(weight / weight.mean()), _expected(priors, itl))
     if parameters[1:].max() <= 0:
-        return NoFit("tokens do not come slower with a larger batch")
+        return NoFit("inter-token latency does not grow with the batch size")
     residual = np.abs(rows @ parameters / itl - 1)
     return StructuredLaw(
         base=float(parameters[0]),

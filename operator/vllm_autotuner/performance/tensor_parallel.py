@@ -1,9 +1,9 @@
-"""What another tensor-parallel degree does to the step time of a service that was measured at one degree.
+"""Predicts the step time at another tensor-parallel size for a service that was measured at one size.
 
-Apart from the fit: nothing here is fitted to this service. A measured line is taken apart by what the hardware says of
-its parts (weights, host work, KV, prompts), and each part is carried to the other degree by its own rule.
-Must not: predict without a geometry and a GPU, or claim the links between GPUs: `measured_links` says where the rules
-were seen to hold.
+Separate from the fit: nothing here is fitted to this service. A measured line is split into parts by the hardware's
+figures (weights, host work, KV, prompts), and each part is scaled to the other size by its own rule.
+Must not: predict without a geometry and a GPU, or assume the speed of the links between GPUs: `measured_links` says
+for which ones the rules were verified.
 """
 
 import math
@@ -48,7 +48,7 @@ def at_degree(
     if isinstance(shape, UnknownGeometry):
         return NoFit(shape.why)
     if gpu is None:
-        return NoFit("the GPU is not known: what its memory bandwidth decides cannot be told apart")
+        return NoFit("the GPU is not known, so the share of its memory bandwidth cannot be computed")
     weights = None if bytes_per_weight is None else shape.weight_bytes(bytes_per_weight=bytes_per_weight)
     if weights is None:
         return NoFit("the size of the weights is not known")
