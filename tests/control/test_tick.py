@@ -399,7 +399,7 @@ def test_a_deployment_that_does_not_run_the_spec_yet_is_no_baseline() -> None:
     found.tick(CAPPED, rollout=found.rollout(config_hash="of an older spec"))
     assert found.read.active_change is None
     assert found.read.recommendation is not None
-    assert "still rolling out" in found.read.recommendation.reason
+    assert "is rolling out" in found.read.recommendation.reason
 
 
 @pytest.mark.fault("T23")

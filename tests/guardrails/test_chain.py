@@ -264,7 +264,7 @@ CASES = (
         link=chain.measured_before,
         changed={"measured": False},
         reason=HoldReason.NOT_MEASURED,
-        says="nothing to compare with",
+        says="no baseline to compare with",
     ),
     Case(id="enough requests come", link=chain.enough_requests),
     Case(
@@ -287,14 +287,14 @@ CASES = (
         link=chain.confident,
         proposal={"confidence": Confidence.LOW},
         reason=HoldReason.LOW_CONFIDENCE,
-        says="confidence Low",
+        says="confidence is Low",
     ),
     Case(
         id="a proposal is no surer than its diagnosis",
         link=chain.confident,
         changed={"diagnosis": diagnosis(DiagnosisClass.PAST_TPOT_KNEE, confidence=Confidence.LOW)},
         reason=HoldReason.LOW_CONFIDENCE,
-        says="confidence Low",
+        says="confidence is Low",
     ),
     Case(id="no change is under way", link=chain.one_at_a_time),
     Case(
@@ -302,7 +302,7 @@ CASES = (
         link=chain.one_at_a_time,
         status={"activeChange": CHANGE},
         reason=HoldReason.CHANGE_ACTIVE,
-        says="maxNumSeqs -> 96 is under way (Analyzing)",
+        says="maxNumSeqs -> 96 is in progress (Analyzing)",
     ),
     Case(id="never changed before", link=chain.cooled_down),
     Case(id="the cooldown is over", link=chain.cooled_down, status={"cooldownUntil": at(seconds=0)}),
@@ -346,7 +346,7 @@ CASES = (
         link=chain.lasts,
         changed={"ending": "the queue of 18 ends in 40 s at its present pace"},
         reason=HoldReason.ENDS_BY_ITSELF,
-        says="the queue of 18 ends in 40 s at its present pace: sooner than",
+        says="the queue of 18 ends in 40 s at its present pace, before a change",
     ),
     Case(
         id="replicas ask themselves what ends",
@@ -379,7 +379,7 @@ CASES = (
         link=chain.operator_well,
         changed={"trouble": "the API server failed"},
         reason=HoldReason.OPERATOR_UNWELL,
-        says="not well: the API server failed",
+        says="degraded: the API server failed",
     ),
     Case(id="another value was rolled back", link=chain.rested, changed={"resting": (("maxNumSeqs", "256"),)}),
     Case(
@@ -387,7 +387,7 @@ CASES = (
         link=chain.rested,
         changed={"resting": (("maxNumSeqs", "192"),)},
         reason=HoldReason.RESTING,
-        says="192 was taken back or declined before",
+        says="192 was rolled back or declined before",
     ),
     Case(
         id="more than was asked for never found too little",
@@ -415,7 +415,7 @@ CASES = (
         link=chain.uncontested,
         status={"contest": {"manager": "argocd", "fields": "args", "generation": 1}},
         reason=HoldReason.CONTESTED,
-        says="argocd writes args",
+        says="argocd also writes args",
     ),
     Case(id="nobody looked for GPUs", link=chain.finds_gpus),
     Case(

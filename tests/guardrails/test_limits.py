@@ -25,10 +25,10 @@ LIMITS = [
         ({"modeCeiling": "Off"}, Mode.OFF, False, "mode ceiling is Off"),
         ({"killSwitch": "True"}, Mode.RECOMMEND, True, "kill switch is on (ConfigMap a/b)"),
         ({"killSwitch": "true", "modeCeiling": "Off"}, Mode.OFF, True, "kill switch is on"),
-        ({"modeCeiling": "automatic"}, Mode.RECOMMEND, False, "write modeCeiling as one of Off, Recommend"),
-        ({"modeCeiling": ""}, Mode.RECOMMEND, False, "write modeCeiling as one of"),
-        ({"killSwitch": "on"}, Mode.RECOMMEND, False, 'write killSwitch as "true" or "false"'),
-        ({"killswitch": "true"}, Mode.RECOMMEND, False, "killswitch is neither modeCeiling nor killSwitch"),
+        ({"modeCeiling": "automatic"}, Mode.RECOMMEND, False, "set modeCeiling to one of Off, Recommend"),
+        ({"modeCeiling": ""}, Mode.RECOMMEND, False, "set modeCeiling to one of"),
+        ({"killSwitch": "on"}, Mode.RECOMMEND, False, 'set killSwitch to "true" or "false"'),
+        ({"killswitch": "true"}, Mode.RECOMMEND, False, "unknown key killswitch, use modeCeiling or killSwitch"),
     ],
 )
 def test_what_a_configmap_says(data: dict[str, str], ceiling: Mode, kill: bool, says: str) -> None:

@@ -67,7 +67,7 @@ def test_a_share_reads_as_it_is_written(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "0%", "101%", "5 percent", "half", "٣", "1.5"])
 def test_a_share_that_means_nothing_is_refused_with_the_remedy(text: str) -> None:
-    with pytest.raises(ValueError, match="a number from 1, or a percentage"):
+    with pytest.raises(ValueError, match="a number of at least 1, or a percentage"):
         parse_share(text)
 
 

@@ -1,1 +1,1 @@
-"""Whether a proposal may happen now: a chain of policies, each allow, hold or deny with a reason. Pure."""
+"""Guardrails: policies that allow, hold or deny a proposed change, each with a reason and a message. Pure."""

@@ -1,7 +1,7 @@
-"""Whether a proposal may become a change now. The chain reads as the specification.
+"""The chain of guardrails: decides whether a proposal may become a change now. `GUARDRAILS` lists them in order.
 
-Every link is a pure function that stands on its own; the unknown holds. All links are asked, so that `explain` can
-list every objection; the strictest answer decides. Must not: propose, or remember.
+Each policy is an independent pure function; if its input is unknown, it holds. All policies are evaluated, so that
+`explain` can list every objection; the strictest answer decides. Must not: propose changes, or keep state.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
+from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import Mode, VLLMServiceSpec
 from vllm_autotuner.api.status import Confidence, VLLMServiceStatus
@@ -45,7 +46,7 @@ class Allow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Not now; it may be asked again."""
+    """Not now: evaluated again at the next tick."""
 
     reason: HoldReason
     message: str
@@ -54,7 +55,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deny:
-    """Not this."""
+    """Not this value."""
 
     reason: HoldReason
     message: str
@@ -66,59 +67,60 @@ Answer: TypeAlias = Allow | Hold | Deny
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the links may look at."""
+    """The input of the policies."""
 
     now: datetime
     spec: VLLMServiceSpec
     status: VLLMServiceStatus
     diagnosis: Diagnosis
     paused: bool
-    """By spec, by annotation (an unreadable one counts as paused) or by the operator."""
+    """Paused by spec, by annotation (an unreadable one counts as paused) or by the kill switch."""
     settled: bool
-    """The Deployment runs the effective configuration, rolled out, every replica ready."""
+    """The Deployment runs the effective configuration, is rolled out, and every replica is ready."""
     watching_since: datetime
-    """When this leader began to observe."""
+    """When this leader began to observe the service."""
     window: timedelta
     """The observation window."""
     approved: bool = False
-    """A person approved this very recommendation."""
+    """A user approved exactly this recommendation."""
     limits: Limits = NO_LIMITS
-    """Of the whole cluster."""
+    """The cluster-wide limits of the administrator."""
     locked: Mapping[Knob, str] = field(default_factory=dict)
-    """Knobs of an adopted Deployment that are not ours to write, with the reason."""
+    """Knobs of an adopted Deployment that the operator must not write, with the reason."""
     measured: bool = True
-    """What a verdict compares is known of the last window."""
+    """The last window has every number that a verdict compares."""
     too_few: str = ""
-    """Why the requests that come now allow no verdict; empty when they do."""
+    """Why the current request rate is too low for a verdict; empty if it is high enough."""
     knobs: EngineKnobs = EngineKnobs()
-    """What runs, and what the proposal would change one value of."""
+    """The running configuration, of which the proposal changes one value."""
     resting: tuple[tuple[str, str], ...] = ()
-    """Knobs and values that were rolled back here and are left alone for now."""
+    """Knobs and values that were rolled back or declined in this environment and must not be retried yet."""
     infeasible: tuple[EngineKnobs, ...] = ()
-    """Configurations that found too little memory here."""
+    """Configurations that ran out of memory in this environment."""
     ending: str = ""
-    """How what has piled up ends before a change would be measured; empty when it does not, or nobody knows."""
+    """Why the backlog will drain before a change could be measured; empty if it will not, or if unknown."""
     trouble: str = ""
-    """What is wrong with the operator itself; empty when all is well."""
+    """Recent problems of the operator itself; empty if there are none."""
     queue: str = ""
-    """Why it is not this service's turn; empty when it is."""
+    """Why the service must wait for other services' changes; empty if it need not."""
     free_gpus: FreeGpus | None = None
-    """GPUs that are free for this service; None where nobody looked."""
+    """GPUs that are free for this service; None if unknown."""
 
 
 Policy: TypeAlias = Callable[[Proposal, Context], Answer]
 
 
 def mode_applies(proposal: Proposal, context: Context) -> Answer:
-    """Only Automatic changes anything by itself; Approve needs a person's word for this recommendation (G01, G41)."""
+    """Changes need mode Automatic, or mode Approve and a user's approval of this recommendation (G01, G41)."""
     mode = context.spec.tuning.mode
     if mode is Mode.AUTOMATIC or (mode is Mode.APPROVE and context.approved):
         return Allow()
-    return Hold(reason=HoldReason.MODE, message=f"spec.tuning.mode is {mode.value}: recommended, not applied")
+    missing = "waiting for approval" if mode is Mode.APPROVE else "recommendations only"
+    return Hold(reason=HoldReason.MODE, message=f"spec.tuning.mode is {mode.value}: {missing}")
 
 
 def under_the_ceiling(proposal: Proposal, context: Context) -> Answer:
-    """The administrator of the cluster has the last word; under the ceiling Approve a person's word is enough (G02)."""
+    """The administrator's mode ceiling overrides the spec; under the ceiling Approve an approval is enough (G02)."""
     mode, limits = context.spec.tuning.mode, context.limits
     allowed = limits.of(mode)
     if allowed is mode or (allowed is Mode.APPROVE and context.approved):
@@ -127,29 +129,29 @@ def under_the_ceiling(proposal: Proposal, context: Context) -> Answer:
 
 
 def not_paused(proposal: Proposal, context: Context) -> Answer:
-    """A person said stop; unreadable counts as paused (G03)."""
+    """Tuning is not paused; an unreadable pause annotation counts as paused (G03)."""
     return Hold(reason=HoldReason.PAUSED, message="tuning is paused") if context.paused else Allow()
 
 
 def may_be_applied(proposal: Proposal, context: Context) -> Answer:
-    """A knob without bounds is recommended only, whatever the proposal says of itself."""
+    """Only knobs with bounds in the spec are changed; the others are recommended only."""
     tuning, scaling = context.spec.tuning, context.spec.scaling
     why = proposal.recommend_only
     if not why and not opted_in(proposal.knob, tuning=tuning, scaling=scaling):
-        why = f"{proposal.knob.value} has no bounds"
+        why = f"{proposal.knob.value} has no bounds in the spec"
     return Hold(reason=HoldReason.RECOMMEND_ONLY, message=f"recommended only: {why}") if why else Allow()
 
 
 def free_to_write(proposal: Proposal, context: Context) -> Answer:
-    """What somebody else declares would be put back; what cannot be written without harm is not written (G33)."""
+    """Flags that another field manager declares, or that cannot be written safely, are not changed (G33)."""
     why = context.locked.get(proposal.knob, "")
     return Hold(reason=HoldReason.OWNED_ELSEWHERE, message=f"recommended only: {why}") if why else Allow()
 
 
 def in_window(proposal: Proposal, context: Context) -> Answer:
-    """Only the start of an engine change needs a window: what runs goes on, and undoing waits for nothing (G13, G26).
+    """Engine changes start only inside a change window; active changes and rollbacks ignore windows (G13, G26).
 
-    Replicas follow the load, which keeps no hours.
+    Replicas follow the load at any time.
     """
     if proposal.knob is Knob.REPLICAS:
         return Allow()
@@ -158,46 +160,46 @@ def in_window(proposal: Proposal, context: Context) -> Answer:
 
 
 def metrics_fresh(proposal: Proposal, context: Context) -> Answer:
-    """No evidence, no change (G17)."""
+    """No change without fresh metrics (G17)."""
     if context.diagnosis.primary is DiagnosisClass.METRICS_BLIND:
         return Hold(reason=HoldReason.METRICS_MISSING, message=context.diagnosis.message)
     return Allow()
 
 
 def measured_before(proposal: Proposal, context: Context) -> Answer:
-    """Without a before there is no verdict: the change would be undone whatever it does."""
+    """A verdict needs a measurement from before the change; without one the change would always be rolled back."""
     if context.measured:
         return Allow()
-    message = "TTFT, TPOT or throughput is not known yet: nothing to compare with afterwards"
+    message = "TTFT, TPOT or throughput is not measured yet: no baseline to compare with"
     return Hold(reason=HoldReason.NOT_MEASURED, message=message)
 
 
 def enough_requests(proposal: Proposal, context: Context) -> Answer:
-    """Where too few come for a verdict, a change would be undone whatever it does (G19). Replicas need none."""
+    """The request rate must be high enough for a verdict (G19). Scaling replicas needs no verdict."""
     if not context.too_few or proposal.knob is Knob.REPLICAS:
         return Allow()
-    return Hold(reason=HoldReason.TOO_FEW_REQUESTS, message=f"recommended, not applied: {context.too_few}")
+    return Hold(reason=HoldReason.TOO_FEW_REQUESTS, message=context.too_few)
 
 
 def confident(proposal: Proposal, context: Context) -> Answer:
-    """A guess may be shown, not applied."""
+    """Proposals with Low confidence are recommended only."""
     if Confidence.LOW in (proposal.confidence, context.diagnosis.confidence):
-        message = "the evidence is thin (confidence Low): recommended, not applied"
+        message = "confidence is Low: not enough evidence to apply it"
         return Hold(reason=HoldReason.LOW_CONFIDENCE, message=message)
     return Allow()
 
 
 def one_at_a_time(proposal: Proposal, context: Context) -> Answer:
-    """A second change would make both unjudgeable."""
+    """One active change per service: the effects of two could not be told apart."""
     change = context.status.active_change
     if change is not None:
-        message = f"{change.knob} -> {change.to_value} is under way ({change.state.value})"
+        message = f"{change.knob} -> {change.to_value} is in progress ({change.state.value})"
         return Hold(reason=HoldReason.CHANGE_ACTIVE, message=message)
     return Allow()
 
 
 def cooled_down(proposal: Proposal, context: Context) -> Answer:
-    """The last change needs time to show what it does (G11)."""
+    """The cooldown after the last change has passed (G11)."""
     until = context.status.cooldown_until
     if until is not None and context.now < until:
         message = f"cooling down until {until:%Y-%m-%dT%H:%M:%SZ} (spec.tuning.cooldown)"
@@ -206,65 +208,68 @@ def cooled_down(proposal: Proposal, context: Context) -> Answer:
 
 
 def within_budget(proposal: Proposal, context: Context) -> Answer:
-    """So many changes in 24 hours and no more (G12)."""
+    """The number of changes in 24 hours is limited (G12)."""
     budget, allowed = context.status.budget, context.spec.tuning.budget.changes_per_day
     if budget is None or budget.window_start is None:
         return Allow()
     if context.now - budget.window_start < BUDGET_WINDOW and budget.changes_today >= allowed:
-        message = f"{budget.changes_today} of {allowed} changes used since {budget.window_start:%Y-%m-%dT%H:%M:%SZ}"
+        since = f"{budget.window_start:%Y-%m-%dT%H:%M:%SZ}"
+        message = f"change budget used up: {budget.changes_today} of {allowed} since {since} (spec.tuning.budget)"
         return Hold(reason=HoldReason.BUDGET, message=message)
     return Allow()
 
 
 def circuit_closed(proposal: Proposal, context: Context) -> Answer:
-    """Repeated harm ends the experiments (G31)."""
+    """The circuit breaker is closed: no repeated harmful rollbacks (G31)."""
     circuit = context.status.circuit
     if circuit is None or not circuit_is_open(circuit, now=context.now):
         return Allow()
-    return Hold(reason=HoldReason.CIRCUIT_OPEN, message=circuit.reason or "too many rollbacks: recommendations only")
+    message = f"the circuit breaker is open: {circuit.reason or 'too many rollbacks'}"
+    return Hold(reason=HoldReason.CIRCUIT_OPEN, message=message)
 
 
 def operator_well(proposal: Proposal, context: Context) -> Answer:
-    """Who cannot see or write reliably begins nothing that he may have to undo (G40)."""
+    """An operator without reliable metrics or API access begins nothing that it may have to roll back (G40)."""
     if not context.trouble:
         return Allow()
-    return Hold(reason=HoldReason.OPERATOR_UNWELL, message=f"the operator itself is not well: {context.trouble}")
+    return Hold(reason=HoldReason.OPERATOR_UNWELL, message=f"the operator is degraded: {context.trouble}")
 
 
 def settled(proposal: Proposal, context: Context) -> Answer:
-    """An unhealthy or moving workload is no baseline (G15, T23)."""
+    """The workload is in steady state: an unhealthy or changing workload is no baseline (G15, T23)."""
     if context.settled:
         return Allow()
-    message = "the Deployment is still rolling out, or a replica is not ready"
+    message = "the Deployment is rolling out, or a replica is not ready"
     return Hold(reason=HoldReason.NOT_SETTLED, message=message)
 
 
 def lasts(proposal: Proposal, context: Context) -> Answer:
-    """What is over before a trial is measured teaches nothing, and keeps replicas (G15). Replicas ask themselves."""
+    """The problem outlasts a trial: a backlog that drains first needs no change (G15). Scaling checks this itself."""
     if not context.ending or proposal.knob is Knob.REPLICAS:
         return Allow()
-    message = f"{context.ending}: sooner than a change could be measured"
+    message = f"{context.ending}, before a change could be measured"
     return Hold(reason=HoldReason.ENDS_BY_ITSELF, message=message)
 
 
 def watched_long_enough(proposal: Proposal, context: Context) -> Answer:
-    """A fresh leader watches one whole window before it changes anything (G38)."""
+    """A new leader observes one full window before it changes anything (G38)."""
     if context.now - context.watching_since >= context.window:
         return Allow()
-    return Hold(reason=HoldReason.STARTING, message="the operator has just started: watching one whole window first")
+    window = format_duration(context.window)
+    message = f"the operator has just started and observes one full window first ({window})"
+    return Hold(reason=HoldReason.STARTING, message=message)
 
 
 def rested(proposal: Proposal, context: Context) -> Answer:
-    """A value that was rolled back is left alone for a while, longer each time (G30)."""
+    """A value that was rolled back is not retried for a while, longer after each failure (G30)."""
     if (proposal.knob.value, str(proposal.value)) not in context.resting:
         return Allow()
-    return Hold(
-        reason=HoldReason.RESTING, message=f"{proposal.value} was taken back or declined before (status.failureMemory)"
-    )
+    message = f"{proposal.value} was rolled back or declined before (status.failureMemory)"
+    return Hold(reason=HoldReason.RESTING, message=message)
 
 
 def finds_room(proposal: Proposal, context: Context) -> Answer:
-    """Nothing that needs as much memory as what found too little of it, at no time (G06)."""
+    """Configurations that need at least as much memory as one that ran out of it are never tried (G06)."""
     if proposal.knob is Knob.REPLICAS:
         return Allow()
     answer = finds_memory(context.infeasible, with_value(context.knobs, proposal.knob, proposal.value))
@@ -274,25 +279,25 @@ def finds_room(proposal: Proposal, context: Context) -> Answer:
 
 
 def uncontested(proposal: Proposal, context: Context) -> Answer:
-    """What somebody else writes back is no change; nothing new starts before there is peace (G33)."""
+    """No other field manager overwrites the workload: it would revert the change (G33)."""
     contest = context.status.contest
     if contest is None:
         return Allow()
-    message = f"{contest.manager} writes {contest.fields or 'fields'} of the workload as well"
+    message = f"{contest.manager} also writes {contest.fields or 'fields'} of the workload"
     return Hold(reason=HoldReason.CONTESTED, message=message)
 
 
 def its_turn(proposal: Proposal, context: Context) -> Answer:
-    """Few services of the fleet change at once; replicas follow the load and ask nobody (G12, G43, G51)."""
+    """The number of concurrent changes in the cluster is limited; scaling replicas is exempt (G12, G43, G51)."""
     if not context.queue or proposal.knob is Knob.REPLICAS:
         return Allow()
     return Hold(reason=HoldReason.QUEUED, message=context.queue)
 
 
 def finds_gpus(proposal: Proposal, context: Context) -> Answer:
-    """Every change begins with one pod more: where no node takes it, it is not begun (G43). Nobody knows: it may.
+    """A change needs one extra pod, so a node must have room for it (G43). If free GPUs are unknown, it is allowed.
 
-    Replicas say so themselves, as they may also be fewer than wanted (`planning.more_replicas`).
+    Scaling checks this itself, as it may add fewer replicas than wanted (`planning.more_replicas`).
     """
     free_gpus = context.free_gpus
     if free_gpus is None or proposal.knob is Knob.REPLICAS:
@@ -300,13 +305,14 @@ def finds_gpus(proposal: Proposal, context: Context) -> Answer:
     devices = proposal.count if proposal.knob is Knob.TENSOR_PARALLEL_SIZE else free_gpus.devices
     answer = placeable(free_gpus, devices=devices)
     if isinstance(answer, Infeasible):
-        message = f"a change needs one pod more while it runs, and {answer.why} (nodesOnDemand: more would come)"
+        hint = "set nodesOnDemand if nodes are added on demand"
+        message = f"a change needs one extra pod while it runs, and {answer.why} ({hint})"
         return Hold(reason=HoldReason.NO_FREE_GPUS, message=message)
     return Allow()
 
 
 def inside_bounds(proposal: Proposal, context: Context) -> Answer:
-    """Every value within the user's bounds, checked once more on the way out (G04)."""
+    """The value is within the user's bounds, checked again independently of the planner (G04)."""
     spec = context.spec
     if message := outside(proposal.knob, proposal.value, tuning=spec.tuning, scaling=spec.scaling):
         return Deny(reason=HoldReason.OUT_OF_BOUNDS, message=message)
@@ -314,39 +320,39 @@ def inside_bounds(proposal: Proposal, context: Context) -> Answer:
 
 
 GUARDRAILS: Final[tuple[Policy, ...]] = (
-    mode_applies,  # the user allowed changes at all
-    under_the_ceiling,  # and so did the administrator
-    not_paused,  # a person said stop; unreadable counts as paused
+    mode_applies,  # the user allows changes
+    under_the_ceiling,  # the administrator allows changes
+    not_paused,  # unreadable counts as paused
     may_be_applied,  # the knob has bounds
-    inside_bounds,  # and the value is within them
-    free_to_write,  # and nobody else declares it
-    in_window,  # and at an hour the user allows
-    metrics_fresh,  # no evidence, no change
-    measured_before,  # no before, no verdict
-    enough_requests,  # and none on a handful of requests
-    confident,  # a guess is shown, not applied
-    watched_long_enough,  # a fresh leader looks first
-    operator_well,  # and so does one that was in trouble
-    settled,  # a moving workload is no baseline
-    lasts,  # what passes by itself needs no change
-    one_at_a_time,  # two changes make both unjudgeable
+    inside_bounds,  # the value is within them
+    free_to_write,  # no other field manager declares it
+    in_window,  # a change window is open
+    metrics_fresh,  # no change without metrics
+    measured_before,  # no verdict without a baseline
+    enough_requests,  # no verdict on too few requests
+    confident,  # Low confidence is recommended only
+    watched_long_enough,  # a new leader observes first
+    operator_well,  # metrics and API access are reliable
+    settled,  # steady state
+    lasts,  # the problem does not clear by itself
+    one_at_a_time,  # one change per service
     cooled_down,
     within_budget,
     circuit_closed,
-    rested,  # what was rolled back is left alone
-    finds_room,  # what found too little memory even longer
-    uncontested,  # somebody else writes it
-    finds_gpus,  # a canary without a node is none
-    its_turn,  # and the rest of the fleet stands still enough
+    rested,  # no early retry after a rollback
+    finds_room,  # no retry after an out-of-memory error
+    uncontested,  # no other field manager overwrites it
+    finds_gpus,  # a node has room for one extra pod
+    its_turn,  # few changes at once in the cluster
 )
 
 
 def objections(proposal: Proposal, context: Context) -> tuple[Hold | Deny, ...]:
-    """Ask every link; return those that object, in order of the chain. Empty: the change may happen."""
+    """Evaluate all policies; return the objections in order of the chain. Empty: the change may begin."""
     answers = [policy(proposal, context) for policy in GUARDRAILS]
     return tuple(answer for answer in answers if not isinstance(answer, Allow))
 
 
 def strictest(answers: Sequence[Answer]) -> Answer:
-    """Return the first of the strictest answers (Deny > Hold > Allow); Allow when there is none."""
+    """Return the first of the strictest answers (Deny > Hold > Allow); Allow if there is none."""
     return max(answers, key=lambda answer: answer.strictness, default=Allow())

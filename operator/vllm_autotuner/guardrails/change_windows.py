@@ -1,10 +1,10 @@
-"""When the change windows of a service are open, in their time zones.
+"""Change windows (spec.tuning.windows): whether one is open, in its time zone, and when the next one opens.
 
-A window opens whenever the clock on the wall of its zone shows a time of its schedule, and stays open for its duration
-of real time. In autumn, when an hour is shown twice, it opens twice. In spring, when an hour is left out, it opens as
-much later as the clock jumped: a weekly window in the night of the change is not lost.
-Apart from the chain, because time zones are a subject of their own. What cannot be read or never opens is closed.
-Must not: read a clock. The time zones come from the system, else from the package tzdata.
+A window opens whenever the local time of its zone matches its schedule, and stays open for its duration in real time.
+At the end of daylight saving time, when an hour repeats, it opens twice. At its start, when an hour is skipped, it
+opens later by the length of the jump, so a weekly window in that night is not lost.
+Windows that cannot be read or never open count as closed.
+Must not: read a clock. Time zones come from the system, or else from the package tzdata.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from vllm_autotuner.api.spec import Window
 __all__ = ["why_closed"]
 
 _FARTHEST: Final = timedelta(days=9 * 366)
-"""A schedule that ever opens does so within this: the longest gap is that of 29 February around a year such as 2100."""
+"""Every valid schedule opens within this time: the longest gap is that of 29 February around a year such as 2100."""
 
 
 class _Misconfigured(Exception):
@@ -29,7 +29,7 @@ class _Misconfigured(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """A window that was understood."""
+    """A parsed window."""
 
     schedule: Schedule
     zone: ZoneInfo
@@ -51,14 +51,14 @@ class _Opening:
             for moment in self._on(today + timedelta(days=ahead)):
                 if moment > now:
                     return moment
-        raise _Misconfigured("it never opens")
+        raise _Misconfigured("the schedule matches no date")
 
     def _on(self, day: date) -> tuple[datetime, ...]:
         return _moments(self.schedule, self.zone, day) if self.schedule.falls_on(day) else ()
 
 
 def why_closed(windows: Sequence[Window], *, now: datetime) -> str:
-    """Why no window is open, and when the next one opens; empty when one is open, or when there are none."""
+    """Why no window is open, and when the next one opens; empty if one is open or none is configured."""
     coming, faults = [], []
     for index, window in enumerate(windows):
         try:
@@ -70,7 +70,7 @@ def why_closed(windows: Sequence[Window], *, now: datetime) -> str:
             faults.append(f"windows[{index}] never opens: {error}")
     if not windows:
         return ""
-    following = f"the next one opens at {min(coming):%Y-%m-%dT%H:%M:%SZ}" if coming else "none will open"
+    following = f"the next one opens at {min(coming):%Y-%m-%dT%H:%M:%SZ}" if coming else "none of them ever opens"
     more = [f"and {len(faults) - 1} more"] if len(faults) > 1 else []
     return "; ".join((f"outside the change windows (spec.tuning.windows): {following}", *faults[:1], *more))
 
@@ -81,7 +81,7 @@ def _understood(window: Window) -> _Opening:
     except ValueError as error:
         raise _Misconfigured(f'schedule "{window.schedule}": {error}') from error
     if not schedule.has_a_day:
-        raise _Misconfigured(f'schedule "{window.schedule}": there is no such day')
+        raise _Misconfigured(f'schedule "{window.schedule}": the date does not exist')
     return _Opening(schedule, _zone(window.time_zone), window.duration)
 
 
@@ -90,7 +90,7 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         # A directory of the database ("Europe") is an OSError, a name that leaves it a ValueError.
-        why = f"the time zone {name} is not known here: check its name; an image without time zones needs tzdata"
+        why = f"unknown time zone {name}: check the name, or install tzdata in the operator's image"
         raise _Misconfigured(why) from error
 
 
@@ -102,7 +102,7 @@ def _moments(schedule: Schedule, zone: ZoneInfo, day: date) -> tuple[datetime, .
         wall = datetime.combine(day, at)
         for fold in (0, 1):
             moment = wall.replace(tzinfo=zone, fold=fold).astimezone(UTC)
-            # A skipped time is taken by the clock before the jump (fold 0); by the clock after it, it is no such time.
+            # A skipped time is resolved by the offset before the jump (fold 0); with the offset after it, it differs.
             if fold == 0 or moment.astimezone(zone).replace(tzinfo=None) == wall:
                 found.add(moment)
     return tuple(sorted(found))

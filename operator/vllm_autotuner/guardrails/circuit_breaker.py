@@ -1,7 +1,7 @@
-"""The circuit breaker: repeated harmful changes of one service stop its tuning for a while (G31). Pure.
+"""The circuit breaker: repeated harmful rollbacks of a service stop its tuning for two weeks (G31). Pure.
 
-Apart from the chain, which asks whether it is open; here it is counted and opened. It stands in status, where a person
-may have edited it.
+This file counts rollbacks and opens the circuit; the chain checks whether it is open. Stored in status.circuit, which
+users can edit.
 """
 
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ CIRCUIT_OPEN_FOR: Final = timedelta(days=14)
 
 
 def circuit_is_open(circuit: Circuit | None, *, now: datetime) -> bool:
-    """Whether repeated rollbacks stop all changes at this moment. One without an end waits for a person."""
+    """Whether the circuit is open now. Without an end time it stays open until a user requests a retry."""
     if circuit is None or circuit.state is not CircuitState.OPEN:
         return False
     return circuit.until is None or now < circuit.until
@@ -38,5 +38,5 @@ def after_harm(circuit: Circuit | None, *, now: datetime) -> Circuit:
 
 
 def opened(reason: str, *, now: datetime) -> Circuit:
-    """Open it without an end: a person closes it (`vllm-autotuner.dev/retry`)."""
+    """Open it without an end: a user closes it (`vllm-autotuner.dev/retry`)."""
     return Circuit(state=CircuitState.OPEN, opened_at=now, reason=reason)

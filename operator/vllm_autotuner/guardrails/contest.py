@@ -1,9 +1,9 @@
-"""Somebody else writes the workload: how often it is written back, and when nothing is written any more (G33). Pure.
+"""Ownership conflicts: another field manager overwrites the workload; how often to restore it before giving up (G33).
 
-Two operators that each restore their own value restart a service for ever. So what was changed by hand is restored, a
-self-healing GitOps tool wins after two tries, and the status names it. A person ends the contest by editing the
-VLLMService; it also ends when the workload has been as it should for a while.
-Must not: know what a field is, or who owns it; both are asked of the object.
+Two controllers that each restore their own value would restart a service for ever. So a manual edit is restored, but
+after two restores within ten minutes the operator gives up in favour of, say, a self-healing GitOps tool, and the
+status names it. A conflict ends when a user edits the VLLMService, or when the workload stays as written for a while.
+Pure. Must not: interpret fields or owners; the caller passes both.
 """
 
 from dataclasses import dataclass
@@ -15,39 +15,39 @@ from vllm_autotuner.api.status import Contest
 __all__ = ["CONTEST_WINDOW", "MOST_RESTORES", "Interference", "after_interference", "is_lost"]
 
 MOST_RESTORES: Final = 2
-"""Times that a workload is written back within `CONTEST_WINDOW`. One may be a person's slip, a second a retry, the
-third is a machine. Research G33, T29."""
+"""Restores of a workload within `CONTEST_WINDOW`. The first overwrite may be a manual slip, the second a retry; a third
+is a controller. Research G33, T29."""
 CONTEST_WINDOW: Final = timedelta(minutes=10)
-"""Longer than GitOps tools take between two looks (Argo CD 3 minutes, Flux 1 to 10 by custom). Research G33."""
+"""Longer than the sync interval of GitOps tools (Argo CD 3 minutes, Flux usually 1 to 10). Research G33."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interference:
-    """Fields of the workload that are not as they were written, and who has written them since."""
+    """Fields of the workload that another field manager has overwritten."""
 
     manager: str
     fields: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """For people."""
-        return f"{self.manager} has written {', '.join(self.fields)}"
+        """The interference in words."""
+        return f"{self.manager} overwrote {', '.join(self.fields)}"
 
 
 def is_lost(contest: Contest | None) -> bool:
-    """Whether the workload is left to the other one."""
+    """Whether the operator has given up and leaves the workload to the other field manager."""
     return contest is not None and contest.given_up_at is not None
 
 
 def after_interference(
     contest: Contest | None, seen: Interference | None, *, generation: int, now: datetime
 ) -> Contest | None:
-    """Return the contest as it stands after this look; None when there is none.
+    """Return the conflict after this tick; None if there is none.
 
-    A new entry in `restored` is the permission, and the record, of one write. Written before it is used.
+    A new entry in `restored` permits one restore. It is persisted before the restore happens.
     """
     if contest is not None and contest.generation != generation:
-        # A person has edited the service: what he wants now was never refused.
+        # A user has edited the service: start over.
         contest = None
     if seen is None:
         return _quiet(contest, now=now)
@@ -61,7 +61,7 @@ def after_interference(
 
 
 def _quiet(contest: Contest | None, *, now: datetime) -> Contest | None:
-    """The workload is as it should be: after a while that is peace."""
+    """Without interference: the conflict ends after `CONTEST_WINDOW`."""
     if contest is None:
         return None
     if contest.given_up_at is not None and contest.quiet_since is None:

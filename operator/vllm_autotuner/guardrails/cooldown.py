@@ -1,6 +1,6 @@
-"""The cooldown: how long a service is left alone after a change, and how many changes a day may begin (G11). Pure.
+"""Cooldown after a change, and the daily change budget of a service (G11, G12). Pure.
 
-Apart from the chain, which asks whether they are over; here they are set. Both stand in status.
+This file sets both in status; the chain checks whether they have expired.
 """
 
 from collections.abc import Iterable
@@ -12,15 +12,15 @@ from vllm_autotuner.api.status import BudgetStatus, HistoryEntry, Outcome
 __all__ = ["BUDGET_WINDOW", "MOST_DOUBLINGS", "cooldown_until", "spent"]
 
 BUDGET_WINDOW: Final = timedelta(days=1)
-"""Over which spec.tuning.budget.changesPerDay counts; it begins with the first change, not at midnight."""
+"""Period of spec.tuning.budget.changesPerDay; it begins with the first change, not at midnight."""
 MOST_DOUBLINGS: Final = 4
-"""Of the cooldown, while no GPU is free: 16 times 6 h is four days. Our choice."""
+"""Limit for doubling the cooldown while no GPU is free: 16 times 6 h is four days. Our choice."""
 
 
 def cooldown_until(
     outcome: Outcome, *, earlier: Iterable[HistoryEntry], cooldown: timedelta, now: datetime
 ) -> datetime:
-    """When the next change may begin. Doubled for each change in a row that found no GPU: no value is to blame (T19).
+    """When the next change may begin. Doubled for each change in a row that found no GPU (T19).
 
     `earlier`: finished changes, newest last.
     """
@@ -32,7 +32,7 @@ def cooldown_until(
 
 
 def spent(budget: BudgetStatus | None, *, now: datetime) -> BudgetStatus:
-    """Count one change, in a window of 24 hours."""
+    """The budget after one more change, in a window of 24 hours."""
     if budget is None or budget.window_start is None or now - budget.window_start >= BUDGET_WINDOW:
         return BudgetStatus(changes_today=1, window_start=now)
     return budget.updated(changes_today=max(0, budget.changes_today) + 1)

@@ -1,9 +1,9 @@
-"""What the administrator of the cluster sets above every service: a ceiling on the mode, and a kill switch (G02).
+"""Cluster-wide limits of the administrator: a mode ceiling and a kill switch for all services (G02).
 
-Under a ceiling each service behaves as if its spec.tuning.mode were at most that; a change that runs goes on to its
-verdict. The kill switch is the ceiling Recommend, and takes the change that runs back. Serving goes on in any case.
-Apart from the chain, because limits are read (from text) and joined (flags, ConfigMap) before any service is looked at.
-Must not: guess. What cannot be read allows nothing new.
+Under a ceiling each service behaves as if its spec.tuning.mode were at most that; active changes continue to their
+verdict. The kill switch sets the ceiling Recommend and rolls active changes back. Serving continues in any case.
+Separate from the chain, because limits are parsed and merged (flags, ConfigMap) once, before any service is evaluated.
+Must not: guess. Limits that cannot be read allow no new change.
 """
 
 from collections.abc import Mapping
@@ -29,22 +29,22 @@ KILL_SWITCH: Final = "killSwitch"
 _KEYS: Final = (MODE_CEILING, KILL_SWITCH)
 
 _LADDER: Final = (Mode.OFF, Mode.RECOMMEND, Mode.APPROVE, Mode.AUTOMATIC)
-"""From nothing to everything."""
+"""The modes from least to most permissive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is allowed at most, here and now."""
+    """The cluster-wide limits in force."""
 
     ceiling: Mode = Mode.AUTOMATIC
-    """The kill switch and unreadable limits are in it already."""
+    """The highest allowed mode, with the kill switch and unreadable limits taken into account."""
     kill: bool = False
-    """The change that runs is taken back."""
+    """Active changes are rolled back."""
     why: str = ""
-    """Who limits what, for people; empty when nobody limits anything."""
+    """The limit and its source, in words; empty without limits."""
 
     def of(self, mode: Mode) -> Mode:
-        """The mode of a service that asks for this one."""
+        """The effective mode of a service with this spec.tuning.mode."""
         return lower(self.ceiling, mode)
 
 
@@ -52,12 +52,12 @@ NO_LIMITS: Final = Limits()
 
 
 def lower(one: Mode, other: Mode) -> Mode:
-    """The mode that allows less."""
+    """The less permissive mode."""
     return min(one, other, key=_LADDER.index)
 
 
 def limits_from(*, ceiling: Mode, kill: bool, source: str) -> Limits:
-    """Limits as they were set. `source` says where, for people who want to lift them."""
+    """Build limits from their settings. `source` is named in the message, so that they can be lifted there."""
     if kill:
         why = f"the operator's kill switch is on ({source})"
         return Limits(ceiling=lower(ceiling, Mode.RECOMMEND), kill=True, why=why)
@@ -66,27 +66,27 @@ def limits_from(*, ceiling: Mode, kill: bool, source: str) -> Limits:
 
 
 def parse_limits(data: Mapping[str, object], *, source: str) -> Limits:
-    """Read the data of a ConfigMap; a key left out sets no limit. What is misspelt allows nothing new."""
+    """Parse the data of a ConfigMap; a missing key sets no limit. A misspelt one allows no new change."""
     for key in data:
         if key not in _KEYS:
-            return unreadable(f"{key} is neither {MODE_CEILING} nor {KILL_SWITCH}", source=source)
+            return unreadable(f"unknown key {key}, use {MODE_CEILING} or {KILL_SWITCH}", source=source)
     try:
         ceiling = Mode(str(data.get(MODE_CEILING, Mode.AUTOMATIC.value)).strip())
     except ValueError:
-        return unreadable(f"write {MODE_CEILING} as one of {', '.join(_LADDER)}", source=source)
+        return unreadable(f"set {MODE_CEILING} to one of {', '.join(_LADDER)}", source=source)
     switch = str(data.get(KILL_SWITCH, "false")).strip().lower()
     if switch not in ("true", "false"):
-        return unreadable(f'write {KILL_SWITCH} as "true" or "false"', source=source)
+        return unreadable(f'set {KILL_SWITCH} to "true" or "false"', source=source)
     return limits_from(ceiling=ceiling, kill=switch == "true", source=source)
 
 
 def unreadable(why: str, *, source: str) -> Limits:
-    """Limits that nobody knows: nothing new starts, what runs is judged."""
+    """Limits that cannot be read: no new changes; active ones continue to their verdict."""
     return Limits(ceiling=Mode.RECOMMEND, why=f"the operator's limits cannot be read ({source}): {why}")
 
 
 def joined(one: Limits, other: Limits) -> Limits:
-    """Both at once; the stricter one explains."""
+    """Merge two limits: the stricter of each setting, explained by the stricter limit."""
     stricter, milder = sorted((one, other), key=lambda limits: (not limits.kill, _LADDER.index(limits.ceiling)))
     ceiling = lower(stricter.ceiling, milder.ceiling)
     return Limits(ceiling=ceiling, kill=stricter.kill, why=stricter.why or milder.why)
