@@ -1,8 +1,8 @@
-"""When the figures of a status are taken anew although nothing else is written: once they say something else for good.
+"""When to refresh the figures of a status that has no other change: once they have moved for good.
 
-Apart from `reporting`, because this is about writes. A steady state writes nothing, however its figures swing; one that
-has moved is written once it is beyond what is shown, and to the same side, in each window that is kept. A fleet whose
-load moves at once must not keep its other writes waiting: each service has a turn, the fewer the more there are.
+Apart from `status_report`, because this is about the number of writes. In steady state nothing is written, however the
+figures fluctuate; they are written once every recent window is on the same side of the shown value. When the load of
+the whole fleet moves at once, these writes must not delay others: each service gets a slot, rarer in a larger fleet.
 Must not: decide anything by a figure.
 """
 
@@ -20,16 +20,16 @@ from vllm_autotuner.observation.noise import NOISE
 __all__ = ["RefreshSlots", "have_moved", "latencies", "usual"]
 
 WINDOWS: Final = MEASUREMENTS_LENGTH
-"""So many windows (at 30 s each, five minutes) must agree. TTFT p95 of a steady load differs by 30 % from one to the
+"""Windows that must agree (five minutes at 30 s each). TTFT p95 of a steady load differs by 30 % from one window to the
 next (docs/verdicts.md): two in a row agree by chance, ten hardly ever. Our choice."""
 WRITES_PER_SECOND: Final = 2.0
-"""Of figures only, of a whole fleet: a tenth of the pace of writes (`cluster.throttle`). Up to 30 services have a turn
-in each tick of 15 s, 600 every 5 minutes, 10,000 every 83. Our choice."""
+"""Refreshes per second of a whole fleet: a tenth of the write limit (`cluster.throttle`). 30 services have a slot in
+each tick of 15 s, 600 services every 5 minutes, 10,000 every 83 minutes. Our choice."""
 _HASHES: Final = 2**32
 
 
 def have_moved(shown: Measurement | None, recent: Sequence[Measurement]) -> bool:
-    """Whether what is shown is not what the service is like any more. `recent`: the last windows, each complete."""
+    """Whether the shown figures are outdated. `recent`: the last windows, each complete."""
     if len(recent) < WINDOWS:
         return False
     return any(
@@ -39,12 +39,12 @@ def have_moved(shown: Measurement | None, recent: Sequence[Measurement]) -> bool
 
 
 def latencies(found: Measurement) -> Measurement:
-    """What of a measurement is shown."""
+    """The part of a measurement that the status shows."""
     return Measurement(at=found.at, ttft_seconds=found.ttft_seconds, tpot_seconds=found.tpot_seconds)
 
 
 def usual(recent: Sequence[Measurement]) -> Measurement:
-    """The latencies to show: of a usual window, so that the next odd one does not bring the next write."""
+    """The latencies to show: medians of the recent windows, so that the next outlier does not cause a write."""
     ttft, tpot = ([level for window in recent if (level := level_of(window, each)) is not None] for each in LATENCIES)
     return Measurement(
         at=recent[-1].at,
@@ -55,7 +55,7 @@ def usual(recent: Sequence[Measurement]) -> Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshSlots:
-    """Whose turn lies between two ticks: each service has one in a period, at a moment of its own."""
+    """Which services may refresh their figures in this tick: each has one slot per period, at a fixed offset."""
 
     services: int
     since: datetime
@@ -63,14 +63,14 @@ class RefreshSlots:
     now: datetime
 
     def has(self, uid: str) -> bool:
-        """Whether this service has."""
+        """Whether the slot of this service lies between the last tick and this one."""
         period = max(1, self.services) / WRITES_PER_SECOND
         own = zlib.crc32(uid.encode()) / _HASHES * period
         return (self.now.timestamp() - own) // period > (self.since.timestamp() - own) // period
 
 
 def _is_beside(shown: float | None, recent: Sequence[float | None]) -> bool:
-    """Whether every window is clearly above what is shown, or every one clearly below. Unknown is neither."""
+    """Whether every window is clearly above the shown value, or every one clearly below. False when one is unknown."""
     known = [value for value in recent if value is not None]
     if len(known) < len(recent):
         return False

@@ -1,6 +1,6 @@
-"""What the fleet has under way and how much it may have: the figures that `guardrails.concurrency` decides by.
+"""Changes in progress and the limits of the whole fleet: the input of `guardrails.concurrency`.
 
-Apart from the loop, because it is a sum over all services. Must not: remember, or look at anything but objects.
+Apart from `tick`, because it is a sum over all services. Must not: keep state, or read anything but the objects.
 """
 
 from collections.abc import Iterable
@@ -18,8 +18,8 @@ from vllm_autotuner.guardrails.concurrency import Asking, Running, Share, next_t
 __all__ = ["Fleet", "fleet_of"]
 
 OVERDUE: Final = timedelta(minutes=10)
-"""A deadline is acted upon within a tick. Past it for so long, nobody can act on this object (a permission is missing,
-it trips a defect of ours), and it must not keep a whole fleet waiting. Our choice."""
+"""A passed deadline is handled within a tick. If it passed this long ago, the object cannot be handled (e.g. a missing
+permission or a defect of the operator), and it must not block the whole fleet. Our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +28,17 @@ class Fleet:
 
     running: tuple[Running, ...]
     most_changes: int
-    """Changes under way at once."""
+    """Limit of concurrent changes."""
     most_gpus: int
-    """GPUs that changes may take beside those that serve."""
+    """Limit of extra GPUs for changes, beyond those that serve."""
 
     def begin(self, asking: Iterable[Asking]) -> frozenset[str]:
-        """Return the keys of those whose turn it is."""
+        """Return the keys of the queued changes that may start now."""
         allowed = next_to_begin(asking, running=self.running, changes=self.most_changes, gpus=self.most_gpus)
         return frozenset(each.key for each in allowed)
 
     def why(self) -> str:
-        """What those read who have to wait. The limits only: who runs changes by the minute, and is to be counted."""
+        """The message of a queued change. Limits only: the number of running changes varies every minute."""
         return (
             f"queued: the fleet allows at most {self.most_changes} concurrent change(s) and {self.most_gpus} extra "
             "GPU(s) (--max-concurrent-changes, --max-extra-gpus)"
@@ -48,7 +48,7 @@ class Fleet:
 def fleet_of(
     services: Iterable[VLLMService | InvalidService], *, changes_at_once: Share, extra_gpus: Share, now: datetime
 ) -> Fleet:
-    """Sum up the fleet. An object whose spec cannot be read counts with the change that it has under way."""
+    """Sum up the fleet. An object with an unreadable spec counts with its change in progress."""
     running, count, gpus = [], 0, 0
     for service in services:
         count += 1
@@ -64,7 +64,7 @@ def fleet_of(
 
 
 def _takes_a_turn(change: ActiveChange, *, now: datetime) -> bool:
-    """Whether others wait for it: not for half an hour in which it is only watched, nor for what does not end."""
+    """Whether it counts against the limit: not while it bakes, and not when it is overdue."""
     if change.state is ChangeState.BAKING:
         return False
     patience = timedelta() if change.state is ChangeState.ROLLING_BACK else OVERDUE
@@ -72,5 +72,5 @@ def _takes_a_turn(change: ActiveChange, *, now: datetime) -> bool:
 
 
 def _is_parked(change: ActiveChange) -> bool:
-    """Whether it stands still until a person lets it go on; its pods are up, and only their health is watched."""
+    """Whether it is held until a user resumes it; its pods are up, and only their health is watched."""
     return change.state is ChangeState.HELD and change.state_reason == PAUSED

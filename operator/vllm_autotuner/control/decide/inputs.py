@@ -1,4 +1,4 @@
-"""One service as one tick sees it: everything that a decision or a report may look at."""
+"""The inputs of one tick for one service: everything that a decision or a report may use."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ __all__ = ["Adoption", "Inputs", "OperatorState", "Refusal", "Workload", "serves
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the API server does not take the workload as it was rendered, in its own words."""
+    """Why the API server rejects the rendered workload, in its own words."""
 
     reason: Reason
     message: str
@@ -32,18 +32,18 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """What is special about a service whose Deployment is somebody else's (spec.targetRef)."""
+    """What is special about a service with an adopted Deployment (spec.targetRef)."""
 
     about: str
-    """Which engine is looked after, and what of it cannot be seen."""
+    """Which engine is tuned, and which of its settings are not visible."""
     locked: Mapping[Knob, str]
     """Knobs that may not be written, with the reason."""
     conflict: Refusal | None = None
-    """Who declares what this service asks us to set, and what to paste where; None when nobody does."""
+    """Which field manager declares a field that the operator should set, with the remedy; None without a conflict."""
     edited: bool = False
-    """Somebody else wrote the engine's flags since we did."""
+    """Another field manager wrote the engine's flags since the operator did."""
     floor: int = 0
-    """Ready replicas below which the Deployment does not do what its own rollout strategy promises."""
+    """Ready replicas that the Deployment's own rollout strategy guarantees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Workload:
     """The hash of the workload rendered from these knobs."""
     hash_version: int
     variants: Variants = NO_VARIANTS
-    """Canary and baseline of the change under way. `rollout` is about the service's own pods only."""
+    """Canary and baseline of the change in progress. `rollout` is about the service's own pods only."""
     pods: int = 0
     """Pods of the workload that exist, ready or not."""
     pod_names: tuple[str, ...] = ()
@@ -65,36 +65,36 @@ class Workload:
     adoption: Adoption | None = None
     """None: the workload is rendered by the operator."""
     interference: Interference | None = None
-    """What somebody else has done to the Deployment since we wrote it."""
+    """Which fields of the Deployment another field manager has overwritten."""
     runs: EngineKnobs | None = None
-    """What the Deployment really asks the engine for, where that is not ours any more."""
+    """The knobs in the Deployment's arguments, where another field manager has overwritten them."""
     scaled_by: str = ""
-    """The autoscaler that sets the Deployment's replicas; then they are not ours to write."""
+    """The autoscaler that sets the Deployment's replicas; the operator then does not."""
     refusal: Refusal | None = None
-    """Of the last attempt; it is repeated every tick, so that a repaired cause is noticed."""
+    """Of the last apply, which is retried every tick until its cause is repaired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorState:
-    """What the operator is and may do in this tick."""
+    """The operator's own state and limits in this tick."""
 
     watching_since: datetime
     epoch: int
     limits: Limits = NO_LIMITS
     """Of the whole cluster."""
     catalogue: Catalogue = field(default_factory=Catalogue)
-    """What the admin adds to the tables of GPUs and models."""
+    """GPUs and models that the admin adds to the built-in tables."""
     trouble: str = ""
-    """What is wrong with the operator itself; empty when all is well."""
+    """What is wrong with the operator itself; empty when it is healthy."""
     queue: str = ""
-    """Why no change may begin before it is this service's turn."""
+    """The message of a change that waits in the fleet's queue."""
     refresh_due: bool = True
-    """It is this service's turn to write figures that have moved."""
+    """Whether this tick is the service's slot to refresh its figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """One service as this tick sees it."""
+    """The inputs of one service in this tick."""
 
     service: VLLMService
     observation: Observation
@@ -104,28 +104,28 @@ class Inputs:
     history: History
     now: datetime
     free_gpus: FreeGpus | None = None
-    """GPUs that are free for this service; None where nobody looked, or nobody can say."""
+    """GPUs that are free for this service; None when not looked up, or unknown."""
     unreadable: bool = False
-    """The spec cannot be read; `service` has what can be read of it."""
+    """The spec cannot be read; `service` has the readable part of it."""
 
     @property
     def mode(self) -> Mode:
-        """How far the operator may go with this service: what its spec says, under the ceiling of the cluster."""
+        """The effective mode: that of the spec, limited by the cluster's mode ceiling."""
         return self.operator.limits.of(self.service.spec.tuning.mode)
 
     @property
     def paused(self) -> bool:
-        """Whether a person said stop."""
+        """Whether the spec or the annotation pauses tuning."""
         return is_paused(self.service)
 
     @property
     def approved(self) -> str:
-        """The recommendation id that a person approved; empty when none is."""
+        """The id of the approved recommendation; empty when there is none."""
         return approved_id(self.service, mode=self.mode)
 
 
 def wanted_replicas(service: VLLMService, status: VLLMServiceStatus, *, scaled_by: str = "") -> int | None:
-    """The replicas to ask for: the user's number, or the scaled one within its bounds. None: an autoscaler's (G35)."""
+    """The replicas to set: the user's, or the scaled ones within their bounds. None: an autoscaler sets them (G35)."""
     if scaled_by:
         return None
     scaling = service.spec.scaling
@@ -136,6 +136,6 @@ def wanted_replicas(service: VLLMService, status: VLLMServiceStatus, *, scaled_b
 
 
 def serves(effective: Effective, rollout: Rollout) -> bool:
-    """Whether the Deployment runs what it is asked to, complete and ready."""
+    """Whether the Deployment runs the effective configuration with all replicas ready."""
     same = rollout.config_hash == effective.config_hash and effective.replicas in (None, rollout.replicas)
     return same and rollout.settled

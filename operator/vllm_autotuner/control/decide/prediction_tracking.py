@@ -1,6 +1,6 @@
-"""Keeps the record of what recommendations foretold (`change.prediction_check`), from what one tick sees.
+"""Keeps the track record of predictions (`change.prediction_check`): what recommendations predicted, what came of it.
 
-Apart from the tick, as nothing is decided by it. Must not: count a window of other pods or values.
+Apart from `tick`, because no decision depends on it. Must not: count a window of other pods or values.
 """
 
 from datetime import timedelta
@@ -15,7 +15,7 @@ __all__ = ["tracked"]
 
 
 def tracked(status: VLLMServiceStatus, inputs: Inputs, *, history: History) -> VLLMServiceStatus:
-    """Note a recommendation that is new, and write down what came of earlier ones where it can be told now."""
+    """Record a new recommendation, and the outcome of earlier ones where it is known now."""
     if not status.track_record and status.recommendation is None:
         return status
     now = Now(

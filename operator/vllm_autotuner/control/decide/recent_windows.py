@@ -1,7 +1,8 @@
-"""What was measured of a service lately, per pod and while nothing changed: what a change in place is compared with.
+"""The recent measurement windows of a service, per pod and in steady state: the baseline of a change in place.
 
-Apart from the tick, which decides; here windows are only kept. In memory, as losing them costs evidence and never a
-decision: a change takes a copy into its status when it begins. Must not: keep a window of another configuration.
+Apart from `tick`, which decides; here windows are only collected. They are kept in memory, because losing them costs
+evidence and no decision: a change copies them into its status when it starts.
+Must not: keep a window of another configuration.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ __all__ = ["lately", "until_now"]
 
 
 def lately(inputs: Inputs, *, targets: Targets) -> tuple[Measurement, ...]:
-    """The last windows, newest last; forgotten as soon as pods come or go."""
+    """The last windows, newest last; dropped when a change starts or pods are added or removed."""
     if inputs.service.status.active_change is not None or not inputs.workload.rollout.settled:
         return ()
     found, length = measure_per_pod(inputs.observation, targets=targets), timedelta(seconds=inputs.observation.window)
@@ -24,9 +25,9 @@ def lately(inputs: Inputs, *, targets: Targets) -> tuple[Measurement, ...]:
 
 
 def until_now(inputs: Inputs, *, targets: Targets, since: float) -> tuple[Measurement, ...]:
-    """The window that ends now, and before it those that do not overlap with it. Never empty.
+    """The window that ends now, preceded by those that do not overlap with it. Never empty.
 
-    `since`: Unix seconds from which the service has had what the change is to cure; how it was before is another load.
+    `since`: Unix seconds since when the diagnosis holds; windows before it are of another load and left out.
     """
     found, length = measure_per_pod(inputs.observation, targets=targets), timedelta(seconds=inputs.observation.window)
     began = datetime.fromtimestamp(since, tz=UTC)

@@ -1,7 +1,6 @@
-"""The recommendation that a status shows, and whether one that stands says the same as what is proposed now.
+"""The recommendation in the status: when the current one stays, when it is replaced, and how long an approval is valid.
 
-Apart from `proposing`, which decides what is tried: here is only what a person is asked, and for how long his answer
-counts. Must not: hold anything back.
+Apart from `proposing`, which decides what is tried. Must not: hold a change back.
 """
 
 import hashlib
@@ -19,18 +18,17 @@ from vllm_autotuner.planning.proposal import Proposal
 __all__ = ["ASKED_FOR", "asked_too_long", "recommended", "still_says", "value_said"]
 
 SAME_RECOMMENDATION: Final = 0.2
-"""A value that moved by less than this share is still the same recommendation: a new id for each tick would write each
-tick, and nobody could approve it. Our choice, unmeasured."""
+"""A value that moved by less than this share is still the same recommendation: with a new id in each tick the status
+would be written in each tick, and could not be approved. Our choice, unmeasured."""
 ASKED_FOR: Final = timedelta(hours=24)
-"""After so long in mode Approve the question is asked anew, under another id: an approval is for what a person has seen
-lately (G41). Research 8.1."""
+"""In mode Approve a recommendation gets a new id after this time: an approval must be recent (G41). Research 8.1."""
 _NOT_APPLIED: Final = " Not applied: "
 
 
 def recommended(
     proposal: Proposal | None, held: Sequence[Hold | Deny], *, before: Recommendation | None, inputs: Inputs
 ) -> Recommendation | None:
-    """The recommendation to show; the standing one while it still says the same, and is held for the same cause."""
+    """The recommendation to show; the current one as long as value and hold reason are the same."""
     if proposal is None:
         return None
     objection = strictest(held)
@@ -39,11 +37,11 @@ def recommended(
     obstacle = "" if isinstance(objection, Allow) else f"{_NOT_APPLIED}{objection.message}."
     if before is not None and still_says(before, proposal) and not asked_too_long(before, inputs):
         known = "".join(before.reason.partition(_NOT_APPLIED)[1:])
-        # The figures in a reason move with every request: they are taken anew only when the obstacle is another one.
+        # The figures in a reason change with every request: the text is renewed only when the obstacle changes.
         same = known == obstacle and before.held_by == held_by
         return before if same else before.updated(reason=proposal.reason + obstacle, held_by=held_by)
     current, value = _text(proposal.current), proposal.value
-    # With the time: a leave that was given once does not count for the same question when it comes back (G41).
+    # With the time: an approval is not valid for the same recommendation when it comes back later (G41).
     text = f"{inputs.service.metadata.uid}/{proposal.knob.value}/{current}/{value}/{inputs.now.isoformat()}"
     return Recommendation(
         id=hashlib.sha256(text.encode()).hexdigest()[:8],
@@ -60,13 +58,13 @@ def recommended(
 
 
 def asked_too_long(standing: Recommendation, inputs: Inputs) -> bool:
-    """Whether the question to a person is so old that his answer does not count any more."""
+    """Whether the recommendation is so old that an approval of it is not valid any more."""
     asked = standing.first_seen
     return inputs.mode is Mode.APPROVE and asked is not None and inputs.now - asked >= ASKED_FOR
 
 
 def still_says(standing: Recommendation, proposal: Proposal) -> bool:
-    """Whether a proposal is the recommendation that stands: same knob, same start, and about the same value."""
+    """Whether a proposal equals the current recommendation: same knob, same current value, and about the same value."""
     if standing.knob != proposal.knob.value or standing.current != _text(proposal.current):
         return False
     said, value = value_said(standing), proposal.value
@@ -76,8 +74,8 @@ def still_says(standing: Recommendation, proposal: Proposal) -> bool:
 
 
 def value_said(standing: Recommendation) -> int | str:
-    """The recommended value as the knob's own kind: a person may have edited the status."""
-    # Other scripts have decimals too, and int() reads them: what we write is ASCII.
+    """The recommended value in the knob's own type; the status may have been edited by hand."""
+    # int() also accepts decimals of other scripts; the operator writes ASCII only.
     text = standing.recommended
     return int(text) if text.isascii() and text.isdecimal() else text
 

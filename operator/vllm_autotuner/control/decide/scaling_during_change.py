@@ -1,8 +1,8 @@
-"""Replicas while a change is under way: a queue that the change neither removes nor makes is not kept waiting for it.
+"""Scale-out during a change: which diagnosis class may add replicas while which change is in progress.
 
-A change takes minutes, and the load does not wait. New replicas run what the workload is asked to run, so they carry
-the value under test, and the verdict is sought anew once they serve (`change.machine`).
-Apart from the tick, because which class may be answered beside which change is a table. Must not: scale in.
+A change takes minutes, and a queue that the change neither causes nor removes must not wait for its end. New replicas
+run the value under test, and the verdict restarts once they are ready (`change.machine`).
+Apart from `proposing`, because the classes per change are a table. Must not: scale in.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ __all__ = ["answers_beside"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Beside:
-    """Classes that a replica may answer beside a change. What is in neither may be the change's own doing."""
+    """Classes for which replicas may be added during a change. Any other class may be caused by the change itself."""
 
     at_once: frozenset[DiagnosisClass]
-    """The change has nothing to do with these."""
+    """Classes unrelated to the change: at any time."""
     untouched: frozenset[DiagnosisClass] = frozenset()
-    """The change is meant to remove these: only while it is measured, when it serves and they are still there."""
+    """Classes that the change is meant to remove: only if they still hold while the change is measured."""
 
 
 _FEWER_SEATS: Final = _Beside(
@@ -55,23 +55,23 @@ _BESIDE: Final[Mapping[Knob, _Beside]] = {
         )
     ),
 }
-"""max-num-seqs goes by its direction; another tensor-parallel degree moves every limit there is, so nothing is here."""
+"""max-num-seqs depends on the direction; a tensor-parallel change moves every limit, so it has no entry."""
 
 
 def answers_beside(change: ActiveChange, diagnosed: DiagnosisClass, *, case: Case) -> bool:
-    """Whether replicas may be added against this class although the change is not over.
+    """Whether replicas may be added for this class while the change is in progress.
 
-    Seats that are nearly enough leave a queue that comes and goes. It waits: what more replicas make better can no
-    longer be told from what the seats do, and the change would be undone for it.
+    A queue that comes and goes, because the running-sequence slots are nearly enough, gets no replica: the effect of
+    the replica could not be told from that of the slots, and the change would be rolled back for it.
     """
     if change.state is ChangeState.BAKING:
-        # The change was found good: half an hour of watching it is too long to let requests wait.
+        # The verdict is good already; requests must not wait for the half hour of bake time.
         return True
     beside = _beside(change)
     if beside is None or change.state is ChangeState.HELD:
         return False
     measured = change.state in (ChangeState.ANALYZING, ChangeState.ROLLING_BACK)
-    # A queue beside slow tokens is one that seats may end.
+    # A queue that is hidden behind slow tokens may be ended by more slots.
     answered = {diagnosed, DiagnosisClass.CONCURRENCY_CAPPED} if hides_queue(diagnosed, case=case) else {diagnosed}
     if not _lasts(case.observation):
         answered.discard(DiagnosisClass.CONCURRENCY_CAPPED)
@@ -84,6 +84,6 @@ def _lasts(observation: Observation) -> bool:
 
 def _beside(change: ActiveChange) -> _Beside | None:
     if change.knob == Knob.MAX_NUM_SEQS:
-        # What the engine's default was is not known, but what the change is for tells the direction.
+        # The engine's default is unknown, but the objective of the change gives the direction.
         return _FEWER_SEATS if change.target is ChangeTarget.TPOT else _MORE_SEATS
     return next((beside for knob, beside in _BESIDE.items() if change.knob == knob), None)

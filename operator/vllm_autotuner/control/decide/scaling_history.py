@@ -1,6 +1,6 @@
-"""What a status tells of replicas that were asked for before: since when, and which of them were too few.
+"""The scaling history in a status: when the replicas were set last, and which scale-ins failed.
 
-Apart from the tick, which decides; here the status is read and written for `scaling`. Must not: ask for a number.
+Apart from `proposing`, which decides; here the status is read and written for `scaling`. Must not: choose a number.
 """
 
 from collections.abc import Sequence
@@ -15,23 +15,22 @@ __all__ = ["failed_scale_ins", "replicas_asked_since", "scale_ins_after"]
 
 
 def replicas_asked_since(status: VLLMServiceStatus) -> datetime | None:
-    """When another number of replicas was last asked for; None where nobody knows.
+    """When the number of replicas was last changed; None when unknown.
 
-    A setting that was kept is written down at its end as well, and moved no number: how long the pods that run it have
-    served, they tell.
+    The end of a successful change updates `effective.since` too, without changing the number: it does not count.
     """
     since = None if status.effective is None else status.effective.since
     return None if since in {entry.finished_at for entry in status.history} else since
 
 
 def failed_scale_ins(status: VLLMServiceStatus, *, now: datetime) -> Sequence[ScaleInTried]:
-    """Fewer replicas of what runs now that were too few, lately."""
+    """Recent scale-ins of the running configuration that left too few replicas."""
     running = None if status.effective is None else status.effective.config_hash
     return failed_at(status.scale_ins, config_hash=running, now=now)
 
 
 def scale_ins_after(status: VLLMServiceStatus, replicas: int, *, inputs: Inputs) -> tuple[ScaleInTried, ...]:
-    """What is remembered once this number is asked for."""
+    """The record of scale-ins after the replicas are set to this number."""
     before, scaling = status.effective, inputs.service.spec.scaling
     if before is None or before.replicas is None or scaling is None:
         return status.scale_ins

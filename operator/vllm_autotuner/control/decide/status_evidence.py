@@ -1,6 +1,6 @@
-"""The figures that a status gives as its reasons: facts with their limits, and what is foreseen.
+"""The figures behind a diagnosis or a change in the status: evidence with thresholds, and predictions.
 
-Apart from the texts, because the ledger of changes keeps them too. Must not: name a class, or foresee anything.
+Apart from `status_report`, because the history of changes keeps them too. Must not: diagnose, or predict.
 """
 
 from datetime import timedelta
@@ -14,7 +14,7 @@ __all__ = ["evidence_of", "grounds_of", "predicted_of"]
 
 
 def grounds_of(proposal: Proposal, diagnosis: Diagnosis) -> Grounds:
-    """What a change is decided on, for the ledger: written once, when it begins."""
+    """The grounds of a change, for its history entry: recorded once, when it starts."""
     return Grounds(
         diagnosis=diagnosis.primary.value,
         confidence=proposal.confidence,
@@ -39,7 +39,7 @@ def evidence_of(diagnosis: Diagnosis) -> tuple[Evidence, ...]:
 
 
 def predicted_of(proposal: Proposal) -> tuple[Prediction, ...]:
-    """What the change is foreseen to do."""
+    """The predicted effects of the change."""
     return tuple(
         Prediction(name=each.name, unit=each.unit, current=_short(each.current), predicted=_short(each.predicted))
         for each in proposal.predicted

@@ -1,7 +1,7 @@
-"""What a status says to people and tools: diagnosis, conditions, short texts and figures.
+"""The reporting part of a status: diagnosis, conditions, summary and figures.
 
-Apart from the decisions, because here nothing is decided. Written so that a steady state writes nothing: figures are
-taken anew together with something that changed, and else only once they have moved for good (`figures`).
+Apart from `tick`, because nothing is decided here. In steady state nothing is written: figures are refreshed together
+with another change of the status, and otherwise only once they have moved for good (`figures_refresh`).
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def described(
     ended: tuple[ActiveChange, Ending] | None,
     recent: Sequence[Measurement] = (),
 ) -> VLLMServiceStatus:
-    """Complete a decided status with everything that only reports. `recent`: the last windows of what runs."""
+    """Complete a decided status with everything that only reports. `recent`: the last windows in steady state."""
     before = inputs.service.status
     named = _diagnosis(diagnosis)
     status = status.updated(
@@ -87,7 +87,7 @@ def _diagnosis(diagnosis: Diagnosis) -> DiagnosisStatus:
 
 
 def change_text(change: ActiveChange | None) -> str | None:
-    """A change in a word for `kubectl get`."""
+    """A change as short text for `kubectl get`."""
     return None if change is None else f"{change.knob}={change.to_value} {change.state.value}"
 
 

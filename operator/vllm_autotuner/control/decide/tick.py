@@ -1,8 +1,8 @@
-"""What one tick decides for one service: everything known goes in, the next status and its Events come out.
+"""One tick of one service: from its inputs to the next status.
 
-Pure: no I/O and no clock, so that a story of many ticks is a table in a test. The effects are not decided here: what
-the workload should run follows from the status (`change.effective`), and only from a status that has been written.
-Order within a tick: the spec, then health and the change under way, then new ideas, then the report.
+Pure: no I/O and no clock, so that many ticks can be played as a table in a test. Effects are not decided here: what the
+workload should run follows from the status (`change.effective`), and only from a status that has been written.
+Order within a tick: user commands, the spec, the change in progress, new proposals, the report.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ __all__ = ["Decision", "Turn", "begin_at_its_turn", "decide", "keep_safe", "may_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A change that waits only for this service's turn in the fleet, and the status with which it begins."""
+    """A change that waits only for its turn in the fleet's queue, and the status with which it starts."""
 
     asking: Asking
     status: VLLMServiceStatus
@@ -61,15 +61,15 @@ class Decision:
     diagnosis: Diagnosis
     ended: tuple[ActiveChange, Ending] | None = None
     desired: int | None = None
-    """Replicas that demand asks for; None where they are not ours."""
+    """Replicas wanted for the current load; None where the operator does not set them."""
     turn: Turn | None = None
-    """A change that would begin, were it its turn."""
+    """A change that is ready to start and waits in the queue."""
 
 
 def decide(inputs: Inputs) -> Decision:
     """Take one tick's decisions."""
     service, status = inputs.service, inputs.service.status
-    # Where somebody else has written the arguments, the metrics are those of his values.
+    # Where another field manager overwrote the arguments, the metrics belong to its values.
     knobs = inputs.workload.runs or serving_knobs(service.spec, status)
     targets = targets_of(service.spec.objectives)
     case = case_of(inputs.observation, targets=targets, knobs=knobs, history=inputs.history)
@@ -85,7 +85,7 @@ def decide(inputs: Inputs) -> Decision:
         taken_back = any(command.kind == RequestKind.ROLLBACK for command in commands)
         status, ended = _change(status, inputs, diagnosis=diagnosis, targets=targets, taken_back=taken_back)
     status = _effective(status, inputs)
-    # Why a start fails comes from the pods, not from metrics: there the silence is known.
+    # The cause of a failed start comes from the pods, so missing metrics do not matter.
     seen = not _blind(inputs, diagnosis) or diagnosis.primary is DiagnosisClass.STARTUP_FAILURE
     sure = history.candidate is None and seen
     found = ideas(status, inputs, case=case, diagnosis=diagnosis, sure=sure)
@@ -94,7 +94,7 @@ def decide(inputs: Inputs) -> Decision:
 
 
 def begin_at_its_turn(decision: Decision, inputs: Inputs) -> Decision:
-    """The same decision once it is this service's turn: its change begins. Nothing is decided anew."""
+    """The same decision once it is this service's turn: its change starts. Nothing is decided again."""
     if decision.turn is None:
         raise ValueError("no change waits for its turn")
     turn = decision.turn
@@ -128,15 +128,15 @@ def _reported(decision: Decision, inputs: Inputs) -> Decision:
 
 
 def may_need_gpus(decision: Decision, inputs: Inputs) -> bool:
-    """Whether free GPUs could make this decision another one: only for a class against which something is done."""
+    """Whether free GPUs could change this decision: only for a class that has a remedy."""
     return inputs.mode is not Mode.OFF and decision.diagnosis.primary in LADDER
 
 
 def keep_safe(inputs: Inputs) -> Decision:
-    """Take one tick's decisions about a service whose spec cannot be read: its change does no harm, and does not stay.
+    """Take one tick's decisions about a service with an unreadable spec: its change is watched, held and rolled back.
 
-    Nothing begins. What runs is watched, held for as long as metrics may be missing, and then taken back; a person's
-    request and the kill switch act at once. Should the spec be the old one again before, the change goes on.
+    No change starts. The one in progress is held for as long as metrics may be missing, and then rolled back; the
+    rollback command and the kill switch act at once. If the old spec is restored before that, the change continues.
     """
     service, status = inputs.service, inputs.service.status
     targets = targets_of(service.spec.objectives)
@@ -151,17 +151,17 @@ def keep_safe(inputs: Inputs) -> Decision:
 
 
 def _blind(inputs: Inputs, diagnosis: Diagnosis) -> bool:
-    """Whether there is nothing to conclude from: also where everybody knows why, as in a start that fails."""
+    """Whether there are no metrics to judge by, whatever the cause."""
     return diagnosis.primary is DiagnosisClass.METRICS_BLIND or not inputs.observation.engines
 
 
 def _following_the_spec(
     status: VLLMServiceStatus, inputs: Inputs
 ) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
-    """A user who edits the workload under a change gets what he wrote; the change is over."""
+    """End the change when its user edits the workload or the spec; the edit wins."""
     change, spec, failed = status.active_change, inputs.service.spec, status.rollback_failed
     if failed is not None and failed.generation != inputs.service.metadata.generation:
-        # A person looked at it and wrote something else.
+        # The spec was edited since the failed rollback.
         status = status.updated(rollback_failed=None)
     if change is not None and inputs.workload.adoption is not None and inputs.workload.adoption.edited:
         ending = Ending(outcome=Outcome.SUPERSEDED, reason="the Deployment was edited during the change")
@@ -175,7 +175,7 @@ def _following_the_spec(
         return status.updated(active_change=change), None
     untouched = inputs.workload.hash_of(change.from_.knobs) == change.from_.config_hash
     if untouched and settled_knobs(spec, status) == change.from_.knobs:
-        # Its pods are what they would be under the new spec: what it names anew is what it was tried in.
+        # The new spec renders the same pods: only the environment of the change is updated.
         kept = change.updated(generation=inputs.service.metadata.generation, environment=environment_of(spec))
         return status.updated(active_change=kept), None
     ending = Ending(outcome=Outcome.SUPERSEDED, reason="the spec was edited during the change")
@@ -183,7 +183,7 @@ def _following_the_spec(
 
 
 def _with_hashes_of_now(change: ActiveChange, hash_for: Callable[[EngineKnobs], str]) -> ActiveChange:
-    """Its two sides under today's hashes: what another version wrote there, no Deployment would ever carry again."""
+    """The change with its hashes computed anew: those of another operator version match no Deployment."""
     return change.updated(
         from_=change.from_.updated(config_hash=hash_for(change.from_.knobs)),
         to=change.to.updated(config_hash=hash_for(change.to.knobs)),
@@ -193,7 +193,7 @@ def _with_hashes_of_now(change: ActiveChange, hash_for: Callable[[EngineKnobs], 
 def _contested(
     status: VLLMServiceStatus, inputs: Inputs
 ) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
-    """Count what somebody else does to the workload; a change that he does not let happen is over, without blame."""
+    """Count overwrites of the workload; a change that another field manager keeps overwriting ends without blame."""
     generation = inputs.service.metadata.generation
     contest = after_interference(status.contest, inputs.workload.interference, generation=generation, now=inputs.now)
     status, change = status.updated(contest=contest), status.active_change
@@ -236,7 +236,7 @@ def _change(
         )
         status = _running(status.updated(last_known_good=good), change.to, inputs=inputs)
     elif step.ending.serving == change.to:
-        # The old configuration is no choice any more: what serves goes on, and a person decides.
+        # The old configuration cannot be restored: the serving one stays in force until a user decides.
         status = _running(status, change.to, inputs=inputs)
     return finished(status, step.change, step.ending, spec=spec, now=inputs.now), (step.change, step.ending)
 
@@ -252,7 +252,7 @@ def _running(status: VLLMServiceStatus, kept: ConfigRef, *, inputs: Inputs) -> V
         hash_version=inputs.workload.hash_version,
         since=inputs.now,
         source=Source.TUNED,
-        # A spec that cannot be read says nothing: what it said when the change began still stands.
+        # An unreadable spec has no knobs: those at the start of the change are kept.
         basis=spec_knobs(inputs.service.spec) if not inputs.unreadable else before.basis if before else None,
     )
     return status.updated(effective=effective)
@@ -277,7 +277,7 @@ def _abort(change: ActiveChange, inputs: Inputs) -> str:
 
 
 def _effective(status: VLLMServiceStatus, inputs: Inputs) -> VLLMServiceStatus:
-    """Write down what the workload is asked to run, before anybody asks the workload."""
+    """Record what the workload should run, before it is applied."""
     if status.active_change is not None:
         return status
     spec, before = inputs.service.spec, status.effective
@@ -305,7 +305,7 @@ def _effective(status: VLLMServiceStatus, inputs: Inputs) -> VLLMServiceStatus:
     status = status.updated(effective=effective)
     good, failed = status.last_known_good, status.rollback_failed
     if failed is not None:
-        # Only what was restored after all ends it; what serves instead of it is not good for serving.
+        # Only a restored last known good configuration ends it; the one that serves meanwhile does not replace it.
         restored = (
             serves(effective, inputs.workload.rollout)
             and good is not None

@@ -1,4 +1,7 @@
-"""What is said about an object that cannot be acted upon. Everything its status remembers is kept."""
+"""The status of an object that cannot be handled: unreadable spec or status, or a Deployment that cannot be adopted.
+
+Everything else in its status is kept.
+"""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -24,7 +27,7 @@ def invalid(
     ended: tuple[ActiveChange, Ending] | None = None,
     now: datetime,
 ) -> VLLMServiceStatus:
-    """The status of an object whose spec cannot be read: Stalled with the remedy, and how its change goes on."""
+    """The status of an object with an unreadable spec: Stalled with the remedy, and the state of its change."""
     generation = service.metadata.generation
     status = _stalled(status, Reason(service.reason.value), service.message, generation=generation, now=now)
     failed = status.rollback_failed
@@ -41,7 +44,7 @@ def invalid(
 
 
 def unreadable(service: InvalidService, raw: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
-    """A status that cannot be read, with new conditions and otherwise untouched: it may remember a change."""
+    """An unreadable status with new conditions and otherwise unchanged: it may hold a change in progress."""
     try:
         known = parse_status({"conditions": raw.get("conditions") or []})
     except StatusUnreadable:
@@ -54,9 +57,9 @@ def unreadable(service: InvalidService, raw: Mapping[str, Any], *, now: datetime
 def not_adopted(
     service: VLLMService, why: Unadoptable, *, now: datetime
 ) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
-    """The status of a service whose Deployment (spec.targetRef) cannot be looked after; nothing is written to it.
+    """The status of a service whose Deployment (spec.targetRef) cannot be adopted; the Deployment is not written.
 
-    A change under way is over with what it was made on; a permission that is missing may come back in time.
+    A change in progress ends, except when only a permission is missing, which may be restored in time.
     """
     generation, status, ended = service.metadata.generation, service.status, None
     change = status.active_change
