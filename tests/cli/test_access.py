@@ -145,7 +145,7 @@ def test_a_file_that_holds_no_token_is_refused_without_showing_it(tmp_path: Path
     [
         (["--client-key", "k"], "--client-key needs --client-cert"),
         (["--client-cert", "nothing.pem"], "client certificate nothing.pem"),
-        (["--ca-file", "c", "--insecure-skip-tls-verify"], "then --ca-file has no meaning"),
+        (["--ca-file", "c", "--insecure-skip-tls-verify"], "or --ca-file, not both"),
         (["--bearer-token-file", "t", "--basic-auth-user", "u"], "not both"),
         (["--header", "s3cret"], "--header needs NAME:VALUE"),
         (["--header", "X: a\x07"], "--header needs NAME:VALUE"),

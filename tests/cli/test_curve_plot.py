@@ -59,7 +59,7 @@ def test_an_objective_that_nothing_meets_has_no_knee(tmp_path: Path) -> None:
 
 
 def test_without_a_fit_there_is_nothing_to_draw(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="no step-time model to draw: 0 windows"):
+    with pytest.raises(CommandError, match="no step-time model to draw: only 0 windows"):
         drawn(tmp_path / "curve.png")
 
 

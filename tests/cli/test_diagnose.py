@@ -181,15 +181,15 @@ def test_every_class_has_words_and_advice() -> None:
         pytest.param(["--recording", KV, "--at", "+10m"], "is outside of the recording", id="after its end"),
         pytest.param(["--recording", KV, "--at", "1700000000"], "is outside of the recording", id="before its start"),
         pytest.param(["--recording", KV, "--at", "1795211087000"], "no time in Unix seconds", id="milliseconds"),
-        pytest.param(["--recording", KV, "--at", "+10s", "--every", "10s"], "one of them", id="a moment and all"),
-        pytest.param(["--recording", KV, "--for", "10s"], "belong to --metrics", id="--for without --metrics"),
-        pytest.param(["--recording", KV, "--service", "a"], "belong to --prometheus", id="filters without a fleet"),
-        pytest.param(["--metrics", "http://x", "--every", "10s"], "belongs to --recording", id="--every of now"),
-        pytest.param(["--metrics", "http://x", "--at", "10"], "looks at now", id="--at of now"),
+        pytest.param(["--recording", KV, "--at", "+10s", "--every", "10s"], "not both", id="a moment and all"),
+        pytest.param(["--recording", KV, "--for", "10s"], "need --metrics", id="--for without --metrics"),
+        pytest.param(["--recording", KV, "--service", "a"], "need --prometheus", id="filters without a fleet"),
+        pytest.param(["--metrics", "http://x", "--every", "10s"], "needs --recording", id="--every of now"),
+        pytest.param(["--metrics", "http://x", "--at", "10"], "--metrics is sampled now", id="--at of now"),
         pytest.param(["--metrics", "http://x", "--for", "1s", "--scrape-interval", "2s"], "--for", id="one scrape"),
         pytest.param(["--recording", KV, "--prometheus-username", "me"], "need --prometheus URL", id="credentials"),
         pytest.param(
-            ["--prometheus", "http://x", "--prometheus-username", "me"], "belong together", id="a user and no password"
+            ["--prometheus", "http://x", "--prometheus-username", "me"], "together", id="a user and no password"
         ),
         pytest.param(
             ["--prometheus", "http://x", "--prometheus-bearer-token-file", "nothing"], "credentials", id="no token"

@@ -233,10 +233,10 @@ def test_a_warning_of_the_server_is_kept() -> None:
         (400, '{"status":"error","error":"parse error"}', Rejected, "parse error"),
         (404, "no", Rejected, "404: no$"),
         (500, "oops", Overloaded, "500: oops$"),
-        (200, "<html>", Unusable, "not as a Prometheus"),
-        (200, '{"status":"success"}', Unusable, "as a Prometheus"),
-        (200, '{"data":{"result":[{"metric":{}}]}}', Unusable, "as a Prometheus"),
-        (200, "null", Unusable, "as a Prometheus"),
+        (200, "<html>", Unusable, "not a Prometheus API"),
+        (200, '{"status":"success"}', Unusable, "is not a Prometheus API"),
+        (200, '{"data":{"result":[{"metric":{}}]}}', Unusable, "is not a Prometheus API"),
+        (200, "null", Unusable, "is not a Prometheus API"),
     ],
 )
 def test_every_bad_answer_has_a_kind(status: int, text: str, kind: type[Exception], says: str) -> None:

@@ -19,7 +19,8 @@ from typer.testing import CliRunner, Result
 from typing_extensions import override
 
 from vllm_autotuner.cli.command_tree import app
-from vllm_autotuner.cli.record.command import Plan, recorded
+from vllm_autotuner.cli.record.command import recorded
+from vllm_autotuner.cli.record.options import Plan
 from vllm_autotuner.observation import spool as spool_module
 from vllm_autotuner.observation.families import Families
 from vllm_autotuner.observation.metrics_text import Sample, read_samples
@@ -344,7 +345,7 @@ async def test_a_page_that_never_ends_is_a_failed_scrape(tmp_path: Path, capsys:
         return httpx.Response(200, stream=Endless())
 
     assert not await played(plan(out, duration=2), clock=engine.clock(), answer=answer)
-    assert "sends more than 32 MiB" in capsys.readouterr().err
+    assert "sent more than 32 MiB" in capsys.readouterr().err
 
 
 # --- families ---------------------------------------------------------------------------------------------------------

@@ -124,8 +124,8 @@ async def test_foreign_names_do_not_reach_the_terminal() -> None:
         (["--recording", "a.om", "--watch"], "--watch looks at now"),
         (["--metrics", "http://127.0.0.1:1", "--watch"], "cannot reach"),
         (["--prometheus", "http://127.0.0.1:1", "--watch"], "cannot reach"),
-        (["--metrics", "x", "--watch", "--html", "a.html"], "goes on from now"),
-        (["--metrics", "x", "--refresh", "1s"], "--refresh belongs to --watch"),
+        (["--metrics", "x", "--watch", "--html", "a.html"], "starts now"),
+        (["--metrics", "x", "--refresh", "1s"], "--refresh needs --watch"),
     ],
 )
 def test_what_cannot_be_watched_is_one_line(args: list[str], says: str) -> None:

@@ -3,9 +3,10 @@
 import typer
 
 from vllm_autotuner.cli.diagnose.command import EXAMPLES as DIAGNOSE_EXAMPLES
-from vllm_autotuner.cli.diagnose.command import DiagnoseCommand, diagnose
+from vllm_autotuner.cli.diagnose.command import diagnose
 from vllm_autotuner.cli.doctor.command import EXAMPLES as DOCTOR_EXAMPLES
 from vllm_autotuner.cli.doctor.command import doctor
+from vllm_autotuner.cli.options.usage_errors import UsageErrorExitsOne
 from vllm_autotuner.cli.print_crd import crd
 from vllm_autotuner.cli.record.command import EXAMPLES as RECORD_EXAMPLES
 from vllm_autotuner.cli.record.command import record
@@ -37,11 +38,11 @@ def _root() -> None:
     """Keep commands as subcommands even while there is only one."""
 
 
-app.command(cls=DiagnoseCommand, epilog=BACKTEST_EXAMPLES)(backtest)
+app.command(cls=UsageErrorExitsOne, epilog=BACKTEST_EXAMPLES)(backtest)
 app.command()(crd)
-app.command(cls=DiagnoseCommand, epilog=DIAGNOSE_EXAMPLES)(diagnose)
+app.command(cls=UsageErrorExitsOne, epilog=DIAGNOSE_EXAMPLES)(diagnose)
 app.command(epilog=DOCTOR_EXAMPLES)(doctor)
-app.command(cls=DiagnoseCommand, epilog=EXPLAIN_EXAMPLES)(explain)
+app.command(cls=UsageErrorExitsOne, epilog=EXPLAIN_EXAMPLES)(explain)
 app.command(epilog=EXPORT_EXAMPLES)(export)
 app.command(epilog=HISTORY_EXAMPLES)(history)
 app.command(epilog=RECORD_EXAMPLES)(record)

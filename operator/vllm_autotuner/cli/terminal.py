@@ -1,18 +1,20 @@
-"""What is printed where: answers on stdout, progress on stderr, and no escape code where nobody asked for colour.
+"""Answers go to stdout, progress and errors to stderr; escape codes only to a terminal.
 
-Names come from metrics and error texts from servers: both are foreign and may hold control characters.
+Names come from metrics and error texts from servers: both may hold control characters, which `printable` replaces.
 """
 
 import os
 import sys
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-__all__ = ["answers", "printable", "progress", "remarks"]
+__all__ = ["answers", "failed", "printable", "progress", "remarks"]
 
 PLAIN_WIDTH = 120
-"""Columns where the output is no terminal and COLUMNS does not say: wide enough for the evidence table."""
+"""Columns where the output is not a terminal and COLUMNS is not set: wide enough for the evidence table."""
 
 
 def answers() -> Console:
@@ -41,7 +43,7 @@ def _console(*, stderr: bool) -> Console:
 
 
 def progress(console: Console) -> Progress:
-    """A bar that exists only while it moves, and only on a terminal."""
+    """A progress bar, on a terminal only, that is removed when it is done."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -54,5 +56,11 @@ def progress(console: Console) -> Progress:
 
 
 def printable(text: str) -> str:
-    """Replace what a terminal would obey instead of show."""
+    """Replace control characters, which a terminal would execute instead of show."""
     return "".join(character if character.isprintable() else " " for character in text)
+
+
+def failed(why: object, *, code: int, kind: str = "error") -> typer.Exit:
+    """Print the reason as one line on stderr and return the exit to raise."""
+    remarks().print(Text(printable(f"{kind}: {why}")), soft_wrap=True)
+    return typer.Exit(code)

@@ -86,7 +86,7 @@ async def _opened(request: Request) -> AsyncIterator[tuple[Evaluation, Callable[
             remote = PrometheusSource(address)
             evaluation = Evaluation(
                 remote,
-                grouping=by_labels(request.service_label),
+                grouping=by_labels(request.services.service_label),
                 subject=request.subject,
                 settings=WindowSettings(),
                 wanted=request.wanted,

@@ -78,7 +78,7 @@ async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> A
             reports = await evaluate(
                 source,
                 schedule=schedule,
-                grouping=by_labels(request.service_label),
+                grouping=by_labels(request.services.service_label),
                 subject=request.subject,
                 settings=WindowSettings(),
                 wanted=request.wanted,
@@ -87,7 +87,7 @@ async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> A
     finally:
         await source.close()
     if not reports:
-        filters = {"namespace": request.namespace, "service": request.service}
+        filters = {"namespace": request.services.namespace, "service": request.services.service}
         chosen = "".join(f", {name} {value}" for name, value in filters.items() if value is not None)
         raise NoEngine(f"no vLLM engine reports to {shown_url(address.url)}{chosen}")
     if request.back is None:

@@ -1,15 +1,13 @@
-"""What `diagnose` was asked, read from text: every wrong value is refused here, with what to write instead.
+"""The request behind a diagnosis, read from options. A wrong value is refused with what to write instead.
 
-Must not: open anything.
+Must not: open a source.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 
 from pydantic import ValidationError
 
-from vllm_autotuner.api.durations import parse_duration
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Objective, Objectives, Profile
 from vllm_autotuner.change.verification import knobs_in
@@ -17,16 +15,19 @@ from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import Subject
 from vllm_autotuner.cli.evaluate.metrics_source import RemotePrometheus, Source
 from vllm_autotuner.cli.evaluate.service_groups import ServiceName
+from vllm_autotuner.cli.options.objectives import ObjectiveOptions
+from vllm_autotuner.cli.options.source import ServiceFilter
+from vllm_autotuner.cli.options.values import duration_of, one_of
 from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.engine.flags import parse_command_line
 from vllm_autotuner.observation.access import Access, PrometheusAddress
 
-__all__ = ["Request", "duration_of", "one_of", "prometheus_of", "subject_of"]
+__all__ = ["Request", "prometheus_of", "subject_from", "subject_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One question. None: not asked for."""
+    """What to evaluate. None: not given."""
 
     source: Source
     subject: Subject
@@ -35,46 +36,37 @@ class Request:
     every: float | None = None
     """Seconds."""
     back: float | None = None
-    """Seconds before the moment asked about from which a Prometheus is evaluated. None: as few as a diagnosis needs."""
+    """Seconds before `at` from which a Prometheus is evaluated. None: as few as a diagnosis needs."""
     everything: bool = False
     """True evaluates the whole source, for plots."""
-    namespace: str | None = None
-    service: str | None = None
-    service_label: str | None = None
+    services: ServiceFilter = field(default_factory=ServiceFilter)
 
     def wanted(self, name: ServiceName) -> bool:
         """Whether the filters let this service through."""
-        return self.namespace in (None, name.namespace) and self.service in (None, name.name)
-
-
-def one_of(option: str, text: str, choices: Sequence[str]) -> str:
-    """Return the choice in lower case. Raises CommandError."""
-    if text.lower() not in choices:
-        raise CommandError(f"{option} {text!r} is unknown: write {', '.join(choices[:-1])} or {choices[-1]}")
-    return text.lower()
-
-
-def duration_of(option: str, text: str) -> timedelta:
-    """Read a duration above zero. Raises CommandError."""
-    try:
-        duration = parse_duration(text)
-    except ValueError as error:
-        raise CommandError(f"{option} {text!r}: {error}") from None
-    if duration <= timedelta():
-        raise CommandError(f"{option} {text!r}: write a duration above zero, such as 30s")
-    return duration
+        return self.services.namespace in (None, name.namespace) and self.services.service in (None, name.name)
 
 
 def prometheus_of(url: str | None, *, access: Access) -> RemotePrometheus | None:
-    """Put the way in to the address."""
+    """Combine the URL with the credentials."""
     if url is None:
         return None
     given = {one.name: getattr(access, one.name) for one in fields(access)}
     return RemotePrometheus(PrometheusAddress(url=url, **given))
 
 
+def subject_from(objectives: ObjectiveOptions, *, engine_args: str | None) -> Subject:
+    """Read what the services are judged against. Raises CommandError, and FlagError for the engine's flags."""
+    return subject_of(
+        objectives.profile,
+        ttft=objectives.ttft,
+        tpot=objectives.tpot,
+        quantile=objectives.quantile,
+        engine_args=engine_args,
+    )
+
+
 def subject_of(profile: str, *, ttft: str | None, tpot: str | None, quantile: str, engine_args: str | None) -> Subject:
-    """Read what the services are held against. Raises CommandError, and FlagError for the engine's flags."""
+    """Do the same from single texts. Raises CommandError, and FlagError for the engine's flags."""
     chosen = one_of("--profile", profile, [one.value.lower() for one in Profile])
 
     def objective(option: str, text: str | None) -> Objective | None:

@@ -8,29 +8,22 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 from rich.text import Text
 
-from vllm_autotuner.cli.diagnosis.request import one_of, prometheus_of, subject_of
+from vllm_autotuner.cli.diagnosis.request import prometheus_of, subject_from
 from vllm_autotuner.cli.doctor.checks import Finding, Status, examined
 from vllm_autotuner.cli.doctor.facts import Facts, facts_of_engines, facts_of_prometheus
 from vllm_autotuner.cli.errors import CommandError
-from vllm_autotuner.cli.options.access import (
-    BasicAuthPasswordFile,
-    BasicAuthUser,
-    BearerTokenFile,
-    CAFile,
-    ClientCert,
-    ClientKey,
-    Header,
-    Insecure,
-    OrgID,
-    access_of,
-)
-from vllm_autotuner.cli.options.objectives import ProfileName, Quantile, TpotTarget, TtftTarget
-from vllm_autotuner.cli.terminal import answers, printable, remarks
+from vllm_autotuner.cli.options.access import AccessOptions
+from vllm_autotuner.cli.options.groups import with_groups
+from vllm_autotuner.cli.options.objectives import ObjectiveOptions
+from vllm_autotuner.cli.options.output import OutputFormat, is_text
+from vllm_autotuner.cli.options.source import LiveSource
+from vllm_autotuner.cli.terminal import answers, failed, printable
+from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.access import Access, shown_url
 from vllm_autotuner.observation.errors import Denied, SourceError
 from vllm_autotuner.observation.scrape import scrape_targets
@@ -59,55 +52,29 @@ _EXIT: Final = {Status.OK: 0, Status.WARNING: 1, Status.FAILED: 2}
 _STYLE: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "bold red"}
 
 
+@with_groups
 def doctor(
-    prometheus: Annotated[
-        str | None, typer.Option(metavar="URL", help="A Prometheus (also Thanos, Mimir).", rich_help_panel="Source")
-    ] = None,
-    metrics: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="An engine's own /metrics; repeatable.", rich_help_panel="Source"),
-    ] = None,
-    profile: ProfileName = "latency",
-    ttft: TtftTarget = None,
-    tpot: TpotTarget = None,
-    quantile: Quantile = "0.95",
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT", help="human or json.")] = "human",
-    bearer_token_file: BearerTokenFile = None,
-    basic_auth_user: BasicAuthUser = None,
-    basic_auth_password_file: BasicAuthPasswordFile = None,
-    ca_file: CAFile = None,
-    client_cert: ClientCert = None,
-    client_key: ClientKey = None,
-    insecure_skip_tls_verify: Insecure = False,
-    header: Header = None,
-    org_id: OrgID = None,
+    *, source: LiveSource, objectives: ObjectiveOptions, output: OutputFormat = "human", access: AccessOptions
 ) -> None:
     """Check that the metrics are what a diagnosis needs: series, labels, scrapes, buckets, clocks, permissions."""
-    as_text = True
     try:
-        as_text = one_of("--output", output, ("human", "json")) == "human"
-        subject = subject_of(profile, ttft=ttft, tpot=tpot, quantile=quantile, engine_args=None)
-        access = access_of(
-            bearer_token_file=bearer_token_file,
-            basic_auth_user=basic_auth_user,
-            basic_auth_password_file=basic_auth_password_file,
-            ca_file=ca_file,
-            client_cert=client_cert,
-            client_key=client_key,
-            insecure=insecure_skip_tls_verify,
-            headers=header or (),
-            org_id=org_id,
-        )
-        findings = examined(_facts(prometheus, metrics or (), access=access), subject.targets)
-    except Denied as error:
-        findings = [Finding(check="permission", status=Status.FAILED, what=str(error), remedy=_grant(access))]
-    except SourceError as error:
-        findings = [Finding(check="reachable", status=Status.FAILED, what=str(error), remedy=_REACH)]
+        as_text = is_text(output)
+        subject = subject_from(objectives, engine_args=None)
+        let_in = access.access()
+        findings = _findings(source, subject.targets, access=let_in)
     except CommandError as error:
-        remarks().print(Text(printable(f"error: {error}")), soft_wrap=True)
-        raise typer.Exit(_EXIT[Status.FAILED]) from None
+        raise failed(error, code=_EXIT[Status.FAILED]) from None
     _print(findings, as_text=as_text)
     raise typer.Exit(max(_EXIT[finding.status] for finding in findings))
+
+
+def _findings(source: LiveSource, targets: Targets, *, access: Access) -> Sequence[Finding]:
+    try:
+        return examined(_facts(source, access=access), targets)
+    except Denied as error:
+        return [Finding(check="permission", status=Status.FAILED, what=str(error), remedy=_grant(access))]
+    except SourceError as error:
+        return [Finding(check="reachable", status=Status.FAILED, what=str(error), remedy=_REACH)]
 
 
 _REACH: Final = (
@@ -129,13 +96,13 @@ def _grant(access: Access) -> str:
     return "The server wants credentials: --bearer-token-file, --basic-auth-user or --client-cert."
 
 
-def _facts(prometheus: str | None, metrics: Sequence[str], *, access: Access) -> Facts:
-    if (prometheus is None) == (not metrics):
+def _facts(source: LiveSource, *, access: Access) -> Facts:
+    if (source.prometheus is None) == (not source.metrics):
         raise CommandError("give exactly one of --prometheus URL and --metrics URL")
-    remote = prometheus_of(prometheus, access=access)
+    remote = prometheus_of(source.prometheus, access=access)
     if remote is not None:
         return facts_of_prometheus(remote.address, place=shown_url(remote.address.url), now=time.time)
-    return asyncio.run(facts_of_engines(scrape_targets(metrics), access=access))
+    return asyncio.run(facts_of_engines(scrape_targets(source.metrics or ()), access=access))
 
 
 def _print(findings: Sequence[Finding], *, as_text: bool) -> None:

@@ -1,1 +1,1 @@
-"""Options that several commands share: one spelling, one help text."""
+"""Options that several commands share: each is defined once, in a group that a command takes as one value."""

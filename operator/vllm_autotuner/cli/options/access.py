@@ -1,132 +1,102 @@
-"""The options that let a command in: one spelling for `diagnose`, `doctor` and `record`.
+"""Credentials, certificates and headers for a metrics source.
 
 Must not: read a file. A wrong combination is refused here, with what to write instead.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, ClassVar
 
 import typer
 
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.observation.access import Access
 
-__all__ = [
-    "BasicAuthPasswordFile",
-    "BasicAuthUser",
-    "BearerTokenFile",
-    "CAFile",
-    "ClientCert",
-    "ClientKey",
-    "Header",
-    "Insecure",
-    "OrgID",
-    "access_of",
-]
-
-_PANEL = "Access"
-
-BearerTokenFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--bearer-token-file",
-        "--prometheus-bearer-token-file",
-        metavar="FILE",
-        rich_help_panel=_PANEL,
-        help="A bearer token; read again on each request, so a rotated one just works.",
-    ),
-]
-BasicAuthUser: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--basic-auth-user",
-        "--prometheus-username",
-        metavar="NAME",
-        rich_help_panel=_PANEL,
-        help="User for basic authentication.",
-    ),
-]
-BasicAuthPasswordFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--basic-auth-password-file",
-        "--prometheus-password-file",
-        metavar="FILE",
-        rich_help_panel=_PANEL,
-        help="The password of that user.",
-    ),
-]
-CAFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca-file", "--prometheus-ca-file", metavar="FILE", rich_help_panel=_PANEL, help="The CA to trust (PEM)."
-    ),
-]
-ClientCert: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--client-cert", metavar="FILE", rich_help_panel=_PANEL, help="Client certificate for mTLS (PEM)."),
-]
-ClientKey: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--client-key", metavar="FILE", rich_help_panel=_PANEL, help="Its key (PEM), if in a file apart."),
-]
-Insecure: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--insecure-skip-tls-verify",
-        rich_help_panel=_PANEL,
-        help="Accept any certificate. Anyone on the way can then read your credentials.",
-    ),
-]
-Header: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--header",
-        "--prometheus-header",
-        metavar="NAME:VALUE",
-        rich_help_panel=_PANEL,
-        help="An extra header; repeatable.",
-    ),
-]
-OrgID: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="TENANT", rich_help_panel=_PANEL, help="Tenant of a Mimir or Cortex (X-Scope-OrgID)."),
-]
+__all__ = ["AccessOptions"]
 
 
-def access_of(
-    *,
-    bearer_token_file: Path | None,
-    basic_auth_user: str | None,
-    basic_auth_password_file: Path | None,
-    ca_file: Path | None,
-    client_cert: Path | None,
-    client_key: Path | None,
-    insecure: bool,
-    headers: Sequence[str],
-    org_id: str | None,
-) -> Access:
-    """Gather the options. Raises CommandError for those that do not fit together."""
-    if bearer_token_file is not None and basic_auth_user is not None:
-        raise CommandError("give a bearer token or a user name, not both")
-    if (basic_auth_user is None) != (basic_auth_password_file is None):
-        raise CommandError("--basic-auth-user and --basic-auth-password-file belong together")
-    if client_key is not None and client_cert is None:
-        raise CommandError("--client-key needs --client-cert")
-    if insecure and ca_file is not None:
-        raise CommandError("--insecure-skip-tls-verify accepts any certificate: then --ca-file has no meaning")
-    extra = [*headers, *([] if org_id is None else [f"X-Scope-OrgID:{org_id}"])]
-    return Access(
-        bearer_token_file=bearer_token_file,
-        username=basic_auth_user,
-        password_file=basic_auth_password_file,
-        ca_file=ca_file,
-        client_cert=client_cert,
-        client_key=client_key,
-        insecure=insecure,
-        headers=dict(_header(item) for item in extra),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessOptions:
+    """The access options as typed."""
+
+    PANEL: ClassVar = "Access to the source"
+
+    bearer_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--bearer-token-file",
+            "--prometheus-bearer-token-file",
+            metavar="FILE",
+            help="File with a bearer token. It is read at each request, so a rotated token takes effect.",
+        ),
+    ] = None
+    basic_auth_user: Annotated[
+        str | None,
+        typer.Option(
+            "--basic-auth-user", "--prometheus-username", metavar="NAME", help="User for basic authentication."
+        ),
+    ] = None
+    basic_auth_password_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--basic-auth-password-file",
+            "--prometheus-password-file",
+            metavar="FILE",
+            help="File with the password of that user.",
+        ),
+    ] = None
+    ca_file: Annotated[
+        Path | None,
+        typer.Option("--ca-file", "--prometheus-ca-file", metavar="FILE", help="CA certificate to trust (PEM)."),
+    ] = None
+    client_cert: Annotated[
+        Path | None, typer.Option("--client-cert", metavar="FILE", help="Client certificate for mTLS (PEM).")
+    ] = None
+    client_key: Annotated[
+        Path | None,
+        typer.Option("--client-key", metavar="FILE", help="Key of that certificate, if in a separate file (PEM)."),
+    ] = None
+    insecure_skip_tls_verify: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-skip-tls-verify",
+            help="Accept any server certificate. Credentials can then be intercepted.",
+        ),
+    ] = False
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "--prometheus-header", metavar="NAME:VALUE", help="Additional header. Repeatable."),
+    ] = None
+    org_id: Annotated[
+        str | None, typer.Option(metavar="TENANT", help="Tenant of a Mimir or Cortex (header X-Scope-OrgID).")
+    ] = None
+
+    @property
+    def given(self) -> bool:
+        """Whether any of them was given."""
+        return any(getattr(self, one.name) for one in fields(self))
+
+    def access(self) -> Access:
+        """Return them as one value. Raises CommandError for options that contradict each other."""
+        if self.bearer_token_file is not None and self.basic_auth_user is not None:
+            raise CommandError("give --bearer-token-file or --basic-auth-user, not both")
+        if (self.basic_auth_user is None) != (self.basic_auth_password_file is None):
+            raise CommandError("give --basic-auth-user and --basic-auth-password-file together")
+        if self.client_key is not None and self.client_cert is None:
+            raise CommandError("--client-key needs --client-cert FILE")
+        if self.insecure_skip_tls_verify and self.ca_file is not None:
+            raise CommandError("give --insecure-skip-tls-verify or --ca-file, not both")
+        tenant = [] if self.org_id is None else [f"X-Scope-OrgID:{self.org_id}"]
+        return Access(
+            bearer_token_file=self.bearer_token_file,
+            username=self.basic_auth_user,
+            password_file=self.basic_auth_password_file,
+            ca_file=self.ca_file,
+            client_cert=self.client_cert,
+            client_key=self.client_key,
+            insecure=self.insecure_skip_tls_verify,
+            headers=dict(_header(item) for item in [*(self.header or ()), *tenant]),
+        )
 
 
 def _header(item: str) -> tuple[str, str]:

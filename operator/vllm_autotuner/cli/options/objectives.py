@@ -1,25 +1,25 @@
-"""The objectives as options, worded once for every command that holds a service against them.
+"""The latency objectives that a service is held against.
 
-Must not: have defaults of its own; what is left out takes the profile's.
+Must not: have target values of its own; a target that is left out is the profile's.
 """
 
-from typing import Annotated, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import typer
 
-__all__ = ["ProfileName", "Quantile", "TpotTarget", "TtftTarget"]
+__all__ = ["ObjectiveOptions"]
 
-_PANEL = "Objectives"
 
-ProfileName: TypeAlias = Annotated[
-    str, typer.Option(metavar="NAME", help="latency, throughput or bursty.", rich_help_panel=_PANEL)
-]
-TtftTarget: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="TIME", help="TTFT objective, such as 2s.", rich_help_panel=_PANEL)
-]
-TpotTarget: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="TIME", help="TPOT objective, such as 50ms.", rich_help_panel=_PANEL)
-]
-Quantile: TypeAlias = Annotated[
-    str, typer.Option(metavar="Q", help="The quantile of both objectives.", rich_help_panel=_PANEL)
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveOptions:
+    """The objectives as typed."""
+
+    PANEL: ClassVar = "Objectives"
+
+    profile: Annotated[str, typer.Option(metavar="NAME", help="Default objectives: latency, throughput or bursty.")] = (
+        "latency"
+    )
+    ttft: Annotated[str | None, typer.Option(metavar="TIME", help="Objective for TTFT, such as 2s.")] = None
+    tpot: Annotated[str | None, typer.Option(metavar="TIME", help="Objective for TPOT, such as 50ms.")] = None
+    quantile: Annotated[str, typer.Option(metavar="Q", help="Quantile of both objectives, such as 0.95.")] = "0.95"

@@ -1,12 +1,13 @@
-"""What a person tells about model, GPU and flags where there is no VLLMService: for `explain` and `backtest`.
+"""Model, GPU and engine flags of a service that has no VLLMService to read them from.
 
-Must not: guess. Without these options the model's name in the metrics is looked up, and the GPU stays unknown.
+Must not: guess. Without these options the model's name comes from the metrics, and the GPU stays unknown.
 """
 
 import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 import typer
 import yaml
@@ -15,32 +16,46 @@ from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.engine.catalogue import Catalogue, CatalogueError, read_catalogue
 from vllm_autotuner.planning.platform import Platform, platform_named
 
-__all__ = ["CatalogueFile", "GpuName", "ModelName", "load_catalogue", "platforms"]
+__all__ = ["CatalogueFile", "EngineArgs", "PlatformOptions", "load_catalogue"]
 
-_PANEL = "Platform"
-
-ModelName: TypeAlias = Annotated[
+EngineArgs: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--model",
-        metavar="NAME",
-        rich_help_panel=_PANEL,
-        help="The model, such as Qwen/Qwen3-32B. Default: its name in the metrics.",
+        metavar="ARGS",
+        rich_help_panel="Engine",
+        help='Flags that vLLM runs with, such as "--max-num-seqs 64". Metrics do not contain them.',
     ),
-]
-GpuName: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--gpu", metavar="NAME", rich_help_panel=_PANEL, help="The GPU, such as NVIDIA-H100-80GB-HBM3."),
 ]
 CatalogueFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--catalogue",
-        metavar="FILE",
-        rich_help_panel=_PANEL,
-        help="YAML with further `gpus` and with the config.json of further `models`.",
-    ),
+    Path | None, typer.Option("--catalogue", metavar="FILE", help="YAML file with additional `gpus` and `models`.")
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformOptions:
+    """What the engines run, and on what."""
+
+    PANEL: ClassVar = "Engine"
+
+    engine_args: EngineArgs = None
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="Model, such as Qwen/Qwen3-32B. Default: as in the metrics."),
+    ] = None
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="NAME", help="GPU product, such as NVIDIA-H100-80GB-HBM3.")
+    ] = None
+    catalogue: CatalogueFile = None
+
+    def platforms(self, known: Catalogue) -> Callable[[str], Platform]:
+        """Return what a model in the metrics runs on. Raises CommandError for an unknown GPU."""
+        if self.gpu is not None and known.gpu(self.gpu) is None:
+            raise CommandError(
+                f"--gpu {self.gpu!r} is in no table: write a product such as NVIDIA-H100-80GB-HBM3, or add it "
+                "with --catalogue FILE"
+            )
+        args = tuple(shlex.split(self.engine_args)) if self.engine_args is not None else ()
+        return lambda seen: platform_named(self.model or seen, gpu=self.gpu, args=args, catalogue=known)
 
 
 def load_catalogue(path: Path | None) -> Catalogue:
@@ -50,19 +65,8 @@ def load_catalogue(path: Path | None) -> Catalogue:
     try:
         return read_catalogue(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}") from error
+        raise CommandError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from error
     except yaml.YAMLError as error:
         raise CommandError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     except CatalogueError as error:
         raise CommandError(f"{path}: {error}") from error
-
-
-def platforms(
-    *, model: str | None, gpu: str | None, catalogue: Catalogue, engine_args: str | None
-) -> Callable[[str], Platform]:
-    """Return what the model in the metrics runs on. Raises CommandError for a GPU that nobody knows."""
-    if gpu is not None and catalogue.gpu(gpu) is None:
-        raise CommandError(f"--gpu {gpu!r} is in no table: write a product such as NVIDIA-H100-80GB-HBM3, or add it "
-                           "with --catalogue FILE")  # fmt: skip
-    args = tuple(shlex.split(engine_args)) if engine_args is not None else ()
-    return lambda seen: platform_named(model or seen, gpu=gpu, args=args, catalogue=catalogue)

@@ -6,33 +6,20 @@ Must not: judge what it records.
 
 import asyncio
 import time
-from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 from rich.text import Text
 
-from vllm_autotuner.cli.diagnosis.request import duration_of
 from vllm_autotuner.cli.diagnosis.text import seconds
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.interruption import interrupted
-from vllm_autotuner.cli.options.access import (
-    BasicAuthPasswordFile,
-    BasicAuthUser,
-    BearerTokenFile,
-    CAFile,
-    ClientCert,
-    ClientKey,
-    Header,
-    Insecure,
-    OrgID,
-    access_of,
-)
-from vllm_autotuner.cli.report.file import refuse_unwritable
-from vllm_autotuner.cli.terminal import printable, progress, remarks
+from vllm_autotuner.cli.options.access import AccessOptions
+from vllm_autotuner.cli.options.groups import with_groups
+from vllm_autotuner.cli.record.options import Plan, RecordOptions
+from vllm_autotuner.cli.terminal import failed, printable, progress, remarks
 from vllm_autotuner.observation.access import Access
 from vllm_autotuner.observation.errors import Rejected, SourceError, Unreadable
 from vllm_autotuner.observation.families import Families
@@ -45,11 +32,10 @@ from vllm_autotuner.observation.scrape import (
     Received,
     Sampler,
     ScrapeTarget,
-    scrape_targets,
 )
 from vllm_autotuner.observation.spool import RecordingFull, Spool
 
-__all__ = ["EXAMPLES", "Plan", "record", "recorded"]
+__all__ = ["EXAMPLES", "record", "recorded"]
 
 EXAMPLES = """
 Examples:
@@ -75,76 +61,20 @@ Exit codes: 0 recorded, 1 error, 2 nothing to record (no engine answered, or non
 
 FAILED: Final = 1
 NOTHING: Final = 2
-SHORTEST_INTERVAL: Final = timedelta(milliseconds=100)
-"""Between two scrapes of an engine: more often disturbs it and shows nothing new, for a step takes as long."""
 PROCESS_START: Final = "process_start_time_seconds"
 """Kept beside the engine's own families: it tells a restart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is to be recorded, checked."""
-
-    targets: tuple[ScrapeTarget, ...]
-    out: Path
-    duration: timedelta
-    interval: timedelta
-    everything: bool
-
-
-def record(
-    metrics: Annotated[
-        list[str], typer.Option(metavar="URL", help="An engine, or its /metrics; repeatable.", show_default=False)
-    ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write: .om.gz, or .om for plain text.")],
-    record_for: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, such as 10m.")] = "10m",
-    every: Annotated[str, typer.Option(metavar="TIME", help="Between two scrapes of an engine.")] = "2s",
-    everything: Annotated[
-        bool, typer.Option("--all", help="All families of the page, not only vllm: and the process' start time.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
-    bearer_token_file: BearerTokenFile = None,
-    basic_auth_user: BasicAuthUser = None,
-    basic_auth_password_file: BasicAuthPasswordFile = None,
-    ca_file: CAFile = None,
-    client_cert: ClientCert = None,
-    client_key: ClientKey = None,
-    insecure_skip_tls_verify: Insecure = False,
-    header: Header = None,
-    org_id: OrgID = None,
-) -> None:
+@with_groups
+def record(*, wanted: RecordOptions, access: AccessOptions) -> None:
     """Record the metrics of running engines into one file: OpenMetrics, for `diagnose --recording` and `promtool`.
 
     An engine that does not answer is tried again at each scrape and leaves a gap. Ctrl-C ends early and keeps the rest.
     """
     try:
-        refuse_unwritable(out, option="--out")
-        if out.exists() and not force:
-            raise CommandError(f"{out} is there already: name another file, or add --force to write over it")
-        plan = Plan(
-            targets=scrape_targets(metrics),
-            out=out,
-            duration=duration_of("--for", record_for),
-            interval=duration_of("--every", every),
-            everything=everything,
-        )
-        access = access_of(
-            bearer_token_file=bearer_token_file,
-            basic_auth_user=basic_auth_user,
-            basic_auth_password_file=basic_auth_password_file,
-            ca_file=ca_file,
-            client_cert=client_cert,
-            client_key=client_key,
-            insecure=insecure_skip_tls_verify,
-            headers=header or (),
-            org_id=org_id,
-        )
-        if plan.interval < SHORTEST_INTERVAL:
-            raise CommandError("--every must be at least 100ms")
-        found = asyncio.run(_run(plan, access=access))
+        found = asyncio.run(_run(wanted.plan(), access=access.access()))
     except (CommandError, SourceError) as error:
-        _say(f"error: {error}")
-        raise typer.Exit(FAILED) from None
+        raise failed(error, code=FAILED) from None
     if not found:
         raise typer.Exit(NOTHING)
 

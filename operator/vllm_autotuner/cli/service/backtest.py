@@ -7,28 +7,37 @@ import asyncio
 import json
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import typer
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from vllm_autotuner.cli.diagnosis.request import duration_of, one_of, prometheus_of, subject_of
+from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, subject_from
 from vllm_autotuner.cli.errors import CommandError
-from vllm_autotuner.cli.evaluate.evaluation import Evaluation, Subject
-from vllm_autotuner.cli.evaluate.metrics_source import RecordingFile, RemotePrometheus, open_recording, source_of
+from vllm_autotuner.cli.evaluate.evaluation import Evaluation
+from vllm_autotuner.cli.evaluate.metrics_source import (
+    DirectScrape,
+    RecordingFile,
+    RemotePrometheus,
+    open_recording,
+    source_of,
+)
 from vllm_autotuner.cli.evaluate.moments import Schedule, recorded, rfc3339
-from vllm_autotuner.cli.evaluate.service_groups import ServiceName, by_labels, one_service
-from vllm_autotuner.cli.options.access import BearerTokenFile, CAFile
-from vllm_autotuner.cli.options.objectives import ProfileName, Quantile, TpotTarget, TtftTarget
-from vllm_autotuner.cli.options.platform import CatalogueFile, GpuName, ModelName, load_catalogue, platforms
+from vllm_autotuner.cli.evaluate.service_groups import by_labels, one_service
+from vllm_autotuner.cli.options.access import AccessOptions
+from vllm_autotuner.cli.options.groups import with_groups
+from vllm_autotuner.cli.options.objectives import ObjectiveOptions
+from vllm_autotuner.cli.options.output import OutputFormat, is_text
+from vllm_autotuner.cli.options.platform import PlatformOptions, load_catalogue
+from vllm_autotuner.cli.options.source import ServiceFilter, StoredSource
+from vllm_autotuner.cli.options.values import duration_of
 from vllm_autotuner.cli.service.replayed_history import History, replay
-from vllm_autotuner.cli.terminal import answers, printable
+from vllm_autotuner.cli.terminal import answers, failed, printable
 from vllm_autotuner.engine.flags import FlagError
-from vllm_autotuner.observation.access import Access
 from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.snapshot import WindowSettings
@@ -53,6 +62,8 @@ Examples:
 Exit codes: 0 replayed, 1 error, 2 no data.
 """
 NO_DATA: Final = 2
+RECORDED_PACE: Final = 30.0
+"""Seconds between evaluations of a recording where --every does not say."""
 MOST_LOOKS: Final = 500
 """Looks at a Prometheus where --every does not say: each is a round of queries over the whole fleet. A week then is
 looked at every 20 minutes."""
@@ -63,39 +74,39 @@ CONFIRM: Final = 15.0
 in a row, and twenty minutes apart it would not be the same thing."""
 
 
-def backtest(
-    prometheus: Annotated[
-        str | None, typer.Option(metavar="URL", help="A Prometheus with history.", rich_help_panel="Source")
-    ] = None,
-    recording: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A recording, whole.", rich_help_panel="Source")
-    ] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """Which stretch of history is replayed, and how densely."""
+
+    PANEL: ClassVar = "Time"
+
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="How far back a Prometheus is replayed. Default: 7d.")
-    ] = None,
+    ] = None
     every: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Between two looks. Default: 30s, or --since in 500 looks.")
-    ] = None,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Only this namespace of a Prometheus.")
-    ] = None,
-    service: Annotated[str | None, typer.Option(metavar="NAME", help="Only this service of a Prometheus.")] = None,
-    service_label: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="The label that names the service.")
-    ] = None,
-    engine_args: Annotated[
-        str | None, typer.Option(metavar="ARGS", help='The flags that vLLM ran with: "--max-num-seqs 64".')
-    ] = None,
-    profile: ProfileName = "latency",
-    ttft: TtftTarget = None,
-    tpot: TpotTarget = None,
-    quantile: Quantile = "0.95",
-    model: ModelName = None,
-    gpu: GpuName = None,
-    catalogue: CatalogueFile = None,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT", help="human or json.")] = "human",
-    bearer_token_file: BearerTokenFile = None,
-    ca_file: CAFile = None,
+        str | None,
+        typer.Option(metavar="TIME", help="Time between evaluations. Default: 30s; of a Prometheus --since / 500."),
+    ] = None
+
+    def pace(self) -> float | None:
+        """Seconds between evaluations, where given. Raises CommandError."""
+        return None if self.every is None else duration_of("--every", self.every).total_seconds()
+
+    def back(self) -> float:
+        """Seconds of a Prometheus' history. Raises CommandError."""
+        return duration_of("--since", self.since or "7d").total_seconds()
+
+
+@with_groups
+def backtest(
+    *,
+    source: StoredSource,
+    services: ServiceFilter,
+    period: ReplayOptions,
+    platform: PlatformOptions,
+    objectives: ObjectiveOptions,
+    output: OutputFormat = "human",
+    access: AccessOptions,
 ) -> None:
     """Replay history: what would have been recommended when, how steady it was, and how it stood the test.
 
@@ -103,57 +114,60 @@ def backtest(
     known only as far as the load itself came near it later.
     """
     try:
-        as_text = one_of("--output", output, ("human", "json")) == "human"
-        if recording is not None and (since, namespace, service, service_label) != (None, None, None, None):
-            raise CommandError("--since, --namespace, --service and --service-label belong to --prometheus")
-        subject = replace(
-            subject_of(profile, ttft=ttft, tpot=tpot, quantile=quantile, engine_args=engine_args),
-            platform_of=platforms(model=model, gpu=gpu, catalogue=load_catalogue(catalogue), engine_args=engine_args),
+        as_text = is_text(output)
+        if source.recording is not None and (period.since is not None or services.given):
+            raise CommandError("--since, --namespace, --service and --service-label need --prometheus URL")
+        subject = subject_from(objectives, engine_args=platform.engine_args)
+        subject = replace(subject, platform_of=platform.platforms(load_catalogue(platform.catalogue)))
+        address = prometheus_of(source.prometheus, access=access.access())
+        request = Request(
+            source=source_of(prometheus=address, recording=source.recording, metrics=None),
+            subject=subject,
+            every=period.pace(),
+            back=None if address is None else period.back(),
+            services=services,
         )
-        access = Access(bearer_token_file=bearer_token_file, ca_file=ca_file)
-        source = source_of(prometheus=prometheus_of(prometheus, access=access), recording=recording, metrics=None)
-        pace = None if every is None else duration_of("--every", every).total_seconds()
-        if isinstance(source, RemotePrometheus):
-            back = duration_of("--since", since or "7d").total_seconds()
-            grouping = by_labels(service_label)
-
-            def wanted(found: ServiceName) -> bool:
-                return namespace in (None, found.namespace) and service in (None, found.name)
-
-            histories = asyncio.run(
-                _remote(source, subject=subject, back=back, pace=pace, grouping=grouping, wanted=wanted)
-            )
-        else:
-            assert isinstance(source, RecordingFile)
-            histories = asyncio.run(_recorded(source, subject=subject, pace=pace or 30.0))
+        histories = asyncio.run(_replayed(request))
     except (CommandError, SourceError, FlagError) as error:
-        typer.echo(f"error: {printable(str(error))}", err=True)
-        raise typer.Exit(1) from None
-    if not histories:
-        typer.echo("no data: no vLLM engine reports in that time", err=True)
+        raise failed(error, code=1) from None
     if as_text:
         for history in histories:
             _print(history)
     else:
         typer.echo(json.dumps({"services": [_json(each) for each in histories]}, indent=2, allow_nan=False))
     if not histories:
-        raise typer.Exit(NO_DATA)
+        raise failed("no vLLM engine reports in that time", code=NO_DATA, kind="no data")
 
 
-async def _recorded(source: RecordingFile, *, subject: Subject, pace: float) -> list[History]:
-    opened = open_recording(source.path)
-    schedule = recorded(opened.span, every=pace)
-    evaluation = Evaluation(opened.recording, grouping=one_service, subject=subject, settings=WindowSettings())
+async def _replayed(request: Request) -> list[History]:
+    match request.source:
+        case RemotePrometheus() as source:
+            return await _remote(source, request)
+        case RecordingFile(path):
+            return await _recorded(path, request)
+        case DirectScrape():
+            raise CommandError("give one of --prometheus URL and --recording FILE: a scrape has no history")
+
+
+async def _recorded(path: Path, request: Request) -> list[History]:
+    opened = open_recording(path)
+    schedule = recorded(opened.span, every=request.every or RECORDED_PACE)
+    evaluation = Evaluation(opened.recording, grouping=one_service, subject=request.subject, settings=WindowSettings())
     return list((await replay(evaluation, ticks=schedule.ticks, shown=schedule.shown)).values())
 
 
-async def _remote(
-    source: RemotePrometheus, *, subject: Subject, back: float, pace: float | None, grouping: Any, wanted: Any
-) -> list[History]:
-    schedule = sparse(time.time(), back=back, pace=pace)
+async def _remote(source: RemotePrometheus, request: Request) -> list[History]:
+    assert request.back is not None  # a Prometheus has no beginning
+    schedule = sparse(time.time(), back=request.back, pace=request.every)
     client = PrometheusSource(source.address)
     try:
-        evaluation = Evaluation(client, grouping=grouping, subject=subject, settings=WindowSettings(), wanted=wanted)
+        evaluation = Evaluation(
+            client,
+            grouping=by_labels(request.services.service_label),
+            subject=request.subject,
+            settings=WindowSettings(),
+            wanted=request.wanted,
+        )
         return list((await replay(evaluation, ticks=schedule.ticks, shown=schedule.shown)).values())
     finally:
         await client.close()

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,21 +21,26 @@ from vllm_autotuner.change.effective import serving_knobs
 from vllm_autotuner.change.failure_memory import failed_values
 from vllm_autotuner.cli.diagnosis.answer import Answer, answer
 from vllm_autotuner.cli.diagnosis.as_json import as_json
-from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, subject_of
+from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, subject_from
 from vllm_autotuner.cli.diagnosis.text import panel
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import Subject
 from vllm_autotuner.cli.evaluate.metrics_source import NoEngine, source_of
-from vllm_autotuner.cli.options.access import BearerTokenFile, CAFile
-from vllm_autotuner.cli.options.objectives import ProfileName, Quantile, TpotTarget, TtftTarget
-from vllm_autotuner.cli.options.platform import CatalogueFile, GpuName, ModelName, load_catalogue, platforms
+from vllm_autotuner.cli.options.access import AccessOptions
+from vllm_autotuner.cli.options.groups import with_groups
+from vllm_autotuner.cli.options.kubernetes import NAME_HELP, ClusterOptions
+from vllm_autotuner.cli.options.moment import Moment
+from vllm_autotuner.cli.options.objectives import ObjectiveOptions
+from vllm_autotuner.cli.options.output import OutputFormat, is_text
+from vllm_autotuner.cli.options.platform import PlatformOptions, load_catalogue
+from vllm_autotuner.cli.options.source import ServiceFilter, StoredSource
 from vllm_autotuner.cli.report.file import refuse_unwritable
 from vllm_autotuner.cli.report.plots import require_plots
 from vllm_autotuner.cli.service.curve_plot import FORMATS, plot_curve
 from vllm_autotuner.cli.service.plan_text import plan_json, print_plan
 from vllm_autotuner.cli.service.service_object import read_service
 from vllm_autotuner.cli.service.status_text import print_status
-from vllm_autotuner.cli.terminal import answers, printable
+from vllm_autotuner.cli.terminal import answers, failed, printable
 from vllm_autotuner.control.decide.inputs import wanted_replicas
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.objectives import targets_of
@@ -68,44 +72,25 @@ Exit codes: 0 explained, 1 error, 2 no data.
 NO_DATA: Final = 2
 
 
-class Output(StrEnum):
-    """How to print."""
-
-    HUMAN = "human"
-    JSON = "json"
-
-
+@with_groups
 def explain(
-    name: Annotated[str | None, typer.Argument(help="Name of the VLLMService.")] = None,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
-    output: Annotated[Output, typer.Option("--output", "-o", help="For people or for programs.")] = Output.HUMAN,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Default: the pod's service account, else $KUBECONFIG.")
-    ] = None,
-    prometheus: Annotated[
-        str | None, typer.Option(metavar="URL", help="Decide again on its metrics.", rich_help_panel="Source")
-    ] = None,
-    recording: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Decide on a recording.", rich_help_panel="Source")
-    ] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The moment; +90s counts from a recording's start.")
-    ] = None,
-    engine_args: Annotated[
-        str | None, typer.Option(metavar="ARGS", help='The flags of a recorded engine: "--max-num-seqs 64".')
-    ] = None,
-    profile: ProfileName = "latency",
-    ttft: TtftTarget = None,
-    tpot: TpotTarget = None,
-    quantile: Quantile = "0.95",
-    model: ModelName = None,
-    gpu: GpuName = None,
-    catalogue: CatalogueFile = None,
+    name: Annotated[str | None, typer.Argument(help=NAME_HELP)] = None,
+    *,
+    cluster: ClusterOptions,
+    source: StoredSource,
+    at: Moment = None,
+    platform: PlatformOptions,
+    objectives: ObjectiveOptions,
+    output: OutputFormat = "human",
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the fitted curve: .png, .svg or .pdf. Extra `report`.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw the fitted curve: .png, .svg or .pdf. Needs the extra `report`.",
+            rich_help_panel="Output",
+        ),
     ] = None,
-    bearer_token_file: BearerTokenFile = None,
-    ca_file: CAFile = None,
+    access: AccessOptions,
 ) -> None:
     """Tell what the operator sees in a service, what it would change or did change, and why.
 
@@ -113,39 +98,43 @@ def explain(
     diagnosis, candidates with their predicted effects, the choice, and why the others lost.
     """
     try:
-        _refuse_plot(plot, decided=prometheus is not None or recording is not None)
-        if name is not None and recording is not None:
+        as_text = is_text(output)
+        _refuse_plot(plot, decided=source.prometheus is not None or source.recording is not None)
+        if name is not None and source.recording is not None:
             raise CommandError("give a NAME or --recording FILE, not both: a recording is about one service")
-        known = load_catalogue(catalogue)
-        body = None if name is None else asyncio.run(read_service(namespace, name, kubeconfig=kubeconfig))
-        if body is not None and prometheus is None:
-            _status(body, output=output)
+        catalogue = load_catalogue(platform.catalogue)
+        body = (
+            None if name is None else asyncio.run(read_service(cluster.namespace, name, kubeconfig=cluster.kubeconfig))
+        )
+        if body is not None and source.prometheus is None:
+            _status(body, as_text=as_text)
             return
         if body is None:
-            subject = replace(
-                subject_of(profile, ttft=ttft, tpot=tpot, quantile=quantile, engine_args=engine_args),
-                platform_of=platforms(model=model, gpu=gpu, catalogue=known, engine_args=engine_args),
-            )
+            subject = subject_from(objectives, engine_args=platform.engine_args)
+            subject = replace(subject, platform_of=platform.platforms(catalogue))
         else:
-            subject = _subject(body, catalogue=known)
-        access = Access(bearer_token_file=bearer_token_file, ca_file=ca_file)
-        request = Request(
-            source=source_of(prometheus=prometheus_of(prometheus, access=access), recording=recording, metrics=None),
-            subject=subject,
-            at=at,
-            namespace=None if recording is not None else namespace,
-            service=name,
-        )
-        found = asyncio.run(answer(request))
-        _decided(found, output=output)
+            subject = _subject(body, catalogue=catalogue)
+        found = asyncio.run(answer(_request(source, name, cluster, subject, at=at, access=access.access())))
+        _decided(found, as_text=as_text)
         if plot is not None:
             _plot(plot, found)
     except NoEngine as error:
-        typer.echo(f"no data: {printable(str(error))}", err=True)
-        raise typer.Exit(NO_DATA) from None
+        raise failed(error, code=NO_DATA, kind="no data") from None
     except (CommandError, SourceError, FlagError) as error:
-        typer.echo(f"error: {printable(str(error))}", err=True)
-        raise typer.Exit(1) from None
+        raise failed(error, code=1) from None
+
+
+def _request(
+    source: StoredSource, name: str | None, cluster: ClusterOptions, subject: Subject, *, at: str | None, access: Access
+) -> Request:
+    return Request(
+        source=source_of(
+            prometheus=prometheus_of(source.prometheus, access=access), recording=source.recording, metrics=None
+        ),
+        subject=subject,
+        at=at,
+        services=ServiceFilter(namespace=None if source.recording is not None else cluster.namespace, service=name),
+    )
 
 
 def _refuse_plot(path: Path | None, *, decided: bool) -> None:
@@ -176,9 +165,9 @@ def _subject(body: Mapping[str, Any], *, catalogue: Catalogue) -> Subject:
     )
 
 
-def _status(body: Mapping[str, Any], *, output: Output) -> None:
+def _status(body: Mapping[str, Any], *, as_text: bool) -> None:
     status = body.get("status") or {}
-    if output is Output.JSON:
+    if not as_text:
         metadata = body["metadata"]
         found = {"namespace": metadata["namespace"], "name": metadata["name"], "status": status}
         typer.echo(json.dumps(found, indent=2))
@@ -186,8 +175,8 @@ def _status(body: Mapping[str, Any], *, output: Output) -> None:
     print_status(answers(), body, status)
 
 
-def _decided(found: Answer, *, output: Output) -> None:
-    if output is Output.JSON:
+def _decided(found: Answer, *, as_text: bool) -> None:
+    if not as_text:
         body = as_json(found.reports, at=found.at, span=found.span, notes=found.notes)
         for entry, report in zip(body["services"], found.reports, strict=True):
             entry["plan"] = plan_json(report.plan, named=report.diagnosis.primary)

@@ -8,8 +8,11 @@ import typer
 
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.options.groups import with_groups
+from vllm_autotuner.cli.options.kubernetes import NAME_HELP, ClusterOptions
 from vllm_autotuner.cli.service.patch import PatchFormat, export_text
 from vllm_autotuner.cli.service.service_object import read_deployment, read_service
+from vllm_autotuner.cli.terminal import failed
 
 __all__ = ["EXAMPLES", "export"]
 
@@ -32,9 +35,11 @@ Exit codes: 0 written, 1 error or no recommendation.
 """
 
 
+@with_groups
 def export(
-    name: Annotated[str, typer.Argument(help="Name of the VLLMService.")],
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
+    name: Annotated[str, typer.Argument(help=NAME_HELP)],
+    *,
+    cluster: ClusterOptions,
     form: Annotated[
         PatchFormat, typer.Option("--format", help="For kubectl, kustomize or Helm.")
     ] = PatchFormat.STRATEGIC,
@@ -43,9 +48,6 @@ def export(
     ] = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: standard output.")
-    ] = None,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Default: the pod's service account, else $KUBECONFIG.")
     ] = None,
 ) -> None:
     """Write the recommendation of a service as a patch that is ready to commit.
@@ -56,21 +58,19 @@ def export(
     try:
         if values_key and form is not PatchFormat.HELM:
             raise CommandError("--values-key belongs to --format helm")
-        service = parse_service(asyncio.run(read_service(namespace, name, kubeconfig=kubeconfig)))
+        service = parse_service(asyncio.run(read_service(cluster.namespace, name, kubeconfig=cluster.kubeconfig)))
         if not isinstance(service, VLLMService):
-            raise CommandError(f"{namespace}/{name} cannot be read: {service.message}")
-        reference = service.spec.target_ref
-        deployment = (
-            asyncio.run(read_deployment(namespace, reference.name, kubeconfig=kubeconfig)) if reference else None
-        )
+            raise CommandError(f"{cluster.namespace}/{name} cannot be read: {service.message}")
+        deployment = None
+        if (target := service.spec.target_ref) is not None:
+            deployment = asyncio.run(read_deployment(cluster.namespace, target.name, kubeconfig=cluster.kubeconfig))
         text = export_text(service, form=form, values_key=values_key, deployment=deployment)
         if output is None:
             typer.echo(text, nl=False)
         else:
             _write(output, text)
     except CommandError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise failed(error, code=1) from None
 
 
 def _write(path: Path, text: str) -> None:

@@ -12,18 +12,17 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import RenderableType
-from rich.text import Text
 
-from vllm_autotuner.cli.diagnosis.request import duration_of, one_of, subject_of
+from vllm_autotuner.cli.diagnosis.request import subject_from
 from vllm_autotuner.cli.errors import CommandError
-from vllm_autotuner.cli.options.objectives import ProfileName, Quantile, TpotTarget, TtftTarget
+from vllm_autotuner.cli.options.groups import with_groups
+from vllm_autotuner.cli.options.objectives import ObjectiveOptions
+from vllm_autotuner.cli.options.output import OutputFormat, is_text
+from vllm_autotuner.cli.options.values import duration_of
 from vllm_autotuner.cli.simulate.as_json import as_json, sweep_as_json
+from vllm_autotuner.cli.simulate.options import EngineOptions, LoadOptions, RunOptions
 from vllm_autotuner.cli.simulate.plot import check_plot, plot_run, plot_sweep
 from vllm_autotuner.cli.simulate.request import (
-    CHAT_OUTPUTS,
-    CHAT_PROMPTS,
-    LENGTHS_HELP,
-    LoadOptions,
     engine_flags,
     load_of,
     profile_of,
@@ -32,13 +31,13 @@ from vllm_autotuner.cli.simulate.request import (
     within_a_week,
 )
 from vllm_autotuner.cli.simulate.run_figures import figures_of
-from vllm_autotuner.cli.simulate.simulated_service import Scenario, run
+from vllm_autotuner.cli.simulate.simulated_service import Scenario
+from vllm_autotuner.cli.simulate.simulated_service import run as simulated
 from vllm_autotuner.cli.simulate.sweep import Sweep, sweep, sweep_of
 from vllm_autotuner.cli.simulate.text import report, sweep_table
-from vllm_autotuner.cli.terminal import answers, printable, progress, remarks
+from vllm_autotuner.cli.terminal import answers, failed, progress, remarks
 from vllm_autotuner.engine.flags import FlagError
 from vllm_autotuner.simulation.configuration import StartupRefused
-from vllm_autotuner.simulation.profiles import profile_names
 
 __all__ = ["EXAMPLES", "simulate"]
 
@@ -65,123 +64,55 @@ Examples:
 FAILED: Final = 1
 
 
+@with_groups
 def simulate(
-    engine_profile: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help=f"Model and GPU: {', '.join(profile_names())}, or a .json file.",
-            rich_help_panel="Service",
-        ),
-    ] = "llama-3.1-8b-h100",
-    engine_args: Annotated[
-        str | None,
-        typer.Option(metavar="ARGS", help='The engine\'s flags: "--max-num-seqs 64".', rich_help_panel="Service"),
+    *,
+    engine: EngineOptions,
+    load: LoadOptions,
+    run: RunOptions,
+    objectives: ObjectiveOptions,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw a .png, .svg or .pdf.", rich_help_panel="Output")
     ] = None,
-    replicas: Annotated[
-        int, typer.Option(metavar="N", help="Engines behind the router.", rich_help_panel="Service")
-    ] = 1,
-    rate: Annotated[
-        float | None,
-        typer.Option(metavar="REQUESTS", help="Requests per second; scales a --trace.", rich_help_panel="Load"),
-    ] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Clients that each ask again once answered.", rich_help_panel="Load"),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Recorded requests, or rates over days (CSV).", rich_help_panel="Load"),
-    ] = None,
-    trace_model: Annotated[
-        str | None,
-        typer.Option(metavar="[CATEGORY/]MODEL", help="Whose rates of a --trace.", rich_help_panel="Load"),
-    ] = None,
-    burstiness: Annotated[
-        float | None,
-        typer.Option(metavar="CV", help="0 even, 1 Poisson (default), above it bursts.", rich_help_panel="Load"),
-    ] = None,
-    peak_to_trough: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X", help="--rate becomes a day whose peak is X times its trough.", rich_help_panel="Load"
-        ),
-    ] = None,
-    think: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="How long --clients think, on average.", rich_help_panel="Load"),
-    ] = None,
-    prompt_tokens: Annotated[
-        str | None,
-        typer.Option(metavar="LENGTH", help=f"{LENGTHS_HELP}. Default: {CHAT_PROMPTS}.", rich_help_panel="Load"),
-    ] = None,
-    output_tokens: Annotated[
-        str | None,
-        typer.Option(metavar="LENGTH", help=f"The same. Default: {CHAT_OUTPUTS}.", rich_help_panel="Load"),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="What clients send. Default: what they get.", rich_help_panel="Load"),
-    ] = None,
-    measured: Annotated[str, typer.Option("--for", metavar="TIME", help="Virtual time that is measured.")] = "30m",
-    warm_up: Annotated[str, typer.Option(metavar="TIME", help="Virtual time before that.")] = "5m",
-    seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same requests.")] = 0,
-    profile: ProfileName = "latency",
-    ttft: TtftTarget = None,
-    tpot: TpotTarget = None,
-    quantile: Quantile = "0.95",
-    sweep_text: Annotated[
-        str | None,
-        typer.Option(
-            "--sweep",
-            metavar="KNOB=VALUES",
-            help="maxNumSeqs=8..512 doubles, 8,16,24 is a list. Also maxModelLen, kvCacheDtype, tensorParallelSize "
-            "and replicas.",
-        ),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a .png, .svg or .pdf.")] = None,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT", help="human or json.")] = "human",
+    output: OutputFormat = "human",
 ) -> None:
     """Simulate a service: latencies, goodput and the diagnosis, in virtual time. Needs no GPU and no Kubernetes.
 
     Name the load: --rate, --clients or --trace.
     """
     try:
-        as_text = one_of("--output", output, ("human", "json")) == "human"
+        as_text = is_text(output)
         if plot is not None:
             check_plot(plot)
-        wanted = None if sweep_text is None else sweep_of(sweep_text)
-        load = LoadOptions(
-            rate=rate, clients=clients, trace=trace, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
-            burstiness=burstiness, peak_to_trough=peak_to_trough, think=think, trace_model=trace_model,
-            max_tokens=max_tokens,
-        )  # fmt: skip
-        scenario = Scenario(
-            flags=engine_flags(engine_args),
-            profile=profile_of(engine_profile),
-            replicas=replicas_of("--replicas", replicas),
-            load=load_of(load),
-            warm_up=within_a_week("--warm-up", time_of("--warm-up", warm_up)),
-            measured=within_a_week("--for", duration_of("--for", measured).total_seconds()),
-            seed=seed,
-            subject=subject_of(profile, ttft=ttft, tpot=tpot, quantile=quantile, engine_args=engine_args),
-        )
+        wanted = None if run.sweep_text is None else sweep_of(run.sweep_text)
+        scenario = _scenario(engine, load, run, objectives)
         shown, body = _one(scenario, plot) if wanted is None else _many(scenario, wanted, plot)
     except (CommandError, FlagError) as error:
-        remarks().print(Text(printable(f"error: {error}")), soft_wrap=True)
-        raise typer.Exit(FAILED) from None
+        raise failed(error, code=FAILED) from None
     except StartupRefused as error:
-        remarks().print(Text(printable(f"error: the engine does not start: {error}")), soft_wrap=True)
-        raise typer.Exit(FAILED) from None
+        raise failed(f"the engine does not start: {error}", code=FAILED) from None
     if as_text:
         answers().print(shown)
     else:
         typer.echo(json.dumps(body, indent=2, allow_nan=False))
 
 
+def _scenario(engine: EngineOptions, load: LoadOptions, run: RunOptions, objectives: ObjectiveOptions) -> Scenario:
+    return Scenario(
+        flags=engine_flags(engine.engine_args),
+        profile=profile_of(engine.engine_profile),
+        replicas=replicas_of("--replicas", engine.replicas),
+        load=load_of(load),
+        warm_up=within_a_week("--warm-up", time_of("--warm-up", run.warm_up)),
+        measured=within_a_week("--for", duration_of("--for", run.measured).total_seconds()),
+        seed=run.seed,
+        subject=subject_from(objectives, engine_args=engine.engine_args),
+    )
+
+
 def _one(scenario: Scenario, plot: Path | None) -> tuple[RenderableType, dict[str, Any]]:
     with _bar(scenario, runs=1) as passed:
-        found = run(scenario, passed=passed)
+        found = simulated(scenario, passed=passed)
     figures = figures_of(found)
     if plot is not None:
         plot_run(found, figures, plot)

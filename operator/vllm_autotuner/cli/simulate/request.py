@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from vllm_autotuner.api.durations import parse_duration
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.simulate.options import CHAT_OUTPUTS, CHAT_PROMPTS, LENGTHS_HELP, LoadOptions
 from vllm_autotuner.engine.flags import EngineFlags, parse_command_line
 from vllm_autotuner.simulation.arguments import parse_arguments
 from vllm_autotuner.simulation.arrivals import RateCurve
@@ -25,11 +26,7 @@ from vllm_autotuner.simulation.traces import RATE_COLUMNS, TraceError, columns_o
 from vllm_autotuner.simulation.traffic import ClosedLoop, Content, Mix, OpenLoop, Traffic
 
 __all__ = [
-    "CHAT_OUTPUTS",
-    "CHAT_PROMPTS",
-    "LENGTHS_HELP",
     "Load",
-    "LoadOptions",
     "TrafficOf",
     "engine_flags",
     "length_of",
@@ -47,10 +44,6 @@ WEEK: Final = 7 * 86_400
 """Virtual seconds. More than a week asks for a plan of its own."""
 MOST_REPLICAS: Final = 64
 """Our choice: enough for any question that is about one service."""
-CHAT_PROMPTS: Final = "lognormal:p50=1020,p95=4083,max=14050"
-CHAT_OUTPUTS: Final = "lognormal:p50=129,p95=451,max=1000"
-"""A published hour of a chat service (Azure, 2023): medians, 95th percentiles and maxima."""
-LENGTHS_HELP: Final = "1000, uniform:100-500, lognormal:p50=1000,p95=4000 or trace:FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +52,6 @@ class Load:
 
     words: str
     traffic: TrafficOf
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
-    """The options about load, as typed. None: not given."""
-
-    rate: float | None
-    clients: int | None
-    trace: Path | None
-    prompt_tokens: str | None = None
-    output_tokens: str | None = None
-    burstiness: float | None = None
-    peak_to_trough: float | None = None
-    think: str | None = None
-    trace_model: str | None = None
-    max_tokens: int | None = None
 
 
 def load_of(options: LoadOptions) -> Load:
