@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from vllm_autotuner.api.status import ChangeTarget
-from vllm_autotuner.change.before_after import SAME_LOAD
+from vllm_autotuner.change.before_after import FEWEST_BEFORE, SAME_LOAD
 from vllm_autotuner.change.comparison import (
     FEWEST_REQUESTS,
     FIRST_LEVEL,
@@ -15,7 +15,9 @@ from vllm_autotuner.change.comparison import (
     LIKELY,
     LOOKS,
 )
+from vllm_autotuner.change.failing import FEWEST, MOST_FAILED, MOST_FAILED_ALONE, TIMES
 from vllm_autotuner.change.objective_effect import INSIDE, MARGINS
+from vllm_autotuner.change.rejections import GROSS_REJECTED, MORE_REJECTED
 
 PAGE = Path(__file__).parents[2] / "docs" / "verdicts.md"
 
@@ -28,15 +30,29 @@ def test_the_table_is_what_the_code_does() -> None:
     assert found == {
         "looks, windows with data": ", ".join(map(str, LOOKS)),
         "Keep from (earlier only when time is up)": str(KEEP_FROM),
-        "finished requests in each arm, and after a change in place, at least": f"{FEWEST_REQUESTS:.0f}",
+        "finished requests on each side, and after a change in place, at least": f"{FEWEST_REQUESTS:.0f}",
         "margin of TTFT": f"{100 * MARGINS[ChangeTarget.TTFT]:g} %",
         "margin of TPOT and of tokens per second": f"{100 * MARGINS[ChangeTarget.TPOT]:g} %",
-        "room inside a target": f"{100 * INSIDE:g} %",
-        "chance to miss a bound, first look": f"{100 * FIRST_LEVEL:.1f} %",
-        "chance to miss a bound, later looks": f"{100 * LEVEL:.1f} %",
-        "the same for the quantile of a latency that is to be safe, where the mean is": f"{100 * LIKELY:g} %",
-        "gross: times the reference, TTFT": f"{GROSS[ChangeTarget.TTFT]:g}",
-        "gross: times the reference, TPOT": f"{GROSS[ChangeTarget.TPOT]:g}",
-        "gross: newest windows, all of them": str(GROSS_WINDOWS),
-        "in place: loads that differ by less are the same": f"{100 * SAME_LOAD:g} %",
+        "reserve inside a target": f"{100 * INSIDE:g} %",
+        "probability of missing a bound, first look": f"{100 * FIRST_LEVEL:.1f} %",
+        "probability of missing a bound, later looks": f"{100 * LEVEL:.1f} %",
+        "the same for the quantile of a latency that must be safe, if its mean is safe": f"{100 * LIKELY:g} %",
+        "gross violation: multiple of the baseline, TTFT": f"{GROSS[ChangeTarget.TTFT]:g}",
+        "gross violation: multiple of the baseline, TPOT": f"{GROSS[ChangeTarget.TPOT]:g}",
+        "gross violation: newest windows, all of them": str(GROSS_WINDOWS),
+        "in place: loads that differ by less are equal": f"{100 * SAME_LOAD:g} %",
     }
+
+
+def test_the_prose_is_what_the_code_does() -> None:
+    prose = " ".join(PAGE.read_text(encoding="utf-8").split())
+    for sentence in (
+        f"failed {FEWEST} or more requests, over {100 * MOST_FAILED:g} % of its requests and over {TIMES:g} times",
+        f"the threshold is {100 * MOST_FAILED_ALONE:g} %",
+        f"rejects {100 * MORE_REJECTED:g} % more is not kept",
+        f"rejects {100 * GROSS_REJECTED:g} % more in the newest windows",
+        f"With fewer than {FEWEST_BEFORE} windows before, only the last look counts",
+        f"With fewer than {FEWEST_REQUESTS:g} requests in ten windows there is no verdict",
+        f"at most as many (within {100 * SAME_LOAD:g} %",
+    ):
+        assert sentence in prose
