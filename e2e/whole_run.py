@@ -30,9 +30,9 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 MARKS: Final = "not vllm and not crash_points"
 MOST_WORKERS: Final = 8
 """Each worker collects all tests first, which takes 15 s of a core: more of them gain little."""
-LESS_URGENT: Final = 5
-"""What is added to the niceness of `tests/`: the control plane keeps three quarters of a core that both want. With 19
-the subprocesses that `tests/` starts would wait for seconds."""
+LESS_URGENT: Final = 3
+"""What is added to the niceness of `tests/`: of a core that both want the control plane gets two thirds. With 19 the
+subprocesses that `tests/` starts would wait for seconds."""
 POLL_SECONDS: Final = 0.2
 
 COUNTS: Final = re.compile(r"^(?:=+ )?((?:\d+ [a-z]+(?:, )?)+) in [0-9.]+s")
