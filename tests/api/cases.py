@@ -173,7 +173,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(id="an empty model name", changes={"model.name": ""}, refused="at least 1 char"),
     Case(id="a name of 45 characters", name="a" * 45),
     Case(id="a name too long for a canary", name="a" * 46, refused="at most 45 lower-case letters"),
-    Case(id="a name that no Service can have", name="chat.prod", refused="metadata.name names a Service too"),
+    Case(id="a name that no Service can have", name="chat.prod", refused="metadata.name is also a Service name"),
     Case(id="a name that begins with a digit", name="7b", refused="a letter first"),
     # replicas
     Case(id="no replicas and no scaling", changes={"replicas": ...}, refused=_EXACTLY_ONE_WRITER),

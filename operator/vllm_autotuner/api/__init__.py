@@ -1,6 +1,6 @@
-"""VLLMService as users and the operator see it: models of spec and status, conditions, the generated CRD.
+"""The VLLMService API: models of spec and status, validation, conditions and the generated CRD.
 
-* `spec`, `status`, `service`: the models, and reading an object or saying why it cannot be read.
+* `spec`, `status`, `service`: the models, and parsing an object or reporting why it is invalid.
 * `conditions`: types, reasons, how they change, and the kstatus rules.
 * `crd`: the CustomResourceDefinition, generated from the models.
 """

@@ -1,6 +1,6 @@
-"""The annotations by which a person tells the operator what to do with one VLLMService.
+"""The annotations that users set on a VLLMService to pause, approve, reject, roll back or retry.
 
-Apart from the labels of child objects (`workload.labels`), which only the operator writes.
+Labels of child objects, which only the operator writes, are in `workload.labels`.
 """
 
 from typing import Final
@@ -10,16 +10,16 @@ __all__ = ["APPROVE", "PAUSE", "PREFIX", "REJECT", "RETRY", "ROLLBACK"]
 PREFIX: Final = "vllm-autotuner.dev/"
 
 PAUSE: Final = f"{PREFIX}pause"
-"""Anything but "false" pauses, including a value that cannot be read."""
+"""Pauses tuning. Every value except "false" pauses, including an unreadable one."""
 
 APPROVE: Final = f"{PREFIX}approve"
-"""The id of the recommendation that a person approves, in mode Approve."""
+"""Approves the recommendation with this id, in mode Approve."""
 
 ROLLBACK: Final = f"{PREFIX}rollback"
-"""Ends the change under way and takes it back. Any new value triggers it, such as the time of day."""
+"""Rolls the active change back. Any new value triggers it, such as the time of day."""
 
 REJECT: Final = f"{PREFIX}reject"
-"""The id of the recommendation that a person declines."""
+"""Rejects the recommendation with this id."""
 
 RETRY: Final = f"{PREFIX}retry"
 """Clears declined values, cooldown and circuit breaker. Any new value triggers it."""

@@ -1,7 +1,7 @@
-"""What `VLLMService.status` remembers beyond the change under way: how changes ended, and what follows from it.
+"""Status models of finished changes: history, failure memory, circuit breaker, budget, ownership conflict.
 
-Apart from the rest of the status, because losing it repeats a mistake. Written by the operator, read again after a
-restart, and edited by people now and then.
+Separate from the rest of the status, because losing these records would repeat a mistake. Written by the operator, read
+again after a restart, and sometimes edited by users.
 """
 
 from enum import StrEnum
@@ -27,7 +27,7 @@ class Outcome(StrEnum):
 
 
 class CircuitState(StrEnum):
-    """Whether changes are allowed after rollbacks."""
+    """The state of the circuit breaker."""
 
     CLOSED = "Closed"
     OPEN = "Open"
@@ -43,61 +43,61 @@ class LastKnownGood(EngineKnobs):
     """Version of the rendering that was hashed."""
 
     verified_at: Timestamp | None = None
-    """When it was last seen serving well."""
+    """When it was last verified to serve well."""
 
 
 class RollbackFailure(ApiModel):
-    """A rollback that did not bring the old configuration back: a person is needed."""
+    """A failed rollback: the old configuration does not serve again and a person must intervene."""
 
     change_id: str
-    """The change that was to be undone."""
+    """The change whose rollback failed."""
 
     generation: int
-    """Of the spec then: an edit of the spec is a person's answer."""
+    """Generation of the spec at that time; an edit of the spec resolves the failure."""
 
     message: Message = ""
-    """What serves instead, and why the old one does not."""
+    """Which configuration serves instead, and why the old one does not."""
 
     at: Timestamp | None = None
-    """When it was given up."""
+    """When the rollback failed."""
 
 
 class FailedCandidate(ApiModel):
-    """A value that did not help, or that a person declined, and until when it is not tried again."""
+    """A value that was rolled back or declined, and until when it is not retried."""
 
     candidate: str
-    """Such as maxNumSeqs=64."""
+    """Knob and value, such as maxNumSeqs=64."""
 
     knob: str
-    """Which knob."""
+    """The knob."""
 
     value: str
-    """Which value."""
+    """The value."""
 
     environment: str = ""
-    """Fingerprint of what it failed in (image, model, device): elsewhere it may be tried."""
+    """Fingerprint of the environment (image, model, device) in which it failed; in another one it may be tried."""
 
     infeasible: EngineKnobs | None = None
-    """For lack of memory: the whole configuration. What needs as much of everything is not tried either, at no time."""
+    """The whole configuration, if it ran out of memory. Configurations that need at least as much are never tried."""
 
     declined_at: Timestamp | None = None
-    """When a person rejected it or took it back: not tried, whatever retryAfter says, before a person asks to retry."""
+    """When a user rejected it or rolled it back. Not retried until a user requests it, regardless of retryAfter."""
 
     failures: int = 1
-    """How often; 0 when it did not fail, and a person declined it."""
+    """Number of failures; 0 if a user declined it and it never failed."""
 
     last_failure_time: Timestamp | None = None
-    """When last."""
+    """Time of the last failure."""
 
     retry_after: Timestamp | None = None
-    """Not before this."""
+    """Earliest time of a retry."""
 
     reason: Note = ""
-    """What went wrong."""
+    """Why it failed."""
 
 
 class Circuit(ApiModel):
-    """Stops changes after repeated rollbacks."""
+    """The circuit breaker: stops changes after repeated harmful rollbacks."""
 
     state: CircuitState = CircuitState.CLOSED
     """Open: recommendations only."""
@@ -116,7 +116,7 @@ class Circuit(ApiModel):
 
 
 class BudgetStatus(ApiModel):
-    """How much of the day's budget is used."""
+    """Usage of the daily change budget."""
 
     changes_today: int = 0
     """Changes in the current window."""
@@ -126,29 +126,29 @@ class BudgetStatus(ApiModel):
 
 
 class Contest(ApiModel):
-    """Somebody else writes fields of the workload that the operator owns."""
+    """An ownership conflict: another field manager overwrites fields of the workload that the operator owns."""
 
     manager: str
-    """The field manager that does."""
+    """The other field manager."""
 
     fields: Note = ""
-    """What it writes."""
+    """The fields that it overwrites."""
 
     generation: int
-    """Of the spec: an edit of it ends the contest."""
+    """Generation of the spec; an edit of the spec ends the conflict."""
 
     restored: Annotated[tuple[Timestamp, ...], *newest(RESTORES_LENGTH)] = ()
-    """When the workload was written back."""
+    """When the operator restored the workload."""
 
     given_up_at: Timestamp | None = None
-    """Since when the workload is left to the other one."""
+    """When the operator gave up and left the workload to the other field manager."""
 
     quiet_since: Timestamp | None = None
-    """Since when it is as it should be all the same."""
+    """Since when the workload is as intended again."""
 
 
 class HandledRequest(ApiModel):
-    """A request of a person that was acted upon; each nonce acts once."""
+    """A user request (by annotation) that was handled; each value is handled once."""
 
     kind: str
     """rollback, reject or retry."""
@@ -157,10 +157,10 @@ class HandledRequest(ApiModel):
     """The value of the annotation."""
 
     at: Timestamp | None = None
-    """When."""
+    """When it was handled."""
 
     answer: Message | None = None
-    """Where there was nothing to act upon: why, and what does what was meant."""
+    """If the request had no effect: why, and what to do instead."""
 
 
 class HistoryEntry(ApiModel):
@@ -170,10 +170,10 @@ class HistoryEntry(ApiModel):
     """The change's id."""
 
     knob: str
-    """Which knob."""
+    """The knob."""
 
     from_value: str | None = None
-    """Its value before."""
+    """The value before."""
 
     to_value: str | None = None
     """The value that was tried."""
@@ -182,7 +182,7 @@ class HistoryEntry(ApiModel):
     """How it ended."""
 
     reason: Note = ""
-    """Why it ended so."""
+    """Why it ended this way."""
 
     started_at: Timestamp | None = None
     """When it began."""
@@ -191,13 +191,13 @@ class HistoryEntry(ApiModel):
     """When it ended."""
 
     grounds: Grounds | None = None
-    """What it was decided on, and what was foreseen."""
+    """The diagnosis and prediction that it was based on."""
 
     windows_good: int | None = None
-    """Windows that spoke for it; absent when it was never judged. The verdict is the outcome, with its reason."""
+    """Windows in which it was better; absent if it was never judged. The verdict is the outcome with its reason."""
 
     windows_bad: int | None = None
-    """Windows that spoke against it."""
+    """Windows in which it was worse."""
 
     before: Measurement | None = None
     """Measured before."""

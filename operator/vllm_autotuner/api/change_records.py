@@ -1,7 +1,7 @@
-"""The records of the change under way in `VLLMService.status`: where it stands, what it goes back to, what it measured.
+"""Status models of the active change: its state, the configuration to roll back to, and its measurements.
 
-Apart from the rest of the status, because losing it loses a rollback. Written by the operator and read again after a
-restart. What is left of a change that has ended is in `memory`.
+Separate from the rest of the status, because losing these records would lose a rollback. Written by the operator and
+read again after a restart. Finished changes are in `change_history`.
 """
 
 from enum import StrEnum
@@ -27,38 +27,38 @@ class ChangeTarget(StrEnum):
 
 
 class ChangeState(StrEnum):
-    """Where a change stands."""
+    """The state of a change."""
 
     PROPOSED = "Proposed"
-    """Decided; nothing was touched."""
+    """Decided; the workload is unchanged."""
 
     PROVISIONING = "Provisioning"
     """Pods with the new configuration are starting."""
 
     VERIFYING = "Verifying"
-    """Does the engine run what was asked for?"""
+    """Checking that the engine really uses the new value."""
 
     WARMING_UP = "WarmingUp"
-    """It serves; no judgement yet."""
+    """The new pods serve, but are not measured yet."""
 
     ANALYZING = "Analyzing"
-    """It is measured."""
+    """The change is being measured."""
 
     HELD = "Held"
-    """Data is missing or a person paused; the interrupted state keeps its remaining time."""
+    """Metrics are missing or tuning is paused; the interrupted state keeps its remaining time."""
 
     PROMOTING = "Promoting"
-    """The canary did better: the service's own pods follow, one after the other, while the old ones still serve."""
+    """The canary was better: the service's own pods are rolled out one by one while the old ones still serve."""
 
     BAKING = "Baking"
-    """All pods run it, and it is watched before it counts as good."""
+    """All pods run the new value and are watched for regressions before it counts as good."""
 
     ROLLING_BACK = "RollingBack"
     """The last known good configuration is being restored."""
 
 
 class Measurement(ApiModel):
-    """Service levels and load over one window; a number is absent when nobody knows."""
+    """Service levels and load over one window; unknown numbers are absent."""
 
     at: Timestamp
     """End of the window."""
@@ -70,7 +70,7 @@ class Measurement(ApiModel):
     """Time per output token at the objective's quantile."""
 
     ttft_mean_seconds: Number = None
-    """Mean time to first token: exact, where a quantile of a histogram lies somewhere in its bucket."""
+    """Mean time to first token; exact, while a quantile is only known to its histogram bucket."""
 
     tpot_mean_seconds: Number = None
     """Mean time per output token."""
@@ -79,7 +79,7 @@ class Measurement(ApiModel):
     """Finished requests."""
 
     rejected_per_second: Number = None
-    """Requests that a limit of the queue turned away. Absent where the engine does not tell, as before vLLM 0.32."""
+    """Requests rejected by a queue limit. Absent if the engine does not report them, as before vLLM 0.32."""
 
     tokens_per_second: Number = None
     """Generated tokens."""
@@ -102,7 +102,7 @@ class Analysis(ApiModel):
     """The measurements of a change so far."""
 
     started_at: Timestamp | None = None
-    """When judgement began."""
+    """When the analysis began."""
 
     windows_good: int = 0
     """Windows that met every objective."""
@@ -114,20 +114,20 @@ class Analysis(ApiModel):
     """Bad windows in a row, now."""
 
     windows_inconclusive: int = 0
-    """Windows that say neither."""
+    """Windows that show neither."""
 
     no_data: int = 0
-    """Windows without data; evidence for nothing."""
+    """Windows without data; no evidence."""
 
     last: Annotated[tuple[Measurement, ...], *newest(MEASUREMENTS_LENGTH)] = ()
     """The newest measurements, newest last."""
 
     reference: Annotated[tuple[Measurement, ...], *newest(MEASUREMENTS_LENGTH)] = ()
-    """The same windows of the pods with the old configuration; both are per pod then. Empty without such pods."""
+    """The same windows of the pods with the old configuration; both sides are per pod. Empty without such pods."""
 
 
 class TrialRef(ApiModel):
-    """A Deployment that exists for one change, written down before it is created."""
+    """A Deployment that exists for one change, recorded before it is created."""
 
     name: str
     """Its name, in the namespace of the service."""
@@ -137,28 +137,28 @@ class TrialRef(ApiModel):
 
 
 class ActiveChange(ApiModel):
-    """The one change under way, with all that is needed to go on or to go back after a restart."""
+    """The active change, with everything needed to continue or roll back after a restart."""
 
     id: str
-    """Deterministic: the same decision has the same id."""
+    """Deterministic id: the same decision has the same id."""
 
     epoch: int = 0
     """Lease epoch of the operator that owns the change (fencing token)."""
 
     generation: int
-    """Generation of the spec it was decided on; another one supersedes it."""
+    """Generation of the spec that it is based on; a new generation supersedes the change."""
 
     environment: str = ""
-    """Fingerprint of what it is tried in (image, model, device): also an edit that ends it does not change that."""
+    """Fingerprint of the environment (image, model, device) at the start; later edits of the spec do not alter it."""
 
     knob: str
-    """Which knob."""
+    """The knob."""
 
     from_value: str | None = None
-    """Its value before; absent when it was the engine's default."""
+    """The value before; absent if it was the engine's default."""
 
     to_value: str
-    """Its new value."""
+    """The new value."""
 
     from_: Annotated[ConfigRef, Field(alias="from")]
     """The configuration before, to which a rollback returns."""
@@ -167,73 +167,73 @@ class ActiveChange(ApiModel):
     """The configuration under test."""
 
     reason: Message = ""
-    """Why it is made, for people."""
+    """Why the change is made, in words."""
 
     target: ChangeTarget | None = None
-    """What it is meant to improve."""
+    """What it should improve."""
 
     grounds: Grounds | None = None
-    """What it was decided on."""
+    """The diagnosis and prediction that it is based on."""
 
     strategy: StrategyType = StrategyType.IN_PLACE
-    """How it reaches the service."""
+    """How it is rolled out."""
 
     canary_ref: TrialRef | None = None
-    """The pod with the new configuration beside the others; absent in place, and once its device was needed."""
+    """The canary, a pod with the new configuration; absent in place, and once its GPU was needed."""
 
     baseline_ref: TrialRef | None = None
-    """A pod with the old configuration as fresh as the canary; from three replicas on, where there is room."""
+    """The baseline, a fresh pod with the old configuration; from three replicas on, if a GPU is free."""
 
     promoted: bool = False
-    """Whether the service's own pods were told to follow the canary."""
+    """Whether the service's own pods are being or have been rolled out to the new configuration."""
 
     state: ChangeState
-    """Where it stands."""
+    """The state of the change."""
 
     state_reason: Message = ""
-    """Why it stands there."""
+    """Why it is in this state."""
 
     harmful: bool | None = None
-    """True when it is rolled back because it did harm, False because it did not help; absent: it was never judged."""
+    """True if it was rolled back for harm, False if it did not help; absent if it was never judged."""
 
     lacked_memory: bool | None = None
-    """True when it did not start, or crashed, for lack of memory."""
+    """True if it ran out of memory, at start-up or later."""
 
     refused: bool | None = None
-    """True when the engine does not take the value: model, device or its other flags forbid it."""
+    """True if the engine refused the value because of the model, the device or other flags."""
 
     declined: bool | None = None
-    """True when a person asked to take it back: the value is not tried again before a person asks to retry."""
+    """True if a user requested the rollback; the value is not retried before a user requests a retry."""
 
     state_since: Timestamp | None = None
-    """Since when."""
+    """When it entered the state."""
 
     deadline: Timestamp | None = None
-    """When the state ends at the latest."""
+    """Deadline of the state."""
 
     resume_state: ChangeState | None = None
     """The state that Held interrupted."""
 
     remaining_seconds: Number = None
-    """Time that was left to the interrupted state."""
+    """Remaining time of the interrupted state."""
 
     started_at: Timestamp | None = None
     """When the change began."""
 
     replicas: int | None = None
-    """Of the service then: with more of them each has less to do. Absent where an older version began it."""
+    """Replicas of the service at the start; a scale-out lowers the load of each. Absent if an older version began."""
 
     baseline: Measurement | None = None
-    """Measured before the change."""
+    """The last window before the change."""
 
     before: Annotated[tuple[Measurement, ...], *newest(MEASUREMENTS_LENGTH)] = ()
-    """The windows up to then, newest last: in place they are what is compared with. The newest is the baseline."""
+    """Windows before the change, newest last; a change in place is compared with them. The newest is the baseline."""
 
     analysis: Analysis | None = None
-    """Measured since."""
+    """Measurements of the analysis."""
 
     bake: Analysis | None = None
-    """Measured while it bakes."""
+    """Measurements of the bake."""
 
     clock_stopped_at: Timestamp | None = None
-    """Since when the bake waits for metrics or for a person; absent while it does not."""
+    """Since when the bake clock is stopped by missing metrics or a pause; absent while it runs."""

@@ -1,8 +1,8 @@
-"""Conditions: their types and reasons, and how they change.
+"""The conditions of a VLLMService: types, reasons, and functions that find, set and remove them.
 
-Argo CD, Flux and `kubectl wait` read nothing else, by the rules of kstatus (I9 in docs/invariants.md). Tuning never
-makes a service un-Ready: a rolled-back change is a healthy service. Types and reasons are API (alerts match them):
-never renamed, never parsed from a message.
+Argo CD, Flux and `kubectl wait` only read conditions, by the rules of kstatus (I9 in docs/invariants.md). Tuning never
+makes a service un-Ready: after a rollback the service is healthy. Types and reasons are API (alerts match them): never
+renamed, never parsed from a message.
 """
 
 from collections.abc import Sequence
@@ -15,47 +15,47 @@ from vllm_autotuner.api.model import ApiModel
 
 
 class ConditionType(StrEnum):
-    """What a condition is about."""
+    """The types of conditions."""
 
     READY = "Ready"
-    """The service serves what its spec asks for. Always present, also before the first work (Unknown)."""
+    """The service serves as its spec demands. Always present; Unknown before the first reconciliation."""
 
     RECONCILING = "Reconciling"
-    """The workload follows a change of the spec or heals itself. Abnormal-true. Never set by tuning."""
+    """The workload is rolling out a change of the spec or recovering. Abnormal-true. Never set by tuning."""
 
     STALLED = "Stalled"
-    """Nothing will improve without a person. Abnormal-true."""
+    """Manual action is needed. Abnormal-true."""
 
     METRICS_AVAILABLE = "MetricsAvailable"
-    """The metrics that decisions need are fresh. False freezes tuning, not serving."""
+    """The metrics needed for decisions are fresh. False stops tuning, not serving."""
 
     RECOMMENDATION_AVAILABLE = "RecommendationAvailable"
-    """A change is worth making."""
+    """A change is recommended."""
 
     TUNING_IN_PROGRESS = "TuningInProgress"
-    """A change is under way. Abnormal-true in form only: the service stays Ready."""
+    """A change is active. Abnormal-true in form only: the service stays Ready."""
 
     LAST_CHANGE_SUCCEEDED = "LastChangeSucceeded"
     """How the last change ended; absent before the first."""
 
     PAUSED = "Paused"
-    """A person stopped tuning. Abnormal-true."""
+    """Tuning is paused. Abnormal-true."""
 
     CIRCUIT_OPEN = "CircuitOpen"
-    """Too many rollbacks: recommendations only. Abnormal-true."""
+    """The circuit breaker is open after repeated rollbacks: recommendations only. Abnormal-true."""
 
     OWNERSHIP_CONFLICT = "OwnershipConflict"
-    """Someone else writes the fields we own. Abnormal-true."""
+    """Another field manager or controller writes fields that the operator owns. Abnormal-true."""
 
     ADOPTED = "Adopted"
-    """The Deployment of spec.targetRef is looked after. False: it cannot be, and the message says why."""
+    """The Deployment of spec.targetRef is adopted. False: it cannot be, and the message says why."""
 
     ROLLBACK_FAILED = "RollbackFailed"
     """The last known good configuration does not serve. Abnormal-true, and the only tuning state that stalls."""
 
 
 class ConditionStatus(StrEnum):
-    """The three answers a condition can give."""
+    """The status of a condition."""
 
     TRUE = "True"
     FALSE = "False"
@@ -63,25 +63,25 @@ class ConditionStatus(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a condition has its status. The message beside it says what to do."""
+    """Why a condition has its status. The message beside it has the details and the remedy."""
 
     SERVING = "Serving"
     """Ready: enough replicas serve the effective configuration."""
 
     NOT_YET_OBSERVED = "NotYetObserved"
-    """Ready=Unknown: the operator has not looked yet."""
+    """Ready=Unknown: the operator has not reconciled the service yet."""
 
     PROGRESSING = "Progressing"
     """Ready or Reconciling: the workload rolls out a change of the spec."""
 
     REPLICAS_UNAVAILABLE = "ReplicasUnavailable"
-    """Ready: fewer replicas serve than asked for; Kubernetes is replacing them."""
+    """Ready: fewer replicas are ready than desired; Kubernetes is replacing them."""
 
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
-    """Stalled: the Deployment gave up. Remedy: `kubectl describe pod`, then edit the spec."""
+    """Stalled: the Deployment exceeded its progress deadline. Remedy: `kubectl describe pod`, then edit the spec."""
 
     INVALID_SPEC = "InvalidSpec"
-    """Stalled: the spec cannot be served as written. The message says what to write instead."""
+    """Stalled: the spec is invalid. The message says what to write instead."""
 
     INVALID_STATUS = "InvalidStatus"
     """Stalled: the status was edited into something unreadable. Remedy: repair or remove the named field."""
@@ -93,7 +93,7 @@ class Reason(StrEnum):
     """Stalled: spec.targetRef names a Deployment that does not exist."""
 
     TARGET_OBSERVED = "TargetObserved"
-    """Adopted: the engine's container and its flags are found; the message names them, and what cannot be seen."""
+    """Adopted: the engine's container and its flags were found; the message names them, and what is not visible."""
 
     NO_ENGINE_CONTAINER = "NoEngineContainer"
     """Stalled: no container of the target runs vLLM. Remedy: name another Deployment."""
@@ -102,10 +102,10 @@ class Reason(StrEnum):
     """Stalled: more than one container of the target runs vLLM. Remedy: name the one to tune `vllm`."""
 
     CONFLICT = "Conflict"
-    """Stalled: an older VLLMService looks after the same Deployment. Remedy: delete one of the two."""
+    """Stalled: an older VLLMService has adopted the same Deployment. Remedy: delete one of the two."""
 
     METRICS_FRESH = "MetricsFresh"
-    """MetricsAvailable: every series that decisions need is fresh."""
+    """MetricsAvailable: every series needed for decisions is fresh."""
 
     METRICS_MISSING = "MetricsMissing"
     """MetricsAvailable: Prometheus answers, but has no series of this service. Remedy: `vllm-autotuner doctor`."""
@@ -114,58 +114,58 @@ class Reason(StrEnum):
     """MetricsAvailable: the newest sample is too old to decide upon."""
 
     PROVIDER_ERROR = "ProviderError"
-    """MetricsAvailable: Prometheus itself cannot be asked."""
+    """MetricsAvailable: queries to Prometheus fail."""
 
     RECOMMENDED = "Recommended"
-    """RecommendationAvailable: a change is worth making; status.recommendation has it."""
+    """RecommendationAvailable: a change is recommended; see status.recommendation."""
 
     NOTHING_TO_IMPROVE = "NothingToImprove"
     """RecommendationAvailable: no change is predicted to help."""
 
     AWAITING_APPROVAL = "AwaitingApproval"
-    """RecommendationAvailable: mode Approve, and nobody has yet."""
+    """RecommendationAvailable: mode Approve, not approved yet."""
 
     CHANGE_ACTIVE = "ChangeActive"
-    """TuningInProgress: status.activeChange tells how far. RecommendationAvailable=False: it is being tried."""
+    """TuningInProgress: see status.activeChange. RecommendationAvailable=False: it is being tried."""
 
     SUCCEEDED = "Succeeded"
     """LastChangeSucceeded: measured better, and kept."""
 
     ROLLED_BACK = "RolledBack"
-    """LastChangeSucceeded: undone; the service runs its last known good configuration."""
+    """LastChangeSucceeded: rolled back; the service runs its last known good configuration."""
 
     REJECTED = "Rejected"
-    """LastChangeSucceeded: stopped before anything was touched."""
+    """LastChangeSucceeded: ended before the workload was changed."""
 
     SUPERSEDED = "Superseded"
-    """LastChangeSucceeded: the spec changed underneath."""
+    """LastChangeSucceeded: the spec was edited during the change."""
 
     ROLLBACK_FAILED = "RollbackFailed"
-    """LastChangeSucceeded: it was to be undone, and the old configuration does not serve any more."""
+    """LastChangeSucceeded: the rollback failed, the old configuration does not serve."""
 
     PAUSED_BY_SPEC = "PausedBySpec"
     """Paused: spec.paused is true."""
 
     PAUSED_BY_ANNOTATION = "PausedByAnnotation"
-    """Paused: the pause annotation is set, or is not readable."""
+    """Paused: the pause annotation is set, or is unreadable."""
 
     PAUSED_BY_OPERATOR = "PausedByOperator"
-    """Paused: the kill switch of the operator is on; running changes are taken back."""
+    """Paused: the operator's kill switch is on; active changes are rolled back."""
 
     REPEATED_ROLLBACKS = "RepeatedRollbacks"
-    """CircuitOpen: two rollbacks in seven days. Remedy: the retry request, or 14 days."""
+    """CircuitOpen: two harmful rollbacks in seven days. Remedy: request a retry, or wait 14 days."""
 
     FIELD_MANAGER_CONFLICT = "FieldManagerConflict"
-    """OwnershipConflict: another field manager takes our fields back. The message names it."""
+    """OwnershipConflict: another field manager overwrites the operator's fields. The message names it."""
 
     FLAGS_DECLARED_ELSEWHERE = "FlagsDeclaredElsewhere"
-    """OwnershipConflict: someone declares the flags of the adopted Deployment. The message has the snippet to paste."""
+    """OwnershipConflict: another field manager declares the adopted Deployment's flags. The message has a snippet."""
 
     REPLICAS_CONTROLLED_ELSEWHERE = "ReplicasControlledElsewhere"
-    """OwnershipConflict: an autoscaler owns the replicas that spec.scaling asks us to set."""
+    """OwnershipConflict: an autoscaler owns the replicas that spec.scaling tells the operator to set."""
 
     LAST_KNOWN_GOOD_NOT_SERVING = "LastKnownGoodNotServing"
-    """RollbackFailed: the last known good configuration was restored and does not become ready."""
+    """RollbackFailed: the last known good configuration was restored, but its pods do not become ready."""
 
 
 ABNORMAL_TRUE: Final = frozenset(
@@ -179,29 +179,29 @@ ABNORMAL_TRUE: Final = frozenset(
         ConditionType.ROLLBACK_FAILED,
     }
 )
-"""Conditions that are there or not: absent rather than False, so that an idle service shows nothing to worry about."""
+"""Conditions that are absent rather than False, so that a healthy service lists no abnormal ones."""
 
 
 class Condition(ApiModel):
     """One condition, as in every Kubernetes API."""
 
     type: str
-    """What it is about."""
+    """The type of the condition."""
 
     status: ConditionStatus
     """True, False or Unknown."""
 
     reason: str = ""
-    """A constant for machines."""
+    """Machine-readable reason, a constant."""
 
     message: Message = ""
-    """A sentence for people that says what to do."""
+    """Human-readable message with the remedy."""
 
     last_transition_time: Timestamp | None = None
-    """When the status last flipped."""
+    """When the status last changed."""
 
     observed_generation: int | None = None
-    """The generation of the spec that was judged."""
+    """The generation of the spec that the condition is about."""
 
 
 def find_condition(conditions: Sequence[Condition], type: ConditionType) -> Condition | None:  # noqa: A002 (API name)
@@ -224,7 +224,7 @@ def set_condition(
     observed_generation: int,
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """Return the conditions with this one set, in stable order; only a flip of the status moves its time.
+    """Return the conditions with this one set, in stable order; the transition time moves only with the status.
 
     An abnormal-true condition that would not be True is removed instead. Times have whole seconds, as in `metav1.Time`.
     """

@@ -1,7 +1,7 @@
-"""The CustomResourceDefinition, generated from the models; `crds/vllmservices.yaml` is its checked-in copy.
+"""Generates the CustomResourceDefinition from the models; `crds/vllmservices.yaml` is its checked-in copy.
 
-pydantic writes JSON Schema 2020-12, Kubernetes wants a structural schema of OpenAPI 3.0: this is the translation, and a
-check that its result is one. Defaults stay in Python unless marked as published, because the API server would freeze
+pydantic writes JSON Schema 2020-12, Kubernetes needs a structural schema of OpenAPI 3.0: this file translates one into
+the other and checks the result. Defaults stay in Python unless marked as published, because the API server would freeze
 them into every stored object.
 """
 
@@ -66,7 +66,7 @@ _COLUMNS: Final[tuple[tuple[str, str, str, int], ...]] = (
 
 
 class _Plain(yaml.SafeDumper):
-    """YAML as a person would write it: what stands twice is written twice, without anchors."""
+    """A YAML dumper without anchors: repeated values are written out."""
 
     @override
     def ignore_aliases(self, data: Any) -> bool:
@@ -74,14 +74,14 @@ class _Plain(yaml.SafeDumper):
 
 
 class NotStructural(Exception):
-    """A model uses something that has no structural schema; the message names the place."""
+    """A model cannot be expressed as a structural schema; the message names the place."""
 
 
 def crd() -> _Schema:
     """Return the CustomResourceDefinition. Raises NotStructural when a model cannot be expressed."""
     schema: _Schema = {
         "type": "object",
-        "description": "The service of one model by vLLM: its workload, objectives, and how far it may be tuned.",
+        "description": "A model served by vLLM: its workload, objectives, and the limits of its tuning.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
@@ -169,7 +169,7 @@ def _node(node: _Schema, definitions: Mapping[str, _Schema], path: str) -> _Sche
 
 
 def _merged(node: _Schema, definitions: Mapping[str, _Schema], path: str) -> _Schema:
-    """Replace references and `X | None` by what they stand for; what stands beside a reference wins."""
+    """Resolve references and `X | None`; keywords beside a reference take precedence."""
     while "$ref" in node or "anyOf" in node:
         beside = {key: value for key, value in node.items() if key not in ("$ref", "anyOf")}
         if "$ref" in node:
@@ -183,7 +183,7 @@ def _merged(node: _Schema, definitions: Mapping[str, _Schema], path: str) -> _Sc
 
 
 def structural_violations(node: _Schema, path: str) -> Iterator[str]:
-    """Yield why this is no structural schema that the API server accepts; nothing when it is."""
+    """Yield the reasons why the API server would not accept this schema; nothing if it would."""
     place = path or "."
     if "type" not in node:
         yield f"{place}: no type"

@@ -1,8 +1,8 @@
-"""Cron schedules of five fields, as Kubernetes' CronJob reads them: minute, hour, day of month, month, day of week.
+"""Parses cron schedules of five fields, as Kubernetes' CronJob does: minute, hour, day of month, month, day of week.
 
 `*`, numbers, lists, ranges, steps (`5/15` counts from 5 to the end of the field), and English names of months and days.
-Sunday is 0 and 7. Where both day fields name days, either of them suffices. Own code, because no dependency reads cron.
-Must not: know a time zone or a clock. A schedule says which days and which times of the day; `guardrails` says when.
+Sunday is 0 and 7. If both day fields are restricted, either of them suffices. Own code, because no dependency parses
+cron. Must not: use a time zone or a clock. `guardrails.change_windows` turns the days and times into instants.
 """
 
 import calendar
@@ -24,7 +24,7 @@ _SUNDAY, _SUNDAY_TOO = 0, 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Field:
-    """One of the five: its range, how a value is written (a pattern), and what its values may be called."""
+    """One of the five fields: its range, the pattern of a value, and the names of its values."""
 
     first: int
     last: int
@@ -39,7 +39,7 @@ class _Field:
         return f"{term}(,{term})*"
 
     def number(self, text: str) -> int:
-        """The value that is written or named."""
+        """The value of a number or a name."""
         return int(text) if text.isdigit() else self.names.index(text.lower()) + self.first
 
 
@@ -51,13 +51,13 @@ _WEEKDAY: Final = _Field(first=_SUNDAY, last=6, value="0?[0-7]", names=_WEEKDAYS
 _FIELDS: Final = (_MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY)
 
 CRON_PATTERN: Final = f"^{' '.join(field.pattern for field in _FIELDS)}$"
-"""The grammar, in the common subset of RE2 (API server) and Python. Only a range that runs backwards passes it and is
-no schedule: a pattern cannot compare numbers."""
+"""The grammar, in the common subset of RE2 (API server) and Python. It accepts reversed ranges, which are invalid: a
+pattern cannot compare numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """On which days and at which times of the day, by the clock on the wall."""
+    """The days and local times of day of a schedule."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -66,9 +66,9 @@ class Schedule:
     weekdays: frozenset[int]
     """0 is Sunday."""
     any_day: bool
-    """The day of the month is left open (`*`), so that the day of the week decides alone."""
+    """The day of the month is unrestricted (`*`), so the day of the week decides alone."""
     any_weekday: bool
-    """The same, the other way round."""
+    """The day of the week is unrestricted, so the day of the month decides alone."""
 
     @property
     def times(self) -> tuple[time, ...]:
@@ -77,14 +77,14 @@ class Schedule:
 
     @property
     def has_a_day(self) -> bool:
-        """Whether such a day exists: 30 February does not."""
+        """Whether any date matches: 30 February does not exist."""
         if not self.any_weekday:
             return True
         # 2000 is a leap year: 29 February comes, if only every four or eight years.
         return any(calendar.monthrange(2000, month)[1] >= min(self.days) for month in self.months)
 
     def falls_on(self, day: date) -> bool:
-        """Whether the schedule names this day."""
+        """Whether the schedule includes this day."""
         if day.month not in self.months:
             return False
         by_day, by_weekday = day.day in self.days, day.isoweekday() % 7 in self.weekdays
@@ -133,6 +133,6 @@ def _values(term: str, field: _Field) -> frozenset[int]:
         # `7/2` begins at the Sunday that ends the week.
         if first == _SUNDAY_TOO and not end:
             return frozenset({_SUNDAY})
-        raise ValueError(f"{span} runs backwards: write two ranges with a comma between")
+        raise ValueError(f"{span} runs backwards: write two ranges separated by a comma")
     values = range(first, last + 1, int(step or 1))
     return frozenset(_SUNDAY if field is _WEEKDAY and value == _SUNDAY_TOO else value for value in values)

@@ -1,7 +1,7 @@
-"""Durations as people write them in a VLLMService: `30s`, `10m`, `1h30m`, `500ms`.
+"""Parses and formats durations of a VLLMService: `30s`, `10m`, `1h30m`, `500ms`.
 
-Kubernetes writes Go durations; ISO 8601 (what pydantic would choose) is not accepted by its tools. Only the part of the
-Go grammar that needs no thought is taken: no sign, no microseconds, no days (a day is 23 to 25 hours somewhere).
+Kubernetes uses Go durations; its tools do not accept ISO 8601, the default of pydantic. Only the unambiguous part of
+the Go grammar is supported: no sign, no microseconds, no days (a day may have 23 to 25 hours).
 """
 
 import re
@@ -24,14 +24,14 @@ _UNIT: Final = {
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read a duration; zero is allowed. Worked: `1h30m` is 90 minutes. Raises ValueError for any other text."""
+    """Parse a duration; zero is allowed. Worked: `1h30m` is 90 minutes. Raises ValueError for any other text."""
     if len(text) > DURATION_MAX_LENGTH or re.fullmatch(DURATION_PATTERN, text) is None:
         raise ValueError(DURATION_MESSAGE)
     return sum((float(number) * _UNIT[unit] for number, unit in _PART.findall(text)), start=timedelta())
 
 
 def format_duration(duration: timedelta) -> str:
-    """Write a duration in its largest units, so that equal durations are equal texts. Worked: 5400 s is `1h30m`.
+    """Format a duration in its largest units, so that equal durations have equal texts. Worked: 5400 s is `1h30m`.
 
     Milliseconds are the smallest unit and carry up to three decimals. Raises ValueError for a negative duration.
     """

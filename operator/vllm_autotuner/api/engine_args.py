@@ -1,8 +1,7 @@
-"""Flags that do not belong into `spec.engine.args`, because a field of the spec stands for them.
+"""Validates `spec.engine.args`: flags with a field of their own in the spec are rejected.
 
-A tuned flag hidden in the arguments would override every decision of the operator, so it is refused in each spelling
-that an argparse command line may take: `--max-num-seqs 64`, `--max-num-seqs=64`, `--max_num_seqs`, `-tp`, and
-abbreviations from the point where they are unmistakable.
+A tuned flag hidden in the arguments would override every decision of the operator, so it is rejected in each spelling
+that argparse accepts: `--max-num-seqs 64`, `--max-num-seqs=64`, `--max_num_seqs`, `-tp`, and unambiguous abbreviations.
 """
 
 import re
@@ -18,7 +17,7 @@ ARGS_MAX_ITEMS: Final = 64
 
 
 def _spellings(unmistakable: str, rest: str = "", *, short: str = "") -> str:
-    """Return the pattern of a long flag, of its abbreviations from `unmistakable` on, and of a short form."""
+    """Return the pattern of a long flag, its abbreviations from `unmistakable` on, and a short form."""
     tail = ""
     for letter in reversed(rest):
         tail = f"({letter}{tail})?"

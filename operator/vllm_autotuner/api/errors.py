@@ -1,11 +1,11 @@
-"""Refusals in the words of the Kubernetes API: the path of the field, then what to write instead."""
+"""Formats validation errors as the Kubernetes API does: the path of the field, then what to write instead."""
 
 from typing import Final
 
 from pydantic import ValidationError
 
 _SHOWN: Final = 5
-"""More errors than this are counted only: the first ones usually cause the rest."""
+"""Errors shown in full; the others are only counted, as the first ones usually cause them."""
 
 _PREFIX: Final = "Value error, "
 

@@ -1,4 +1,4 @@
-"""Scalar types of the API: what they accept, how they look in the CRD, and what they say when refused."""
+"""Field types of the API: durations, timestamps, numbers, messages; their validation, CRD schema and error messages."""
 
 import math
 import re
@@ -17,16 +17,16 @@ from vllm_autotuner.api.durations import (
 from vllm_autotuner.api.model import VALIDATIONS
 
 MESSAGE_MAX_LENGTH: Final = 1024
-"""Texts for people are cut here (in characters), so that one long engine error cannot push a status past its size."""
+"""Messages are cut to this length (in characters), so that a long engine error cannot exceed the size of a status."""
 
 NOTE_MAX_LENGTH: Final = 256
-"""The same for texts that stand in lists."""
+"""The same for messages in lists."""
 
 
 def matching(pattern: str, *, max_length: int, message: str) -> tuple[AfterValidator, Any]:
-    """Return the metadata of a string that must match, with a message instead of the bare pattern.
+    """Return the metadata of a string that must match a pattern, with a readable error message.
 
-    The pattern is checked by CEL, not by `pattern`: a schema violation would hide the message.
+    The API server checks the pattern by CEL, not by `pattern`: a schema violation would hide the message.
     """
 
     def check(text: str) -> str:
@@ -44,7 +44,7 @@ def cel_string(text: str) -> str:
 
 
 def _duration(value: object) -> timedelta:
-    """Accept the wire form and, for callers in Python, a timedelta. Zero and less are refused."""
+    """Accept the wire form and, for callers in Python, a timedelta. Zero and negative durations are rejected."""
     duration = parse_duration(value) if isinstance(value, str) else value
     if not isinstance(duration, timedelta) or duration <= timedelta():
         raise ValueError(DURATION_MESSAGE)
@@ -56,12 +56,12 @@ def _utc(moment: datetime) -> datetime:
 
 
 def format_time(moment: datetime) -> str:
-    """Write an instant as RFC 3339 in UTC with `Z`; microseconds only when there are any."""
+    """Format an instant as RFC 3339 in UTC with `Z`; microseconds only if there are any."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _finite(value: object) -> object:
-    """Turn NaN and infinity into "nobody knows": JSON has no word for them, and a zero would be a lie."""
+    """Turn NaN and infinity into None (unknown): JSON cannot represent them, and zero would be wrong."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -97,13 +97,13 @@ Timestamp = Annotated[
 """An instant, always in UTC."""
 
 Number = Annotated[float | None, BeforeValidator(_finite)]
-"""A measured number; None when nobody knows. Never NaN."""
+"""A measured number; None if unknown. Never NaN."""
 
 Message = Annotated[str, _cut(MESSAGE_MAX_LENGTH)]
-"""A sentence for people, cut at MESSAGE_MAX_LENGTH."""
+"""A human-readable message, cut at MESSAGE_MAX_LENGTH."""
 
 Note = Annotated[str, _cut(NOTE_MAX_LENGTH)]
-"""A sentence for people inside a list, cut at NOTE_MAX_LENGTH."""
+"""A human-readable message inside a list, cut at NOTE_MAX_LENGTH."""
 
 Count = Annotated[int, Field(strict=True, ge=1, le=1_048_576)]
 """A positive whole number of sequences or devices."""
@@ -132,7 +132,7 @@ DnsLabel = Annotated[
 
 
 def newest(length: int) -> tuple[AfterValidator, Any]:
-    """Metadata of a list that is appended to and keeps its newest (last) `length` items."""
+    """Return the metadata of a list that keeps its newest (last) `length` items."""
 
     def cut(items: tuple[Any, ...]) -> tuple[Any, ...]:
         return items[-length:]
@@ -141,7 +141,7 @@ def newest(length: int) -> tuple[AfterValidator, Any]:
 
 
 def most_important(length: int) -> tuple[AfterValidator, Any]:
-    """Metadata of a list in order of importance that keeps its first `length` items."""
+    """Return the metadata of a list in order of importance that keeps its first `length` items."""
 
     def cut(items: tuple[Any, ...]) -> tuple[Any, ...]:
         return items[:length]

@@ -1,7 +1,7 @@
-"""What a change was decided on: the diagnosis with its figures, and what was foreseen.
+"""Status models for the basis of a change: diagnosis, evidence and predicted effect.
 
-Apart from the status, because the records of changes keep it too: beside what was measured in the end, it is the ledger
-that tells how often the operator was right.
+Separate from the status, because change records keep it too: together with the measured result it shows how accurate
+the operator's predictions are.
 """
 
 from enum import StrEnum
@@ -11,11 +11,11 @@ from vllm_autotuner.api.fields import Note, Number, most_important
 from vllm_autotuner.api.model import ApiModel
 
 GROUNDS_LENGTH: Final = 4
-"""Facts and predictions kept of each change: the rules name two to four. Our choice, for size (T35)."""
+"""Evidence and predictions kept per change: the rules produce two to four. Our choice, for size (T35)."""
 
 
 class Confidence(StrEnum):
-    """How sure a statement is."""
+    """The confidence of a diagnosis or prediction."""
 
     HIGH = "High"
     MEDIUM = "Medium"
@@ -29,48 +29,48 @@ class Evidence(ApiModel):
     """What was measured."""
 
     value: Number = None
-    """The measured value; absent when nobody knows."""
+    """The measured value; absent if unknown."""
 
     unit: str | None = None
     """Unit of value and threshold."""
 
     threshold: Number = None
-    """What it was compared with."""
+    """The threshold that the value was compared with."""
 
     window: str | None = None
-    """Over which time."""
+    """The time over which it was measured."""
 
     note: Note | None = None
     """What it means."""
 
 
 class Prediction(ApiModel):
-    """What a recommendation is expected to do to one measure."""
+    """The predicted effect of a recommendation on one metric."""
 
     name: str
-    """The measure."""
+    """The metric."""
 
     unit: str | None = None
     """Its unit."""
 
     current: Number = None
-    """Now."""
+    """The current value."""
 
     predicted: Number = None
-    """After the change."""
+    """The predicted value after the change."""
 
 
 class Grounds(ApiModel):
-    """Why a change was made, in figures."""
+    """The basis of a change, in numbers."""
 
     diagnosis: str
-    """The diagnosis class of that moment."""
+    """The diagnosis class at the time of the decision."""
 
     confidence: Confidence | None = None
-    """Of the prediction."""
+    """Confidence of the prediction."""
 
     evidence: Annotated[tuple[Evidence, ...], *most_important(GROUNDS_LENGTH)] = ()
-    """The facts behind the diagnosis, each with its limit and window, most important first."""
+    """The evidence behind the diagnosis, each with its threshold and window, most important first."""
 
     predicted: Annotated[tuple[Prediction, ...], *most_important(GROUNDS_LENGTH)] = ()
-    """The effect that was foreseen."""
+    """The predicted effect."""

@@ -1,4 +1,4 @@
-"""The knobs: what the operator may change, by the names users know from the object."""
+"""The knobs that the operator may change, by their field names in the API."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -15,7 +15,7 @@ KvCacheDtype = Annotated[
 
 
 class Knob(StrEnum):
-    """The values are the field names of the API, and stand in status, Events and metrics."""
+    """The knobs; the values are the field names of the API and appear in status, Events and metrics."""
 
     MAX_NUM_SEQS = "maxNumSeqs"
     MAX_MODEL_LEN = "maxModelLen"
@@ -25,23 +25,23 @@ class Knob(StrEnum):
 
 
 class EngineKnobs(ApiModel):
-    """One setting of the engine; a knob that is absent is left to the engine's own default."""
+    """A configuration of the engine; an absent knob uses the engine's own default."""
 
     max_num_seqs: Count | None = None
-    """Sequences one replica runs at once (--max-num-seqs). Default: the engine's."""
+    """Maximum number of concurrent sequences per replica (--max-num-seqs). Default: the engine's."""
 
     max_model_len: Tokens | None = None
-    """Prompt plus output of one request, in tokens (--max-model-len). Default: the model's."""
+    """Maximum tokens per request, prompt plus output (--max-model-len). Default: the model's."""
 
     kv_cache_dtype: KvCacheDtype | None = None
-    """Data type of the KV cache (--kv-cache-dtype); anything below the model's own affects quality. Default: auto."""
+    """Data type of the KV cache (--kv-cache-dtype); less precision than the model's affects quality. Default: auto."""
 
     tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None
-    """GPUs that share one replica (--tensor-parallel-size). Default: 1."""
+    """GPUs per replica (--tensor-parallel-size). Default: 1."""
 
     @property
     def knobs(self) -> "EngineKnobs":
-        """Only the knobs, for comparing objects that hold them beside other fields."""
+        """Only the knobs, for comparing subclasses that have other fields."""
         return EngineKnobs(
             max_num_seqs=self.max_num_seqs,
             max_model_len=self.max_model_len,

@@ -1,7 +1,7 @@
-"""The base of every API model, and rules that hold twice: in Python and, as CEL, in the API server.
+"""The base class of all API models, and validation rules that run in Python and, as CEL, in the API server.
 
-A rule is written once, with one message, so that `kubectl apply` and an operator older than the CRD say the same. What
-cannot be known from the object alone (GPU counts, model geometry) is not a rule: it becomes a condition.
+Both forms of a rule share one message, so that `kubectl apply` and the operator report the same. Checks that need more
+than the object itself (GPU counts, model geometry) are not rules but conditions.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from typing_extensions import override
 VALIDATIONS: Final = "x-kubernetes-validations"
 
 PUBLISHED_DEFAULT: Final = "x-published-default"
-"""Marks a default that the API server writes into the user's object. Only for constants of the API that will not move;
-every other default stays in Python, where an upgrade can change it."""
+"""Marks a default that the API server writes into the user's object. Only for defaults that will never change; every
+other default stays in Python, where an upgrade can change it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +27,15 @@ class Rule:
     """One rule over the fields of one object; the message says what to write instead."""
 
     cel: str
-    """The rule for the API server, over `self`. Everything it touches needs a bound on its length (CEL cost)."""
+    """The rule for the API server, over `self`. Every field it uses needs a maximum length (CEL cost)."""
 
     message: str
     holds: Callable[[Any], bool]
-    """The same rule for Python, over the model."""
+    """The same rule in Python, over the model."""
 
 
 class ApiModel(BaseModel):
-    """Frozen, camelCase on the wire, snake_case in Python; fields of a newer CRD are ignored, not refused."""
+    """Frozen, camelCase on the wire, snake_case in Python; unknown fields of a newer CRD are ignored."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -56,10 +56,10 @@ class ApiModel(BaseModel):
         return self
 
     def updated(self, **changes: Any) -> Self:
-        """Return a copy with these fields replaced, each validated as on reading: lists and texts are cut to size.
+        """Return a copy with these fields replaced, each validated as on parsing: lists and texts are cut to size.
 
         Field names and types are checked by mypy (`tools/mypy_updated_fields.py`). Raises TypeError for an unknown
-        field, ValueError for a value that the API server would refuse.
+        field, ValueError for a value that the API server would reject.
         """
         fields = _field_validators(type(self))
         if unknown := changes.keys() - fields.keys():
@@ -90,6 +90,6 @@ def _field_validators(model: type[ApiModel]) -> dict[str, TypeAdapter[Any]]:
 def to_wire(model: BaseModel) -> dict[str, Any]:
     """Return the object as the API server stores it: camelCase, plain JSON values, absent instead of null.
 
-    An absent key means "not there" only in a full replacement; in a merge patch it would leave the old value standing.
+    For full replacements only: in a merge patch an absent key would keep the old value.
     """
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)

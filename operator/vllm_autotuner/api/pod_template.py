@@ -1,6 +1,6 @@
-"""`spec.podTemplate`: a piece of a Kubernetes pod template that is passed through, and the few fields we must not lose.
+"""The model of `spec.podTemplate`: a partial Kubernetes pod template that is merged into the rendered pods.
 
-Kubernetes validates it when the Deployment is made; here only what would fight with the rendering is refused.
+Kubernetes validates it when the Deployment is created; this file only rejects fields that conflict with the rendering.
 """
 
 from typing import Annotated, Any, ClassVar, Final
@@ -12,17 +12,17 @@ from vllm_autotuner.api.model import ApiModel, Rule
 PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
 
 ENGINE_CONTAINER: Final = "vllm"
-"""Name of the engine's container, and where a pod template adds env, volume mounts and resources."""
+"""Name of the engine's container, to which a pod template adds env, volume mounts and resources."""
 
 
 class _PassedThrough(ApiModel):
-    """An object whose other fields are kept as they are."""
+    """An object whose undeclared fields are passed through unchanged."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={PRESERVE: True})
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Keep explicit nulls, which remove what the operator renders, but not those of absent declared fields."""
+        """Keep explicit nulls, which remove rendered fields, but drop those of absent declared fields."""
         declared = type(self).model_fields
         return {name: value for name, value in handler(self).items() if value is not None or name not in declared}
 
@@ -31,26 +31,26 @@ class TemplateMetadata(_PassedThrough):
     """Labels and annotations of the pods."""
 
     labels: Annotated[dict[str, str], Field(max_length=64)] | None = None
-    """More labels; those that the operator selects by win."""
+    """Additional labels; the operator's selector labels take precedence."""
 
     annotations: Annotated[dict[str, str], Field(max_length=64)] | None = None
-    """More annotations; those that the operator sets win."""
+    """Additional annotations; the operator's own take precedence."""
 
 
 class TemplateContainer(_PassedThrough):
-    """A container: `vllm` is merged into the engine's, any other name is a sidecar."""
+    """A container: `vllm` is merged into the engine's container, any other name is a sidecar."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
-    """The key of the merge."""
+    """The name, by which containers are merged."""
 
     image: Annotated[str, Field(max_length=512)] | None = None
-    """Of a sidecar; the engine's is spec.engine.image."""
+    """Image of a sidecar; the engine's is spec.engine.image."""
 
     command: Annotated[tuple[Annotated[str, Field(max_length=65536)], ...], Field(max_length=256)] | None = None
-    """Of a sidecar; the engine's comes from its image."""
+    """Command of a sidecar; the engine's comes from its image."""
 
     args: Annotated[tuple[Annotated[str, Field(max_length=65536)], ...], Field(max_length=256)] | None = None
-    """Of a sidecar; the engine's are spec.engine.args."""
+    """Arguments of a sidecar; the engine's are spec.engine.args."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -66,21 +66,21 @@ class TemplateContainer(_PassedThrough):
 
 
 class TemplateSpec(_PassedThrough):
-    """A pod spec; lists of named things (containers, volumes, env) are merged by name."""
+    """A pod spec; named lists (containers, volumes, env) are merged by name."""
 
     containers: Annotated[tuple[TemplateContainer, ...], Field(max_length=16)] | None = None
     """Additions to the container `vllm`, and sidecars."""
 
 
 class PodTemplate(_PassedThrough):
-    """Metadata and spec of the pods, merged into what the operator renders."""
+    """Metadata and spec that are merged into the rendered pods."""
 
     metadata: TemplateMetadata | None = None
     """Labels and annotations."""
 
     spec: TemplateSpec | None = None
-    """Anything a pod spec may hold."""
+    """Any field of a pod spec."""
 
     def overlay(self) -> dict[str, Any]:
-        """Return the template as it was written, explicit nulls included."""
+        """Return the template as written, including explicit nulls."""
         return self.model_dump(mode="json", by_alias=True)

@@ -1,6 +1,6 @@
-"""What became of replicas that were taken away, as it stands in the status.
+"""Status model of past scale-ins: whether the remaining replicas were enough.
 
-Apart from the records of changes, because replicas follow the load by themselves and are no change.
+Separate from the records of changes: replicas follow the load and are not a tuning change.
 """
 
 from typing import Final
@@ -11,24 +11,24 @@ from vllm_autotuner.api.model import ApiModel
 __all__ = ["SCALE_INS_LENGTH", "ScaleInTried"]
 
 SCALE_INS_LENGTH: Final = 8
-"""Numbers of replicas of which it is remembered: few services have more between trough and peak. Our choice, for size.
+"""Number of replica counts that are remembered: few services have more between trough and peak. Our choice, for size.
 """
 
 
 class ScaleInTried(ApiModel):
-    """Fewer replicas than before, and whether they did."""
+    """A scale-in, and whether the remaining replicas were enough."""
 
     replicas: int
-    """How many were left."""
+    """Replicas that remained."""
 
     config_hash: str | None = None
-    """What they ran: other settings carry another load."""
+    """Hash of their configuration: another one has another capacity."""
 
     at: Timestamp | None = None
-    """When it was asked for."""
+    """When the scale-in was requested."""
 
     failed_at: Timestamp | None = None
-    """When more were needed again; absent while they do, or where they did long enough."""
+    """When more replicas were needed again; absent if the remaining ones were enough for long enough."""
 
     tokens_per_second: Number = None
-    """Output tokens per second at which they were too few; absent where nobody knows."""
+    """Output tokens per second at which they were not enough; absent if unknown."""

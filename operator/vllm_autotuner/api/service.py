@@ -1,6 +1,6 @@
-"""One VLLMService as the operator holds it: identity, spec and status; or why it cannot be read.
+"""Parses a VLLMService object into metadata, spec and status, or into the reason why it is invalid.
 
-An unreadable object is a value, not an exception: it is reported on that object and must not stop the fleet.
+An invalid object is a value, not an exception: it is reported on that object and must not stop the other services.
 """
 
 import re
@@ -28,25 +28,25 @@ _NAME: Final = "^[a-z]([-a-z0-9]{0,43}[a-z0-9])?$"
 
 NAME_RULE: Final = Rule(
     cel=f"self.metadata.name.matches('{_NAME}')",
-    message="metadata.name names a Service too: use at most 45 lower-case letters, digits and '-', a letter first",
+    message="metadata.name is also a Service name: use at most 45 lower-case letters, digits and '-', a letter first",
     holds=lambda name: re.fullmatch(_NAME, name) is not None,
 )
-"""A DNS label (RFC 1035) that leaves room for the suffix of a canary within 63 characters."""
+"""A DNS label (RFC 1035), short enough for the suffix of a canary within 63 characters."""
 
 
 class InvalidReason(StrEnum):
-    """Which part of an object cannot be read; the values are reasons of the condition Stalled."""
+    """The invalid part of an object; the values are reasons of the condition Stalled."""
 
     SPEC = "InvalidSpec"
     """Remedy: edit the named field."""
 
     STATUS = "InvalidStatus"
-    """Somebody edited the status. Remedy: repair or remove the named field."""
+    """The status was edited by hand. Remedy: repair or remove the named field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """The part of the metadata that the operator uses."""
+    """The metadata that the operator uses."""
 
     namespace: str
     name: str
@@ -56,7 +56,7 @@ class ObjectMeta:
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
-    """A deletion waits for finalizers: nothing may be created any more."""
+    """The object is being deleted (finalizers pending): nothing may be created any more."""
 
     @property
     def key(self) -> str:
@@ -66,7 +66,7 @@ class ObjectMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VLLMService:
-    """A readable object."""
+    """A valid object."""
 
     metadata: ObjectMeta
     spec: VLLMServiceSpec
@@ -80,7 +80,7 @@ class VLLMService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidService:
-    """An object whose spec or status cannot be read. Nothing new begins; a change under way is brought to safety."""
+    """An object with an invalid spec or status. No new change begins; an active change is finished or rolled back."""
 
     metadata: ObjectMeta
     reason: InvalidReason
@@ -88,11 +88,11 @@ class InvalidService:
     """Field paths and what to write instead."""
 
     status: VLLMServiceStatus | None
-    """The status when that could be read: its conditions must not be forgotten by the report."""
+    """The status if it is valid: the report must keep its conditions."""
 
     spec: VLLMServiceSpec = field(default_factory=VLLMServiceSpec.model_construct)
-    """What can be read of the spec: the fields of it that cannot are as if they had been left out, and no rule between
-    fields holds. Good for durations and names, never to render from."""
+    """The valid fields of the spec; invalid ones are treated as absent, and rules between fields are not checked. Use
+    it for durations and names, never for rendering."""
 
     @property
     def key(self) -> str:
@@ -101,7 +101,7 @@ class InvalidService:
 
 
 def parse_service(raw: Mapping[str, Any]) -> VLLMService | InvalidService:
-    """Read an object as the API server gives it. Raises KeyError without name and namespace: no such object exists."""
+    """Parse an object as returned by the API server. Raises KeyError without name and namespace."""
     metadata = _metadata(raw["metadata"])
     try:
         status = parse_status(raw.get("status"))
@@ -134,7 +134,7 @@ def _readable_part(raw: Mapping[str, Any]) -> VLLMServiceSpec:
 
 
 def _metadata(raw: Mapping[str, Any]) -> ObjectMeta:
-    """Fields that only a stored object has (uid, generation) are empty for one from a file."""
+    """Parse the metadata; fields that only a stored object has (uid, generation) are empty for one from a file."""
     return ObjectMeta(
         namespace=raw["namespace"],
         name=raw["name"],

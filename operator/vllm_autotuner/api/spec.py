@@ -1,7 +1,7 @@
-"""`VLLMService.spec`: what users ask for. The operator reads it and never writes it (GitOps tools would fight back).
+"""The model of `VLLMService.spec`. Users write it; the operator never does, as that would conflict with GitOps tools.
 
-Everything that can be known from the object alone is refused here and, by the same rules as CEL, by the API server.
-What needs the world (GPUs, model geometry, a Deployment to adopt) is judged later and becomes a condition.
+Errors that are visible in the object alone are rejected here and, by the same rules as CEL, by the API server. Checks
+that need the cluster (GPUs, model geometry, a Deployment to adopt) run later and set a condition.
 """
 
 from datetime import timedelta
@@ -57,20 +57,20 @@ _MinReplicas = Annotated[int, Field(strict=True, ge=1, le=10_000)]
 
 
 class Profile(StrEnum):
-    """What the service is for, when objectives leave a choice."""
+    """The kind of traffic; decides what to optimize within the objectives."""
 
     LATENCY = "Latency"
-    """Interactive: keep every objective with a reserve."""
+    """Interactive: meet every objective with a reserve."""
 
     THROUGHPUT = "Throughput"
     """Batch: as many tokens as the objectives allow."""
 
     BURSTY = "Bursty"
-    """Quiet hours and peaks: judged by the peaks."""
+    """Idle periods and peaks: sized for the peaks."""
 
 
 class DeletionPolicy(StrEnum):
-    """What becomes of the Deployment and Service when the VLLMService is deleted."""
+    """What happens to the Deployment and Service when the VLLMService is deleted."""
 
     RETAIN = "Retain"
     """They keep serving, without an owner."""
@@ -83,10 +83,10 @@ class Model(ApiModel):
     """The model to serve."""
 
     name: Annotated[str, Field(min_length=1, max_length=512)]
-    """What vLLM loads: a Hugging Face id or a path inside the container."""
+    """The model that vLLM loads: a Hugging Face id or a path inside the container."""
 
     served_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    """The name that clients send (--served-model-name). Default: spec.model.name."""
+    """The model name in requests (--served-model-name). Default: spec.model.name."""
 
     revision: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Branch, tag or commit (--revision). Default: the repository's default branch."""
@@ -99,11 +99,11 @@ class Engine(EngineKnobs):
     """Container image of vLLM."""
 
     args: Annotated[tuple[EngineArg, ...], Field(max_length=ARGS_MAX_ITEMS)] = ()
-    """Flags that are not tuned; one that has a field of its own is refused. Default: none."""
+    """Additional flags, not tuned; flags with a field of their own in the spec are rejected. Default: none."""
 
 
 class Accelerator(ApiModel):
-    """The device a replica needs; its count is the tensor-parallel size."""
+    """The device of a replica; the number of devices is the tensor-parallel size."""
 
     resource_name: Annotated[
         str,
@@ -116,7 +116,7 @@ class Accelerator(ApiModel):
     """The extended resource to request. Default: nvidia.com/gpu."""
 
     product: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """The device as its node label says, such as NVIDIA-H100-80GB-HBM3. Default: unknown."""
+    """The device as in its node label, such as NVIDIA-H100-80GB-HBM3. Default: unknown."""
 
 
 class ScaleOut(ApiModel):
@@ -130,17 +130,17 @@ class ScaleIn(ApiModel):
     """When to remove replicas."""
 
     stabilization: Duration = timedelta(minutes=10)
-    """How long the lower number must have sufficed. Default: 10m."""
+    """How long fewer replicas must have been enough. Default: 10m."""
 
 
 class Scaling(ApiModel):
-    """Replicas set by this operator. Leave it out where an HPA or KEDA targets the VLLMService."""
+    """Bounds of the replicas that the operator sets. Leave it out if an HPA or KEDA targets the VLLMService."""
 
     min_replicas: _MinReplicas = 1
-    """Never fewer than this. Default: 1."""
+    """Minimum number of replicas. Default: 1."""
 
     max_replicas: _MinReplicas
-    """Never more than this."""
+    """Maximum number of replicas."""
 
     scale_out: ScaleOut = ScaleOut()
     """When to add replicas."""
@@ -158,20 +158,20 @@ class Scaling(ApiModel):
 
 
 class Objective(ApiModel):
-    """A service level: this quantile of the latency stays below the target."""
+    """A service-level objective: this quantile of the latency stays below the target."""
 
     quantile: Quantile = "0.95"
-    """Which quantile, as a string. Default: "0.95"."""
+    """The quantile, as a string. Default: "0.95"."""
 
     target: Duration
-    """The latency to stay below."""
+    """The upper limit of the latency."""
 
 
 class Objectives(ApiModel):
-    """What the users of the service notice. Without any, only saturation and waste can be named."""
+    """Service-level objectives. Without any, only saturation and waste are diagnosed."""
 
     profile: Profile = Profile.LATENCY
-    """What to do with what the objectives leave over. Default: Latency."""
+    """What to optimize within the objectives: Latency, Throughput or Bursty. Default: Latency."""
 
     ttft: Objective | None = None
     """Time to first token. Default: none."""
@@ -185,14 +185,14 @@ class Objectives(ApiModel):
 
 
 class PrometheusRef(ApiModel):
-    """Where the metrics of this service are."""
+    """The source of this service's metrics."""
 
     source: DnsLabel
     """The name of a source in the operator's configuration; never an address, which could leak credentials."""
 
 
 class TargetRef(ApiModel):
-    """An existing Deployment: diagnosed always, tuned where nobody else declares its engine's flags, never deleted."""
+    """An existing Deployment: always diagnosed, tuned unless another field manager owns the flags, never deleted."""
 
     api_version: Literal["apps/v1"] = "apps/v1"
     """Only apps/v1. Default: apps/v1."""
@@ -213,7 +213,7 @@ def _listed(value: object, choice: AllowedStrings | AllowedInts | None) -> bool:
 
 
 def _starting_value(knob: str, *, cel: str, message: str, holds: Any) -> Rule:
-    """A rule over a knob's starting value and its bounds, when both are there."""
+    """A rule over a knob's starting value and its bounds, if both are set."""
     both = f"!has(self.engine) || !has(self.engine.{knob}) || !has(self.tuning) || !has(self.tuning.{knob})"
     value, bounds = f"self.engine.{knob}", f"self.tuning.{knob}"
     return Rule(
@@ -224,7 +224,7 @@ def _starting_value(knob: str, *, cel: str, message: str, holds: Any) -> Rule:
 
 
 class VLLMServiceSpec(ApiModel):
-    """What a model's service should be: workload, objectives, and how far it may be tuned."""
+    """The desired service of a model: workload, objectives, and the limits of its tuning."""
 
     model: Model | None = None
     """The model to serve; required with engine."""
@@ -233,36 +233,36 @@ class VLLMServiceSpec(ApiModel):
     """The engine that serves it. Exactly one of engine and targetRef."""
 
     target_ref: TargetRef | None = None
-    """An existing Deployment to look after, instead of one that the operator renders."""
+    """An existing Deployment to adopt, instead of one that the operator renders."""
 
     accelerator: Accelerator | None = None
-    """The device of a replica. Default: none is requested (CPU, or the pod template asks itself)."""
+    """The device of a replica. Default: none is requested (CPU, or the pod template requests it)."""
 
     pod_template: PodTemplate | None = None
     """Metadata and spec to merge into the pods: volumes, env, nodeSelector, tolerations, resources."""
 
     replicas: _Replicas | None = None
-    """A fixed number of replicas, and where the scale subresource writes. Exactly one of replicas and scaling."""
+    """A fixed number of replicas; also the target of the scale subresource. Exactly one of replicas and scaling."""
 
     scaling: Scaling | None = None
     """Bounds between which the operator sets the replicas."""
 
     objectives: Objectives = Objectives()
-    """What the users of the service notice."""
+    """Service-level objectives."""
 
     tuning: Annotated[Tuning, Field(json_schema_extra={PUBLISHED_DEFAULT: {}})] = Tuning()
-    """How far the operator may go."""
+    """Mode, bounds and limits of tuning."""
 
     prometheus: PrometheusRef | None = None
     """Another source of metrics. Default: the operator's own."""
 
     paused: StrictBool = False
-    """Stop tuning; serving and health go on. Default: false."""
+    """Pause tuning; serving and health checks continue. Default: false."""
 
     deletion_policy: Annotated[DeletionPolicy, Field(json_schema_extra={PUBLISHED_DEFAULT: "Retain"})] = (
         DeletionPolicy.RETAIN
     )
-    """What becomes of the workload when this object is deleted. Default: Retain."""
+    """What happens to the workload when this object is deleted: Retain or Delete. Default: Retain."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -282,13 +282,13 @@ class VLLMServiceSpec(ApiModel):
         ),
         Rule(
             cel="has(self.targetRef) || has(self.replicas) != has(self.scaling)",
-            message="set exactly one of replicas (a fixed number, or an autoscaler on the scale subresource) "
+            message="set exactly one of replicas (a fixed number, or set by an autoscaler) "
             "and scaling (minReplicas, maxReplicas)",
             holds=lambda spec: spec.target_ref is not None or (spec.replicas is None) != (spec.scaling is None),
         ),
         Rule(
             cel="!has(self.targetRef) || !has(self.replicas)",
-            message="remove replicas: the Deployment that targetRef names keeps its own, or set scaling",
+            message="remove replicas: the Deployment that targetRef names keeps its own; set scaling to change them",
             holds=lambda spec: spec.target_ref is None or spec.replicas is None,
         ),
         Rule(
@@ -299,7 +299,7 @@ class VLLMServiceSpec(ApiModel):
         Rule(
             cel="!has(self.targetRef) || !has(self.tuning) || !has(self.tuning.strategy)"
             " || !has(self.tuning.strategy.type) || self.tuning.strategy.type != 'Canary'",
-            message="remove tuning.strategy.type Canary: the Deployment that targetRef names is changed in place",
+            message="remove tuning.strategy.type Canary: the Deployment that targetRef names is only changed in place",
             holds=lambda spec: spec.target_ref is None or spec.tuning.strategy.type is not StrategyType.CANARY,
         ),
         _starting_value(

@@ -1,8 +1,8 @@
-"""`VLLMService.status`: everything a decision depends on, so that a restarted operator resumes or rolls back from it.
+"""The model of `VLLMService.status`: all persisted state, from which a restarted operator resumes or rolls back.
 
-Written by the operator, but a person may have edited it and a newer operator may have extended it: unknown and missing
-fields are tolerated, and what cannot be read raises one error. It never becomes an empty status, because that would
-forget a change that is under way. Lists and texts are cut here, so that no write is refused for its size.
+Written by the operator, but users may edit it and a newer operator may extend it: unknown and missing fields are
+tolerated, and an invalid status raises an error. It is never treated as empty, because that would lose the active
+change. Lists and texts are cut to size here, so that no write is rejected for its size.
 """
 
 from collections.abc import Mapping
@@ -86,44 +86,44 @@ __all__ = [
 ]
 
 HISTORY_LENGTH: Final = 10
-"""Changes kept in status.history: a bad fortnight at the default budget's usual pace. Our choice, for size."""
+"""Changes kept in status.history: about two weeks at the usual pace of the default budget. Our choice, for size."""
 
 FAILURE_MEMORY_LENGTH: Final = 20
-"""Candidates remembered as failed. Forgetting one costs a repeated rollback; our choice, for size."""
+"""Entries of the failure memory. Losing one may repeat a rollback; our choice, for size."""
 
 RECORD_LENGTH: Final = 10
-"""Recommendations whose predictions are followed up. Our choice, for size."""
+"""Recommendations whose predictions are checked. Our choice, for size."""
 
 EVIDENCE_LENGTH: Final = 16
 
 REQUESTS_LENGTH: Final = 4
-"""More than there are kinds of requests."""
+"""More than the number of request kinds."""
 
 UNTOLD_LENGTH: Final = 10
-"""Events kept while they cannot be posted: a change has no more than eight. Our choice, for size."""
+"""Events kept until they can be posted: a change has at most eight. Our choice, for size."""
 
 
 class StatusUnreadable(ValueError):
-    """The status holds something that this operator cannot read; the message names the fields."""
+    """The status is invalid; the message names the fields."""
 
 
 class Source(StrEnum):
-    """Where the effective configuration comes from."""
+    """The source of the effective configuration."""
 
     SPEC = "Spec"
     TUNED = "Tuned"
     OBSERVED = "Observed"
-    """As its owner wrote it into the Deployment that spec.targetRef names."""
+    """Read from the Deployment of spec.targetRef, as its owner wrote it."""
 
 
 class Effective(EngineKnobs):
-    """What the workload is asked to run."""
+    """The configuration that the workload should run."""
 
     replicas: int | None = None
-    """Replicas asked for; absent when another writer owns them."""
+    """Desired replicas; absent if an autoscaler or another controller owns them."""
 
     replicas_reason: Message = ""
-    """Why they last became more or fewer; empty where the spec alone says so."""
+    """Reason of the last scale-out or scale-in; empty if the number comes from the spec."""
 
     config_hash: str | None = None
     """Hash of the rendered pod template."""
@@ -138,86 +138,86 @@ class Effective(EngineKnobs):
     """Spec, Tuned by the operator, or Observed in the Deployment of spec.targetRef."""
 
     basis: EngineKnobs | None = None
-    """The values of the spec that tuned values stand on: an edit of the spec makes them void."""
+    """The spec values that tuned values are based on: an edit of one in the spec discards the tuned values."""
 
 
 class Contribution(ApiModel):
-    """Another bottleneck that was seen beside the main one."""
+    """A contributing bottleneck besides the main one."""
 
     class_: Annotated[str, Field(alias="class")]
     """Its diagnosis class."""
 
     message: Note = ""
-    """A sentence for people."""
+    """Human-readable description."""
 
 
 class DiagnosisStatus(ApiModel):
-    """The named bottleneck."""
+    """The diagnosed bottleneck."""
 
     class_: Annotated[str, Field(alias="class")]
     """The diagnosis class; a constant."""
 
     confidence: Confidence | None = None
-    """How sure."""
+    """Confidence of the diagnosis."""
 
     since: Timestamp | None = None
-    """Since when this class."""
+    """When this class was first diagnosed."""
 
     message: Message = ""
-    """A sentence for people."""
+    """Human-readable description."""
 
     evidence: Annotated[tuple[Evidence, ...], *most_important(EVIDENCE_LENGTH)] = ()
-    """The facts, most important first."""
+    """The evidence, most important first."""
 
     contributing: Annotated[tuple[Contribution, ...], *most_important(EVIDENCE_LENGTH)] = ()
     """Other bottlenecks, most important first."""
 
 
 class Recommendation(ApiModel):
-    """One change worth making."""
+    """A recommended change of one knob."""
 
     id: str
-    """What a person approves or rejects; a new value means a new question."""
+    """The id to approve or reject; a new recommendation has a new id."""
 
     knob: str
-    """Which knob."""
+    """The knob."""
 
     current: str | None = None
-    """Its value now; absent when it is the engine's default."""
+    """The current value; absent if it is the engine's default."""
 
     recommended: str
-    """Its recommended value."""
+    """The recommended value."""
 
     limited_by: str | None = None
-    """What kept the value from going further."""
+    """What limits the recommended value."""
 
     predicted: Annotated[tuple[Prediction, ...], *most_important(EVIDENCE_LENGTH)] = ()
-    """The expected effect."""
+    """The predicted effect."""
 
     reason: Message = ""
-    """Why, for people."""
+    """Why it is recommended, in words."""
 
     confidence: Confidence | None = None
-    """How sure."""
+    """Confidence of the prediction."""
 
     held_by: str | None = None
-    """The constant of what keeps it from being applied; absent when nothing does. The reason says it in words."""
+    """Constant of the guardrail that keeps it from being applied; absent if none does. The reason has the details."""
 
     first_seen: Timestamp | None = None
-    """Since when this is recommended."""
+    """When this was first recommended."""
 
 
 class Summary(ApiModel):
-    """Short texts for `kubectl get`; rounded, so that they change seldom."""
+    """Short texts for `kubectl get`; rounded, so that they rarely change."""
 
     effective: str | None = None
-    """Such as seqs=64 len=16k tp=2."""
+    """The effective configuration, such as seqs=64 len=16k tp=2."""
 
     ttft: str | None = None
-    """Measured against its target."""
+    """Measured TTFT and its target."""
 
     tpot: str | None = None
-    """Measured against its target."""
+    """Measured TPOT and its target."""
 
     kv_usage: str | None = None
     """Usage of the KV cache."""
@@ -227,80 +227,80 @@ class Summary(ApiModel):
 
 
 class UntoldEvent(ApiModel):
-    """An Event that the API server did not take yet."""
+    """An Event that is not posted yet."""
 
     reason: str
     """What happened, as a constant."""
 
     action: str
-    """What was done."""
+    """The action taken."""
 
     transition: str
-    """Which occurrence it tells of: each is told once."""
+    """Identifies the occurrence, so that each is posted once."""
 
     note: Note = ""
-    """What happened, for people."""
+    """Human-readable description."""
 
     warning: bool = False
     """Whether it is a warning."""
 
 
 class VLLMServiceStatus(ApiModel):
-    """What the operator knows and does."""
+    """The observed state of the service and the operator's decisions."""
 
     observed_generation: int | None = None
-    """Generation of the spec that was last acted upon."""
+    """Generation of the spec that was last reconciled."""
 
     effective: Effective | None = None
-    """What the workload is asked to run."""
+    """The configuration that the workload should run."""
 
     diagnosis: DiagnosisStatus | None = None
-    """The named bottleneck."""
+    """The diagnosed bottleneck."""
 
     recommendation: Recommendation | None = None
-    """A change worth making."""
+    """The recommended change."""
 
     active_change: ActiveChange | None = None
-    """The change under way."""
+    """The active change."""
 
     last_known_good: LastKnownGood | None = None
-    """Where a rollback leads."""
+    """The last configuration that was verified to serve well."""
 
     rollback_failed: RollbackFailure | None = None
-    """Set while a failed rollback waits for a person."""
+    """Set after a failed rollback until it is resolved."""
 
     failure_memory: Annotated[tuple[FailedCandidate, ...], *newest(FAILURE_MEMORY_LENGTH)] = ()
-    """What did not help, newest last."""
+    """Values that were rolled back or declined, newest last."""
 
     scale_ins: Annotated[tuple[ScaleInTried, ...], *newest(SCALE_INS_LENGTH)] = ()
-    """Fewer replicas than before, and whether they did, newest last."""
+    """Past scale-ins, and whether the remaining replicas were enough, newest last."""
 
     circuit: Circuit | None = None
-    """Stops changes after repeated rollbacks."""
+    """The circuit breaker, which stops changes after repeated harmful rollbacks."""
 
     budget: BudgetStatus | None = None
-    """The day's budget."""
+    """Usage of the daily change budget."""
 
     cooldown_until: Timestamp | None = None
-    """No change before this."""
+    """End of the cooldown; no change begins before."""
 
     queued_since: Timestamp | None = None
-    """Since when a change waits only for the limits of the whole cluster: its place in the queue."""
+    """Since when a change waits for the cluster-wide concurrency limits: its place in the queue."""
 
     contest: Contest | None = None
-    """Somebody else writes the workload."""
+    """Ownership conflict: another field manager overwrites the workload."""
 
     handled_requests: Annotated[tuple[HandledRequest, ...], *newest(REQUESTS_LENGTH)] = ()
-    """The last request of each kind that a person made and that was acted upon."""
+    """The last handled user request of each kind."""
 
     history: Annotated[tuple[HistoryEntry, ...], *newest(HISTORY_LENGTH)] = ()
     """Finished changes, newest last."""
 
     untold: Annotated[tuple[UntoldEvent, ...], *newest(UNTOLD_LENGTH)] = ()
-    """Events that could not be posted; whoever leads tries again until they are."""
+    """Events that could not be posted yet; retried until they are."""
 
     track_record: Annotated[tuple[Foretold, ...], *newest(RECORD_LENGTH)] = ()
-    """What recommendations that the operator did not carry out foretold, and what came, newest last."""
+    """Predictions of recommendations that the operator did not apply, with later measurements, newest last."""
 
     conditions: Annotated[
         tuple[Condition, ...],
@@ -312,13 +312,13 @@ class VLLMServiceStatus(ApiModel):
             }
         ),
     ] = ()
-    """Ready and the others, by type."""
+    """The conditions by type."""
 
     replicas: int | None = None
-    """Pods of the workload (scale subresource)."""
+    """Number of pods (scale subresource)."""
 
     ready_replicas: int | None = None
-    """Pods that serve."""
+    """Number of ready pods."""
 
     selector: str | None = None
     """Label selector of the pods, for autoscalers (scale subresource)."""
@@ -327,12 +327,12 @@ class VLLMServiceStatus(ApiModel):
     """Short texts for `kubectl get`."""
 
     measured: Measurement | None = None
-    """The latencies that the short texts tell, and when they were measured. Written with whatever else is written, and
-    by itself once they have moved clearly for minutes."""
+    """The latencies of the summary, and when they were measured. Updated together with other fields, and on their own
+    after a clear change over minutes."""
 
 
 def parse_status(raw: Mapping[str, Any] | None) -> VLLMServiceStatus:
-    """Read a status; None and an empty one are a fresh object's. Raises StatusUnreadable."""
+    """Parse a status; None or an empty one means a new object. Raises StatusUnreadable."""
     try:
         return VLLMServiceStatus.model_validate(raw or {})
     except ValidationError as error:

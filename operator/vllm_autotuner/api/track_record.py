@@ -1,6 +1,6 @@
-"""What recommendations foretold and what came, in `VLLMService.status`: how far the next one can be trusted.
+"""Status models of the track record: predictions of recommendations and what was measured later.
 
-Only of recommendations that the operator did not carry out: a change of its own has a verdict, in the history.
+Only recommendations that the operator did not apply itself: its own changes have a verdict in the history.
 """
 
 from enum import StrEnum
@@ -14,30 +14,30 @@ from vllm_autotuner.api.model import ApiModel
 __all__ = ["FORETOLD_LENGTH", "Came", "ComparedBy", "Foretold"]
 
 FORETOLD_LENGTH: Final = 3
-"""TTFT, TPOT and tokens per second: what can be measured."""
+"""TTFT, TPOT and tokens per second: the predictions that can be measured."""
 
 
 class ComparedBy(StrEnum):
-    """How a prediction came to be tested."""
+    """How a prediction was tested."""
 
     VALUE = "Value"
-    """The knob has had the recommended value since, under a load like the one of then."""
+    """A user set the recommended value, and the load is similar to that of the prediction."""
 
     LOAD = "Load"
-    """The value is the old one, but the load moved to the batch that was foretold: TPOT can be compared."""
+    """The value is unchanged, but the load reached the predicted batch, so TPOT can be compared."""
 
 
 class Came(ApiModel):
-    """What was measured when a prediction could be tested: medians over windows; absent is not known."""
+    """Measurements that tested a prediction: medians over windows; unknown numbers are absent."""
 
     at: Timestamp
     """End of the last window."""
 
     compared_by: ComparedBy
-    """How it came to be tested."""
+    """How it was tested."""
 
     windows: int
-    """How many windows were alike."""
+    """Number of comparable windows."""
 
     ttft_seconds: Number = None
     """Time to first token at the objective's quantile."""
@@ -49,20 +49,20 @@ class Came(ApiModel):
     """Generated tokens."""
 
     held: bool | None = None
-    """No latency was worse than foretold by more than the tolerance; absent when none could be compared."""
+    """True if no latency exceeded its prediction by more than the tolerance; absent if none could be compared."""
 
 
 class Foretold(ApiModel):
-    """One recommendation that was made, and what came of what it foretold."""
+    """A recommendation with its prediction, and the measurements that tested it."""
 
     id: str
-    """Of the recommendation."""
+    """Id of the recommendation."""
 
     knob: str
-    """Which knob."""
+    """The knob."""
 
     current: str | None = None
-    """Its value then; absent when it was the engine's default."""
+    """The value at that time; absent if it was the engine's default."""
 
     recommended: str
     """The recommended value."""
@@ -71,19 +71,19 @@ class Foretold(ApiModel):
     """When it was made."""
 
     knobs: EngineKnobs = EngineKnobs()
-    """What ran then."""
+    """The configuration at that time."""
 
     replicas: int | None = None
-    """How many replicas there were."""
+    """Number of replicas at that time."""
 
     in_system: Number = None
-    """Requests that ran and waited then, of all replicas."""
+    """Running and waiting requests of all replicas at that time."""
 
     arrivals_per_second: Number = None
-    """Requests that came in then."""
+    """Incoming requests per second at that time."""
 
     predicted: Annotated[tuple[Prediction, ...], *most_important(FORETOLD_LENGTH)] = ()
-    """What it foretold."""
+    """The predicted effect."""
 
     came: Came | None = None
-    """What came; absent while nothing tested it."""
+    """The measured result; absent until the prediction is tested."""

@@ -1,4 +1,4 @@
-"""`spec.tuning`: how far, within which bounds, when and how often the operator may change the engine."""
+"""The models of `spec.tuning`: mode, bounds, strategy, change windows, budget and cooldown."""
 
 from datetime import timedelta
 from enum import StrEnum
@@ -15,7 +15,7 @@ _Bound = Annotated[int, Field(strict=True, ge=1, le=134_217_728)]
 
 
 class Mode(StrEnum):
-    """How far the operator may go."""
+    """What the operator may do."""
 
     OFF = "Off"
     """Serve the spec; no diagnosis, no recommendation."""
@@ -24,30 +24,30 @@ class Mode(StrEnum):
     """Diagnose and recommend; change nothing."""
 
     APPROVE = "Approve"
-    """Change what a person approved by its recommendation id."""
+    """Apply recommendations that a user approved by their id."""
 
     AUTOMATIC = "Automatic"
-    """Change within bounds, budget and windows; measure, and roll back what does not help."""
+    """Apply recommendations within bounds, budget and windows; measure, and roll back those that do not help."""
 
 
 class StrategyType(StrEnum):
-    """How a change reaches the service."""
+    """How a change is rolled out."""
 
     CANARY = "Canary"
-    """One pod more, with the new value, beside the others; they follow when it did better."""
+    """An extra pod with the new value; the other pods follow if it is better."""
 
     IN_PLACE = "InPlace"
-    """The Deployment itself; judged before against after."""
+    """A rollout of the Deployment itself; measurements before and after are compared."""
 
 
 class IntBounds(ApiModel):
-    """Between which values a knob may be set, both included."""
+    """The range of values a knob may be set to, inclusive."""
 
     min: _Bound
-    """The smallest value."""
+    """The smallest allowed value."""
 
     max: _Bound
-    """The largest value."""
+    """The largest allowed value."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -59,49 +59,49 @@ class IntBounds(ApiModel):
 
 
 class AllowedStrings(ApiModel):
-    """Which values a knob may be set to."""
+    """The values a knob may be set to."""
 
     allowed: Annotated[tuple[KvCacheDtype, ...], Field(min_length=1, max_length=16)]
-    """The values."""
+    """The allowed values."""
 
 
 class AllowedInts(ApiModel):
-    """Which numbers a knob may be set to."""
+    """The numbers a knob may be set to."""
 
     allowed: Annotated[tuple[Annotated[int, Field(strict=True, ge=1, le=64)], ...], Field(min_length=1, max_length=16)]
-    """The numbers."""
+    """The allowed numbers."""
 
 
 class Strategy(ApiModel):
-    """How a change is made and how long each phase may take."""
+    """How a change is rolled out, and the duration of each phase."""
 
     type: StrategyType | None = None
     """Canary or InPlace. Default: Canary from two replicas on, else InPlace."""
 
     warm_up: Duration = timedelta(seconds=60)
-    """Serving without judgement, for caches and compilation. Default: 60s."""
+    """How long new pods serve before they are measured, for caches and compilation. Default: 60s."""
 
     analysis: Duration = timedelta(minutes=5)
-    """How long a verdict is sought; up to twice that where its ten windows take longer. Default: 5m."""
+    """How long a change is measured for a verdict; up to twice as long if ten windows take longer. Default: 5m."""
 
     bake: Duration = timedelta(minutes=30)
-    """How long a change that was kept is watched before it counts as good; harm in it is undone. Default: 30m."""
+    """How long a kept change is watched before it counts as good; a regression is rolled back. Default: 30m."""
 
     provisioning_deadline: Duration = timedelta(minutes=20)
-    """By when a changed pod must be ready; several that follow one another get as many times that. Default: 20m."""
+    """How long a new pod may take to become ready; multiplied by the number of pods in a rollout. Default: 20m."""
 
     data_budget: Duration = timedelta(minutes=15)
-    """How long metrics may be missing during a change before it is rolled back without blame. Default: 15m."""
+    """How long metrics may be missing during a change before it is rolled back; no failed attempt. Default: 15m."""
 
 
 class Window(ApiModel):
-    """A time in which changes may start."""
+    """A recurring time window in which changes may start."""
 
     schedule: Annotated[
         str,
         *matching(CRON_PATTERN, max_length=CRON_MAX_LENGTH, message=CRON_MESSAGE),
     ]
-    """When it opens, as five cron fields, by the clock of its zone."""
+    """When it opens: a cron schedule of five fields, in local time."""
 
     time_zone: Annotated[
         str,
@@ -111,21 +111,21 @@ class Window(ApiModel):
             message="write an IANA time zone such as Europe/Berlin or UTC",
         ),
     ] = "UTC"
-    """The zone of the schedule. Default: UTC."""
+    """The time zone of the schedule. Default: UTC."""
 
     duration: Duration
     """How long it stays open."""
 
 
 class Budget(ApiModel):
-    """How much change a service takes."""
+    """The limit on the number of changes of a service."""
 
     changes_per_day: Annotated[int, Field(strict=True, ge=1, le=48)] = 2
-    """Changes in 24 hours, rolled back ones included. Default: 2."""
+    """Maximum changes in 24 hours, including rolled back ones. Default: 2."""
 
 
 class Tuning(ApiModel):
-    """How far, within which bounds, and how often the operator may change the engine."""
+    """Mode, bounds and limits of tuning."""
 
     mode: Annotated[Mode, Field(json_schema_extra={PUBLISHED_DEFAULT: "Recommend"})] = Mode.RECOMMEND
     """Off, Recommend, Approve or Automatic. Default: Recommend."""
@@ -137,19 +137,19 @@ class Tuning(ApiModel):
     """Bounds of maxModelLen. Default: recommended only, never changed."""
 
     kv_cache_dtype: AllowedStrings | None = None
-    """Allowed values of kvCacheDtype; listing one accepts its effect on quality. Default: recommended only."""
+    """Allowed values of kvCacheDtype; listing a value accepts its effect on quality. Default: recommended only."""
 
     tensor_parallel_size: AllowedInts | None = None
     """Allowed values of tensorParallelSize. Default: recommended only, never changed."""
 
     strategy: Strategy = Strategy()
-    """How a change is made."""
+    """How a change is rolled out and measured."""
 
     windows: Annotated[tuple[Window, ...], Field(max_length=16)] = ()
-    """When changes may start; one open window is enough. Taking a change back needs none. Default: always."""
+    """When changes may start; one open window is enough. Rollbacks ignore windows. Default: always."""
 
     budget: Budget = Budget()
-    """How many changes a service takes."""
+    """The limit on the number of changes."""
 
     cooldown: Duration = timedelta(hours=6)
-    """How long a service is left alone after a change. Default: 6h."""
+    """Minimum time between the end of a change and the next one. Default: 6h."""
