@@ -50,6 +50,7 @@ def test_the_sum_is_in_the_words_of_pytest() -> None:
         ([], {"tests": ["tests"], "e2e": ["e2e", "-n", "0"]}),
         (["-k", "x y", "-x"], {"tests": ["tests", "-k", "x y", "-x"], "e2e": ["e2e", "-k", "x y", "-x", "-n", "0"]}),
         (["tests/cli/test_watch.py::test_it", "-q"], {"tests": ["tests/cli/test_watch.py::test_it", "-q"]}),
+        (["-k", "tests", "e2e"], {"e2e": ["e2e", "-k", "tests", "-n", "0"]}),
         (["e2e/test_bed.py", "tests/cli"], {"tests": ["tests/cli"], "e2e": ["e2e/test_bed.py", "-n", "0"]}),
     ],
 )  # fmt: skip

@@ -34,6 +34,8 @@ LESS_URGENT: Final = 3
 """What is added to the niceness of `tests/`: of a core that both want the control plane gets two thirds. With 19 the
 subprocesses that `tests/` starts would wait for seconds."""
 POLL_SECONDS: Final = 0.2
+WITH_AN_EXPRESSION: Final = ("-k", "-m")
+"""Options whose value may be the name of a folder and is no path."""
 
 COUNTS: Final = re.compile(r"^(?:=+ )?((?:\d+ [a-z]+(?:, )?)+) in [0-9.]+s")
 """The last line of pytest, with or without its frame."""
@@ -89,15 +91,20 @@ def main(arguments: Sequence[str], *, halves: Sequence[Half] = HALVES) -> int:
 def selected(arguments: Sequence[str], halves: Sequence[Half]) -> list[tuple[Half, list[str]]]:
     """Return the halves to run, with their arguments: all of them, or those that a path is named of."""
     names = [half.folder for half in halves]
-    paths = {each: Path(each.partition("::")[0]).parts[:1] for each in arguments if not each.startswith("-")}
-    of_folder = {each: top[0] for each, top in paths.items() if top and top[0] in names}
-    options = [each for each in arguments if each not in of_folder]
-    result = []
-    for half in halves:
-        own = [each for each, folder in of_folder.items() if folder == half.folder]
-        if own or not of_folder:
-            result.append((half, [*(own or [half.folder]), *options, *half.last]))
-    return result
+    paths: dict[str, list[str]] = {name: [] for name in names}
+    options = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        top = Path(argument.partition("::")[0]).parts[:1]
+        if top and top[0] in names and before not in WITH_AN_EXPRESSION:
+            paths[top[0]].append(argument)
+        else:
+            options.append(argument)
+    named = any(paths.values())
+    return [
+        (half, [*(paths[half.folder] or [half.folder]), *options, *half.last])
+        for half in halves
+        if paths[half.folder] or not named
+    ]
 
 
 @contextmanager
