@@ -38,8 +38,8 @@ class Invariant:
 
 def broken(moment: Moment, *, of_any_status: bool = False) -> list[str]:
     """The violations at this moment, each with the id of its invariant."""
-    asked = [each for each in INVARIANTS if each.of_any_status or not of_any_status]
-    return [f"{each.id} ({each.sentence}): {text}" for each in asked for text in each.broken(moment)]
+    checked = [each for each in INVARIANTS if each.of_any_status or not of_any_status]
+    return [f"{each.id} ({each.sentence}): {text}" for each in checked for text in each.broken(moment)]
 
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (

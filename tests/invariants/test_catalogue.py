@@ -192,7 +192,7 @@ CASES = (
     Broken(id="I3", what="a knob without bounds", twist=status(6, effective=NEW | {"maxModelLen": 4096})),
     Broken(id="I3", what="a value that is not listed", twist=status(6, effective=NEW | {"kvCacheDtype": "int4"})),
     Broken(id="I3", what="a change begins below", twist=status(1, activeChange=change(to=NEW | {"maxNumSeqs": 8}))),
-    Broken(id="I3", what="the Deployment asks for more", twist=facts(2, runs={"maxNumSeqs": 300})),
+    Broken(id="I3", what="the Deployment requests more", twist=facts(2, runs={"maxNumSeqs": 300})),
     Broken(id="I4", what="no deadline", twist=status(2, activeChange=change("Verifying", deadline=None))),
     Broken(id="I4", what="no last known good", twist=status(3, lastKnownGood=...)),
     Broken(id="I4", what="from elsewhere", twist=status(1, lastKnownGood=OLD | {"configHash": "h"}), says="starts"),
@@ -234,9 +234,9 @@ CASES = (
         id="I9", what="a time moves", twist=status(2, conditions=[condition("Ready", at=LATER)]), says="without a flip"
     ),
     Broken(id="I10", what="what failed", twist=remembers(), says="rests until"),
-    Broken(id="I10", what="for ever", twist=remembers(retryAfter=None), says="rests until"),
+    Broken(id="I10", what="without end", twist=remembers(retryAfter=None), says="rests until"),
     Broken(id="I10", what="declined", twist=remembers(retryAfter=None, declinedAt=LATER, failures=0)),
-    Broken(id="I10", what="declined after its rest", twist=remembers(retryAfter=LONG_AGO, declinedAt=LATER)),
+    Broken(id="I10", what="rejected after its retry time", twist=remembers(retryAfter=LONG_AGO, declinedAt=LATER)),
     Broken(
         id="I11",
         what="no window with data",
@@ -260,7 +260,7 @@ CASES = (
     Broken(id="G11", what="too soon", twist=status(0, cooldownUntil=LATER), says="before 2026"),
     Broken(id="G12", what="the third of a day", twist=status(1, budget={"changesToday": 3, "windowStart": NOON})),
     Broken(id="G31", what="an open circuit", twist=status(0, circuit={"state": "Open", "until": LATER})),
-    Broken(id="G31", what="open for ever", twist=status(0, circuit={"state": "Open"}), says="a person"),
+    Broken(id="G31", what="open without end", twist=status(0, circuit={"state": "Open"}), says="a person"),
     Broken(id="T35", what="too large", twist=status(2, summary={"effective": "x" * 70_000}), says="bytes"),
 )
 
@@ -340,11 +340,11 @@ def test_a_status_that_the_operator_cannot_read_is_not_its_own() -> None:
 
 def test_the_moves_of_the_product_are_moves_of_the_design() -> None:
     """The transitions are defined twice on purpose; one that only the product has is a mistake in one of the two."""
-    undoing = ChangeState.ROLLING_BACK
+    rolling_back = ChangeState.ROLLING_BACK
     extra = {
         (before.value, after.value)
         for before, afters in EDGES.items()
         for after in afters
-        if after is not undoing and after.value not in MOVES[before.value]
+        if after is not rolling_back and after.value not in MOVES[before.value]
     }
     assert not extra

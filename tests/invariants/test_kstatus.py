@@ -34,7 +34,7 @@ def status(conditions: Mapping[str, str], *, observed: int | None = 2, judged: i
         pytest.param({"Ready": T, "TuningInProgress": T}, id="a canary under way"),
         pytest.param({"Ready": T, "LastChangeSucceeded": F}, id="a change rolled back"),
         pytest.param({"Ready": T, "MetricsAvailable": F}, id="metrics gone"),
-        pytest.param({"Ready": T, "Paused": T, "CircuitOpen": T}, id="paused by a person"),
+        pytest.param({"Ready": T, "Paused": T, "CircuitOpen": T}, id="paused by a user"),
         pytest.param({"Ready": F, "Stalled": T}, id="an invalid spec"),
         pytest.param({"Ready": F, "Stalled": T, "RollbackFailed": T}, id="the rollback failed"),
     ],
