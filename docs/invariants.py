@@ -15,9 +15,9 @@ PAGE = Path(__file__).with_name("invariants.md")
 
 HEAD = """# Invariants
 
-Generated from `tests/invariants` by `make docs`; do not edit. An invariant holds at every moment, for any behavior
-of users, engines, clusters and clocks. Each is a function of two consecutive observations of what is visible from outside: the
-VLLMService, its Deployments and pods, and its Events. Invariants are checked
+Generated from `tests/invariants` by `make docs`; do not edit. An invariant holds at every moment, for any behavior of
+users, engines, clusters and clocks. Each is a function of two consecutive observations of what is visible from outside:
+the VLLMService, its Deployments and pods, and its Events. Invariants are checked
 
 - on every status that the tests in `tests/control` write, including random runs of 10,000 steps
   (`tests/control/any_fleet.py`; `make soak STEPS=1000000` continues with random seeds and prints them);
