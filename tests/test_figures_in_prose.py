@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ README = ROOT / "README.md"
 
 PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
 A_RATE_IN_WORDS = re.compile(
-    r"\b(?:once|one|two|three|four|five|six|seven|eight|nine|half|most|none) (?:in|of|out of) "
+    r"\b(?:once|one|two|three|four|five|six|seven|eight|nine|half|none) (?:in|of|out of) "
     r"(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|a hundred|all)\b"
 )
 
@@ -59,9 +59,9 @@ def test_a_percentage_written_by_hand_is_a_constant_of_the_code() -> None:
 
 
 def test_no_measured_rate_is_written_in_words() -> None:
-    # One window exceeds ten others once in eleven times: arithmetic, not a measurement.
-    text = by_hand(report.VERDICTS.read_text(encoding="utf-8")).replace("once in eleven times", "")
-    assert [match.group() for match in A_RATE_IN_WORDS.finditer(text.replace("all of ten others", ""))] == []
+    found = [each.group() for each in A_RATE_IN_WORDS.finditer(by_hand(report.VERDICTS.read_text(encoding="utf-8")))]
+    # By chance, one window exceeds all of ten others so often: arithmetic, not a measurement.
+    assert found == ["once in eleven"]
 
 
 # --- docs/benchmarks.md, docs/simulate.md -----------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_the_width_of_a_tie_is_the_documented_one() -> None:
 COMMAND = re.compile(r"^(?:\$ )?vllm-autotuner (simulate .*--sweep maxNumSeqs=\S+.*)$", flags=re.MULTILINE)
 
 
-def rows(lines: Iterator[str] | list[str]) -> dict[str, dict[str, str]]:
+def rows(lines: Sequence[str]) -> dict[str, dict[str, str]]:
     """The table of a sweep by its first column; a column or a cell that reads `...` is left out."""
     found: dict[str, dict[str, str]] = {}
     header: list[str] = []
@@ -98,10 +98,10 @@ def rows(lines: Iterator[str] | list[str]) -> dict[str, dict[str, str]]:
         cells = [cell for cell in re.split(r"\s{2,}", line.strip()) if cell not in ("...", "\N{HORIZONTAL ELLIPSIS}")]
         if not header:
             header = cells if cells[:2] == ["maxNumSeqs", "goodput"] else []
-        elif cells[0].isdigit():
+        elif cells and cells[0].isdigit():
             assert len(cells) == len(header), f"cells do not match the columns: {line}"
             found[cells[0]] = dict(zip(header, cells, strict=True))
-        elif found:
+        elif cells and found:
             break
     return found
 
@@ -123,9 +123,10 @@ def test_the_sweep_in_the_readme_prints_what_the_readme_shows(shown: str) -> Non
     told = rows(shown.splitlines())
     assert len(told) >= 2
     arguments = shlex.split(command.group(1))
-    # Every value gets the same requests, so rows do not depend on each other: values that are far from the best take most
-    # of the time of the complete sweep, and one of them stands for the rest.
-    chosen = sorted(told, key=int)[-3:]
+    # Every value gets the same requests, so rows do not depend on each other. The complete sweep takes 20 s: the row of
+    # the fewest slots and the best row stand for the rest, as whatever changes the simulator changes these too.
+    best = re.search(r"^Most goodput: maxNumSeqs (\d+),.*$", shown, flags=re.MULTILINE)
+    chosen = sorted({min(told, key=int), best.group(1) if best else max(told, key=int)} & told.keys(), key=int)
     arguments[arguments.index("--sweep") + 1] = f"maxNumSeqs={','.join(chosen)}"
     if "--plot" in arguments:
         at = arguments.index("--plot")
@@ -136,23 +137,28 @@ def test_the_sweep_in_the_readme_prints_what_the_readme_shows(shown: str) -> Non
     assert {each: told[each] for each in chosen} == {
         each: {column: printed[each][column] for column in told[each]} for each in chosen
     }
-    if best := re.search(r"^Most goodput: maxNumSeqs (\d+),.*$", shown, flags=re.MULTILINE):
-        assert best.group() in result.stdout
+    assert best is None or best.group() in result.stdout
 
 
-def test_the_knee_in_the_readme_is_close_to_that_of_its_rows(shown: str) -> None:
+def test_the_knee_in_the_readme_is_below_the_rows_that_are_past_it(shown: str) -> None:
     knee = re.search(r"^Knee: up to (\d+) running sequences", shown, flags=re.MULTILINE)
     if knee is None:
         return
-    past = [
-        int(each) for each, cells in rows(shown.splitlines()).items() if "PastTPOTKnee" in cells.get("diagnosis", "")
-    ]
+    told = rows(shown.splitlines())
+    past = [int(value) for value, cells in told.items() if "PastTPOTKnee" in cells.get("diagnosis", "")]
     assert not past or int(knee.group(1)) < min(past)
 
 
 def test_rows_are_read_with_columns_left_out() -> None:
-    table = " maxNumSeqs  goodput  TTFT p95  ...\n ─────\n 64             0.17  24.2 s\n ...\n 128     9.67    4.48 s   ...\nKnee"
-    assert rows(table.splitlines()) == {
+    table = (
+        " maxNumSeqs  goodput  TTFT p95  ...",
+        " ─────",
+        " 64             0.17    24.2 s",
+        " ...",
+        " 128            9.67    4.48 s  ...",
+        "Knee: up to 121 running sequences",
+    )
+    assert rows(table) == {
         "64": {"maxNumSeqs": "64", "goodput": "0.17", "TTFT p95": "24.2 s"},
         "128": {"maxNumSeqs": "128", "goodput": "9.67", "TTFT p95": "4.48 s"},
     }
