@@ -27,7 +27,7 @@ from vllm_autotuner.change.world import Rollout, Variant, Variants
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.decide.inputs import Inputs, OperatorState, Workload, wanted_replicas
 from vllm_autotuner.control.decide.tick import Decision, decide
-from vllm_autotuner.control.read.memories import Memories
+from vllm_autotuner.control.read.service_memory import ServiceMemory
 from vllm_autotuner.control.write.announcements import announcements
 from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
@@ -242,7 +242,7 @@ class Desk:
 
     def restart(self) -> None:
         """Another leader: nothing survives but the status."""
-        self.history, self.watching_since = Memories().of(self.service), self.now
+        self.history, self.watching_since = ServiceMemory().of(self.service), self.now
 
     def condition(self, kind: ConditionType) -> Condition | None:
         return next((one for one in self.read.conditions if one.type == kind), None)

@@ -8,7 +8,13 @@ from tests.builders import latency, observation
 from tests.control.desk import HEALTHY, START, TICK, Desk, desk
 
 from vllm_autotuner.api.status import Measurement
-from vllm_autotuner.control.decide.figures_refresh import WINDOWS, WRITES_PER_SECOND, RefreshSlots, have_moved, usual
+from vllm_autotuner.control.decide.figures_refresh import (
+    WINDOWS,
+    WRITES_PER_SECOND,
+    RefreshSlots,
+    have_moved,
+    typical_latencies,
+)
 from vllm_autotuner.observation.observation import Observation
 
 FIVE_MINUTES = 2 * WINDOWS
@@ -93,7 +99,7 @@ def test_figures_that_nobody_knew_are_written_once_they_are_known_for_minutes() 
 def test_what_is_shown_is_usual() -> None:
     times = [0.1, 9.0, 0.2, 0.3]
     windows = [Measurement(at=START + i * TICK, ttft_seconds=each) for i, each in enumerate(times)]
-    found = usual(windows)
+    found = typical_latencies(windows)
     assert (found.at, found.ttft_seconds, found.tpot_seconds) == (windows[-1].at, 0.25, None)
 
 

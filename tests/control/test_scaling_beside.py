@@ -6,7 +6,7 @@ from tests.change.worlds import change as begun
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget
-from vllm_autotuner.control.decide.scaling_during_change import answers_beside
+from vllm_autotuner.control.decide.scaling_during_change import may_scale_during
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation
@@ -63,7 +63,7 @@ def test_what_the_change_may_have_done_waits_for_its_end(
     target: ChangeTarget, state: ChangeState, diagnosed: DiagnosisClass, answered: bool
 ) -> None:
     seen = observation(engine(running=64.0, waiting=LASTING))
-    assert answers_beside(change(target, state), diagnosed, case=case(seen)) is answered
+    assert may_scale_during(change(target, state), diagnosed, case=case(seen)) is answered
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_a_queue_behind_slow_tokens_is_one_that_seats_may_end(
 ) -> None:
     seen = observation(engine(running=64.0, waiting=waiting), ttft=latency(ttft))
     found = change(ChangeTarget.TTFT, state)
-    assert answers_beside(found, DiagnosisClass.PAST_TPOT_KNEE, case=case(seen)) is answered
+    assert may_scale_during(found, DiagnosisClass.PAST_TPOT_KNEE, case=case(seen)) is answered
 
 
 def test_another_length_has_nothing_to_do_with_late_tokens() -> None:
     found = change(ChangeTarget.TTFT, ChangeState.PROVISIONING, knob=Knob.MAX_MODEL_LEN)
-    assert answers_beside(found, DiagnosisClass.PAST_TPOT_KNEE, case=case(observation()))
+    assert may_scale_during(found, DiagnosisClass.PAST_TPOT_KNEE, case=case(observation()))
 
 
 @pytest.mark.parametrize(("waiting", "answered"), [(LASTING, True), (COMES_AND_GOES, False)])
@@ -93,4 +93,4 @@ def test_seats_that_are_nearly_enough_are_judged_first(waiting: list[float], ans
     """Replicas beside them would take the credit, and the change would be undone."""
     seen = observation(engine(running=64.0, waiting=waiting))
     found = change(ChangeTarget.TTFT, ChangeState.ANALYZING)
-    assert answers_beside(found, DiagnosisClass.CONCURRENCY_CAPPED, case=case(seen)) is answered
+    assert may_scale_during(found, DiagnosisClass.CONCURRENCY_CAPPED, case=case(seen)) is answered

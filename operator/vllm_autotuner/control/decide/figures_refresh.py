@@ -17,7 +17,7 @@ from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, Measurement
 from vllm_autotuner.change.measured_window import LATENCIES, level_of
 from vllm_autotuner.observation.noise import NOISE
 
-__all__ = ["RefreshSlots", "have_moved", "latencies", "usual"]
+__all__ = ["RefreshSlots", "have_moved", "latencies", "typical_latencies"]
 
 WINDOWS: Final = MEASUREMENTS_LENGTH
 """Windows that must agree (five minutes at 30 s each). TTFT p95 of a steady load differs by 30 % from one window to the
@@ -43,7 +43,7 @@ def latencies(found: Measurement) -> Measurement:
     return Measurement(at=found.at, ttft_seconds=found.ttft_seconds, tpot_seconds=found.tpot_seconds)
 
 
-def usual(recent: Sequence[Measurement]) -> Measurement:
+def typical_latencies(recent: Sequence[Measurement]) -> Measurement:
     """The latencies to show: medians of the recent windows, so that the next outlier does not cause a write."""
     ttft, tpot = ([level for window in recent if (level := level_of(window, each)) is not None] for each in LATENCIES)
     return Measurement(

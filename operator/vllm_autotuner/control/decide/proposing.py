@@ -1,7 +1,7 @@
-"""The proposal half of a tick: what is recommended, which change begins, and how many replicas are asked for.
+"""The proposal part of a tick: which value is recommended, which change starts, and how many replicas are wanted.
 
-Apart from `tick`, which decides about what is under way already and puts the halves together. Pure, as that is.
-Must not: move a change that has begun, or report anything but the recommendation.
+Apart from `tick`, which handles the change in progress and combines the parts. Pure, like `tick`.
+Must not: move a change that has started, or report anything but the recommendation.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from vllm_autotuner.change.failure_memory import failed_seats, failed_values, in
 from vllm_autotuner.change.foreseen import lacks_requests
 from vllm_autotuner.change.verdict import is_baseline, measure
 from vllm_autotuner.control.decide.inputs import Inputs, serves, wanted_replicas
-from vllm_autotuner.control.decide.recent_windows import until_now
-from vllm_autotuner.control.decide.recommendation import asked_too_long, recommended, still_says, value_said
-from vllm_autotuner.control.decide.scaling_during_change import answers_beside
+from vllm_autotuner.control.decide.recent_windows import windows_until_now
+from vllm_autotuner.control.decide.recommendation import approval_expired, recommended, recommended_value, still_says
+from vllm_autotuner.control.decide.scaling_during_change import may_scale_during
 from vllm_autotuner.control.decide.scaling_history import failed_scale_ins, replicas_asked_since, scale_ins_after
 from vllm_autotuner.control.decide.status_evidence import grounds_of
 from vllm_autotuner.diagnosis.case import Case
@@ -35,24 +35,24 @@ from vllm_autotuner.scaling.backlog import ends_before_a_trial
 from vllm_autotuner.scaling.desired_replicas import desired_replicas
 from vllm_autotuner.scaling.supply import Scale, Supply
 
-__all__ = ["Ideas", "ideas", "just_over"]
+__all__ = ["Ideas", "change_just_ended", "ideas"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ideas:
-    """What the proposal half of a tick comes to."""
+    """The result of the proposal part of a tick."""
 
     status: VLLMServiceStatus
     desired: int | None = None
-    """Replicas that demand asks for; None where they are not ours."""
+    """Replicas wanted for the current load; None where the operator does not set them."""
     at_its_turn: "Ideas | None" = None
-    """What it would come to, were it this service's turn to begin a change; None where it is not about turns."""
+    """The result if the queued change of this service may start in this tick; None when no change is queued."""
 
 
 def ideas(status: VLLMServiceStatus, inputs: Inputs, *, case: Case, diagnosis: Diagnosis, sure: bool) -> Ideas:
-    """Recommend, and where everything allows it begin a change or ask for other replicas.
+    """Recommend, and if every guardrail allows it start a change or scale.
 
-    `sure`: the metrics are there and say what the diagnosis says. Else they wait for a second look, and so do we.
+    `sure`: the metrics are present and the diagnosis is confirmed. Otherwise nothing is concluded in this tick.
     """
     if inputs.mode is Mode.OFF:
         return Ideas(status=_without_recommendation(status))
@@ -60,12 +60,12 @@ def ideas(status: VLLMServiceStatus, inputs: Inputs, *, case: Case, diagnosis: D
     scaling = inputs.service.spec.scaling if not scaled_by else None
     replicas = wanted_replicas(inputs.service, status, scaled_by=scaled_by)
     desired = None if scaling is None else replicas
-    shows_trial = status.active_change is not None or just_over(status, inputs)
+    shows_trial = status.active_change is not None or change_just_ended(status, inputs)
     if shows_trial:
-        # What the metrics show now is the trial, not the service.
+        # The metrics are about the trial, not the service.
         status = _without_recommendation(status)
     if not sure:
-        # Neither silence nor one odd moment confirms or refutes what stands.
+        # Missing metrics and a single outlier neither confirm nor withdraw the current recommendation.
         return Ideas(status=status, desired=desired)
     situation = _situation(status, inputs, case=case, diagnosis=diagnosis, replicas=replicas, scaling=scaling)
     if not shows_trial:
@@ -75,35 +75,35 @@ def ideas(status: VLLMServiceStatus, inputs: Inputs, *, case: Case, diagnosis: D
 
 
 def _begun(status: VLLMServiceStatus, change: ActiveChange, *, now: datetime) -> VLLMServiceStatus:
-    """The status with this change under way, in the place of its recommendation."""
+    """The status with this change in progress instead of its recommendation."""
     status = _without_recommendation(status)
     return status.updated(active_change=change, budget=spent(status.budget, now=now))
 
 
 def _beside_a_change(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation) -> Scale | None:
-    """More replicas while a change is under way: requests do not wait for its end; fewer replicas can."""
+    """Scale-out while a change is in progress: requests must not wait for its end. Scale-in can wait."""
     change, diagnosed = status.active_change, situation.diagnosis.primary
-    if change is None or not answers_beside(change, diagnosed, case=situation.case):
+    if change is None or not may_scale_during(change, diagnosed, case=situation.case):
         return None
     found = _scale(status, inputs, situation=situation, planned=_planned(plan(situation).proposal))
     return found if found is not None and found.replicas > situation.replicas else None
 
 
 def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation, desired: int | None) -> Ideas:
-    """Recommend, begin or scale while no change is under way and the metrics are sure."""
+    """Recommend, start a change or scale while no change is in progress and the diagnosis is confirmed."""
     proposal, standing = plan(situation).proposal, status.recommendation
     planned = _planned(proposal)
     approved = proposal is not None and standing is not None and _approves(standing, proposal, inputs=inputs)
     if proposal is not None and standing is not None and approved:
-        # A person approved the value that was shown, not its latest neighbour.
-        proposal = replace(proposal, value=value_said(standing))
+        # The approval is for the value in the recommendation, not for a slightly different new one.
+        proposal = replace(proposal, value=recommended_value(standing))
     change = None
     if proposal is not None and proposal.knob is not Knob.REPLICAS:
         change = _change_of(proposal, status, inputs=inputs, situation=situation)
     context = _context(status, inputs, situation=situation, change=change, approved=approved)
     if planned is not None and (_scales(inputs) or (Knob.REPLICAS.value, str(planned)) in situation.failed):
-        # Replicas come and go by themselves here: that is announced when it happens, and asks nobody. Elsewhere a
-        # person who said no to them is not asked again; the planner keeps clear of other values by itself.
+        # With automatic scaling, replicas need no recommendation: an Event announces each step. Without it, a rejected
+        # number of replicas is not recommended again; the planner avoids other rejected values itself.
         proposal = None
     held = objections(proposal, context) if proposal is not None else ()
     if change is not None and not held:
@@ -118,7 +118,7 @@ def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
     wanted = None
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
         wanted = Scale(replicas=proposal.count, reason=proposal.reason)
-    elif proposal is None or not _comes_soon(proposal, held):
+    elif proposal is None or not _setting_starts_soon(proposal, held):
         wanted = _scale(status, inputs, situation=situation, planned=planned)
     if desired is None or wanted is None:
         return Ideas(status=status, desired=desired, at_its_turn=at_its_turn)
@@ -126,9 +126,9 @@ def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
 
 
 def _approves(standing: Recommendation, proposal: Proposal, *, inputs: Inputs) -> bool:
-    """Whether a person has approved the recommendation that stands, and it still says the same."""
+    """Whether the current recommendation is approved and equals the proposal."""
     asked = bool(inputs.approved) and standing.id == inputs.approved
-    return asked and still_says(standing, proposal) and not asked_too_long(standing, inputs)
+    return asked and still_says(standing, proposal) and not approval_expired(standing, inputs)
 
 
 def _context(
@@ -139,7 +139,7 @@ def _context(
     change: ActiveChange | None,
     approved: bool,
 ) -> Context:
-    """What the guardrails may look at."""
+    """The input of the guardrails."""
     workload, operator, observation = inputs.workload, inputs.operator, inputs.observation
     return Context(
         now=inputs.now,
@@ -194,12 +194,12 @@ def _situation(
 
 
 def _planned(proposal: Proposal | None) -> int | None:
-    """As many replicas as the plan asks for; None where it asks for none."""
+    """The number of replicas that the plan proposes; None when it proposes none."""
     return proposal.count if proposal is not None and proposal.knob is Knob.REPLICAS else None
 
 
 def _too_few(change: ActiveChange | None, inputs: Inputs) -> str:
-    """Why the requests that come now allow no verdict on this change; empty when they do."""
+    """Why the current requests are too few for a verdict on this change; empty when they are enough."""
     if change is None:
         return ""
     return lacks_requests(
@@ -211,20 +211,20 @@ def _too_few(change: ActiveChange | None, inputs: Inputs) -> str:
 
 
 def _ending(inputs: Inputs) -> str:
-    """How what has piled up ends before a change would be measured; empty when it does not."""
+    """Why the backlog will drain before a change would be measured; empty when it will not."""
     newest = inputs.workload.rollout.newest_since
     since = None if newest is None else newest.timestamp()
     return ends_before_a_trial(inputs.observation, since=since, warm_up=inputs.service.spec.tuning.strategy.warm_up)
 
 
 def _scales(inputs: Inputs) -> bool:
-    """Whether replicas come and go by themselves."""
+    """Whether the operator scales the replicas automatically."""
     ours = inputs.service.spec.scaling is not None and not inputs.workload.scaled_by
     return ours and inputs.mode is Mode.AUTOMATIC and not inputs.paused
 
 
 def _scale(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation, planned: int | None) -> Scale | None:
-    """The replicas that demand asks for; None where they are not ours to set."""
+    """The replicas wanted for the current load; None where the operator does not set them."""
     if situation.scaling is None or not _scales(inputs):
         return None
     rollout = inputs.workload.rollout
@@ -245,9 +245,9 @@ def _scale(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation, p
 
 
 def _place_in_queue(held: Sequence[Hold | Deny], *, inputs: Inputs) -> datetime | None:
-    """Since when a change waits for its turn; None when it does not.
+    """Since when a change has been queued; None when it is not.
 
-    A place in the queue outlives what passes by itself, such as a new leader's first look; nothing else.
+    A queue position survives hold reasons that pass by themselves, such as a new leader's first window, and no others.
     """
     reasons = {objection.reason for objection in held}
     if HoldReason.QUEUED not in reasons or not reasons <= PASSING | {HoldReason.QUEUED}:
@@ -255,27 +255,27 @@ def _place_in_queue(held: Sequence[Hold | Deny], *, inputs: Inputs) -> datetime 
     return inputs.service.status.queued_since or (inputs.now if reasons == {HoldReason.QUEUED} else None)
 
 
-def _comes_soon(proposal: Proposal, held: Sequence[Hold | Deny]) -> bool:
-    """Whether a setting that costs no GPU is about to be tried: replicas beside it would be paid for and hide it.
+def _setting_starts_soon(proposal: Proposal, held: Sequence[Hold | Deny]) -> bool:
+    """Whether a setting that needs no GPU starts soon: replicas added now would cost GPUs and hide its effect.
 
-    Who only waits for his turn may wait for hours.
+    A queued change may wait for hours and does not count.
     """
     others = [objection.reason for objection in held if objection.reason is not HoldReason.QUEUED]
     return proposal.knob is not Knob.REPLICAS and bool(others) and PASSING.issuperset(others)
 
 
 def _scaled_to(scale: Scale, status: VLLMServiceStatus, *, inputs: Inputs) -> Ideas:
-    """Ask for so many replicas."""
+    """Set the number of replicas in the status."""
     if status.effective is not None and status.effective.replicas != scale.replicas:
         effective = status.effective.updated(replicas=scale.replicas, replicas_reason=scale.reason, since=inputs.now)
         status = status.updated(effective=effective, scale_ins=scale_ins_after(status, scale.replicas, inputs=inputs))
     return Ideas(status=status, desired=scale.replicas)
 
 
-def just_over(status: VLLMServiceStatus, inputs: Inputs) -> bool:
-    """Whether the window still holds metrics of a change that has ended."""
+def change_just_ended(status: VLLMServiceStatus, inputs: Inputs) -> bool:
+    """Whether the metrics window still overlaps with a change that has ended."""
     last = status.history[-1] if status.history else None
-    # What was kept has run since long before, and runs on.
+    # A successful change leaves its value in force, so its metrics stay valid.
     ended = None if last is None or last.outcome is Outcome.SUCCEEDED else last.finished_at
     return ended is not None and timedelta() <= inputs.now - ended < timedelta(seconds=inputs.observation.window)
 
@@ -286,7 +286,7 @@ def _change_of(proposal: Proposal, status: VLLMServiceStatus, *, inputs: Inputs,
         service=inputs.service,
         status=status,
         hash_of=inputs.workload.hash_of,
-        measured=until_now(inputs, targets=situation.targets, since=situation.diagnosis.since),
+        measured=windows_until_now(inputs, targets=situation.targets, since=situation.diagnosis.since),
         replicas=inputs.workload.rollout.replicas,
         epoch=inputs.operator.epoch,
         now=inputs.now,

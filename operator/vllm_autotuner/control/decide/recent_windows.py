@@ -13,10 +13,10 @@ from vllm_autotuner.change.verdict import measure_per_pod
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.diagnosis.objectives import Targets
 
-__all__ = ["lately", "until_now"]
+__all__ = ["steady_windows", "windows_until_now"]
 
 
-def lately(inputs: Inputs, *, targets: Targets) -> tuple[Measurement, ...]:
+def steady_windows(inputs: Inputs, *, targets: Targets) -> tuple[Measurement, ...]:
     """The last windows, newest last; dropped when a change starts or pods are added or removed."""
     if inputs.service.status.active_change is not None or not inputs.workload.rollout.settled:
         return ()
@@ -24,7 +24,7 @@ def lately(inputs: Inputs, *, targets: Targets) -> tuple[Measurement, ...]:
     return collected(inputs.history.measured, found, length=length)
 
 
-def until_now(inputs: Inputs, *, targets: Targets, since: float) -> tuple[Measurement, ...]:
+def windows_until_now(inputs: Inputs, *, targets: Targets, since: float) -> tuple[Measurement, ...]:
     """The window that ends now, preceded by those that do not overlap with it. Never empty.
 
     `since`: Unix seconds since when the diagnosis holds; windows before it are of another load and left out.

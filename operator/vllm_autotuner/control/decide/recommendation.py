@@ -15,7 +15,7 @@ from vllm_autotuner.control.decide.status_evidence import predicted_of
 from vllm_autotuner.guardrails.chain import Allow, Deny, Hold, strictest
 from vllm_autotuner.planning.proposal import Proposal
 
-__all__ = ["ASKED_FOR", "asked_too_long", "recommended", "still_says", "value_said"]
+__all__ = ["ASKED_FOR", "approval_expired", "recommended", "recommended_value", "still_says"]
 
 SAME_RECOMMENDATION: Final = 0.2
 """A value that moved by less than this share is still the same recommendation: with a new id in each tick the status
@@ -35,7 +35,7 @@ def recommended(
     # What keeps it from being applied is part of the explanation.
     held_by = None if isinstance(objection, Allow) else objection.reason.value
     obstacle = "" if isinstance(objection, Allow) else f"{_NOT_APPLIED}{objection.message}."
-    if before is not None and still_says(before, proposal) and not asked_too_long(before, inputs):
+    if before is not None and still_says(before, proposal) and not approval_expired(before, inputs):
         known = "".join(before.reason.partition(_NOT_APPLIED)[1:])
         # The figures in a reason change with every request: the text is renewed only when the obstacle changes.
         same = known == obstacle and before.held_by == held_by
@@ -57,7 +57,7 @@ def recommended(
     )
 
 
-def asked_too_long(standing: Recommendation, inputs: Inputs) -> bool:
+def approval_expired(standing: Recommendation, inputs: Inputs) -> bool:
     """Whether the recommendation is so old that an approval of it is not valid any more."""
     asked = standing.first_seen
     return inputs.mode is Mode.APPROVE and asked is not None and inputs.now - asked >= ASKED_FOR
@@ -67,13 +67,13 @@ def still_says(standing: Recommendation, proposal: Proposal) -> bool:
     """Whether a proposal equals the current recommendation: same knob, same current value, and about the same value."""
     if standing.knob != proposal.knob.value or standing.current != _text(proposal.current):
         return False
-    said, value = value_said(standing), proposal.value
+    said, value = recommended_value(standing), proposal.value
     if not isinstance(said, int) or not isinstance(value, int):
         return said == value
     return abs(said - value) <= SAME_RECOMMENDATION * said
 
 
-def value_said(standing: Recommendation) -> int | str:
+def recommended_value(standing: Recommendation) -> int | str:
     """The recommended value in the knob's own type; the status may have been edited by hand."""
     # int() also accepts decimals of other scripts; the operator writes ASCII only.
     text = standing.recommended

@@ -16,7 +16,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.scaling.scale_out import hides_queue
 
-__all__ = ["answers_beside"]
+__all__ = ["may_scale_during"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,11 @@ class _Beside:
     """Classes that the change is meant to remove: only if they still hold while the change is measured."""
 
 
-_FEWER_SEATS: Final = _Beside(
+_FEWER_SLOTS: Final = _Beside(
     at_once=frozenset({DiagnosisClass.OVERLOADED, DiagnosisClass.KV_CACHE_SATURATED, DiagnosisClass.PREFILL_BOUND}),
     untouched=frozenset({DiagnosisClass.PREEMPTION_THRASH, DiagnosisClass.PAST_TPOT_KNEE}),
 )
-_MORE_SEATS: Final = _Beside(
+_MORE_SLOTS: Final = _Beside(
     at_once=frozenset({DiagnosisClass.OVERLOADED, DiagnosisClass.PREFILL_BOUND}),
     untouched=frozenset({DiagnosisClass.CONCURRENCY_CAPPED}),
 )
@@ -58,7 +58,7 @@ _BESIDE: Final[Mapping[Knob, _Beside]] = {
 """max-num-seqs depends on the direction; a tensor-parallel change moves every limit, so it has no entry."""
 
 
-def answers_beside(change: ActiveChange, diagnosed: DiagnosisClass, *, case: Case) -> bool:
+def may_scale_during(change: ActiveChange, diagnosed: DiagnosisClass, *, case: Case) -> bool:
     """Whether replicas may be added for this class while the change is in progress.
 
     A queue that comes and goes, because the running-sequence slots are nearly enough, gets no replica: the effect of
@@ -85,5 +85,5 @@ def _lasts(observation: Observation) -> bool:
 def _beside(change: ActiveChange) -> _Beside | None:
     if change.knob == Knob.MAX_NUM_SEQS:
         # The engine's default is unknown, but the objective of the change gives the direction.
-        return _FEWER_SEATS if change.target is ChangeTarget.TPOT else _MORE_SEATS
+        return _FEWER_SLOTS if change.target is ChangeTarget.TPOT else _MORE_SLOTS
     return next((beside for knob, beside in _BESIDE.items() if change.knob == knob), None)

@@ -20,7 +20,7 @@ from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.world import Ending
-from vllm_autotuner.control.decide.figures_refresh import have_moved, latencies, usual
+from vllm_autotuner.control.decide.figures_refresh import have_moved, latencies, typical_latencies
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.status_conditions import conditions_of
 from vllm_autotuner.control.decide.status_evidence import evidence_of
@@ -55,7 +55,7 @@ def described(
     if status.updated(summary=before.summary, measured=before.measured) != before:
         measured = latencies(measure(inputs.observation, targets=targets))
     elif inputs.operator.refresh_due and have_moved(before.measured, recent):
-        measured = usual(recent)
+        measured = typical_latencies(recent)
     else:
         return before
     summary = _summary(status, inputs, measured=measured, targets=targets)

@@ -29,8 +29,8 @@ from vllm_autotuner.change.world import Ending, World
 from vllm_autotuner.control.decide.annotation_commands import RequestKind, answered, asked
 from vllm_autotuner.control.decide.inputs import Inputs, serves, wanted_replicas
 from vllm_autotuner.control.decide.prediction_tracking import tracked
-from vllm_autotuner.control.decide.proposing import Ideas, ideas, just_over
-from vllm_autotuner.control.decide.recent_windows import lately
+from vllm_autotuner.control.decide.proposing import Ideas, change_just_ended, ideas
+from vllm_autotuner.control.decide.recent_windows import steady_windows
 from vllm_autotuner.control.decide.status_report import described
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, case_of, diagnose
@@ -40,7 +40,7 @@ from vllm_autotuner.guardrails.contest import after_interference, is_lost
 from vllm_autotuner.planning.bounds import opted_in, outside, value_of
 from vllm_autotuner.planning.plan import LADDER
 
-__all__ = ["Decision", "Turn", "begin_at_its_turn", "decide", "keep_safe", "may_need_gpus"]
+__all__ = ["Decision", "Turn", "begin_at_its_turn", "decide", "decide_without_spec", "may_need_gpus"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,9 @@ def decide(inputs: Inputs) -> Decision:
     targets = targets_of(service.spec.objectives)
     case = case_of(inputs.observation, targets=targets, knobs=knobs, history=inputs.history)
     diagnosis, history = diagnose(case, history=inputs.history)
-    history = replace(history, measured=() if just_over(status, inputs) else lately(inputs, targets=targets))
+    history = replace(
+        history, measured=() if change_just_ended(status, inputs) else steady_windows(inputs, targets=targets)
+    )
     commands = asked(service, now=inputs.now)
     for command in commands:
         status = answered(status, command, spec=service.spec, now=inputs.now)
@@ -132,7 +134,7 @@ def may_need_gpus(decision: Decision, inputs: Inputs) -> bool:
     return inputs.mode is not Mode.OFF and decision.diagnosis.primary in LADDER
 
 
-def keep_safe(inputs: Inputs) -> Decision:
+def decide_without_spec(inputs: Inputs) -> Decision:
     """Take one tick's decisions about a service with an unreadable spec: its change is watched, held and rolled back.
 
     No change starts. The one in progress is held for as long as metrics may be missing, and then rolled back; the

@@ -14,11 +14,11 @@ from vllm_autotuner.control.decide.inputs import Inputs, OperatorState, Workload
 from vllm_autotuner.control.read.adopted import Adopted
 from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
 from vllm_autotuner.control.read.interference import interference_of, wanted_deployment
-from vllm_autotuner.control.read.memories import Memories
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.read.pod_state import pods_view
 from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.rendered_hashes import hashes_of
+from vllm_autotuner.control.read.service_memory import ServiceMemory
 from vllm_autotuner.control.read.trial_state import own_pods, variants_of
 from vllm_autotuner.control.read.workload_state import knobs_of, observed, rollout_of, verification_of
 from vllm_autotuner.observation.snapshot import FleetSnapshot
@@ -40,11 +40,11 @@ class Look:
 class InputsReader:
     """Builds the inputs of a decision."""
 
-    def __init__(self, *, cluster: Cluster, sources: Sources, free_gpus: FreeGpuLookup, memories: Memories) -> None:
+    def __init__(self, *, cluster: Cluster, sources: Sources, free_gpus: FreeGpuLookup, memory: ServiceMemory) -> None:
         self._cluster = cluster
         self._sources = sources
         self._free_gpus = free_gpus
-        self._memories = memories
+        self._memory = memory
 
     async def read(
         self,
@@ -99,14 +99,14 @@ class InputsReader:
             interference=interference,
             runs=knobs_of(deployment) if interference is not None else None,
             scaled_by=deployment.scaled_by if deployment is not None and adopted is None else "",
-            refusal=self._memories.refusal(service),
+            refusal=self._memory.refusal(service),
         )
         return Inputs(
             service=service,
             observation=observation,
             workload=workload,
             operator=operator,
-            history=self._memories.of(service),
+            history=self._memory.of(service),
             now=now,
             free_gpus=self._free_gpus.of(service, workload.pod_names, now=now),
             unreadable=unreadable,

@@ -202,7 +202,7 @@ class FleetLoop:
 
     def _export_fleet(self) -> None:
         metrics, classes = self._context.metrics, dict[str, int]()
-        for diagnosis in self._services.memories.classes():
+        for diagnosis in self._services.memory.classes():
             classes[diagnosis] = classes.get(diagnosis, 0) + 1
         metrics.set_services(classes)
         metrics.blind_ticks.inc(classes.get(DiagnosisClass.METRICS_BLIND.value, 0))

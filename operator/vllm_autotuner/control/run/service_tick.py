@@ -13,15 +13,15 @@ from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.cluster.errors import FORBIDDEN, Conflict, Refused
 from vllm_autotuner.control.decide.inputs import Inputs, OperatorState, Refusal
-from vllm_autotuner.control.decide.tick import Decision, begin_at_its_turn, decide, keep_safe, may_need_gpus
+from vllm_autotuner.control.decide.tick import Decision, begin_at_its_turn, decide, decide_without_spec, may_need_gpus
 from vllm_autotuner.control.decide.unreadable_object import invalid, not_adopted
 from vllm_autotuner.control.read.adopted import Adopted
 from vllm_autotuner.control.read.adopting import Adopting
 from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
 from vllm_autotuner.control.read.inputs_reader import InputsReader, Look
-from vllm_autotuner.control.read.memories import Memories
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.read.registry import Key
+from vllm_autotuner.control.read.service_memory import ServiceMemory
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.write.event_outbox import remembering
@@ -55,7 +55,7 @@ class ServiceTick:
     def __init__(self, context: ControlContext, *, sources: Sources, free_gpus: FreeGpuLookup) -> None:
         self._context = context
         self._free_gpus = free_gpus
-        self.memories = Memories()
+        self.memory = ServiceMemory()
         self.status_writer = StatusWriter(
             cluster=context.cluster,
             registry=context.registry,
@@ -68,13 +68,11 @@ class ServiceTick:
             epoch=lambda: context.election.epoch,
             count_orphan=context.metrics.orphans_removed.inc,
         )
-        self._reader = InputsReader(
-            cluster=context.cluster, sources=sources, free_gpus=free_gpus, memories=self.memories
-        )
+        self._reader = InputsReader(cluster=context.cluster, sources=sources, free_gpus=free_gpus, memory=self.memory)
 
     def keep_only(self, uids: set[str]) -> None:
         """Forget what no longer exists."""
-        self.memories.keep_only(uids)
+        self.memory.keep_only(uids)
         self.status_writer.keep_only(uids)
 
     async def decide(
@@ -85,7 +83,7 @@ class ServiceTick:
         if service.metadata.deleting:
             return None
         if isinstance(service, InvalidService):
-            await self._keep_safe(key, entry, service, look=look, adopting=adopting, operator_of=operator_of)
+            await self._handle_unreadable(key, entry, service, look=look, adopting=adopting, operator_of=operator_of)
             return None
         adopted = await self._adopted(entry, service, adopting=adopting)
         if isinstance(adopted, Unadoptable):
@@ -127,7 +125,7 @@ class ServiceTick:
             service, entry = await self.status_writer.persist(
                 decided.entry, decided.service, decided.decision.status, ended=decided.decision.ended
             )
-        self.memories.put(entry.uid, decided.decision.history)
+        self.memory.put(entry.uid, decided.decision.history)
         await self._follow(decided, service, entry, look=look)
         return decided.decision
 
@@ -161,15 +159,15 @@ class ServiceTick:
         try:
             if adopted is None:
                 await self._workload_writer.follow(
-                    service, status, fleet=look.fleet, memories=self.memories, unchanged=unchanged
+                    service, status, fleet=look.fleet, memory=self.memory, unchanged=unchanged
                 )
             elif adopted.differs(status) and await unchanged():
                 await adopted.follow(status, cluster=self._context.cluster, epoch=self._context.election.epoch)
         except Refused as error:
             reason = Reason.FORBIDDEN if error.status == FORBIDDEN else Reason.INVALID_SPEC
-            self.memories.refused(service, Refusal(reason, str(error)))
+            self.memory.refused(service, Refusal(reason, str(error)))
             raise
-        self.memories.accepted(entry.uid)
+        self.memory.accepted(entry.uid)
 
     def _decide(self, inputs: Inputs) -> Decision:
         with self._context.metrics.deciding():
@@ -202,7 +200,7 @@ class ServiceTick:
             await self.status_writer.persist(entry, service, status, ended=ended)
         return found
 
-    async def _keep_safe(
+    async def _handle_unreadable(
         self,
         key: Key,
         entry: ServiceEntry,
@@ -221,10 +219,10 @@ class ServiceTick:
         found = await adopting.of(service)
         adopted = found if isinstance(found, Adopted) else None
         inputs = await self._read(service, look=look, adopted=adopted, operator=operator_of(service), unreadable=True)
-        decision = keep_safe(inputs)
+        decision = decide_without_spec(inputs)
         after = invalid(unreadable, decision.status, ended=decision.ended, now=inputs.now)
         _, written = await self.status_writer.persist(entry, service, after, ended=decision.ended)
-        self.memories.put(entry.uid, decision.history)
+        self.memory.put(entry.uid, decision.history)
 
         async def unchanged() -> bool:
             return await self.status_writer.is_unchanged(key, written)

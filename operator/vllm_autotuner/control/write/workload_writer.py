@@ -18,9 +18,9 @@ from vllm_autotuner.change.world import reaches_the_service
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.kinds import DEPLOYMENT
 from vllm_autotuner.control.read.interference import interference_of, wanted_deployment
-from vllm_autotuner.control.read.memories import Memories
 from vllm_autotuner.control.read.registry import Key, Registry, RegistrySnapshot
 from vllm_autotuner.control.read.rendered_hashes import is_of_another_version
+from vllm_autotuner.control.read.service_memory import ServiceMemory
 from vllm_autotuner.control.read.trial_state import is_orphan, surplus
 from vllm_autotuner.control.read.views import DeploymentView
 from vllm_autotuner.guardrails.contest import is_lost
@@ -58,16 +58,16 @@ class WorkloadWriter:
         status: VLLMServiceStatus,
         *,
         fleet: RegistrySnapshot,
-        memories: Memories,
+        memory: ServiceMemory,
         unchanged: Unchanged,
     ) -> None:
         """Apply the written status to the workload; writes nothing in steady state. Raises ClusterError."""
         cluster, epoch = self._cluster, self._epoch()
         key, lost = Key(service.metadata.namespace, service.metadata.name), is_lost(status.contest)
         own = fleet.deployments.get(key)
-        if not lost and (own is None or memories.is_new(service.metadata.uid)):
+        if not lost and (own is None or memory.is_new(service.metadata.uid)):
             await cluster.apply(render_service(service), epoch=epoch)
-            memories.seen(service.metadata.uid)
+            memory.seen(service.metadata.uid)
         too_many = surplus(status, fleet.deployments_of(key), service_uid=service.metadata.uid)
         missing = [trial for trial in trials(status) if not lost and not _runs(trial, service, fleet=fleet)]
         body = wanted_deployment(service, status, own)

@@ -8,10 +8,10 @@ from vllm_autotuner.control.decide.inputs import Refusal
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Contribution, Diagnosis, History
 
-__all__ = ["Memories"]
+__all__ = ["ServiceMemory"]
 
 
-class Memories:
+class ServiceMemory:
     """By uid: the history of the diagnosis, which children are known to exist, and which workload was refused."""
 
     def __init__(self) -> None:
