@@ -1,8 +1,8 @@
-"""Times in words."""
+"""Times and counts in words."""
 
 import pytest
 
-from vllm_autotuner.api.wording import told_seconds
+from vllm_autotuner.api.wording import counted, told_seconds
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,8 @@ from vllm_autotuner.api.wording import told_seconds
 )
 def test_a_time_has_the_digits_that_tell_it_from_nothing(seconds: float, told: str) -> None:
     assert told_seconds(seconds) == told
+
+
+@pytest.mark.parametrize(("number", "told"), [(0, "0 pods"), (1, "1 pod"), (3, "3 pods")])
+def test_a_count_agrees_with_its_noun(number: int, told: str) -> None:
+    assert counted(number, "pod") == told

@@ -366,8 +366,8 @@ def test_where_the_trial_takes_the_queue_away_as_good_is_enough(
     found = compare(pairs, targets=TARGETS, target=target, final=True, queued=True)
     assert (found.judgement is KEEP) is kept
     assert compare(pairs, targets=TARGETS, target=target, final=True).judgement is not KEEP
-    dearer = compare(pairs, targets=TARGETS, target=target, final=True, queued=True, gpus=(1, 2))
-    assert dearer.judgement is not KEEP
+    with_more_gpus = compare(pairs, targets=TARGETS, target=target, final=True, queued=True, gpus=(1, 2))
+    assert with_more_gpus.judgement is not KEEP
 
 
 def test_it_says_what_it_saw() -> None:

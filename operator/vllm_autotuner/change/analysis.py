@@ -20,7 +20,7 @@ from vllm_autotuner.change.verdict import Judgement, WindowVerdict, judge_window
 from vllm_autotuner.change.world import World
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = ["Finding", "analyze", "bake_harms", "in_short", "longest"]
+__all__ = ["Finding", "analyze", "bake_harms", "kept_reason", "longest"]
 
 LONGEST_ANALYSIS: Final = 2
 """Upper limit of the analysis, in multiples of spec.tuning.strategy.analysis. Windows are long where Prometheus scrapes
@@ -37,7 +37,7 @@ class Finding:
     judgement: Judgement | None = None
     why: str = ""
     """The reason in words, shown with the judgement."""
-    outnumbered: bool = False
+    load_diluted: bool = False
     """A scale-out during the change lowered the load per replica, so the windows prove nothing."""
 
 
@@ -61,7 +61,7 @@ def analyze(change: ActiveChange, world: World) -> Finding:
     change = change.updated(analysis=analysis)
     found = _compared(analysis, change, world, before=_before(change), final=late(change, now=world.now))
     more = change.replicas is not None and world.rollout.ready > change.replicas
-    return Finding(change, found.judgement, _told(change, found), outnumbered=more and found.relieved)
+    return Finding(change, found.judgement, _told(change, found), load_diluted=more and found.relieved)
 
 
 def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChange:
@@ -131,7 +131,7 @@ def _pairs(analysis: Analysis) -> list[Pair]:
     return [Pair(candidate=candidate, reference=reference) for candidate, reference in sides][::-1]
 
 
-def in_short(change: ActiveChange, world: World) -> str:
+def kept_reason(change: ActiveChange, world: World) -> str:
     """Why the change was kept, in one line."""
     if change.analysis is None:
         return _figures(change)

@@ -49,7 +49,7 @@ from vllm_autotuner.change.objective_effect import (
     throughput_effect,
 )
 from vllm_autotuner.change.rank_sum import difference
-from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, turns_away
+from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, rejects_grossly
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.diagnosis.objectives import Targets
@@ -113,15 +113,13 @@ def compare_periods(
     effects = _effects(old, new, question=question) if old.windows and new.windows else ()
     # If all requests are rejected there is no latency: count every window that reports rejections.
     counted = _counted(before, length=length), _counted(after, length=length)
-    turned_away = _turned_away(*counted, level=level_at(len(new.windows)))
-    if _turns_away(*counted):
+    rejected = _rejections(*counted, level=level_at(len(new.windows)))
+    if _rejects_grossly(*counted):
         judgement: Judgement | None = Judgement.REVERT
         why = "rejects far more requests"
     else:
-        judgement, why = _judged(old, new, effects, turned_away, requests, question=question)
-    found = comparison(
-        judgement, why, effects=effects, turned_away=turned_away, windows=len(new.windows), requests=requests
-    )
+        judgement, why = _judged(old, new, effects, rejected, requests, question=question)
+    found = comparison(judgement, why, effects=effects, rejected=rejected, windows=len(new.windows), requests=requests)
     return replace(found, relieved=_is_relieved(old, new))
 
 
@@ -159,7 +157,7 @@ def _judged(
     old: _Period,
     new: _Period,
     effects: Sequence[ObjectiveEffect],
-    turned_away: Rejections | None,
+    rejected: Rejections | None,
     requests: tuple[float | None, float | None],
     *,
     question: Question,
@@ -178,11 +176,11 @@ def _judged(
         return None, "more windows are needed"
     if not effects:
         return when_due(Judgement.INCONCLUSIVE, windows=count, last=last), "too few windows with comparable load"
-    judgement, why = concluded(effects, turned_away=turned_away, question=question)
+    judgement, why = concluded(effects, rejected=rejected, question=question)
     return when_due(judgement, windows=count, last=last), why
 
 
-def _turned_away(old: _Period, new: _Period, *, level: float) -> Rejections | None:
+def _rejections(old: _Period, new: _Period, *, level: float) -> Rejections | None:
     """Rejected shares: worse only counts at no more load than before, as good only at no less."""
     if not old.windows or not new.windows:
         return None
@@ -196,12 +194,12 @@ def _turned_away(old: _Period, new: _Period, *, level: float) -> Rejections | No
     return replace(shown, hurt=shown.hurt and len(lighter) >= LOOKS[0], safe=proven.safe)
 
 
-def _turns_away(old: _Period, new: _Period) -> bool:
+def _rejects_grossly(old: _Period, new: _Period) -> bool:
     newest, usual = new.windows[-GROSS_WINDOWS:], rejected_share(old.windows)
     lighter = _under(new, at_most=_scaled(old.load, 1 + old.same))
     if usual is None or len(newest) < GROSS_WINDOWS or not all(window in lighter for window in newest):
         return False
-    return turns_away(newest, [usual] * len(newest), length=old.length)
+    return rejects_grossly(newest, [usual] * len(newest), length=old.length)
 
 
 def _shares(windows: Sequence[Measurement]) -> list[float]:

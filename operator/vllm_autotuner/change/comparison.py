@@ -35,7 +35,7 @@ from vllm_autotuner.change.objective_effect import (
     target_of,
     throughput_effect,
 )
-from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, turns_away
+from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, rejects_grossly
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.diagnosis.objectives import Targets
@@ -120,13 +120,13 @@ def compare(
     length = window_length(ours)
     requests = requests_in(ours, length=length), requests_in(theirs, length=length)
     effects = _effects(usable, question=question) if usable else ()
-    turned_away = _turned_away(pairs, level=level_at(len(usable)))
-    if _turns_away(pairs):
+    rejected = _rejections(pairs, level=level_at(len(usable)))
+    if _rejects_grossly(pairs):
         judgement: Judgement | None = Judgement.REVERT
         why = "rejects far more requests"
     else:
-        judgement, why = _judged(usable, effects, turned_away, requests, question=question)
-    return comparison(judgement, why, effects=effects, turned_away=turned_away, windows=len(usable), requests=requests)
+        judgement, why = _judged(usable, effects, rejected, requests, question=question)
+    return comparison(judgement, why, effects=effects, rejected=rejected, windows=len(usable), requests=requests)
 
 
 def comparison(
@@ -134,12 +134,12 @@ def comparison(
     why: str,
     *,
     effects: tuple[ObjectiveEffect, ...],
-    turned_away: Rejections | None,
+    rejected: Rejections | None,
     windows: int,
     requests: tuple[float | None, float | None],
 ) -> Comparison:
     """Build the result with its text. `requests`: of the candidate and of the reference."""
-    told = [*(effect.told() for effect in effects), "" if turned_away is None else turned_away.told()]
+    told = [*(effect.told() for effect in effects), "" if rejected is None else rejected.told()]
     counts = " vs ".join("unknown" if count is None else f"{count:.0f}" for count in requests)
     return Comparison(
         judgement=judgement,
@@ -154,7 +154,7 @@ def comparison(
 def _judged(
     usable: Sequence[Pair],
     effects: Sequence[ObjectiveEffect],
-    turned_away: Rejections | None,
+    rejected: Rejections | None,
     requests: tuple[float | None, float | None],
     *,
     question: Question,
@@ -169,7 +169,7 @@ def _judged(
     last = question.final or len(usable) >= LOOKS[-1]
     if not last and len(usable) not in LOOKS:
         return None, "more windows are needed"
-    judgement, why = concluded(effects, turned_away=turned_away, question=question)
+    judgement, why = concluded(effects, rejected=rejected, question=question)
     return when_due(judgement, windows=len(usable), last=last), why
 
 
@@ -184,7 +184,7 @@ def level_at(windows: int) -> float:
     return FIRST_LEVEL if windows < LOOKS[1] else LEVEL
 
 
-def _turned_away(pairs: Sequence[Pair], *, level: float) -> Rejections | None:
+def _rejections(pairs: Sequence[Pair], *, level: float) -> Rejections | None:
     """From all windows, with or without latencies: if all requests are rejected, there is no latency."""
     shares = [(rejected_share([pair.candidate]), rejected_share([pair.reference])) for pair in pairs]
     apart = [ours - theirs for ours, theirs in shares if ours is not None and theirs is not None]
@@ -194,11 +194,11 @@ def _turned_away(pairs: Sequence[Pair], *, level: float) -> Rejections | None:
     return rejections(ours, theirs, apart=interval(apart, level=level))
 
 
-def _turns_away(pairs: Sequence[Pair]) -> bool:
+def _rejects_grossly(pairs: Sequence[Pair]) -> bool:
     newest = [pair.candidate for pair in pairs[-GROSS_WINDOWS:]]
     usual = [rejected_share([pair.reference]) for pair in pairs[-GROSS_WINDOWS:]]
     length = window_length([pair.candidate for pair in pairs])
-    return len(newest) == GROSS_WINDOWS and turns_away(newest, usual, length=length)
+    return len(newest) == GROSS_WINDOWS and rejects_grossly(newest, usual, length=length)
 
 
 def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEffect, ...]:

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome
-from vllm_autotuner.change.analysis import analyze, bake_harms, in_short, longest
+from vllm_autotuner.change.analysis import analyze, bake_harms, kept_reason, longest
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.failing import failing
 from vllm_autotuner.change.provisioning import promote, provision
@@ -122,7 +122,7 @@ def _analyze(change: ActiveChange, world: World) -> ActiveChange:
             return _kept(change, finding.why, world=world)
         case Judgement.REVERT:
             return back(change, finding.why, world=world, harmful=True)
-        case Judgement.INCONCLUSIVE if finding.outnumbered:
+        case Judgement.INCONCLUSIVE if finding.load_diluted:
             # This says nothing about the value: do not block it.
             return back(change, f"not judged, a scale-out lowered the load per replica: {finding.why}", world=world)
         case Judgement.INCONCLUSIVE:
@@ -155,12 +155,12 @@ def _bake(change: ActiveChange, world: World) -> Step:
         if not (rollout := world.rollout).settled:
             ready = f"the Deployment is not fully ready ({rollout.ready} of {rollout.replicas} pods)"
             return Step(back(change, f"{_too_long(obstacle, world)}, and {ready}", world=world))
-        return _baked(change, f"{in_short(change, world)}; confidence Low: {obstacle} during the bake")
+        return _baked(change, f"{kept_reason(change, world)}; confidence Low: {obstacle} during the bake")
     change = _without_lost_baseline(change, world)
     change, harm = bake_harms(change, world)
     if harm:
         return Step(back(change, f"regressed during bake: {harm}", world=world, harmful=True))
-    return _baked(change, in_short(change, world)) if late(change, now=world.now) else Step(change)
+    return _baked(change, kept_reason(change, world)) if late(change, now=world.now) else Step(change)
 
 
 def _without_lost_baseline(change: ActiveChange, world: World) -> ActiveChange:

@@ -62,7 +62,7 @@ class Question:
     """TTFT missed its objective before the change."""
 
     @property
-    def dearer(self) -> float:
+    def gpu_ratio(self) -> float:
         """GPUs of the candidate relative to the reference."""
         return self.gpus[1] / self.gpus[0]
 
@@ -106,24 +106,24 @@ class ObjectiveEffect:
 
 
 def concluded(
-    effects: Sequence[ObjectiveEffect], *, turned_away: Rejections | None, question: Question
+    effects: Sequence[ObjectiveEffect], *, rejected: Rejections | None, question: Question
 ) -> tuple[Judgement, str]:
     """Keep if the target is helped and all else is safe, Revert if any objective is hurt; with the reason in words.
 
     If the target is cured, all else need only be inside. A candidate with fewer GPUs must only be safe. So must one
     against a queue that is gone on both sides, because the extra pods of the trial drained it and will not stay; TPOT
-    must then be as good as well, even if its objective has reserve. `turned_away`: None if unknown.
+    must then be as good as well, even if its objective has reserve. `rejected`: None if unknown.
     """
     if hurt := [effect.objective.value for effect in effects if effect.hurt]:
         return Judgement.REVERT, f"{' and '.join(hurt)} regressed"
-    if turned_away is not None and turned_away.hurt:
+    if rejected is not None and rejected.hurt:
         return Judgement.REVERT, "rejects more requests"
     latencies = [effect for effect in effects if effect.objective is not ChangeTarget.THROUGHPUT]
-    serves_all = turned_away is None or turned_away.safe
+    serves_all = rejected is None or rejected.safe
     if serves_all and latencies and all(effect.merits.safe for effect in latencies):
         if any(effect.merits.helped for effect in effects if effect.objective is question.target):
             return Judgement.KEEP, f"{question.target.value} improved"
-        if question.dearer < 1:
+        if question.gpu_ratio < 1:
             return Judgement.KEEP, "no regression on fewer GPUs"
         if _is_relieved(effects, question=question):
             return Judgement.KEEP, "no regression; the extra pods of the trial drained the queue"
@@ -135,7 +135,7 @@ def concluded(
 
 def _is_relieved(effects: Sequence[ObjectiveEffect], *, question: Question) -> bool:
     """Whether the trial itself drained the queue that the candidate targets, and the candidate is as fast."""
-    if not question.queued or question.target is not ChangeTarget.TTFT or question.dearer != 1:
+    if not question.queued or question.target is not ChangeTarget.TTFT or question.gpu_ratio != 1:
         return False
     first, tokens = (next((one for one in effects if one.objective is each), None) for each in LATENCIES)
     if first is None or tokens is None:
@@ -162,7 +162,7 @@ def latency_effect(
     seconds, margin = target_of(objective, question.targets).seconds, math.log1p(MARGINS[objective])
     over, missed = ours.estimate > 0, theirs.estimate > 0
     enough = ratio.estimate <= -margin or (missed and not over)
-    helped = ratio.high < 0 and enough and (missed or question.dearer <= 1)
+    helped = ratio.high < 0 and enough and (missed or question.gpu_ratio <= 1)
     well_inside, as_good, worse = ours.high < _WELL_INSIDE, ratio.high < margin, ratio.low > margin
     highest = ours.high if mean is None else theirs.estimate + mean.high
     if mean is not None:
@@ -191,7 +191,7 @@ def throughput_effect(*, ratio: Interval, ours: float, theirs: float, question: 
 
     Never hurt: fewer tokens per second do no harm while the latencies are safe.
     """
-    cost, margin = math.log(question.dearer), math.log1p(MARGINS[ChangeTarget.THROUGHPUT])
+    cost, margin = math.log(question.gpu_ratio), math.log1p(MARGINS[ChangeTarget.THROUGHPUT])
     return ObjectiveEffect(
         objective=ChangeTarget.THROUGHPUT,
         candidate=ours,

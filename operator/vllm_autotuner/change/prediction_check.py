@@ -129,12 +129,12 @@ def _is_like(window: Measurement, foretold: Foretold) -> bool:
 
 def _tests_batch(window: Measurement, foretold: Foretold, now: Now) -> bool:
     """Whether the engines run the batch that the recommended max-num-seqs would have filled."""
-    seats, replicas = _value(foretold), foretold.replicas or 0
+    slots, replicas = _value(foretold), foretold.replicas or 0
     as_then = (now.knobs, now.replicas) == (foretold.knobs, replicas)
-    if foretold.knob != Knob.MAX_NUM_SEQS or isinstance(seats, str) or not as_then:
+    if foretold.knob != Knob.MAX_NUM_SEQS or isinstance(slots, str) or not as_then:
         return False
-    filled = foretold.in_system is not None and foretold.in_system >= seats * replicas
-    return filled and _near(window.running, float(seats * replicas), by=NEAR_BATCH)
+    filled = foretold.in_system is not None and foretold.in_system >= slots * replicas
+    return filled and _near(window.running, float(slots * replicas), by=NEAR_BATCH)
 
 
 def _came(foretold: Foretold, windows: Sequence[Measurement], *, by: ComparedBy) -> Came | None:

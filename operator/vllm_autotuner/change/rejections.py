@@ -17,7 +17,7 @@ from typing import Final
 from vllm_autotuner.api.status import Measurement
 from vllm_autotuner.change.signed_rank import Interval
 
-__all__ = ["GROSS_REJECTED", "MORE_REJECTED", "Rejections", "rejected_share", "rejections", "turns_away"]
+__all__ = ["GROSS_REJECTED", "MORE_REJECTED", "Rejections", "rejected_share", "rejections", "rejects_grossly"]
 
 MORE_REJECTED: Final = 0.01
 """Tolerated increase of the rejected share. One request in a hundred: our choice."""
@@ -61,7 +61,7 @@ def rejections(ours: Sequence[Measurement], theirs: Sequence[Measurement], *, ap
     return Rejections(candidate=candidate, reference=reference, hurt=more and apart.low > 0, safe=not more)
 
 
-def turns_away(newest: Sequence[Measurement], usual: Sequence[float | None], *, length: timedelta | None) -> bool:
+def rejects_grossly(newest: Sequence[Measurement], usual: Sequence[float | None], *, length: timedelta | None) -> bool:
     """Whether the rejected share in each of these windows grossly exceeds the corresponding share in `usual`."""
     shares = [rejected_share([window]) for window in newest]
     away = sum(window.rejected_per_second or 0.0 for window in newest) * (length or timedelta()).total_seconds()
