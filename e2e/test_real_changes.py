@@ -144,7 +144,7 @@ async def test_more_seats_than_the_engine_takes_are_refused_by_it_and_not_tried_
 
         status = await play.until(NAME, "other advice", seats_again)
         advice = status["recommendation"]
-        assert (advice["recommended"], advice["limitedBy"]) == ("6", "taken back or declined at 8")
+        assert (advice["recommended"], advice["limitedBy"]) == ("6", "rolled back or declined at 8")
 
 
 @pytest.mark.skipif(not TAKES_FP8, reason="this CPU takes no fp8 cache: see the next test")
@@ -173,7 +173,7 @@ async def test_fp8_values_on_a_device_without_them_are_refused_and_not_tried_aga
 
         # Preemptions come and go in the few seconds of a window, and with them the class.
         async def told() -> bool:
-            return "fp8 was taken back or declined before" in await explained(play, "--catalogue", str(catalogue))
+            return "fp8 was rolled back or declined before" in await explained(play, "--catalogue", str(catalogue))
 
         await until("explain tells why fp8 is not tried again", told, seconds=120)
         await play.ticks(5)

@@ -76,7 +76,7 @@ def test_only_harm_is_a_warning(kind: str, warnings: set[str]) -> None:
 
 def test_notes_tell_what_and_why() -> None:
     notes = {event.reason: event.note for event in story("harms").events}
-    assert notes["ChangeStarted"].startswith("Started maxNumSeqs 64 -> 128: All 64 seats are taken")
+    assert notes["ChangeStarted"].startswith("Started maxNumSeqs 64 -> 128: All 64 slots (max-num-seqs) are in use")
     assert notes["ChangeRollingBack"].startswith(
         "maxNumSeqs=128 entered RollingBack: TTFT 6.0 s -> 400 ms, TPOT 18 ms -> 90 ms"
     )
@@ -87,7 +87,7 @@ def test_a_standing_recommendation_is_told_once() -> None:
     found = desk(tuning__mode="Recommend")
     found.ticks(20, CAPPED)
     assert found.reasons == ["Recommended"]
-    assert found.events[0].note.startswith("Recommended maxNumSeqs 64 -> 128: All 64 seats are taken")
+    assert found.events[0].note.startswith("Recommended maxNumSeqs 64 -> 128: All 64 slots (max-num-seqs) are in use")
 
 
 def test_a_recommendation_that_comes_back_is_told_again() -> None:
@@ -106,7 +106,7 @@ def test_scaling_is_told_with_its_cause() -> None:
     found.ticks(50, IDLE)
     assert found.reasons == ["ScaledOut", "ScaledIn"]
     out, back = found.events
-    assert out.note.startswith("Scaled out replicas 1 -> 2: demand has been over capacity: 9 requests wait for")
+    assert out.note.startswith("Scaled out replicas 1 -> 2: demand exceeds capacity: 9 requests wait for")
     assert back.note.startswith("Scaled in replicas 2 -> 1: idle for 600 s")
 
 

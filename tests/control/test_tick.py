@@ -669,7 +669,7 @@ def test_a_load_that_rises_brings_a_replica_while_all_is_well_and_the_event_says
     why = found.read.effective.replicas_reason
     assert (told.reason, told.note) == ("ScaledOut", f"Scaled out replicas 1 -> 2: {why}")
     assert why.startswith(
-        "the load rises by 12% in the 240 s that a replica takes to start: 1 would be at a batch of 71"
+        "the load rises by 12% in the 240 s that a replica takes to start: 1 replica(s) would reach batch size 71"
     )
 
 
@@ -836,7 +836,7 @@ def test_nothing_is_tried_against_a_queue_that_ends_by_itself_until_it_stays() -
     assert found.read.active_change is None
     assert found.read.recommendation is not None
     assert found.read.recommendation.held_by == HoldReason.ENDS_BY_ITSELF
-    assert "ends in" in found.read.recommendation.reason
+    assert "drains in" in found.read.recommendation.reason
     assert found.read.failure_memory == ()
     assert found.read.cooldown_until is None
     found.until("Provisioning", CAPPED, at_most=2)

@@ -82,7 +82,7 @@ def test_the_kv_type_is_a_word() -> None:
 
 
 def test_replicas_are_no_setting_of_the_engine() -> None:
-    with pytest.raises(ValueError, match="replicas are not a setting"):
+    with pytest.raises(ValueError, match="replicas are not an engine setting"):
         with_value(EngineKnobs(), Knob.REPLICAS, 2)
 
 

@@ -35,7 +35,7 @@ def test_what_adds_no_gpus_comes_first_and_the_runner_up_says_why_it_lost() -> N
     found = plan(situation(FULL, knobs=TP2, tuning=FP8, platform=QWEN_32B, scale=scaling()))
     knobs = [(each.proposal.knob, each.lost) for each in found.considered]
     assert knobs[0] == (Knob.KV_CACHE_DTYPE, "")
-    assert knobs[1] == (Knob.REPLICAS, "it adds GPUs, kvCacheDtype fp8 adds none")
+    assert knobs[1] == (Knob.REPLICAS, "it adds GPUs; kvCacheDtype fp8 adds none")
 
 
 def test_what_may_be_applied_comes_before_what_may_only_be_recommended() -> None:
@@ -133,10 +133,10 @@ def effects(**changes: float | int | None) -> Outlook:
     ("before", "after", "target", "says"),
     [
         pytest.param({"ttft": 4.0}, {"ttft": 3.0}, ChangeTarget.TTFT, "", id="a quarter less"),
-        pytest.param({"ttft": 4.0}, {"ttft": 3.7}, ChangeTarget.TTFT, "moves by 7%, noise is 10%", id="noise"),
+        pytest.param({"ttft": 4.0}, {"ttft": 3.7}, ChangeTarget.TTFT, "improves by 7%, within noise (10%)", id="noise"),
         pytest.param({"ttft": 2.05}, {"ttft": 1.95}, ChangeTarget.TTFT, "", id="into the objective"),
         pytest.param(
-            {"tpot": 0.08, "error": 0.2}, {"tpot": 0.06, "error": 0.2}, ChangeTarget.TPOT, "noise is 40%",
+            {"tpot": 0.08, "error": 0.2}, {"tpot": 0.06, "error": 0.2}, ChangeTarget.TPOT, "within noise (40%)",
             id="less than two deviations of the fit",
         ),
         pytest.param({}, {"tpot": 0.06, "ttft": 0.1}, ChangeTarget.TTFT, "over the objective", id="at TPOT's cost"),

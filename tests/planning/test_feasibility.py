@@ -57,7 +57,7 @@ def test_what_needs_as_much_as_what_was_not_there(changed: dict[str, Any], kind:
 def test_a_narrow_cache_that_found_too_little_speaks_for_a_wide_one_too() -> None:
     narrow = EngineKnobs(max_num_seqs=128, kv_cache_dtype="fp8")
     assert finds_memory([narrow], EngineKnobs(max_num_seqs=128)) == Infeasible(
-        "there was not enough memory for maxNumSeqs=128, kvCacheDtype=fp8"
+        "not enough memory for maxNumSeqs=128, kvCacheDtype=fp8"
     )
 
 

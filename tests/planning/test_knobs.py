@@ -80,7 +80,7 @@ KV = (
         tuning=Tuning(kv_cache_dtype=AllowedStrings(allowed=("auto",))),
         says="does not allow fp8",
     ),
-    Case(id="an older GPU", tuning=FP8_LISTED, platform=A100, says="compute capability 8.0, fp8 KV needs 8.9"),
+    Case(id="an older GPU", tuning=FP8_LISTED, platform=A100, says="compute capability 8.0; fp8 KV needs 8.9"),
     Case(id="an unknown GPU, not listed", platform=UNKNOWN_GPU, says="the GPU is not known"),
     Case(
         id="an unknown GPU, listed: recommended with the reason",
@@ -100,25 +100,25 @@ KV = (
         id="fp8 already, by its flag",
         tuning=FP8_LISTED,
         knobs=TP2.updated(kv_cache_dtype="fp8"),
-        says="fp8 already",
+        says="already uses fp8",
     ),
     Case(
         id="fp8 already, by what the engine exports",
         tuning=FP8_LISTED,
         seen=served(FULL, pool=KVPool(tokens=282_496, cache_dtype="fp8_e4m3")),
-        says="fp8 already",
+        says="already uses fp8",
     ),
     Case(
         id="rolled back before",
         tuning=FP8_LISTED,
         failed=(("kvCacheDtype", "fp8"),),
-        says="taken back or declined before",
+        says="rolled back or declined before",
     ),
     Case(
         id="no free seats: the cache would stay empty",
         tuning=FP8_LISTED,
         knobs=EngineKnobs(max_num_seqs=56, tensor_parallel_size=2),
-        says="56 seats",
+        says="max-num-seqs 56",
     ),
 )
 
@@ -131,35 +131,35 @@ def test_kv_type(case: Case) -> None:
 LISTED = Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2, 4)))
 SLOW = DiagnosisClass.DECODE_BANDWIDTH_BOUND
 DEGREES = (
-    Case(id="the next listed degree", tuning=LISTED, value=4, applies=True, says="4 GPUs for each replica"),
-    Case(id="not listed: recommended", value=4, says="lists no degrees"),
+    Case(id="the next listed degree", tuning=LISTED, value=4, applies=True, says="4 GPUs per replica"),
+    Case(id="not listed: recommended", value=4, says="lists no sizes"),
     Case(
         id="never more than twice",
         tuning=Tuning(tensor_parallel_size=AllowedInts(allowed=(2, 8))),
-        says="no degree up to twice the present 2",
+        says="no larger size up to twice the current 2",
     ),
     Case(
         id="never one that is not listed",
         tuning=Tuning(tensor_parallel_size=AllowedInts(allowed=(2,))),
-        says="no degree up to twice",
+        says="no larger size up to twice",
     ),
     Case(
         id="heads that do not divide",
         tuning=Tuning(tensor_parallel_size=AllowedInts(allowed=(2, 3))),
-        says="64 attention heads do not divide by 3",
+        says="64 attention heads are not divisible by 3",
     ),
     Case(
         id="KV heads that can neither be split nor copied",
         tuning=Tuning(tensor_parallel_size=AllowedInts(allowed=(7, 14))),
         knobs=EngineKnobs(tensor_parallel_size=7),
         platform=replace(OURS, shape=FIFTY_SIX_HEADS),
-        says="8 KV heads can neither be split nor copied evenly over 14 GPUs",
+        says="8 KV heads cannot be split or replicated evenly across 14 GPUs",
     ),
     Case(
         id="no node is that large",
         tuning=LISTED,
         platform=replace(OURS, free_gpus=FreeGpus(free=(2, 2), largest_node=2)),
-        says="no node has 4 GPUs: the largest has 2",
+        says="no node has 4 GPUs: the largest node has 2",
     ),
     Case(
         id="no node has so many free",
@@ -171,13 +171,13 @@ DEGREES = (
         id="one more fits, but not all of them in the end",
         tuning=LISTED,
         platform=replace(OURS, free_gpus=FreeGpus(free=(4,), largest_node=4, vacated=(3, 2), devices=2)),
-        says="1 replica(s) of 4 GPUs find no place",
+        says="1 replica(s) of 4 GPUs do not fit",
     ),
     Case(
         id="the quota of the namespace",
         tuning=LISTED,
         platform=replace(OURS, free_gpus=FreeGpus(free=(8,), largest_node=8, quota=3)),
-        says="ResourceQuota leaves 3 GPUs: 4 needed",
+        says="ResourceQuota leaves 3 GPUs (4 needed)",
     ),
     Case(
         id="room enough",
@@ -191,7 +191,7 @@ DEGREES = (
         tuning=LISTED,
         value=4,
         applies=True,
-        says="How many GPUs are free is not known",
+        says="The number of free GPUs is not known",
     ),
     Case(
         id="the operator does not set the devices",
@@ -206,7 +206,7 @@ DEGREES = (
         id="rolled back before",
         tuning=LISTED,
         failed=(("tensorParallelSize", "4"),),
-        says="taken back or declined before",
+        says="rolled back or declined before",
     ),
 )
 
@@ -249,7 +249,7 @@ def test_the_same_gpus_as_replicas_are_preferred_unless_a_degree_serves_more() -
     seated = TP2.updated(max_num_seqs=60)
     lost = larger_degree(asked(Case(id="", tuning=LISTED, seen=roomy, knobs=seated)))
     assert isinstance(lost, NothingToGain)
-    assert "as 2 replicas of 2 they serve" in lost.why
+    assert "as 2 replicas of 2 they would serve" in lost.why
 
 
 def test_a_prediction_beyond_the_measured_gpus_is_a_guess() -> None:
@@ -296,13 +296,13 @@ LENGTHS = (
         id="needed as it is",
         tuning=BOUNDED,
         seen=served(FULL, prompt=500.0, output=1000.0, longest=14_000.0),
-        says="requests of up to 15000 tokens were seen",
+        says="requests had up to 15000 tokens",
     ),
     Case(
         id="bounds that would refuse requests are refused themselves",
         tuning=Tuning(max_model_len=IntBounds(min=256, max=1024)),
         seen=SHORT,
-        says="requests of up to",
+        says="requests had up to",
     ),
     Case(
         id="the lower bound holds",
@@ -314,7 +314,7 @@ LENGTHS = (
         id="one request too long for any bucket",
         tuning=BOUNDED,
         seen=replace(SHORT, prompt_length=replace(SHORT.prompt_length, buckets={100.0: 1.0, float("inf"): 2.0})),
-        says="how long requests become is not known",
+        says="request lengths are not known",
     ),
     Case(
         id="nobody knows the length that is allowed",
@@ -322,7 +322,7 @@ LENGTHS = (
         knobs=EngineKnobs(),
         says="max-model-len is not known",
     ),
-    Case(id="rolled back before", seen=SHORT, failed=(("maxModelLen", "8192"),), says="taken back or declined before"),
+    Case(id="rolled back before", seen=SHORT, failed=(("maxModelLen", "8192"),), says="rolled back or declined before"),
 )
 
 

@@ -57,7 +57,7 @@ def test_what_lost_is_explained() -> None:
     found = plan(situation(CAPPED, scale=scaling(), failed=[65]))
     assert found.proposal is not None
     assert found.proposal.knob is Knob.REPLICAS
-    assert [why for why in found.passed_over if "taken back or declined at 65" in why]
+    assert [why for why in found.passed_over if "rolled back or declined at 65" in why]
 
 
 def test_a_full_pool_never_gets_more_seats() -> None:

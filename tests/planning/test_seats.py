@@ -155,11 +155,11 @@ RAISED = (
     Raised(
         id="a full pool leaves no room", seen=observation(engine(running=64.0, waiting=9.0, kv=0.88)), limited_by="KV"
     ),
-    Raised(id="a pool that nobody knows is no room", seen=BLIND_POOL, limited_by="not known yet"),
+    Raised(id="a pool that nobody knows is no room", seen=BLIND_POOL, limited_by="is not known"),
     Raised(
         id="fewer than a tenth more is noise",
         seen=observation(engine(running=64.0, waiting=5.0, kv=0.32)),
-        limited_by="cannot usefully be raised",
+        limited_by="raising max-num-seqs",
     ),
     Raised(
         id="a user's maximum at the seats there are leaves nothing",
@@ -167,49 +167,49 @@ RAISED = (
         limited_by="spec.tuning.maxNumSeqs.max",
     ),
     Raised(
-        id="a user's maximum of one is not an order to run one", given={"tuning": bounds(1, 1)}, limited_by="cannot"
+        id="a user's maximum of one is not an order to run one", given={"tuning": bounds(1, 1)}, limited_by="raising max-num-seqs"
     ),
     Raised(
         id="a user's minimum past the pool is not an order to overfill it",
         seen=observation(engine(running=64.0, waiting=100.0, kv=0.6)),
         given={"tuning": bounds(110, 200)},
-        limited_by="spec.tuning.maxNumSeqs.min asks for 110, which KV cache at observed lengths does not allow",
+        limited_by="spec.tuning.maxNumSeqs.min requires 110, which KV cache at observed lengths does not allow",
     ),
     Raised(
         id="a user's minimum past one step is not an order to leap",
         given={"tuning": bounds(500, 1000)},
-        limited_by="spec.tuning.maxNumSeqs.min asks for 500, which step limit",
+        limited_by="spec.tuning.maxNumSeqs.min requires 500, which step limit",
     ),
     Raised(
         id="what was rolled back above is kept clear of by half the way",
         given={"failed": [96]},
         value=80,
-        limited_by="taken back or declined at 96",
+        limited_by="rolled back or declined at 96",
     ),
     Raised(
         id="what found too little memory above is kept clear of as well",
         given={"infeasible": [EngineKnobs(max_num_seqs=96)]},
         value=80,
-        limited_by="taken back or declined at 96",
+        limited_by="rolled back or declined at 96",
     ),
     Raised(
         id="too little memory with a longer context says nothing",
         given={"infeasible": [EngineKnobs(max_num_seqs=96, max_model_len=8192)], "failed": [110]},
         value=87,
-        limited_by="taken back or declined at 110",
+        limited_by="rolled back or declined at 110",
     ),
     Raised(
         id="the nearest of several counts",
         given={"failed": [128, 100, 32]},
         value=82,
-        limited_by="taken back or declined at 100",
+        limited_by="rolled back or declined at 100",
     ),
     Raised(id="right beside what failed there is nothing to gain", given={"failed": [65]}, limited_by="at 65"),
     Raised(id="what was rolled back below does not matter", given={"failed": [32]}, value=128, limited_by="step limit"),
     Raised(
         id="tokens too slow for one sequence: seats are not what helps",
         seen=with_steps(CAPPED, line(16, 32, 64, base=0.1, per_sequence=0.0001)),
-        limited_by="too slow even for a single sequence",
+        limited_by="over the objective even for a single sequence",
     ),
     Raised(
         id="seats that nobody told are those that were seen taken",
@@ -266,14 +266,14 @@ LOWERED = (
         id="a user's maximum of one is not an order to leap",
         seen=LOWERABLE,
         given={"tuning": bounds(1, 1)},
-        limited_by="spec.tuning.maxNumSeqs.max asks for 1, which step limit",
+        limited_by="spec.tuning.maxNumSeqs.max requires 1, which step limit",
     ),
     Raised(
         id="what was rolled back below is kept clear of by half the way",
         seen=LOWERABLE,
         given={"failed": [48, 43, 20]},
         value=56,
-        limited_by="taken back or declined at 48",
+        limited_by="rolled back or declined at 48",
     ),
     Raised(
         id="right above what failed there is nothing to gain", seen=LOWERABLE, given={"failed": [60]}, limited_by="60"

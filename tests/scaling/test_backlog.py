@@ -25,11 +25,11 @@ ENOUGH = 100 * ELAPSED / ENDS_WITHIN
     ("waiting", "expected"),
     [
         pytest.param(
-            line(200, 100), f"the queue of 100 ends in {ELAPSED:.0f} s at its present pace", id="half is done"
+            line(200, 100), f"the queue of 100 drains in {ELAPSED:.0f} s at its current rate", id="half is done"
         ),
         pytest.param(line(100, 100), None, id="it stands"),
         pytest.param(line(100, 200), None, id="it grows"),
-        pytest.param(line(100 + ENOUGH + 1, 100), "the queue of 100 ends in 1", id="just in time"),
+        pytest.param(line(100 + ENOUGH + 1, 100), "the queue of 100 drains in 1", id="just in time"),
         pytest.param(line(100 + ENOUGH - 1, 100), None, id="later than a replica would come"),
     ],
 )
@@ -64,11 +64,11 @@ def test_an_engine_that_was_seen_once_may_be_the_one_whose_queue_grows() -> None
 @pytest.mark.parametrize(
     ("running", "ends"),
     [
-        pytest.param(line(100, 75), "requests become fewer: 100 -> 75", id="a quarter less"),
+        pytest.param(line(100, 75), "requests are decreasing: 100 -> 75", id="a quarter less"),
         pytest.param(line(40, 30), None, id="a quarter less of few may be chance"),
         pytest.param(line(1000, 950), None, id="noise"),
         pytest.param(line(30, 40), None, id="more"),
-        pytest.param([*line(20, 237)[:-2], 237.0, 109.0], "requests become fewer: 237", id="a burst that is over"),
+        pytest.param([*line(20, 237)[:-2], 237.0, 109.0], "requests are decreasing: 237", id="a burst that is over"),
     ],
 )
 def test_where_nothing_waits_fewer_must_be_there(running: list[float], ends: str | None) -> None:
@@ -86,7 +86,7 @@ def test_what_puts_a_trial_off_lets_no_request_wait() -> None:
 def test_a_queue_that_a_fresh_replica_has_taken_is_gone_although_more_run() -> None:
     old = engine(pod="old", running=741.0, waiting=[*line(659, 79)[:-1], 0.0])
     fresh = engine(pod="fresh", running=line(63, 560))
-    assert ends_by_itself(observation(old, fresh), since=None) == "requests become fewer: 1463 -> 1301"
+    assert ends_by_itself(observation(old, fresh), since=None) == "requests are decreasing: 1463 -> 1301"
 
 
 MINUTE = timedelta(minutes=1)
@@ -98,11 +98,11 @@ MEASURED = ENDS_WITHIN + MINUTE.total_seconds()
     ("waiting", "says"),
     [
         pytest.param(
-            line(1000 + 1000 * ELAPSED / MEASURED + 1, 1000), "the queue of 1000 ends in 1", id="before it is measured"
+            line(1000 + 1000 * ELAPSED / MEASURED + 1, 1000), "the queue of 1000 drains in 1", id="before it is measured"
         ),
         pytest.param(line(1000 + 1000 * ELAPSED / MEASURED - 1, 1000), "", id="while it is measured"),
         pytest.param(line(100, 100), "", id="it stands"),
-        pytest.param([*line(9, 2)[:-1], 0.0], "the queue has just ended", id="nobody waits any more"),
+        pytest.param([*line(9, 2)[:-1], 0.0], "the queue has just drained", id="nobody waits any more"),
         pytest.param([*line(4, 1)[:-1], 0.0], "", id="so few may have ended by chance"),
         pytest.param(line(8, 4), "", id="so few fewer may be chance"),
         pytest.param([0.0, *line(5, 5)[1:-1], 0.0], "", id="it comes and goes"),

@@ -86,12 +86,12 @@ class Case:
 PATIENT = ScaleOut(waiting_for=timedelta(minutes=2))
 
 CASES = (
-    Case(id="requests wait: one more", replicas=3, says="demand has been over capacity: A sentence."),
+    Case(id="requests wait: one more", replicas=3, says="demand exceeds capacity: A sentence."),
     Case(
         id="not as long as was asked for",
         given={"scale_out": PATIENT, "held": 89},
         replicas=2,
-        says="waiting for 119 s so far",
+        says="exceeded capacity for 119 s",
     ),
     Case(id="as long as was asked for", given={"scale_out": PATIENT, "held": 90}, replicas=3),
     Case(
@@ -104,7 +104,7 @@ CASES = (
         id="a replica that has just come counts, too: what waits may be from before it",
         given={"held": 300, "newest": 29},
         replicas=2,
-        says="waiting for 29 s so far",
+        says="exceeded capacity for 29 s",
     ),
     Case(id="requests still wait half a minute after it came", given={"held": 300, "newest": 30}, replicas=3),
     Case(id="never past the maximum", given={"current": 8}, replicas=8, says="at scaling.maxReplicas (8)"),
@@ -125,7 +125,7 @@ CASES = (
         id="idle, but not for long",
         given={"primary": DiagnosisClass.IDLE, "held": 599},
         replicas=2,
-        says="Idle needs no other number",
+        says="Idle does not call for scaling",
     ),
     Case(
         id="idle for ten minutes: down to the minimum",
@@ -217,7 +217,7 @@ LATE = replace(WAITING, ttft=latency(3.0))
 def test_a_queue_behind_slow_tokens_gets_replicas(primary: DiagnosisClass) -> None:
     found = desired(primary, seen=LATE)
     assert found.replicas == 3
-    assert "first tokens wait for capacity, too" in found.reason
+    assert "requests also wait for capacity" in found.reason
     assert desired(primary, seen=WAITING).replicas == 2, "first tokens come in time"
     assert desired(primary, seen=replace(LATE, engines=(engine(),))).replicas == 2, "nobody waits"
 
@@ -246,7 +246,7 @@ def test_a_hidden_queue_that_ends_by_itself_gets_none() -> None:
     seen = replace(LATE, engines=(engine(waiting=ending),))
     found = desired(DiagnosisClass.PAST_TPOT_KNEE, seen=seen)
     assert found.replicas == 2
-    assert "at its present pace" in found.reason
+    assert "at its current rate" in found.reason
 
 
 def test_the_window_itself_counts_as_waiting() -> None:
@@ -296,7 +296,7 @@ def test_more_than_there_are_seats_for_brings_a_replica_where_it_is_not_rare(see
     found = desired(DiagnosisClass.CONCURRENCY_CAPPED, held=WINDOW, seen=seen)
     assert found.replicas == replicas
     if replicas == 2:
-        assert found.reason == "no more were late lately than may be, which chance explains so far"
+        assert found.reason == "late requests are within the error budget"
     assert desired(DiagnosisClass.OVERLOADED, held=WINDOW, seen=seen).replicas == 3
 
 
@@ -368,7 +368,7 @@ def test_a_rising_load_gets_its_replica_before_tokens_are_late(given: dict[str, 
     if replicas > given.get("current", 2):
         assert found.reason == (
             "the load rises by 12% in the 240 s that a replica takes to start: "
-            "2 would be at a batch of 71 each then, 18 ms per token"
+            "2 replica(s) would reach batch size 71 and a TPOT of 18 ms"
         )
 
 

@@ -112,7 +112,7 @@ def test_what_was_before_somebody_went_does_not_count() -> None:
 def test_more_than_the_replicas_can_do_in_time_is_said() -> None:
     assert soon(carrying(minutes(100, more=2))) == (
         "the load rises by 12% in the 240 s that a replica takes to start: "
-        "2 would be at a batch of 71 each then, 18 ms per token"
+        "2 replica(s) would reach batch size 71 and a TPOT of 18 ms"
     )
 
 

@@ -60,13 +60,13 @@ def fewer(
 
 def test_the_worked_example() -> None:
     said = fewer(service([*EARLIER, *MINUTES], MINUTES))
-    assert said == "1 replica(s) carry the highest load of 10 min at a batch of 50 each, 15 ms per token"
+    assert said == "1 replica(s) carry the highest load of the last 10 min at batch size 50 and a TPOT of 15 ms"
 
 
 def test_what_was_never_seen_is_taken_as_slower() -> None:
     said = fewer(service(MINUTES, MINUTES))
     assert said is not None
-    assert "at a batch of 75 each" in said
+    assert "at batch size 75 " in said
 
 
 def test_a_pile_of_before_that_broke_the_line_hides_no_batch_that_was_measured() -> None:
@@ -81,7 +81,7 @@ def test_a_pile_of_before_that_broke_the_line_hides_no_batch_that_was_measured()
     seen = service([36.0, *EARLIER, *MINUTES], MINUTES)
     said = fewer(replace(seen, steps=(*pile, *seen.steps)))
     assert said is not None
-    assert "at a batch of 50 each" in said
+    assert "at batch size 50 " in said
 
 
 STEADY = service([20.0] * 20, [20.0] * 20)
@@ -104,7 +104,7 @@ STEADY = service([20.0] * 20, [20.0] * 20)
 )
 def test_a_steady_load_is_judged_by_the_line_of_when_it_moved(line: StepTime | None, batch: int | None) -> None:
     said = fewer(STEADY, learned=line)
-    assert (said is None) if batch is None else (said is not None and f"at a batch of {batch} each" in said)
+    assert (said is None) if batch is None else (said is not None and f"at batch size {batch} " in said)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def pool_after(
         if gpu is None:
             return UnknownPool("the GPU is not known, so the effect on KV cache memory cannot be computed")
         if weights is None and anchor.tensor_parallel_size != wanted.tensor_parallel_size:
-            return UnknownPool("the size of the weights is not known, so the memory freed by tensor parallelism is not")
+            return UnknownPool("the size of the weights is not known, nor is the memory that tensor parallelism frees")
         freed = (wanted.gpu_memory_utilization - anchor.gpu_memory_utilization) * gpu.memory_gib * GIB
         freed += (weights or 0.0) * (1 / anchor.tensor_parallel_size - 1 / wanted.tensor_parallel_size)
     seats = _seats_cost(shape, wanted) - _seats_cost(shape, anchor) if _both_know_seats(anchor, wanted) else 0.0

@@ -1,1 +1,1 @@
-"""From a diagnosis to ranked proposals, each feasible and with a predicted effect. Pure."""
+"""Planning: turns a diagnosis into ranked, feasible proposals with a predicted effect. Pure functions."""

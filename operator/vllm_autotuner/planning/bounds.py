@@ -1,6 +1,6 @@
-"""Whether the user's bounds allow a value: one answer for the planner, the guardrail, the rollback and the renderer.
+"""Checks values against the bounds in the spec, for the planner, the guardrails, the rollback and the renderer.
 
-Must not: know whether a value is wise, or can start.
+Must not: judge whether a value is useful or feasible.
 """
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
@@ -10,7 +10,7 @@ __all__ = ["opted_in", "outside", "value_of", "void", "with_value"]
 
 
 def opted_in(knob: Knob, *, tuning: Tuning, scaling: Scaling | None) -> bool:
-    """Whether the user set bounds, which is how a knob is given to us."""
+    """Whether the spec sets bounds for a knob, which allows the operator to change it."""
     return _bounds(knob, tuning=tuning, scaling=scaling) is not None
 
 
@@ -53,7 +53,7 @@ def value_of(knob: Knob, knobs: EngineKnobs) -> int | str | None:
 def with_value(knobs: EngineKnobs, knob: Knob, value: int | str) -> EngineKnobs:
     """Return the knobs with this value. Raises ValueError for replicas, and for a value that is none of the knob's."""
     if knob is Knob.REPLICAS:
-        raise ValueError("replicas are not a setting of the engine")
+        raise ValueError("replicas are not an engine setting")
     # By the names of the API, which are the values of `Knob`. Validated, unlike `model_copy`: what is written to status
     # must be readable again.
     return EngineKnobs.model_validate({**knobs.model_dump(), knob.value: value})

@@ -1,4 +1,4 @@
-"""A wanted number, cut down by a list of limits that remembers which one bound."""
+"""Applies a list of limits to a value and records which limit was binding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from vllm_autotuner.observation.noise import NOISE
 __all__ = ["HEADROOM", "LARGEST_STEP", "Limit", "Limited", "limited"]
 
 LARGEST_STEP: Final = 2
-"""At most this factor in one step, up or down (G10): a wrong model costs one halving or doubling, and demand rarely
-rises more than 1.5 x in 10 minutes. Design, planning.md; research, measured facts 3."""
+"""Largest factor in one step, up or down (G10): a wrong model costs at most one halving or doubling, and demand rarely
+grows more than 1.5 times in 10 minutes. Design choice."""
 HEADROOM: Final = NOISE
-"""Share of the TPOT objective that a proposal leaves unused: a batch that meets it exactly misses it every other
-minute. Our choice: the size of the noise that a verdict ignores."""
+"""Share of the TPOT objective that a proposal leaves unused: a batch that just meets it misses it half of the time. Our
+choice: the size of the noise that a verdict ignores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limited:
-    """The number after all limits; `limited_by` names the last that moved it, None when none did."""
+    """The value after all limits; `limited_by` names the last one that changed it, None if none did."""
 
     wanted: int
     value: int
@@ -40,7 +40,7 @@ class Limited:
 
 
 def limited(wanted: int, *, limits: Sequence[Limit]) -> Limited:
-    """Apply the limits in order. The bounds of the user come last: nothing leaves without them."""
+    """Apply the limits in order. The user's bounds come last, so that they always hold."""
     value, limited_by = wanted, None
     for limit in limits:
         if (bounded := limit.apply(value)) != value:

@@ -1,9 +1,9 @@
-"""max-model-len: how long one request may become. Lowered only, and never below what was seen.
+"""Proposals for max-model-len: lowered only, and never below the lengths that were observed.
 
-It frees no memory by itself (vLLM's V1 reserves none by it): it bounds the worst case of one request, and the engine
-refuses to start when its cache does not hold one sequence of this length. So the effect cannot be measured on traffic
-that is served, and a trial of it could not be judged: this knob is recommended, with its reason, and not tried.
-Must not: propose what would refuse a request that was served.
+Lowering it frees no memory by itself (vLLM V1 reserves none for it). It bounds the worst case of one request, and the
+engine fails to start if its KV cache does not hold one sequence of this length. Traffic cannot show the effect, so a
+trial could not be judged: a shorter length is recommended only.
+Must not: propose a length that would reject requests like those served.
 """
 
 import math
@@ -29,8 +29,8 @@ median and 2.2 times the 99.9th percentile, so a cut to what is usual refuses re
 this is our choice."""
 GRANULE: Final = 256
 """Tokens to whole multiples of which a length is rounded up: block sizes divide it. Our choice."""
-UNJUDGED: Final = "it bounds the worst case of one request and frees no memory: a trial could not be judged"
-NOT_SERVING: Final = "nothing is served that a change could be compared with: write the value into the spec"
+UNJUDGED: Final = "it only bounds the worst case of one request, so a trial could not be judged"
+NOT_SERVING: Final = "no pod serves, so a change cannot be compared: write the value into the spec"
 
 
 def shorter_context(situation: Situation) -> Proposal | NothingToGain:
@@ -40,12 +40,12 @@ def shorter_context(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain("max-model-len is not known")
     longest = longest_seen(seen)
     if longest is None:
-        return NothingToGain("max-model-len: how long requests become is not known")
+        return NothingToGain("max-model-len: request lengths are not known")
     needed = math.ceil(longest * (1 + MARGIN) / GRANULE) * GRANULE
     step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(current / LARGEST_STEP))
     found = limited(needed, limits=(step, *_user(situation.tuning.max_model_len)))
     if found.value > current * (1 - NOISE):
-        return NothingToGain(f"max-model-len {current} is needed: requests of up to {longest} tokens were seen")
+        return NothingToGain(f"max-model-len {current} is needed: requests had up to {longest} tokens")
     answer = verdict(
         (
             holds_lengths(found.value, longest_seen=needed, shape=situation.platform.shape),
@@ -59,8 +59,8 @@ def shorter_context(situation: Situation) -> Proposal | NothingToGain:
         current=situation.knobs.max_model_len,
         value=found.value,
         target=ChangeTarget.THROUGHPUT,
-        reason=f"Requests of up to {longest} tokens were seen in half an hour, {current} are allowed: one request can "
-        "take far more of the KV cache than any has.",
+        reason=f"Requests had at most {longest} tokens in the last half hour, but {current} are allowed: one request "
+        "could use far more KV cache than any has.",
         confidence=Confidence.MEDIUM,
         limited_by=found.limited_by or "longest request seen",
         recommend_only=UNJUDGED,
@@ -68,22 +68,23 @@ def shorter_context(situation: Situation) -> Proposal | NothingToGain:
 
 
 def shorter_to_start(situation: Situation, *, suggested: int | None) -> Proposal | NothingToGain:
-    """The length that an engine which does not start says its cache holds (`suggested`), within the bounds."""
+    """The length that fits according to the log of an engine that fails to start (`suggested`), within the bounds."""
     if suggested is None or suggested < 1:
-        return NothingToGain("the engine does not say which length its KV cache would hold")
+        return NothingToGain("the engine's log does not say which max-model-len would fit")
     current = situation.knobs.max_model_len
     if current is not None and suggested >= current:
-        return NothingToGain(f"max-model-len {current} is no longer than the {suggested} that would fit")
+        return NothingToGain(f"max-model-len {current} already fits (at most {suggested})")
     whole = suggested // GRANULE * GRANULE or suggested
     found = limited(whole, limits=_user(situation.tuning.max_model_len))
     if found.value > suggested:
-        return NothingToGain(f"{found.limited_by} asks for {found.value}, and the KV cache holds {suggested} tokens")
+        return NothingToGain(f"{found.limited_by} requires {found.value}, but the KV cache holds {suggested} tokens")
     return Proposal(
         knob=Knob.MAX_MODEL_LEN,
         current=current,
         value=found.value,
         target=ChangeTarget.THROUGHPUT,
-        reason=f"The engine does not start: its KV cache would hold {suggested} tokens, less than one longest request.",
+        reason=f"The engine fails to start: its KV cache holds {suggested} tokens, less than one request of "
+        "max-model-len.",
         confidence=Confidence.HIGH,
         limited_by=found.limited_by or "KV cache",
         recommend_only=NOT_SERVING,

@@ -1,6 +1,6 @@
-"""What is asked of a service right now, in the few numbers that a forecast needs.
+"""The current demand on a service, in the few figures that a forecast needs.
 
-Apart from the forecast, because this is measured and that is arithmetic. A number that nobody knows is None.
+Separate from the forecast, because this is measured and the forecast is arithmetic. Unknown figures are None.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""What one more or one less sequence does to a step, by engines in general: for one that has shown a single batch only.
+"""Estimates the step time of other batch sizes from typical engines, for a service that ran at one batch size only.
 
-Apart from `performance.physics`, which knows the hardware and no service, and from the fit, which is asked first.
-Must not: say what will be. It is good to tell what a trial is worth, not to choose a value by.
+Separate from `performance.physics`, which uses the hardware only, and from the fit, which takes precedence.
+Must not: be used to choose a value. It is accurate enough to decide whether a trial is worthwhile.
 """
 
 from vllm_autotuner.diagnosis.case import batch_of_tokens
@@ -15,7 +15,7 @@ __all__ = ["seconds_alone", "seconds_per_sequence"]
 
 
 def seconds_alone(situation: Situation) -> float | None:
-    """Return what a step without a sequence takes; None where the time between tokens or their number is not known."""
+    """Return the step time without sequences; None if the inter-token latency or the context is not known."""
     seen, context = situation.observation, demand_of(situation).context
     itl, batch = number(seen.itl.mean), batch_of_tokens(seen)
     if itl is None or context is None or batch is None:

@@ -1,4 +1,4 @@
-"""What cannot start, refused before a pod ever tries: by arithmetic over model, GPU, pool, lengths and room.
+"""Rejects configurations that cannot start, by arithmetic over model, GPU, KV cache, lengths and free GPUs.
 
 Each check stands alone and answers Feasible, Infeasible or Unsure: the unknown is neither a yes nor a no, it makes a
 knob recommend-only. Must not: say whether a value is wise, or read the user's bounds.
@@ -38,7 +38,7 @@ backends, and no table of ours knows which. Design, planning.md."""
 
 @dataclass(frozen=True, slots=True)
 class Feasible:
-    """Nothing known speaks against it."""
+    """Nothing known prevents it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Infeasible:
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """Nobody can say."""
+    """It cannot be determined; `why` names the missing input."""
 
     why: str
 
@@ -73,10 +73,10 @@ def heads_divide(shape: ModelShape, degree: int) -> Answer:
     if isinstance(shape, UnknownGeometry):
         return Unsure(shape.why)
     if shape.attention_heads % degree:
-        return Infeasible(f"{shape.attention_heads} attention heads do not divide by {degree}")
+        return Infeasible(f"{shape.attention_heads} attention heads are not divisible by {degree}")
     heads = shape.kv_heads
     if heads % degree and degree % heads:
-        return Infeasible(f"{heads} KV heads can neither be split nor copied evenly over {degree} GPUs")
+        return Infeasible(f"{heads} KV heads cannot be split or replicated evenly across {degree} GPUs")
     return Feasible()
 
 
@@ -85,10 +85,10 @@ def fp8_supported(shape: ModelShape, gpu: Gpu | None) -> Answer:
     if gpu is None:
         return Unsure("the GPU is not known: set spec.accelerator.product")
     if gpu.compute_capability is None:
-        return Unsure(f"{gpu.name} has no compute capability: whether it has fp8 is not known")
+        return Unsure(f"the compute capability of {gpu.name} is not known, and so is its fp8 support")
     if gpu.compute_capability < FP8_SINCE:
         have, need = (".".join(map(str, each)) for each in (gpu.compute_capability, FP8_SINCE))
-        return Infeasible(f"{gpu.name} has compute capability {have}, fp8 KV needs {need}")
+        return Infeasible(f"{gpu.name} has compute capability {have}; fp8 KV needs {need}")
     if isinstance(shape, UnknownGeometry):
         return Unsure(shape.why)
     return Feasible()
@@ -99,38 +99,38 @@ def pool_starts(pool: PoolForecast, *, longest: int | None) -> Answer:
     if isinstance(pool, UnknownPool):
         return Unsure(pool.why)
     if pool.high <= 0:
-        return Infeasible("the weights do not fit into the GPUs")
+        return Infeasible("the weights do not fit into GPU memory")
     if longest is None:
-        return Feasible() if pool.low > 0 else Unsure("whether the weights leave room for a cache is too close to tell")
+        return Feasible() if pool.low > 0 else Unsure("it is uncertain whether the weights leave room for a KV cache")
     if pool.high < longest:
-        return Infeasible(f"the cache would hold {pool.tokens:.0f} tokens, less than one sequence of {longest}")
+        return Infeasible(f"the KV cache would hold {pool.tokens:.0f} tokens, less than one sequence of {longest}")
     if pool.low < longest:
-        return Unsure(f"the cache would hold {pool.low:.0f} to {pool.high:.0f} tokens, one sequence {longest}")
+        return Unsure(f"the KV cache would hold {pool.low:.0f} to {pool.high:.0f} tokens; one sequence needs {longest}")
     return Feasible()
 
 
 def holds_lengths(value: int, *, longest_seen: int | None, shape: ModelShape) -> Answer:
     """max-model-len covers what was seen (margin included by the caller), and is no longer than the model allows."""
     if longest_seen is None:
-        return Unsure("how long requests become is not known")
+        return Unsure("request lengths are not known")
     if value < longest_seen:
-        return Infeasible(f"requests of up to {longest_seen} tokens were seen: {value} would refuse some")
+        return Infeasible(f"requests had up to {longest_seen} tokens: {value} would reject some")
     if not isinstance(shape, UnknownGeometry) and shape.max_positions is not None and value > shape.max_positions:
-        return Infeasible(f"the model was made for {shape.max_positions} tokens")
+        return Infeasible(f"the model supports at most {shape.max_positions} tokens")
     return Feasible()
 
 
 def placeable(free_gpus: FreeGpus | None, *, devices: int) -> Answer:
     """A pod of so many devices finds a node now: a rollout begins with one pod more than there were."""
     if free_gpus is None:
-        return Unsure("how many GPUs are free is not known")
+        return Unsure("the number of free GPUs is not known")
     if devices > free_gpus.largest_node:
-        return Infeasible(f"no node has {_gpus(devices)}: the largest has {free_gpus.largest_node}")
+        return Infeasible(f"no node has {_gpus(devices)}: the largest node has {free_gpus.largest_node}")
     if (most := max(free_gpus.free, default=0)) < devices:
         found = f"at most {most} free on one" if most else "all are taken"
         return Infeasible(f"no node has {_gpus(devices, 'free ')}: {found}")
     if free_gpus.quota is not None and free_gpus.quota < devices:
-        return Infeasible(f"the namespace's ResourceQuota leaves {_gpus(max(0, free_gpus.quota))}: {devices} needed")
+        return Infeasible(f"the namespace's ResourceQuota leaves {_gpus(max(0, free_gpus.quota))} ({devices} needed)")
     return Feasible()
 
 
@@ -142,7 +142,7 @@ def rolls_out(free_gpus: FreeGpus | None, *, devices: int, replicas: int) -> Ans
     """Whether all replicas can come to stand as pods of so many devices; how many stand now makes room for them."""
     if free_gpus is None or free_gpus.replaces(devices=devices, replicas=replicas):
         return Feasible()
-    return Infeasible(f"{replicas} replica(s) of {_gpus(devices)} find no place, even where the present ones stand")
+    return Infeasible(f"{replicas} replica(s) of {_gpus(devices)} do not fit, even in place of the current ones")
 
 
 def finds_memory(infeasible: Iterable[EngineKnobs], wanted: EngineKnobs) -> Answer:
@@ -151,7 +151,7 @@ def finds_memory(infeasible: Iterable[EngineKnobs], wanted: EngineKnobs) -> Answ
     if known is None:
         return Feasible()
     values = ", ".join(f"{name}={value}" for name, value in known.model_dump(by_alias=True, exclude_none=True).items())
-    return Infeasible(f"there was not enough memory for {values or 'the defaults of the engine'}")
+    return Infeasible(f"not enough memory for {values or 'the defaults of the engine'}")
 
 
 def _needs_as_much(wanted: EngineKnobs, than: EngineKnobs) -> bool:
@@ -171,7 +171,7 @@ def _is_fp8(knobs: EngineKnobs) -> bool:
 
 
 def not_failed(failed: Iterable[tuple[str, str]], *, knob: str, value: int | str) -> Answer:
-    """A value that was rolled back in this environment rests."""
+    """Reject a value that was rolled back or declined in this environment, until its cooldown ends."""
     return (
-        Infeasible(f"{value} was taken back or declined before") if (knob, str(value)) in tuple(failed) else Feasible()
+        Infeasible(f"{value} was rolled back or declined before") if (knob, str(value)) in tuple(failed) else Feasible()
     )

@@ -1,4 +1,4 @@
-"""What a configuration would do under the present demand: TPOT, TTFT, tokens, what the cache holds, GPUs.
+"""Forecasts a configuration under the current demand: TPOT, TTFT, throughput, KV cache capacity and GPUs.
 
 One forecast for every knob, so that candidates can be compared, and the current configuration with them.
 Must not: choose. A number that its models do not give is None, and a fit that is missing takes its numbers with it.
@@ -170,7 +170,7 @@ def pool_with(situation: Situation, *, degree: int | None = None, kv_cache_dtype
         kv_cache_dtype=kv_cache_dtype or now.kv_cache_dtype,
     )
     if degree is not None and platform.bytes_per_weight is None:
-        return UnknownPool("the type of the weights is not known: what another degree frees cannot be computed")
+        return UnknownPool("the weight type is not known, so KV cache at another tensor-parallel size is unknown")
     bytes_per_weight = 2.0 if platform.bytes_per_weight is None else platform.bytes_per_weight
     return pool_after(now, then, shape=platform.shape, gpu=platform.gpu, bytes_per_weight=bytes_per_weight)
 
@@ -187,7 +187,7 @@ def _step_at(now: Setting, degree: int, *, situation: Situation, demand: Demand)
     if isinstance(now.step, NoFit):
         return now.step
     if context is None:
-        return NoFit("how long requests are is not known")
+        return NoFit("request lengths are not known")
     return at_degree(
         now.step,
         degree=now.degree,

@@ -1,7 +1,7 @@
-"""kv-cache-dtype: half the bytes for each cached value hold twice the sequences, at some price in quality.
+"""Proposals for kv-cache-dtype fp8: it halves the bytes per cached value and so holds about twice the sequences.
 
-Must not: be applied where the user did not list the type (listing it accepts what it does to answers), or be proposed
-on a GPU that lacks fp8. Speed is not promised: on measured curves an fp8 cache bought capacity and no step time.
+Must not: be applied unless the spec lists the type (listing it accepts the effect on answers), or be proposed on a GPU
+without fp8. No speedup is predicted: on measured curves an fp8 cache added capacity but did not shorten steps.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ from vllm_autotuner.planning.situation import Situation
 __all__ = ["smaller_kv_values"]
 
 FP8: Final = "fp8"
-QUALITY: Final = "It may change answers: compare them."
+QUALITY: Final = "Answers may change: compare them."
 NOT_LISTED: Final = "spec.tuning.kvCacheDtype does not list fp8"
 
 
@@ -29,7 +29,7 @@ def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
     exported = next((each.pool.cache_dtype for each in seen.engines if each.pool.cache_dtype is not None), None)
     current = situation.knobs.kv_cache_dtype
     if any(each is not None and each.startswith(FP8) for each in (current, exported)):
-        return NothingToGain("the KV cache is fp8 already")
+        return NothingToGain("the KV cache already uses fp8")
     listed = opted_in(Knob.KV_CACHE_DTYPE, tuning=tuning, scaling=None)
     if outside(Knob.KV_CACHE_DTYPE, FP8, tuning=tuning, scaling=None):
         return NothingToGain("spec.tuning.kvCacheDtype does not allow fp8")
@@ -52,13 +52,13 @@ def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
             recommend_only, confidence = "" if listed else NOT_LISTED, Confidence.MEDIUM
     seats, held = situation.knobs.max_num_seqs, kv_bound(seen)
     if seats is not None and held is not None and seats < held * (1 + NOISE):
-        return NothingToGain(f"fp8 KV: with {seats} seats a larger cache would stay empty")
+        return NothingToGain(f"fp8 KV: with max-num-seqs {seats} a larger KV cache would stay unused")
     return Proposal(
         knob=Knob.KV_CACHE_DTYPE,
         current=current,
         value=FP8,
         target=ChangeTarget.TTFT,
-        reason=f"{situation.diagnosis.message} 8-bit values hold about twice the tokens in the same memory. {QUALITY}",
+        reason=f"{situation.diagnosis.message} fp8 holds about twice the tokens in the same memory. {QUALITY}",
         confidence=confidence,
         limited_by=None if seats is None else "max-num-seqs",
         recommend_only=recommend_only,

@@ -1,8 +1,8 @@
-"""max-num-seqs: how many sequences one engine should run at once.
+"""Proposals for max-num-seqs, the number of sequences that one engine runs at once (its slots).
 
-Up when the seats are the limit: to what the load, the KV pool and the knee allow. Down when the batch is past the knee.
-The bounds come from observed data: a sequence's share of the pool is what it is seen to use, not what a table says.
-Must not: propose past one step, past the bounds of the user, or without a bound derived from data.
+Raised when the slots are the limit, as far as load, KV cache and TPOT knee allow; lowered when the batch is past the
+knee. The limits come from observed data: the KV cache per sequence is measured, not taken from a table.
+Must not: propose more than one step, a value outside the spec's bounds, or one without a limit derived from data.
 """
 
 import math
@@ -47,34 +47,37 @@ __all__ = [
 ]
 
 KV_MARGIN: Final = 0.1
-"""Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
+"""Share of the KV cache left free for sequences that grow at the same time. Our choice; below 90 % is healthy."""
 
 LATELY: Final = NEWEST_STRETCHES[0]
-"""Seconds that count as lately at most: the shortest stretch that a change of the load is recognised by."""
+"""Seconds that count as recent, at most: the shortest stretch in which a change of the load is recognised."""
 LATELY_WINDOWS: Final = 10
-"""Windows that count as lately at most: as many as a verdict looks at. What lasted so long lasts as long as a trial."""
+"""Windows that count as recent, at most: as many as a verdict uses."""
 
 LEAST_USE: Final = 1e-6
-"""Share of the pool below which a reading is no use of it: one block of the largest pools is a multiple of that."""
+"""Share of the KV cache below which usage counts as none: one block of the largest cache is a multiple of that."""
+
+
+UNKNOWN_CAPACITY: Final = "the number of sequences that the KV cache holds is not known: no usage or lengths yet"
 
 
 @dataclass(frozen=True, slots=True)
 class NothingToGain:
-    """No proposal, and this is why: the explanation prints it."""
+    """No proposal, with the reason that `explain` prints."""
 
     why: str
 
 
 def raise_seats(situation: Situation) -> Proposal | NothingToGain:
-    """More seats: the smallest of demand, step limit, KV bound, knee and the user's bound."""
+    """Raise max-num-seqs to the smallest of demand, step limit, KV cache limit, TPOT knee and the spec's bound."""
     observation, seats = situation.observation, _seats(situation)
     pool = kv_bound(observation)
     if pool is None:
-        return NothingToGain("how many sequences the KV cache holds is not known yet: no usage and no lengths")
+        return NothingToGain(UNKNOWN_CAPACITY)
     model, tail = step_time(observation), _tail(situation)
     knee = _knee(model, situation=situation, tail=tail)
     if isinstance(model, StepTime) and knee is None:
-        return NothingToGain("by the step-time model tokens are too slow even for a single sequence")
+        return NothingToGain("the step-time model predicts a TPOT over the objective even for a single sequence")
     demand = max(moment.running + moment.waiting for engine in observation.engines for moment in engine.moments)
     bounds = situation.tuning.max_num_seqs
     limits = (
@@ -88,15 +91,16 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
     if found.value < math.ceil(seats * (1 + NOISE)):
-        return NothingToGain(f"max-num-seqs {seats} cannot usefully be raised: {found.limited_by or 'no demand'}")
-    # What was seen ends at the seats there are: a model that never saw a larger batch is no more than plausible.
+        return NothingToGain(f"raising max-num-seqs {seats} has no benefit (limit: {found.limited_by or 'no demand'})")
+    # Observations end at the current max-num-seqs: for a larger batch the model only extrapolates.
     known = isinstance(model, StepTime) and model.covers(found.value) and situation.knobs.max_num_seqs is not None
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,
         value=found.value,
         target=ChangeTarget.TTFT,
-        reason=f"All {seats} seats are taken while requests wait; the KV cache has room for {pool} sequences.",
+        reason=f"All {seats} slots (max-num-seqs) are in use while requests wait; the KV cache has room for {pool} "
+        "sequences.",
         confidence=Confidence.HIGH if known else Confidence.MEDIUM,
         limited_by=found.limited_by,
         recommend_only="" if bounds is not None else "spec.tuning.maxNumSeqs sets no bounds",
@@ -104,18 +108,18 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
 
 
 def lower_seats(situation: Situation) -> Proposal | NothingToGain:
-    """Fewer seats: down to the knee, at most halving the batch that runs now."""
+    """Lower max-num-seqs to the TPOT knee, at most halving the current batch."""
     observation = situation.observation
     if (why := not_slow_now(situation)) is not None:
         return why
     if _in_time_lately(situation):
-        return NothingToGain("tokens came in time over the last minutes: a trial takes longer than this moment lasts")
+        return NothingToGain("TPOT met its objective for most of the last minutes: a trial outlasts such a burst")
     batch = max(busy_batch(engine) for engine in observation.engines)
     model, tail = step_time(observation), _tail(situation)
     knee = _knee(model, situation=situation, tail=tail)
     if isinstance(model, StepTime) and knee is None:
-        return NothingToGain("tokens are too slow even for a single sequence: a smaller batch does not help")
-    # Nothing may run any more while the class is still held.
+        return NothingToGain("TPOT misses its objective even for a single sequence: a smaller batch does not help")
+    # The batch may be empty while hysteresis still keeps the class.
     step = max(1, math.ceil(batch / LARGEST_STEP))
     bounds = situation.tuning.max_num_seqs
     limits = (Limit(name=f"step limit (x{LARGEST_STEP})", low=step), *_failed_below(situation, batch=batch))
@@ -126,15 +130,15 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
         return short
     if found.value > batch * (1 - NOISE):
         return NothingToGain(
-            f"max-num-seqs cannot usefully be lowered below a batch of {batch:.0f}: {found.limited_by or 'the knee'}"
+            f"lowering max-num-seqs below batch size {batch:.0f} has no benefit (limit: {found.limited_by or 'knee'})"
         )
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,
         value=found.value,
         target=ChangeTarget.TPOT,
-        reason=f"At a batch of {batch:.0f} tokens come slower than the objective; "
-        + (f"{knee} meets it." if knee is not None else "half of it shows whether a smaller one meets it."),
+        reason=f"TPOT misses its objective at batch size {batch:.0f}; "
+        + (f"batch size {knee} meets it." if knee is not None else "halving it shows whether a smaller one meets it."),
         confidence=Confidence.HIGH if isinstance(model, StepTime) and model.covers(found.value) else Confidence.LOW,
         limited_by=found.limited_by,
         recommend_only="" if bounds is not None else "spec.tuning.maxNumSeqs sets no bounds",
@@ -142,15 +146,16 @@ def lower_seats(situation: Situation) -> Proposal | NothingToGain:
 
 
 def knee_of(situation: Situation) -> int | None:
-    """The largest batch inside the TPOT objective; None without a model, and when not even one sequence meets it."""
+    """The largest batch within the TPOT objective; None without a model, or if not even one sequence meets it."""
     model = step_time(situation.observation)
     return _knee(model, situation=situation, tail=_tail(situation))
 
 
 def met_before(situation: Situation) -> bool:
-    """Whether, without a model, some window met the TPOT objective: then fewer on each engine can again.
+    """Whether, without a model, some window met the TPOT objective, so that a smaller batch can meet it again.
 
-    Longer prompts leave no line for a while: one through both mixes falls, and the new windows lie too close together.
+    After prompts have become longer there is no fit for a while: a line through both mixes falls, and the new windows
+    have too little spread.
     """
     steps, target = situation.observation.steps, situation.targets.tpot.seconds * (1 - HEADROOM)
     return isinstance(step_time(situation.observation), NoFit) and any(
@@ -159,27 +164,28 @@ def met_before(situation: Situation) -> bool:
 
 
 def not_slow_now(situation: Situation) -> NothingToGain | None:
-    """Refuse to act on a TPOT of before, or of chance: a class outlasts it by its hysteresis, a reason to act does not.
+    """Return why a late TPOT gives no reason to act: it is over, within noise, or from before a scale-out.
 
-    Asked every few seconds, a quantile that lies at its objective is above it some time.
+    A class remains named by its hysteresis after TPOT has recovered. And evaluated every few seconds, a quantile at its
+    objective exceeds it now and then by chance.
     """
     case, target = situation.case, situation.targets.tpot
     for reading, why in (
-        (tpot_reading(case), "TPOT is inside its objective again"),
-        (tpot_surely(case), "TPOT misses its objective by no more than chance"),
+        (tpot_reading(case), "TPOT meets its objective again"),
+        (tpot_surely(case), "TPOT is over its objective only within statistical noise"),
     ):
         if isinstance(reading, Measured) and not is_late(reading, target):
             return NothingToGain(why)
     if _of_fewer_replicas(situation):
-        return NothingToGain("the TPOT that is measured is of fewer replicas still")
+        return NothingToGain("the measured TPOT still covers the time before the newest replica")
     return None
 
 
 def _in_time_lately(situation: Situation) -> bool:
-    """Whether most tokens met the objective over the last minutes, the present moment among them.
+    """Whether most tokens met the objective over the last minutes, including the current window.
 
-    A burst of half a minute is worth no restart: its trial lasts for many, and finds nothing to improve. Most, and not
-    their mean: however slow a burst was it is over, and however little a lasting knee is passed it stays.
+    A burst of half a minute does not justify a restart: the trial lasts for minutes and finds nothing to improve. The
+    majority counts, not the mean: a slow burst passes, while a batch slightly past the knee stays.
     """
     observation, target, tail = situation.observation, situation.targets.tpot.seconds, _tail(situation)
     since = observation.at - min(LATELY, LATELY_WINDOWS * observation.window)
@@ -189,24 +195,23 @@ def _in_time_lately(situation: Situation) -> bool:
 
 
 def _of_fewer_replicas(situation: Situation) -> bool:
-    """Whether what is measured is of the time before the newest replica: it may be over."""
+    """Whether the measurements still cover the time before the newest replica became ready."""
     since, observation = situation.replicas_since, situation.observation
     return since is not None and situation.replicas > 1 and reaches_behind(observation, since.timestamp())
 
 
 def room_for_replicas(situation: Situation) -> bool:
-    """Whether the user lets us add a replica."""
+    """Whether the spec allows one more replica."""
     scaling = situation.scaling
     return scaling is not None and situation.replicas < scaling.max_replicas
 
 
 def replicas_at_knee(situation: Situation) -> int:
-    """How many replicas serve what comes now with a batch that meets the TPOT objective; as many as do if unknown.
+    """Return the number of replicas that serve the current load within the TPOT objective; the current one if unknown.
 
-    Whole ones: the part of an engine that is left over is the margin, and no other comes on top. Where tokens are
-    hardly faster in a small batch a margin on TPOT takes half as many engines again (closed loop, bad-upgrade), and one
-    that turns out to be missing is soon asked for. Where clearly more comes than goes, what is served says too little:
-    it piles up, and every minute of that is late.
+    Rounded up; there is no other margin. Where tokens are hardly faster in a small batch, a margin on TPOT would need
+    half as many engines again (closed loop, bad-upgrade), and a missing replica is added soon. If clearly more requests
+    arrive than finish, the served load is too low an estimate and is scaled by that ratio.
     Worked: two engines at a batch of 64 (84 ms, 762 tokens/s each) where 30 (50 ms, 600 tokens/s) meet the objective:
     2 * 762 / 600 = 2.54 are needed, so 3.
     """
@@ -220,44 +225,46 @@ def replicas_at_knee(situation: Situation) -> int:
 
 
 def _serving(observation: Observation) -> int:
-    """How many pods serve what is served now. One that is still starting has been asked for, and serves nothing."""
+    """The number of pods that serve now, without those that are still starting."""
     return len({engine.key.pod for engine in observation.engines}) + len(observation.silent)
 
 
 def _share_at(knee: int, model: StepTime, situation: Situation) -> float:
-    """Tokens per second of engines at the knee, of those that they make now.
+    """Throughput of engines at the knee relative to their current throughput.
 
-    A ratio by the model, so that an error of its level (another mix, a slower engine) does not matter.
+    A ratio, so that a constant factor in the model's error (another mix, a slower engine) cancels out.
     """
     batch = max(1.0, mean_batch(situation.case))
     return (knee / model.predict(knee)) / (batch / model.predict(batch))
 
 
 def _too_few_for_load(situation: Situation, model: StepTimeFit, *, knee: int | None) -> NothingToGain | None:
-    """Refuse to lower seats where the knee serves less than is served now and a replica may be added.
+    """Return why not to lower max-num-seqs: at the knee the engines serve less than now, and a replica may be added.
 
-    The rest would only queue. Asked of the knee and not of the value: a step limit may keep that above the objective.
+    The rest would only queue. Evaluated at the knee, not at the proposed value, which a step limit may keep above it.
     """
     observation, served = situation.observation, situation.observation.generated_per_second
     if not room_for_replicas(situation) or isinstance(model, NoFit) or knee is None or served is None:
         return None
     if queues(observation):
-        return NothingToGain("requests wait already: fewer seats lengthen the queue, a replica makes the batch smaller")
+        return NothingToGain(
+            "requests already wait: a lower max-num-seqs lengthens the queue, another replica makes the batch smaller"
+        )
     possible = served * _share_at(knee, model, situation)
-    # Just enough on average is too little half of the time, and what queues then is late.
+    # Just enough on average is too little half of the time, and requests that queue then are late.
     if served <= possible * (1 - HEADROOM):
         return None
     return NothingToGain(
-        f"{knee} seats an engine make {possible:.0f} tokens/s where {served:.0f} are asked for: the rest would queue"
+        f"{knee} slots per engine yield {possible:.0f} tokens/s, but {served:.0f} are needed: the rest would queue"
     )
 
 
 def _pool_too_small_for_load(situation: Situation, *, pool: int) -> NothingToGain | None:
-    """Refuse to lower seats where what the pool holds makes fewer tokens than are made now and a replica may be added.
+    """Return why not to lower max-num-seqs: the sequences that fit into the KV cache produce fewer tokens than now.
 
-    Evictions are work done twice: where they take more than they bring, fewer seats make as many tokens. Where they do
-    not, what would no longer run would queue. Without a model a smaller batch is as slow as this one: the safe side,
-    as a replica goes again without a restart.
+    Only where a replica may be added. Preempted requests are computed twice: if that costs more than it gains, fewer
+    slots produce as many tokens; otherwise the rest would queue. Without a model, a smaller batch is assumed to be as
+    slow as this one, which is safe, because a replica can be removed without a restart.
     """
     observation, model = situation.observation, step_time(situation.observation)
     made, itl = observation.generated_per_second, number(observation.itl.mean)
@@ -268,40 +275,43 @@ def _pool_too_small_for_load(situation: Situation, *, pool: int) -> NothingToGai
     if made <= possible * (1 - HEADROOM):
         return None
     return NothingToGain(
-        f"{pool} seats an engine make {possible:.0f} tokens/s where {made:.0f} are asked for: the rest would queue"
+        f"{pool} slots per engine yield {possible:.0f} tokens/s, but {made:.0f} are needed: the rest would queue"
     )
 
 
 def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
-    """Fewer seats: what the pool holds without evicting, at most halving the batch that runs now."""
+    """Lower max-num-seqs to what the KV cache holds without preemptions, at most halving the current batch."""
     observation = situation.observation
     batch, pool = max(busy_batch(engine) for engine in observation.engines), kv_bound(observation)
     if pool is None:
-        return NothingToGain("how many sequences the KV cache holds is not known yet: no usage and no lengths")
+        return NothingToGain(UNKNOWN_CAPACITY)
     if room_for_replicas(situation) and queues(observation):
-        return NothingToGain("requests wait already: fewer seats lengthen the queue, a replica takes load off the pool")
+        return NothingToGain(
+            "requests already wait: a lower max-num-seqs lengthens the queue, another replica relieves the KV cache"
+        )
     if (short := _pool_too_small_for_load(situation, pool=pool)) is not None:
         return short
     if _of_fewer_replicas(situation):
-        return NothingToGain("the evictions that are counted are of fewer replicas still")
+        return NothingToGain("the counted preemptions still cover the time before the newest replica")
     if seems_to_become_fewer(observation):
-        return NothingToGain("what has piled up is being worked off: its evictions end with it, sooner than a change")
+        return NothingToGain("the backlog is draining and will end the preemptions sooner than a change")
     bounds = situation.tuning.max_num_seqs
     step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(batch / LARGEST_STEP))
     limits = (step, *_failed_below(situation, batch=batch))
     found = limited(pool, limits=(*limits, *_user(bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
-    # The cap that is in effect, where it is known: one far above the batch allows every eviction that is seen.
+    # The max-num-seqs in effect, where it is known: even far above the batch it still allows the preemptions.
     seats = situation.knobs.max_num_seqs or math.ceil(max(m.running for e in observation.engines for m in e.moments))
     if found.value > seats * (1 - NOISE):
-        return NothingToGain(f"max-num-seqs {seats} cannot usefully be lowered: {found.limited_by or 'the KV cache'}")
+        return NothingToGain(f"lowering max-num-seqs {seats} has no benefit (limit: {found.limited_by or 'KV cache'})")
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,
         value=found.value,
         target=ChangeTarget.TPOT,
-        reason=f"The KV cache holds {pool} sequences at observed lengths; more run, are evicted and computed again.",
+        reason=f"The KV cache holds {pool} sequences at observed lengths; more run, so some are preempted and "
+        "recomputed.",
         confidence=Confidence.MEDIUM,
         limited_by=found.limited_by,
         recommend_only="" if bounds is not None else "spec.tuning.maxNumSeqs sets no bounds",
@@ -309,9 +319,9 @@ def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
 
 
 def kv_bound(observation: Observation) -> int | None:
-    """How many sequences the pool of the fullest engine holds at observed lengths, less a margin. None: not known.
+    """How many sequences the KV cache of the fullest engine holds at observed lengths, less a margin. None: not known.
 
-    First choice: what running sequences are seen to use of the pool. Second: the pool in tokens over the median
+    First choice: the measured KV cache usage per running sequence. Second: the cache in tokens over the median
     request (prompt and output), which overestimates a sequence's mean share and so errs on the safe side.
     """
     by_use = [bound for engine in observation.engines if (bound := _by_use(engine)) is not None]
@@ -344,7 +354,7 @@ def _tail(situation: Situation) -> float:
 
 
 def _knee(model: StepTimeFit, *, situation: Situation, tail: float, headroom: float = HEADROOM) -> int | None:
-    """The largest batch inside the TPOT objective, less a headroom; None without a model, and when none meets it."""
+    """The largest batch within the TPOT objective, less a headroom; None without a model, or if none meets it."""
     if isinstance(model, NoFit):
         return None
     target = situation.targets.tpot.seconds * (1 - headroom)
@@ -352,13 +362,13 @@ def _knee(model: StepTimeFit, *, situation: Situation, tail: float, headroom: fl
 
 
 def _one_token_each(situation: Situation) -> tuple[Limit, ...]:
-    """The engine refuses to start with more seats than tokens in a step."""
+    """The engine fails to start if max-num-seqs is above max-num-batched-tokens."""
     tokens = situation.platform.step_tokens
     return () if tokens is None else (Limit(name="--max-num-batched-tokens", high=tokens),)
 
 
 def _failed_above(situation: Situation, *, seats: int) -> tuple[Limit, ...]:
-    """Stay clearly below what was rolled back before: half way, so that neither it nor its neighbour is tried again."""
+    """Stay half way below a value that was rolled back, so that neither it nor a similar one is tried again."""
     scarce = (
         each.max_num_seqs
         for each in situation.infeasible
@@ -366,22 +376,22 @@ def _failed_above(situation: Situation, *, seats: int) -> tuple[Limit, ...]:
         and finds_memory((each,), with_value(situation.knobs, Knob.MAX_NUM_SEQS, each.max_num_seqs)) != Feasible()
     )
     above = [value for value in (*situation.failed_seats, *scarce) if value > seats]
-    return (Limit(name=f"taken back or declined at {min(above)}", high=(seats + min(above)) // 2),) if above else ()
+    return (Limit(name=f"rolled back or declined at {min(above)}", high=(seats + min(above)) // 2),) if above else ()
 
 
 def _failed_below(situation: Situation, *, batch: float) -> tuple[Limit, ...]:
     below = [value for value in situation.failed_seats if value < batch]
     if not below:
         return ()
-    return (Limit(name=f"taken back or declined at {max(below)}", low=math.ceil((batch + max(below)) / 2)),)
+    return (Limit(name=f"rolled back or declined at {max(below)}", low=math.ceil((batch + max(below)) / 2)),)
 
 
 def _broken(found: Limited, *, limits: tuple[Limit, ...]) -> NothingToGain | None:
-    """Refuse a value that the user's bounds have pushed past a limit: between the two there is nothing to propose."""
+    """Return why there is no value: the spec's bounds and another limit exclude each other."""
     again = limited(found.value, limits=limits)
     if again.limited_by is None:
         return None
-    return NothingToGain(f"{found.limited_by} asks for {found.value}, which {again.limited_by} does not allow")
+    return NothingToGain(f"{found.limited_by} requires {found.value}, which {again.limited_by} does not allow")
 
 
 def _user(bounds: IntBounds | None) -> tuple[Limit, ...]:

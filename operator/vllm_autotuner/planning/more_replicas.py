@@ -1,4 +1,4 @@
-"""More replicas: what helps when no setting of one engine does, and requests wait for capacity."""
+"""Proposals for more replicas, where no setting of a single engine helps."""
 
 from dataclasses import replace
 from typing import Final
@@ -27,22 +27,21 @@ from vllm_autotuner.planning.situation import Situation
 __all__ = ["FREE_GPUS", "add_replicas", "end_queue", "needed_for_pace", "spread_batch"]
 
 FREE_GPUS: Final = "free GPUs"
-"""What limits a number of replicas that no node takes."""
+"""The `limitedBy` text of a number of replicas that free GPUs limit."""
 
 
 def add_replicas(situation: Situation) -> Proposal | NothingToGain:
-    """One replica more, as a recommendation; `scaling` decides how many and when.
+    """One more replica, as a recommendation; `scaling` decides how many and when.
 
-    Not for outputs that run to their limit, whatever else holds: that is for a person to see, not for GPUs to hide.
-    Not for prompts that are slow without waiting, in a queue or for each other: another replica computes each of them
-    just as slowly.
+    Not for outputs that run to their token limit: a user has to fix that, and GPUs would only hide it. Not for slow
+    prompts that wait neither in a queue nor for each other: another replica computes each of them just as slowly.
     """
     diagnosis = situation.diagnosis
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
-        return NothingToGain("outputs run to their token limit: no GPUs are spent on that")
+        return NothingToGain("outputs run to their token limit: more GPUs do not help")
     alone = not queues(situation.observation) and not prompts_contend(situation.case)
     if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and alone:
-        return NothingToGain("nothing waits: one more replica computes a prompt no faster")
+        return NothingToGain("no requests wait: one more replica does not compute a prompt faster")
     scaling, now = situation.scaling, situation.replicas
     if scaling is not None and now >= scaling.max_replicas:
         return NothingToGain(f"already at scaling.maxReplicas ({scaling.max_replicas})")
@@ -51,45 +50,47 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
         current=now,
         value=now + 1,
         target=ChangeTarget.TTFT,
-        reason=f"{situation.diagnosis.message} No setting of one engine removes this wait.",
+        reason=f"{situation.diagnosis.message} No setting of a single engine removes this wait.",
         confidence=situation.diagnosis.confidence,
         extra_replicas=1,
-        recommend_only="" if scaling is not None else "spec.scaling is not set: replicas are yours to change",
+        recommend_only="" if scaling is not None else "spec.scaling is not set, so the operator does not scale",
     )
     return _within_room(proposal, situation)
 
 
 def end_queue(situation: Situation) -> Proposal | NothingToGain:
-    """One replica more against a queue that makes first tokens late, beside whatever makes tokens slow."""
+    """One more replica against a queue that makes TTFT late, in addition to the cause of slow tokens."""
     if not first_tokens_wait(situation.case):
-        return NothingToGain("first tokens do not wait for capacity: replicas are no answer to slow tokens alone")
+        return NothingToGain("requests do not wait for capacity: replicas do not help against slow tokens alone")
     return add_replicas(situation)
 
 
 def spread_batch(situation: Situation) -> Proposal | NothingToGain:
-    """More replicas against slow tokens, or against the queue that they hide."""
+    """More replicas against slow tokens, or against the queue behind them."""
     found = _smaller_batch(situation)
     hides_queue = isinstance(found, NothingToGain) and first_tokens_wait(situation.case)
     return end_queue(situation) if hides_queue else found
 
 
 def _smaller_batch(situation: Situation) -> Proposal | NothingToGain:
-    """Fewer sequences on each engine, where some batch meets the objective.
+    """Fewer sequences on each engine, where some batch size meets the objective.
 
-    Where the load keeps one batch or tokens wait for prompts, no model comes by waiting, however long the objective is
-    missed. One replica more changes both, and goes again when it is of no use: the cheapest way to know.
+    If the batch size does not vary or tokens wait for prompts, no model can be fitted, however long the objective is
+    missed. One more replica changes both and can be removed again: the cheapest way to find out.
     """
     if not room_for_replicas(situation):
-        return NothingToGain("a smaller batch on more replicas is not ours to have: spec.scaling leaves no room")
+        return NothingToGain("a smaller batch needs more replicas, but spec.scaling allows no more")
     if (why := not_slow_now(situation)) is not None:
         return why
     known = knee_of(situation) is not None or met_before(situation)
     if not known and not _would_tell(situation):
-        return NothingToGain("no batch is known to meet the TPOT objective: replicas might not help")
+        return NothingToGain("no batch size is known to meet the TPOT objective: replicas might not help")
     proposal = add_replicas(situation)
     if isinstance(proposal, NothingToGain):
         return proposal
-    aim = "Fewer seats would leave requests waiting." if known else "One more tells what less load on each does."
+    aim = (
+        "A lower max-num-seqs would make requests wait." if known else "One more replica shows the effect of less load."
+    )
     reason = f"{situation.diagnosis.message} {aim}"
     scaling, now = situation.scaling, situation.replicas
     most = min(now * LARGEST_STEP, now + 1 if scaling is None else scaling.max_replicas)
@@ -99,21 +100,22 @@ def _smaller_batch(situation: Situation) -> Proposal | NothingToGain:
 
 
 def needed_for_pace(situation: Situation) -> int | None:
-    """How many replicas bring slow tokens inside their objective, by what those that serve now were seen to do.
+    """The number of replicas at which TPOT meets its objective, from the measurements of those that serve now.
 
-    None where tokens are not late, or no batch is known to meet the objective. It is no step from what has been asked
-    for: while replicas start it stays what it is, so that asking again adds nothing by itself.
+    None if TPOT is not late, or no batch size is known to meet the objective. The number does not depend on replicas
+    that are starting, so evaluating it again adds nothing.
     """
     slow = situation.diagnosis.primary is DiagnosisClass.PAST_TPOT_KNEE and not_slow_now(situation) is None
     return replicas_at_knee(situation) if slow and knee_of(situation) is not None else None
 
 
 def _would_tell(situation: Situation) -> bool:
-    """Whether one replica more is worth it to learn from: no line can tell, and a small batch should be in time.
+    """Whether one more replica is worthwhile as an experiment: no fit is possible, and a small batch should be in time.
 
-    No line can, where the batch has not moved, or where tokens wait for prompts half of the time: the line of that load
-    is far too slow for a single sequence, and fewer prompts on each engine turn it. Should: for engines in general
-    (`engines_in_general`). Both end by themselves: once the batch has moved far enough, and once prompts leave time.
+    No fit is possible if the batch size has not varied, or if tokens wait for prompts half of the time: that load's fit
+    is far too slow for a single sequence, and fewer prompts per engine change it. "Should" is an estimate from typical
+    engines (`engines_in_general`). Both conditions end by themselves once the batch size has varied or prompts take
+    less of the time.
     """
     model, case = step_time(situation.observation), situation.case
     unmoved = isinstance(model, NoFit) and model.unmoved
@@ -124,10 +126,10 @@ def _would_tell(situation: Situation) -> bool:
 
 
 def _within_room(proposal: Proposal, situation: Situation) -> Proposal:
-    """As many replicas as find GPUs. Where none does, it is still what helps: a person can get some."""
+    """Limit the replicas to the free GPUs. Without a free GPU the proposal stays, as recommended only."""
     free_gpus, now = situation.platform.free_gpus, situation.replicas
     if free_gpus is None or situation.scaling is not None:
-        # Replicas that are ours to add are asked for all the same: pods that wait are what brings nodes.
+        # With spec.scaling the replicas are requested anyway: pending pods make a node autoscaler add nodes.
         return proposal
     if isinstance(lacking := placeable(free_gpus, devices=free_gpus.devices), Infeasible):
         return replace(proposal, limited_by=FREE_GPUS, recommend_only=proposal.recommend_only or lacking.why)

@@ -1,9 +1,9 @@
-"""tensor-parallel degree: more GPUs for each replica, or fewer.
+"""Proposals for tensor-parallel-size: more or fewer GPUs per replica.
 
-The rule: the smallest degree that fits and meets TPOT, then replicas. A larger degree is only worth its GPUs where the
-same GPUs as further replicas would serve fewer tokens within the objectives, or where no replica can help (a step that
-is too slow for a single sequence).
-Must not: propose a degree that cannot start, or trust its prediction beyond the GPUs that it was measured on.
+The rule: the smallest size that fits and meets TPOT, then replicas. A larger size is only worth its GPUs if the same
+GPUs as additional replicas would serve fewer tokens within the objectives, or if replicas cannot help (a step that is
+too slow for a single sequence).
+Must not: propose a size that cannot start, or trust its prediction beyond the GPUs that it was measured on.
 """
 
 from collections.abc import Mapping
@@ -36,9 +36,9 @@ from vllm_autotuner.planning.situation import Situation
 __all__ = ["TIE", "best_split", "goodput_within", "larger_degree", "smaller_degree"]
 
 TIE: Final = 0.02
-"""Relative difference of predicted goodput below which two splits of the same GPUs are one: measured points repeat no
-better than that. Predictions miss by more (2-6 %), but a wider tie would add to what they miss."""
-NOT_OURS: Final = "spec.accelerator is not set: the operator does not set the devices of a replica"
+"""Relative difference of predicted goodput below which two splits of the same GPUs count as equal: measurements repeat
+no better than that. Predictions are off by more (2-6 %), but a wider tie would add to their error."""
+NOT_OURS: Final = "spec.accelerator is not set, so the operator does not set the GPUs of a replica"
 
 
 def larger_degree(situation: Situation) -> Proposal | NothingToGain:
@@ -46,22 +46,22 @@ def larger_degree(situation: Situation) -> Proposal | NothingToGain:
     now = situation.knobs.tensor_parallel_size or 1
     degree = min((each for each in _degrees(situation) if now < each <= now * LARGEST_STEP), default=None)
     if degree is None:
-        return NothingToGain(f"spec.tuning.tensorParallelSize allows no degree up to twice the present {now}")
+        return NothingToGain(f"spec.tuning.tensorParallelSize allows no larger size up to twice the current {now}")
     if (lost := _replicas_do_better(situation, degree)) is not None:
         return lost
     target = ChangeTarget.TPOT if _slow_steps(situation) else ChangeTarget.TTFT
-    return _proposal(situation, degree, target=target, reason=f"{situation.diagnosis.message} {degree} GPUs for each "
-                     "replica read weights and KV cache faster, and leave more memory for the cache.")  # fmt: skip
+    return _proposal(situation, degree, target=target, reason=f"{situation.diagnosis.message} {degree} GPUs per "
+                     "replica read weights and KV cache faster and leave more memory for the KV cache.")  # fmt: skip
 
 
 def smaller_degree(situation: Situation) -> Proposal | NothingToGain:
-    """The next smaller degree, at most halved: where GPUs wait for each other more than they gain."""
+    """The next smaller degree, at most halved: where communication costs more than the additional GPUs gain."""
     now = situation.knobs.tensor_parallel_size or 1
     degree = max((each for each in _degrees(situation) if now > each >= now / LARGEST_STEP), default=None)
     if degree is None:
-        return NothingToGain(f"spec.tuning.tensorParallelSize allows no degree down to half of the present {now}")
-    return _proposal(situation, degree, target=ChangeTarget.TPOT, reason=f"{situation.diagnosis.message} The GPUs that "
-                     f"{degree} for each replica leave free serve more as replicas of their own.")  # fmt: skip
+        return NothingToGain(f"spec.tuning.tensorParallelSize allows no smaller size down to half the current {now}")
+    return _proposal(situation, degree, target=ChangeTarget.TPOT, reason=f"{situation.diagnosis.message} With {degree} "
+                     "GPU(s) per replica, the freed GPUs serve more as additional replicas.")  # fmt: skip
 
 
 def best_split(goodput: Mapping[int, float], *, gpus: int, current: int) -> int:
@@ -124,8 +124,8 @@ def _replicas_do_better(situation: Situation, degree: int) -> NothingToGain | No
     if with_degree > with_replicas * (1 + TIE):
         return None
     return NothingToGain(
-        f"tensor-parallel size {degree}: {wider.replicas * degree} GPUs serve {with_degree:.0f} tokens/s within the "
-        f"objectives, as {replicas} replicas of {now.degree} they serve {with_replicas:.0f}"
+        f"tensor-parallel size {degree}: {wider.replicas * degree} GPUs would serve {with_degree:.0f} tokens/s within "
+        f"the objectives; as {replicas} replicas of {now.degree} they would serve {with_replicas:.0f}"
     )
 
 
@@ -144,7 +144,7 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
         )
     )
     listed = opted_in(Knob.TENSOR_PARALLEL_SIZE, tuning=situation.tuning, scaling=None)
-    recommend_only = "" if listed else "spec.tuning.tensorParallelSize lists no degrees"
+    recommend_only = "" if listed else "spec.tuning.tensorParallelSize lists no sizes"
     match answer:
         case Infeasible(why):
             return NothingToGain(f"tensor-parallel size {degree}: {why}")
@@ -155,7 +155,7 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
         case _:
             recommend_only = recommend_only or ("" if platform.devices_ours else NOT_OURS)
     if isinstance(free_gpus, Unsure):
-        reason += f" {free_gpus.why[0].upper()}{free_gpus.why[1:]}: where none is, the change ends without harm."
+        reason += f" {free_gpus.why[0].upper()}{free_gpus.why[1:]}; without one the change ends without effect."
     known = not isinstance(answer, Unsure) and measured_links(platform.gpu)
     return Proposal(
         knob=Knob.TENSOR_PARALLEL_SIZE,

@@ -1,4 +1,4 @@
-"""Where replicas would find GPUs: the scheduler's arithmetic over plain values.
+"""Finds nodes with free GPUs for replicas, as the Kubernetes scheduler would; over plain values.
 
 Apart from feasibility, which asks one number of it; apart from the cluster, so that it is a table in a test.
 It counts what the scheduler counts: allocatable less requested, on nodes that are schedulable, selected and tolerated;
@@ -62,7 +62,7 @@ class FreeGpus:
     largest_node: int
     """Devices of the largest node when empty."""
     vacated: tuple[int, ...] | None = None
-    """What would be free if the service's own pods were gone. None: nobody looked for those."""
+    """What would be free without the service's own pods. None: not determined."""
     devices: int = 1
     """Of one pod of the service as it runs now."""
     quota: int | None = None

@@ -1,10 +1,11 @@
-"""From a diagnosis to at most one proposal, with what each candidate would do and the reasons why the others lost.
+"""Chooses at most one proposal for a diagnosis, with the predicted effect of each candidate and why the others lost.
 
-Each class asks only for what its row in the design allows; the order inside a class is the ladder, cheapest to undo
-first. Must not: know whether the proposal may happen now (guardrails), or how (change).
+Each class has a ladder of candidates, the cheapest to undo first. Must not: decide whether the proposal may be applied
+now (guardrails), or how (change).
 
-The choice: what may be applied comes before what may only be recommended, what adds no GPUs before what adds some.
-Among those the first of the ladder stands, unless a later one is predicted to be clearly better (`ranking`).
+Candidates that may be applied come before those that may only be recommended, and those that add no GPUs before those
+that do. Among equals the first of the ladder is chosen, unless a later one is predicted to be clearly better
+(`ranking`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,12 +61,12 @@ LADDER: Final[Mapping[DiagnosisClass, tuple[Candidate, ...]]] = {
     DiagnosisClass.HEAD_OF_LINE_BLOCKING: (shorter_context,),
     DiagnosisClass.OVERLOADED: (add_replicas,),
 }
-"""Classes that are not here propose nothing: waiting, restarting or looking elsewhere is what helps them."""
+"""Other classes propose nothing: they need waiting, a restart or a fix elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Considered:
-    """One candidate, and what it would do. None: no forecast, as nothing is served."""
+    """One candidate and its forecast; None without traffic."""
 
     proposal: Proposal
     after: Outlook | None = None
@@ -79,15 +80,15 @@ class Plan:
 
     proposal: Proposal | None = None
     passed_over: tuple[str, ...] = ()
-    """Why candidates had nothing to gain, or cannot be."""
+    """Why candidates have no benefit, or are infeasible."""
     considered: tuple[Considered, ...] = ()
     """The chosen one, then the runner-up, then the others."""
     before: Outlook | None = None
-    """What runs now, by the same forecast."""
+    """The current configuration, by the same forecast."""
 
 
 def plan(situation: Situation) -> Plan:
-    """Propose the best candidate of the ladder that gains something."""
+    """Propose the best candidate of the ladder that has a benefit."""
     ladder = LADDER.get(situation.diagnosis.primary, ())
     serves = bool(situation.observation.engines)
     if not ladder or (not serves and situation.diagnosis.primary is not DiagnosisClass.STARTUP_FAILURE):
@@ -114,7 +115,7 @@ def plan(situation: Situation) -> Plan:
 
 
 def _known_infeasible(proposal: Proposal, situation: Situation) -> str:
-    """Say why it would find too little memory, as something like it has; empty where nothing like it has."""
+    """Return why it would run out of memory, as a similar configuration has; empty if none has."""
     if proposal.knob is Knob.REPLICAS:
         return ""
     answer = finds_memory(situation.infeasible, with_value(situation.knobs, proposal.knob, proposal.value))
@@ -122,12 +123,12 @@ def _known_infeasible(proposal: Proposal, situation: Situation) -> str:
 
 
 def _judged(proposals: Iterable[Proposal], situation: Situation) -> tuple[Outlook, list[Considered]]:
-    """Forecast each, and say of those that are not worth it why."""
+    """Forecast each proposal, and note why it is not worth it if it is not."""
     demand = demand_of(situation)
     now = current_setting(situation, demand)
     before = outlook(now, now=now, situation=situation, demand=demand)
-    # What evictions cost is in no forecast, so it cannot say that fewer of them gain nothing. Nor is there what tokens
-    # wait for prompts, which fewer on each engine shorten.
+    # No forecast includes the cost of preemptions or the time that tokens wait for prompts, so it cannot judge
+    # proposals that reduce them.
     evicting = situation.diagnosis.primary is DiagnosisClass.PREEMPTION_THRASH
     contending = prompts_contend(situation.case)
     judged = []
@@ -145,7 +146,7 @@ def _judged(proposals: Iterable[Proposal], situation: Situation) -> tuple[Outloo
 
 
 def _ranked(candidates: Sequence[Considered], situation: Situation) -> tuple[Considered, ...]:
-    """Order the candidates, the best first, and say of each other one why it lost against the best."""
+    """Order the candidates, the best first, and note for each other one why it lost."""
     rest, order = list(candidates), list[Considered]()
     while rest:
         tier = min(map(_tier, rest))
@@ -160,7 +161,7 @@ def _tier(candidate: Considered) -> tuple[bool, bool]:
 
 
 def _only_shown(proposal: Proposal) -> bool:
-    """Whether it may not be applied: a guess is only shown (guardrails, `confident`). Replicas ask nobody."""
+    """Whether it may only be recommended: low confidence is not applied (guardrail `confident`). Not for replicas."""
     guess = proposal.confidence is Confidence.LOW and proposal.knob is not Knob.REPLICAS
     return bool(proposal.recommend_only) or guess
 
@@ -181,9 +182,9 @@ def _best(candidates: Sequence[Considered], situation: Situation) -> Considered:
 def _why_lost(candidate: Considered, *, against: Considered) -> str:
     best, own = against.proposal, candidate.proposal
     if _only_shown(own) and not _only_shown(best):
-        return f"recommended only: {own.recommend_only or 'the evidence is thin (confidence Low)'}"
+        return f"recommended only: {own.recommend_only or 'confidence is Low'}"
     if _extra_gpus(candidate) > 0 >= _extra_gpus(against):
-        return f"it adds GPUs, {best.knob.value} {best.value} adds none"
+        return f"it adds GPUs; {best.knob.value} {best.value} adds none"
     if candidate.after is None or candidate.after.effect is None:
-        return f"{best.knob.value} {best.value} is cheaper to undo, and what this one does is not known well enough"
-    return f"no better than {best.knob.value} {best.value} by more than noise, or with more GPUs"
+        return f"{best.knob.value} {best.value} is cheaper to undo, and the effect of this candidate is not known"
+    return f"not clearly better than {best.knob.value} {best.value}, or with more GPUs"

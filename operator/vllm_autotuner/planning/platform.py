@@ -1,7 +1,7 @@
-"""What one service runs on, as far as anybody told: the model's shape, the GPU, the weights, the room in the cluster.
+"""The platform of one service, as far as it is known: model shape, GPU, weights and free GPUs in the cluster.
 
-Apart from the observation, because none of it is measured; apart from the knobs, because we change none of it.
-Must not: guess. What is not known stays unknown, and every check that needs it says so.
+Separate from the observation, because none of it is measured, and from the knobs, because none of it is tuned.
+Must not: guess. Unknown values stay unknown, and every check that needs one reports it.
 """
 
 from dataclasses import dataclass, replace
@@ -19,21 +19,21 @@ __all__ = ["Platform", "platform_named", "platform_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """Everything that formulas need and metrics do not tell."""
+    """The inputs of formulas that metrics do not provide."""
 
     shape: ModelShape = UnknownGeometry("the model is not known")
     gpu: Gpu | None = None
     bytes_per_weight: float | None = None
     step_tokens: int | None = None
-    """--max-num-batched-tokens; None where no flag sets it: the engine's own default grows with the seats."""
+    """--max-num-batched-tokens; None if no flag sets it: the engine's default depends on max-num-seqs."""
     free_gpus: FreeGpus | None = None
-    """GPUs that are free; None where nobody looked."""
+    """Free GPUs; None if not determined."""
     devices_ours: bool = False
-    """The operator sets the devices of a replica, so that another degree gets as many as it needs."""
+    """Whether the operator sets the GPUs of a replica, so that it can change the tensor-parallel size."""
 
 
 def platform_of(spec: VLLMServiceSpec, *, catalogue: Catalogue, free_gpus: FreeGpus | None = None) -> Platform:
-    """Return what a spec says: model, device and the flags that are not tuned."""
+    """Return the platform that a spec describes: model, device and untuned flags."""
     model = "" if spec.model is None else spec.model.name
     args = () if spec.engine is None else spec.engine.args
     product = None if spec.accelerator is None else spec.accelerator.product
@@ -46,7 +46,7 @@ def platform_of(spec: VLLMServiceSpec, *, catalogue: Catalogue, free_gpus: FreeG
 def platform_named(
     model: str, *, gpu: str | None, catalogue: Catalogue, args: tuple[str, ...] = (), free_gpus: FreeGpus | None = None
 ) -> Platform:
-    """Return what names say, where there is no spec. An empty model is not known."""
+    """Return the platform by names, without a spec. An empty model name means unknown."""
     if not model:
         return Platform(gpu=catalogue.gpu(gpu), step_tokens=_step_tokens(args), free_gpus=free_gpus)
     return Platform(

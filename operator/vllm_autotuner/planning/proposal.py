@@ -1,6 +1,6 @@
-"""A change worth making, before anybody asked whether it may be made.
+"""A proposal: one change worth making, before the guardrails have checked it.
 
-Must not: be executed. Guardrails answer first; `change` is the only room that makes a change out of it.
+Must not: be executed directly. Guardrails check it first; only the package `change` turns it into a change.
 """
 
 from dataclasses import dataclass
@@ -30,21 +30,21 @@ class Proposal:
     """None: the engine's default."""
     value: int | str
     target: ChangeTarget
-    """What it is meant to improve, and is judged by."""
+    """The metric that it should improve and is judged by."""
     reason: str
     confidence: Confidence
     limited_by: str | None = None
     predicted: tuple[Predicted, ...] = ()
     recommend_only: str = ""
-    """Why this may be recommended, but not applied; empty when it may."""
+    """Why this may only be recommended; empty if it may be applied."""
     extra_replicas: int = 0
-    """Replicas that it adds: what it costs."""
+    """Replicas that it adds."""
     extra_gpus: int = 0
-    """GPUs that it adds to the replicas that there are; negative when it frees some."""
+    """GPUs that it adds to the current replicas; negative if it frees some."""
 
     @property
     def count(self) -> int:
-        """The value of a knob that is counted. Raises ValueError for one that is a word."""
+        """The value of a numeric knob. Raises ValueError for any other."""
         if isinstance(self.value, str):
-            raise ValueError(f"{self.knob.value} is no number")
+            raise ValueError(f"{self.knob.value} is not a number")
         return self.value

@@ -1,8 +1,8 @@
-"""Which of two outcomes is better. One order for predicted candidates and for measured results.
+"""Ranks outcomes: one order for predicted candidates and for measured results.
 
-Objectives first, then GPUs, then the margin that the profile cares for. Every later key points the same way as common
-sense (faster, more tokens, fewer GPUs), so that an outcome that is at least as good everywhere and better somewhere
-wins in every profile: an inverted sign here would apply the worst candidate of all, as has happened elsewhere.
+Objectives first, then GPUs, then the margin of the profile. Every key prefers faster, more tokens and fewer GPUs, so
+that an outcome that is at least as good in all respects and better in one wins in every profile. An inverted sign would
+choose the worst candidate.
 """
 
 from dataclasses import dataclass
@@ -42,9 +42,9 @@ def rank(effect: Effect, *, targets: Targets) -> tuple[float, ...]:
 
 
 def clearly_better(one: Effect, other: Effect, *, targets: Targets) -> bool:
-    """Whether `one` beats `other` by more than noise, in the order of `rank`: by the first key that differs clearly.
+    """Whether `one` beats `other` beyond noise, by the first key of `rank` that differs clearly.
 
-    Predictions are no finer than `NOISE`: what differs by less is a tie, and the next key decides. GPUs are counted.
+    Differences below `NOISE` are a tie, and the next key decides. GPU counts are exact.
     """
     ours, theirs = rank(one, targets=targets), rank(other, targets=targets)
     if abs(ours[0] - theirs[0]) > NOISE * max(ours[0], theirs[0]):

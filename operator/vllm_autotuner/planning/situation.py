@@ -1,4 +1,4 @@
-"""Everything a plan is made from, gathered once."""
+"""The input of planning: one service with its diagnosis, bounds and platform."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +16,7 @@ __all__ = ["Situation"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """One service: what is seen, what it is called, what may move."""
+    """One service: its observation, its diagnosis and what may be changed."""
 
     case: Case
     diagnosis: Diagnosis
@@ -24,29 +24,29 @@ class Situation:
     """Bounds. A knob without bounds is recommended only."""
     replicas: int = 1
     scaling: Scaling | None = None
-    """None: replicas are not ours to change."""
+    """None: the operator does not change replicas."""
     replicas_since: datetime | None = None
-    """When the newest of the replicas became ready; None where nobody told."""
+    """When the newest replica became ready; None if not known."""
     failed_seats: tuple[int, ...] = ()
-    """Values of max-num-seqs that were rolled back in this environment and are not to be tried again yet."""
+    """Values of max-num-seqs that were rolled back in this environment and are still in cooldown."""
     failed: tuple[tuple[str, str], ...] = ()
-    """Knobs and values of which the same is true, those of max-num-seqs included."""
+    """All knobs and values that were rolled back and are still in cooldown, including max-num-seqs."""
     infeasible: tuple[EngineKnobs, ...] = ()
-    """Configurations that found too little memory."""
+    """Configurations that ran out of memory."""
     platform: Platform = field(default_factory=Platform)
-    """What it runs on. What is not known there makes the knobs that need it recommend-only."""
+    """The platform. Knobs that need an unknown value of it are recommended only."""
 
     @property
     def observation(self) -> Observation:
-        """What is seen."""
+        """The observation of the service."""
         return self.case.observation
 
     @property
     def targets(self) -> Targets:
-        """The service levels that count."""
+        """The objectives of the service."""
         return self.case.targets
 
     @property
     def knobs(self) -> EngineKnobs:
-        """The flags in effect; None where nobody told."""
+        """The flags in effect; None for a value that is not known."""
         return self.case.knobs

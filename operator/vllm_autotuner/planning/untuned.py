@@ -1,7 +1,7 @@
-"""Knobs that this tool does not change and a person might: what each does, and what it costs. Recommend-only, always.
+"""Settings that the operator does not change but a user can: what each does and what it costs. Recommended only.
 
-Apart from the advice of a class, because one knob helps several classes and its caveat is the same everywhere.
-Must not: promise an effect. Figures are of the named source, not of the service at hand.
+Separate from the advice of a class, because one setting helps several classes and its caveat is the same everywhere.
+Must not: promise an effect. Figures come from the named source, not from the service at hand.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ __all__ = ["UNTUNED", "Untuned"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untuned:
-    """One knob, why one would turn it, and what to watch."""
+    """One setting, its benefit and its caveat."""
 
     knob: str
     why: str
@@ -31,34 +31,34 @@ class Untuned:
 
 _MEMORY: Final = Untuned(
     knob="--gpu-memory-utilization",
-    why="a larger share of the GPU's memory is a larger KV cache",
-    caveat="What start-up did not reserve is missing under load: engines that ran out of memory are set to 0.85-0.90. "
-    "Defaults moved (0.9, since vLLM 0.29 0.92), and since 0.21 CUDA graphs count inside it",
+    why="a larger share of GPU memory gives a larger KV cache",
+    caveat="Too large a share can run out of memory under load; then set 0.85 to 0.90. "
+    "The default is 0.92 since vLLM 0.29 (0.9 before), and CUDA graphs are included since 0.21",
 )
 _PREFIX: Final = Untuned(
     knob="--enable-prefix-caching",
-    why="a beginning that prompts share is computed once (2,048 shared and 512 own tokens: 125 ms became 32 ms)",
-    caveat="It gains nothing where prompts differ from their first token on; put the shared part first",
+    why="a shared beginning of prompts is computed once (2,048 shared and 512 own tokens: TTFT 125 ms -> 32 ms)",
+    caveat="No gain where prompts differ from the first token on; put the shared part first",
 )
 _BATCHED: Final = Untuned(
     knob="--max-num-batched-tokens",
-    why="more prompt tokens in one step bring the first token sooner",
-    caveat="Each such step delays every running request: the time between tokens spikes when long prompts arrive",
+    why="more prompt tokens per step lower TTFT",
+    caveat="Each such step delays every running request: inter-token latency spikes when long prompts arrive",
 )
 _WEIGHTS: Final = Untuned(
     knob="quantised weights",
-    why="each step reads fewer bytes, and the memory that is freed becomes KV cache",
-    caveat="It is another model: compare its answers before",
+    why="each step reads fewer bytes, and the freed memory becomes KV cache",
+    caveat="The model changes: compare its answers first",
 )
 _SPECULATIVE: Final = Untuned(
     knob="speculative decoding",
-    why="several tokens come from one step while the GPU's arithmetic is idle",
-    caveat="In large batches the arithmetic is not idle, and guesses that are thrown away cost throughput",
+    why="one step produces several tokens while GPU compute is idle",
+    caveat="In large batches compute is not idle, and rejected draft tokens cost throughput",
 )
 _CAPS: Final = Untuned(
     knob="max_tokens of requests",
-    why="an output that never ends holds its KV cache and its seat",
-    caveat="Set at the gateway or in the client; a cap that is too low cuts answers off",
+    why="an output that does not end keeps its KV cache and its slot",
+    caveat="Set it at the gateway or in the client; too low a limit truncates answers",
 )
 
 UNTUNED: Final[Mapping[DiagnosisClass, tuple[Untuned, ...]]] = {
@@ -70,4 +70,4 @@ UNTUNED: Final[Mapping[DiagnosisClass, tuple[Untuned, ...]]] = {
     DiagnosisClass.HEAD_OF_LINE_BLOCKING: (_CAPS, _BATCHED),
     DiagnosisClass.RUNAWAY_OUTPUTS: (_CAPS,),
 }
-"""Where nothing stands, none of these helps. Source: field guide F2, F4, F5; measured facts 2.6."""
+"""For other classes none of these helps. Sources: field reports F2, F4, F5."""

@@ -1,7 +1,7 @@
-"""Whether a predicted effect is worth a change: more than noise, and more than the change itself costs.
+"""Decides whether a predicted effect is worth a change: above noise, and above the cost of the change.
 
-Apart from ranking, which compares candidates with each other; here each stands against doing nothing.
-An effect that nobody predicts is neither: it is for the verdict to find, and for the confidence to tell.
+Separate from ranking, which compares candidates with each other; here each is compared with no change.
+A proposal without a predicted effect passes: the verdict of its trial decides.
 """
 
 from typing import Final
@@ -15,27 +15,27 @@ from vllm_autotuner.planning.forecast import Outlook
 __all__ = ["START_UP", "not_worth", "pays_back"]
 
 HORIZON: Final = 7 * 86_400.0
-"""Seconds over which a gain counts. Design: a week sees every daily peak, and rarely another model."""
+"""Seconds over which a gain counts. Design choice: a week includes every daily peak and rarely a change of model."""
 PAYBACK: Final = 2.0
-"""A gain must be worth at least so many disruptions: one that goes wrong has to be paid as well. Design."""
+"""Number of disruptions that a gain must pay for: the change and a possible rollback. Design choice."""
 START_UP: Final = 600.0
-"""Seconds in which a replica that is replaced serves nothing: loading, compiling, an empty prefix cache. Large models
-take minutes; our choice where nobody measured."""
+"""Seconds in which a replaced replica does not serve: loading, compiling, an empty prefix cache. Large models take
+minutes; our choice, unmeasured."""
 MOST_OF_IT: Final = 0.5
-"""Part of what an objective is missed by that a replica has to take away. Where a small batch is hardly faster, it is
-less than noise of the latency itself and yet decides about most requests: in a simulated service at 21 ms where 19 were
-wanted a quarter were late for an hour, with one more replica a tenth. Our choice."""
+"""Share of an objective's excess that one more replica must remove. Where a small batch is hardly faster, this is less
+than noise of the latency itself and yet decides about most requests: in a simulated service at 21 ms (objective 19 ms)
+a quarter of requests were late for an hour, with one more replica a tenth. Our choice."""
 DEVIATIONS: Final = 2.0
-"""Standard deviations of the fit that an effect must exceed. Design: two sigma."""
+"""Standard deviations of the fit that an effect must exceed. Design choice: two sigma."""
 
 
 def not_worth(before: Outlook, after: Outlook, *, target: ChangeTarget, targets: Targets, restarts: bool = True) -> str:
-    """Say why the effect on what the change is meant to improve is not worth it; empty when it is, or is not known.
+    """Return why the effect on the target is not worth the change; empty if it is, or if the effect is not known.
 
-    `restarts`: whether engines start anew for it. A replica needs none, and goes again.
+    `restarts`: whether engines restart for it. Adding a replica needs no restart.
     """
     if before.tpot is not None and after.tpot is not None and before.tpot <= targets.tpot.seconds < after.tpot:
-        return f"tokens would come at {told_seconds(after.tpot)}, over the objective that is met now"
+        return f"TPOT would be {told_seconds(after.tpot)}, over the objective that is met now"
     match target:
         case ChangeTarget.TTFT:
             pair, limit = (before.ttft, after.ttft), targets.ttft.seconds
@@ -53,7 +53,7 @@ def not_worth(before: Outlook, after: Outlook, *, target: ChangeTarget, targets:
     gain, noise = 1 - new / old, max(NOISE, DEVIATIONS * after.error)
     crosses = new <= limit < old
     if gain <= noise and not crosses:
-        return f"predicted {target.value} moves by {gain:.0%}, noise is {noise:.0%}"
+        return f"predicted {target.value} improves by {gain:.0%}, within noise ({noise:.0%})"
     if not pays_back(max(gain, NOISE) if crosses else gain, disruption=START_UP):
         return f"a gain of {gain:.0%} does not pay for the restart within a week"
     return ""

@@ -1,1 +1,1 @@
-"""How many replicas the demand needs. Pure."""
+"""Scaling: the number of replicas that the demand needs. Pure functions."""

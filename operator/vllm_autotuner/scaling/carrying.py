@@ -1,7 +1,7 @@
-"""At which batch an engine carries a load, by what was measured of it.
+"""Finds the batch size at which an engine carries a load, from its measured curve.
 
-Apart from who asks: whether fewer replicas do, and whether those that there are will.
-Pure. Must not: answer beyond what the curve's margin was measured for.
+Shared by the checks for scale-in and for a rising load.
+Pure. Must not: extrapolate beyond the range for which the curve's margin was measured.
 """
 
 import itertools
@@ -14,19 +14,19 @@ from vllm_autotuner.planning.capped_value import LARGEST_STEP
 __all__ = ["batch_for"]
 
 FARTHEST: Final = LARGEST_STEP**2
-"""Times the largest batch seen up to which the curve is asked: half the engines need more than twice the batch each.
-The curve's margin is measured for one doubling; our choice to carry it on to the second."""
+"""Multiple of the largest observed batch up to which the curve is used: with half the engines each needs more than
+twice the batch. The curve's margin is measured for one doubling; using it for the second is our choice."""
 PRECISION: Final = 1e-3
-"""Of the largest batch seen: far below the noise of what was measured."""
+"""Relative to the largest observed batch: far below the noise of the measurements."""
 
 
 def batch_for(tokens_per_second: float, curve: BatchCurve, *, itl: Callable[[float], float]) -> float | None:
-    """The smallest batch at which one engine makes that many tokens; None when none is near enough to know.
+    """The smallest batch at which one engine yields that many tokens; None if none is within the curve's range.
 
-    `itl`: of the curve, what is sure (`at_most`) or what is likely (`predict`).
+    `itl`: of the curve, the upper bound (`at_most`) or the prediction (`predict`).
 
-    Larger batches do not surely make more: where the curve misses its own last point, what is sure beyond it falls. So
-    each stretch is asked in turn, up to what was measured and from there in doublings: the first whose end does it.
+    By the upper bound a larger batch may yield fewer tokens where the curve misses its own last point. So each stretch
+    is checked in turn, over the measured points and from there in doublings, and the first that suffices is used.
     """
     doublings = itertools.takewhile(lambda beyond: beyond <= FARTHEST, (1 << n for n in itertools.count(1)))
     low = 0.0

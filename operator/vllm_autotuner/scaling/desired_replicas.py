@@ -1,7 +1,7 @@
-"""How many replicas the demand needs. Pure; one step at a time.
+"""Computes the desired number of replicas: the entry point of scaling. Pure.
 
-Out by what `scale_out` says; in from idleness at once to the minimum, and by one from what is in order where `scale_in`
-finds that fewer do.
+Scale-out follows `scale_out`. Scale-in goes directly to the minimum when idle, and otherwise by one replica where
+`scale_in` predicts that fewer are enough.
 """
 
 from datetime import datetime, timedelta
@@ -20,10 +20,10 @@ __all__ = ["desired_replicas"]
 
 
 def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, now: datetime) -> Scale:
-    """Return the number of replicas to ask for; equal to `supply.current` when nothing is to be done.
+    """Return the desired number of replicas; equal to `supply.current` if nothing is to be done.
 
-    Whether a node has room is not asked: a replica that waits for one harms nobody, and is what brings nodes where they
-    come on demand, and what a higher priority is for where they do not.
+    Free room on nodes is not checked: a pending replica does no harm, makes a node autoscaler add nodes, and may
+    preempt pods of lower priority.
     """
     current = supply.current
     inside = max(scaling.min_replicas, min(scaling.max_replicas, current))
@@ -40,19 +40,19 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, 
 
 
 def _from_idle(current: int, *, held: timedelta, scaling: Scaling, observation: Observation) -> Scale:
-    """At once to the minimum."""
+    """Scale in directly to the minimum."""
     if current <= scaling.min_replicas:
         return Scale(replicas=current, reason="idle, at scaling.minReplicas")
     if not observation.everybody_reports:
-        return Scale(replicas=current, reason="not every replica reports: the silent one may be the busy one")
+        return Scale(replicas=current, reason="not all replicas report metrics; a silent one may be busy")
     return Scale(replicas=scaling.min_replicas, reason=f"idle for {held.total_seconds():.0f} s")
 
 
 def _may_be_spare(diagnosis: Diagnosis, *, held: timedelta, stable: timedelta) -> bool:
-    """Whether it is worth asking if fewer do.
+    """Whether to check if fewer replicas are enough.
 
-    `Underutilized` is sure of it, by the steepest slope that the windows allow; a load that hardly moves allows any
-    slope, and so stays `Healthy` on however many replicas. That has to last: between two bursts it is so as well.
+    Always for `Underutilized`, which uses the steepest slope that the windows allow. A constant load allows any slope
+    and so stays `Healthy` with any number of replicas; `Healthy` must last, because it also holds between two bursts.
     """
     match diagnosis.primary:
         case DiagnosisClass.UNDERUTILIZED:
@@ -64,11 +64,11 @@ def _may_be_spare(diagnosis: Diagnosis, *, held: timedelta, stable: timedelta) -
 
 
 def _fewer(supply: Supply, *, scaling: Scaling, case: Case, now: datetime) -> Scale | None:
-    """One fewer where they carry the load, unless so many have been too few at such a load; None where they do not.
+    """One replica fewer if the rest carry the load, unless that number failed at such a load before; else None.
 
-    Asked every 15 s, a prediction says yes by chance some time: what came of it is remembered, so that this happens
-    once. A replica that was added has as long to show what it was needed for. The class may be young: the figures of
-    the whole time decide, and those stand in the metrics.
+    Evaluated every 15 s, a prediction will be wrong by chance at some time: failures are remembered, so that this
+    happens once. A replica that was added stays for the stabilization time. The class may be recent: the figures of the
+    whole time decide, and those come from the metrics.
     """
     current, observation, stable = supply.current, case.observation, scaling.scale_in.stabilization
     moments = [moment for moment in (supply.newest_since, supply.asked_since) if moment is not None]
@@ -83,4 +83,4 @@ def _fewer(supply: Supply, *, scaling: Scaling, case: Case, now: datetime) -> Sc
     against = None if load is None else too_few(supply.failed, replicas=current - 1, load=load)
     if against is None:
         return Scale(replicas=current - 1, reason=why)
-    return Scale(replicas=current, reason=f"{against.replicas} replica(s) were too few at such a load before")
+    return Scale(replicas=current, reason=f"{against.replicas} replica(s) were too few at this load before")

@@ -1,8 +1,8 @@
-"""Which numbers of replicas were tried and did not do, and at what load: a prediction that failed is not made again.
+"""Remembers failed scale-ins with their load, so that the same prediction is not repeated.
 
-Apart from `scale_in`, which predicts from what was measured; this remembers what came of it, whatever the reason was.
-Without it a service that looks as if fewer would do is scaled in again after every rest, and late again each time.
-Pure. Must not: hold back a replica at a load that is clearly lower.
+Separate from `scale_in`, which predicts from measurements; this records the results, whatever their reason. Without it
+a service that seems to need fewer replicas would be scaled in again after every cooldown and be late each time.
+Pure. Must not: prevent a scale-in at a load that is clearly lower.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from vllm_autotuner.observation.noise import NOISE
 __all__ = ["FORGOTTEN", "after_scaling", "failed_at", "too_few"]
 
 FORGOTTEN: Final = timedelta(days=1)
-"""How long a failure counts: loads repeat by the day, while prompts and users change. Our choice, unmeasured."""
+"""How long a failure counts: loads repeat daily, while prompts and users change. Our choice, unmeasured."""
 
 
 def after_scaling(
@@ -28,10 +28,10 @@ def after_scaling(
     proves_itself: timedelta,
     now: datetime,
 ) -> tuple[ScaleInTried, ...]:
-    """Return what is remembered once `replicas` are asked for where there were `before`.
+    """Return the remembered scale-ins after the desired replicas changed from `before` to `replicas`.
 
-    Fewer: they are on trial. More, within the time in which fewer have to prove themselves: those were too few at
-    `load` (output tokens per second of all; None where nobody knows). Later than that the load has moved on.
+    A scale-in is on trial. A scale-out within `proves_itself` shows that the number before was too low at `load`
+    (output tokens per second of all replicas; None if not known). After that time the load counts as changed.
     """
     if replicas < before:
         others = (one for one in tried if one.replicas != replicas or one.failed_at is not None)
@@ -47,7 +47,7 @@ def after_scaling(
 
 
 def failed_at(tried: Sequence[ScaleInTried], *, config_hash: str | None, now: datetime) -> tuple[ScaleInTried, ...]:
-    """Return the failures that still say something of what runs now."""
+    """Return the failures that still apply to the current configuration."""
     return tuple(
         one
         for one in tried
@@ -56,9 +56,9 @@ def failed_at(tried: Sequence[ScaleInTried], *, config_hash: str | None, now: da
 
 
 def too_few(failed: Sequence[ScaleInTried], *, replicas: int, load: float) -> ScaleInTried | None:
-    """Return the failure that speaks against so many replicas at this load; None when nothing does.
+    """Return a failure with at least as many replicas at this load or a lower one; None if there is none.
 
-    As many or more have failed at it, or at little more: loads that differ by less than noise are the same.
+    Loads that differ by less than noise count as equal.
     """
     against = (
         one

@@ -1,8 +1,8 @@
-"""How late tokens have been, first ones above all, over what is remembered: a burst counts for longer than it lasts.
+"""How late TTFT and TPOT have been over the remembered windows, so that short bursts are not forgotten.
 
-Apart from `scale_in`, which asks whether a load fits. Between bursts it does: the present window says nothing of
-them, and neither does the highest load: tokens per second of a minute hide what ten seconds asked for.
-Pure. Must not: count what was before the replicas that there are now.
+Separate from `scale_in`, which checks whether a load fits. Between bursts it does: the current window does not show
+them, and neither does the highest load, because tokens per second over a minute hide a peak of ten seconds.
+Pure. Must not: count windows from before the current number of replicas.
 """
 
 import math
@@ -32,9 +32,9 @@ __all__ = [
 def ttft_lately(observation: Observation, *, targets: Targets, since: float | None) -> float | None:
     """Return TTFT at its quantile (seconds) over the remembered windows that began after `since` (Unix seconds).
 
-    What came before anything came in time had piled up on fewer replicas, and does not count. Each window is late by
-    its mean, and by as much more as the present one is at the quantile: the latest windows that hold the share of
-    requests which may be late say how late. None where first tokens are not measured.
+    Windows before the first one in time had a backlog from fewer replicas and do not count. The quantile of each window
+    is estimated as its mean times the current ratio of quantile to mean; the latest windows with the share of requests
+    that may be late determine the result. None if TTFT is not measured.
     Worked: 95 requests at 0.2 s on average and 5 at 2 s, the present tail 1.5 times the mean: 0.3 s at p95; with 6 at
     2 s it is 3 s.
     """
@@ -50,9 +50,9 @@ def ttft_lately(observation: Observation, *, targets: Targets, since: float | No
 
 
 def late_for(observation: Observation, *, targets: Targets) -> float:
-    """Return the seconds for which first tokens have been late without a break; 0 where they are not, or not measured.
+    """Return the seconds for which TTFT has been late without a break; 0 if it is not late, or not measured.
 
-    Of the windows before the present one only means are known: they are late as in `ttft_lately`.
+    Of earlier windows only means are known: whether they were late is estimated as in `ttft_lately`.
     """
     now, mean = observation.ttft.quantile(targets.ttft.quantile), observation.ttft.mean
     if not isinstance(now, Measured) or now.value <= targets.ttft.seconds:
@@ -66,16 +66,16 @@ def late_for(observation: Observation, *, targets: Targets) -> float:
 
 
 def missed_clearly(case: Case) -> bool:
-    """Whether TTFT or TPOT is over its objective by more than noise: by less, some minute is by chance."""
+    """Whether TTFT or TPOT is over its objective by more than noise."""
     against = ((ttft_reading(case), case.targets.ttft), (tpot_reading(case), case.targets.tpot))
     return any(is_late(reading, replace(target, seconds=target.seconds * (1 + NOISE))) for reading, target in against)
 
 
 def missed_lately(case: Case, *, over: timedelta, since: float | None) -> bool:
-    """Whether more first tokens, or more tokens, were late in the time `over` than their objective lets be.
+    """Whether the share of late first tokens, or of late tokens, in the time `over` exceeds the error budget.
 
-    Of the windows before the present one only means are known: they spread as the present one does. `since`: Unix
-    seconds before which there were other replicas.
+    Of earlier windows only means are known: their spread is assumed to be the current one. `since`: Unix seconds before
+    which the number of replicas was different.
     Worked: p95 within 25 ms, now 27 at a mean of 24: a third of the tokens is late. For one minute of ten that is 3 %,
     and for two 7 %.
     """

@@ -1,8 +1,9 @@
-"""Whether a load that rises will be too much for the replicas there are, by the time that another one serves.
+"""Predicts whether a rising load will exceed the current replicas before another one can serve.
 
-Apart from scale-out for what is late already: a replica takes minutes to start, and a load that rises for an hour is
-late for as long before each of them. Apart from `scale_in`, which has to be sure that fewer do: here what is likely
-counts. Pure. Must not: take for a rise what chance does to a steady load, or the first minutes of a new one.
+Separate from scale-out on latencies that are late already: a replica takes minutes to start, and with a load that rises
+for an hour requests would be late for minutes before each scale-out. Separate from `scale_in`, which has to be certain
+that fewer replicas are enough: here the likely value counts.
+Pure. Must not: treat random changes of a steady load, or the first minutes of a new load, as a rise.
 """
 
 import math
@@ -25,19 +26,19 @@ from vllm_autotuner.scaling.lateness import begin_of, first_tokens_since
 __all__ = ["growth", "too_much_soon"]
 
 FEWEST: Final = 2
-"""Windows more than the lines need, in the whole and in its later half: without them they have no error. Our choice."""
+"""Degrees of freedom that the fits need, for the whole and for its later half, to estimate their error. Our choice."""
 SURELY: Final = 3.0
-"""Standard deviations that the slope is above none: asked every 15 s, two of them would come by chance some time. Our
-choice: 1 in 700."""
+"""Standard deviations by which the slope must exceed zero: evaluated every 15 s, two would occur by chance. Our choice:
+1 in 700."""
 LASTING: Final = 0.5
-"""Share of the whole slope that the later half has to have. Our choice: a straight rise has all, a step none."""
+"""Share of the whole slope that the later half must have. Our choice: a linear rise has all of it, a step none."""
 
 
 def too_much_soon(case: Case, *, replicas: int, over: timedelta, since: float | None, within: float) -> str | None:
-    """Say how tokens will be late on so many replicas `within` so many seconds; None where they may not be.
+    """Say why TPOT will be late on the current replicas `within` so many seconds; None if it may not be.
 
-    None as well when something that the answer needs is not known. Only tokens are asked: first tokens that are late
-    by a queue have causes that cost no replica. `over` and `since`: as for `growth`.
+    None as well if an input is not known. Only TPOT is predicted: a TTFT that is late by a queue can have causes that
+    need no replica. `over` and `since`: as for `growth`.
     """
     observation = case.observation
     grows = growth(observation, within=within, over=over, since=since)
@@ -54,18 +55,18 @@ def too_much_soon(case: Case, *, replicas: int, over: timedelta, since: float | 
         return None
     return (
         f"the load rises by {grows - 1:.0%} in the {within:.0f} s that a replica takes to start: "
-        f"{replicas} would be at a batch of {batch:.0f} each then, {told_seconds(tpot)} per token"
+        f"{replicas} replica(s) would reach batch size {batch:.0f} and a TPOT of {told_seconds(tpot)}"
     )
 
 
 def growth(
     observation: Observation, *, within: float, over: timedelta, since: float | None, deviations: float = SURELY
 ) -> float | None:
-    """Return how many times as many requests as now will come in so many seconds; None where not surely more.
+    """Return the ratio of the request rate in so many seconds to the current one; None if it does not surely grow.
 
-    By what the same engines served in one window of the time `over` after another: who comes meanwhile takes from the
-    others, and who goes takes along what he told. `since`: Unix seconds before which somebody did. In the later half
-    they have to become more as well: of a load that has only just come they do not.
+    From the requests that the same engines served in successive windows of the time `over`: a new engine takes load
+    from the others, and one that ends takes its metrics with it. `since`: Unix seconds of the last scale-in. The later
+    half must grow as well, so that a step to a new level does not count.
     Worked: windows of 30 s, each with 2 requests more than the one before, 138 now: 240 s from the end of this one are
     255 s from its middle, 17 more: 1.12.
     """
@@ -91,7 +92,7 @@ class _Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """Relative to the level in the middle: by which share requests become more in a second, and how sure that is."""
+    """A fitted line relative to the level in the middle: relative growth per second, and its standard error."""
 
     middle: float
     slope: float

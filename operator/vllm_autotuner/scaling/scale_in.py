@@ -1,8 +1,8 @@
-"""Whether one replica fewer would do: the load of the last minutes on n - 1 engines, by what was measured of them.
+"""Decides on scale-in: whether n - 1 engines would carry the load of the last minutes, from their measurements.
 
-Apart from scale-out, because that answers a queue that is there, and this one a prediction: whatever is not known
-keeps the replica.
-Must not: look at the present load alone; the highest of the stabilization time must fit.
+Separate from scale-out, which reacts to an existing queue; this is a prediction, and any unknown input keeps the
+replica.
+Must not: use the current load alone; the highest load of the stabilization time must fit.
 """
 
 import math
@@ -30,22 +30,22 @@ from vllm_autotuner.scaling.rise import growth
 __all__ = ["fewer_do", "peak_tokens_per_second"]
 
 LEAST_SEEN: Final = 0.8
-"""Share of the stabilization time that must have been seen under load: less is an outage or a restart, not a rest.
-Our choice, as for `Sustained`."""
+"""Share of the stabilization time that must have been observed under load: less is an outage or a restart, not low
+load. Our choice, as for `Sustained`."""
 
 LATELY: Final = 0.2
-"""Share of the stabilization time, the newest, whose load is compared with that of the whole: long enough that chance
-moves it by less than noise, short enough to see a rise of minutes. Our choice, unmeasured."""
+"""Newest share of the stabilization time, whose load is compared with that of the whole: long enough that it varies by
+less than noise, short enough to see a rise within minutes. Our choice, unmeasured."""
 PERHAPS: Final = 1.0
-"""Standard deviations of its slope from which a load may well rise: to wait costs a replica for a minute, which is less
-than to be without it for as long as one takes to start. Our choice."""
+"""Standard deviations of the slope above which a load may be rising: waiting costs one replica for a minute, less than
+lacking one for as long as it takes to start. Our choice."""
 
 
 def fewer_do(case: Case, *, replicas: int, over: timedelta, since: float | None = None) -> str | None:
-    """Say how one replica fewer would serve the highest load of the time `over`; None when it would not.
+    """Say how one replica fewer would serve the highest load of the time `over`; None if it would not.
 
-    None as well when something that the answer needs is not known. `since`: Unix seconds from which on there are so
-    many replicas; all first tokens that are remembered from then on count, as bursts may be farther apart than `over`.
+    None as well if an input is not known. `since`: Unix seconds since when the number of replicas is the current one;
+    all remembered TTFT windows from then on count, because bursts may be farther apart than `over`.
     Worked: 2 engines at 20 sequences, with steps of 10 ms and 0.1 ms a sequence, give 3,333 tokens/s together; one
     alone needs a batch of 50 for them at 15 ms a token where that was seen, and of 75 at 22 ms where nothing above 20
     was (15 % slower for each doubling).
@@ -66,20 +66,20 @@ def fewer_do(case: Case, *, replicas: int, over: timedelta, since: float | None 
     if batch is None or before is None or batch > pool * (1 - HEADROOM):
         return None
     itl, tail = curve.at_most(batch), tail_of(tpot_at_most(case), tpot_mean(case))
-    # Prompts wait for steps and for other prompts: longer steps and more of both in each.
+    # Prompts wait for steps and for other prompts: steps become longer, and each engine gets more prompts.
     first = ttft * itl / curve.at_most(before) * replicas / (replicas - 1)
     seat = _wait_for_seat(observation, batch=batch, itl=itl, seats=case.knobs.max_num_seqs, targets=targets)
-    # No distance from the objectives: the highest load, at the slowest that tokens may be, has one already.
+    # No further margin: the highest load and the upper bound of the inter-token latency already include one.
     if itl * tail > targets.tpot.seconds or first + seat > targets.ttft.seconds:
         return None
     return (
-        f"{replicas - 1} replica(s) carry the highest load of {over.total_seconds() / 60:.0f} min at a batch of "
-        f"{batch:.0f} each, {told_seconds(itl * tail)} per token"
+        f"{replicas - 1} replica(s) carry the highest load of the last {over.total_seconds() / 60:.0f} min at batch "
+        f"size {batch:.0f} and a TPOT of {told_seconds(itl * tail)}"
     )
 
 
 def _curve(case: Case) -> BatchCurveFit:
-    """What was measured; where a steady load has left no slope in it, with the line that was learned before."""
+    """The measured curve; if a steady load allows no slope, combined with the line that was learned before."""
     curve = fit_batch_curve(case.observation.steps)
     if isinstance(curve, NoFit) and curve.unmoved and case.learned_here is not None:
         return remembered_curve(case.learned_here, case.observation.steps)
@@ -87,7 +87,7 @@ def _curve(case: Case) -> BatchCurveFit:
 
 
 def _wait_for_seat(observation: Observation, *, batch: float, itl: float, seats: int | None, targets: Targets) -> float:
-    """Return the seconds that TTFT grows by, as no seat is free; inf where there is a cap and nobody knows."""
+    """Return by how many seconds TTFT grows because no slot is free; inf with a max-num-seqs but unknown lengths."""
     if seats is None:
         return 0.0
     length = number(observation.recent_output_length.mean)
@@ -97,10 +97,10 @@ def _wait_for_seat(observation: Observation, *, batch: float, itl: float, seats:
 
 
 def _prompts_would_contend(observation: Observation, *, peak: float, more: float) -> bool:
-    """Whether prompts would fill the engines' time, at the highest load and on `more` times as much for each.
+    """Whether prefill would fill the engines' time, at the highest load and with `more` times as much per engine.
 
-    First tokens then wait for each other, and no longer in proportion to the load: a queue near its capacity has no
-    end. Engines that do not tell their prefill times leave the other limits to decide.
+    Prompts then wait for each other, and TTFT no longer grows in proportion to the load but without bound. If engines
+    do not export prefill times, the other limits decide.
     """
     shares = prefill_shares(observation.engines)
     served = observation.generated_per_second
@@ -118,10 +118,10 @@ def peak_tokens_per_second(observation: Observation, *, over: timedelta) -> floa
 
 
 def _rises(observation: Observation, *, over: timedelta) -> bool:
-    """Whether the load has been rising: then its highest is still to come, and what was seen says too little.
+    """Whether the load has been rising: then its peak is still to come, and the observed one is too low.
 
-    The newest part is above the whole, or above the part before it: what has just left a trough is on its way up
-    although it was as high ten minutes ago, on its way down. Requests tell it before the tokens of their answers do.
+    The newest part is above the whole, or above the part before it: a load that has just left a trough rises although
+    it was as high ten minutes ago, while falling. The request rate shows it before output tokens do.
     """
     newest = _mean_load(observation, over=over * LATELY)
     before = (_mean_load(observation, over=over), _mean_load(observation, over=over * LATELY, ago=over * LATELY))

@@ -1,8 +1,8 @@
-"""Whether more replicas are needed: never on a class that they do not help, and as many as what waits asks for.
+"""Decides on scale-out: only for classes that replicas help, and by as many replicas as the demand needs.
 
-When capacity waiting has lasted and is not about to end, by a class of its own or hidden behind one about tokens; and
-where a load that rises will be too much. Replicas that are starting count as supply, so that neither a slow start nor a
-fresh replica cascades: beside them only what more are needed for is asked for.
+Scales out if requests have waited for capacity for long enough and the queue is not about to drain, whether a class
+about capacity is named or one about slow tokens hides the queue; and if a rising load will exceed the replicas.
+Replicas that are starting count as supply, so that a slow start does not cascade.
 """
 
 import math
@@ -33,8 +33,8 @@ SCALE_OUT_ON: Final = frozenset(
         DiagnosisClass.PREFILL_BOUND,
     }
 )
-"""Classes in which requests wait for capacity. Wedged, DeferredQueue and MetricsBlind never scale out; nor do
-outputs that run to their limit, whatever else holds beside them."""
+"""Classes in which requests wait for capacity. Wedged, DeferredQueue and MetricsBlind never scale out, nor does
+RunawayOutputs, even if it only contributes."""
 
 ABOUT_TOKENS: Final = frozenset(
     {
@@ -43,23 +43,24 @@ ABOUT_TOKENS: Final = frozenset(
         DiagnosisClass.COMMUNICATION_BOUND,
     }
 )
-"""Classes that name why tokens come slowly. Requests may wait beside them, which no class then tells: those that would
-ask for tokens in time, or stand behind these. More replicas help that queue, whatever makes the tokens slow."""
+"""Classes about slow tokens. They may hide a queue, because the classes about queues require TPOT in time or have lower
+precedence. More replicas help against that queue, whatever makes the tokens slow."""
 
 
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
-"""Of these the ones that may hold without a queue, and then ask for no replica, unless prompts wait for each other."""
+"""The classes of `SCALE_OUT_ON` that can hold without a queue; then they scale out only if prompts wait for each
+other."""
 
 
 def hides_queue(primary: DiagnosisClass, *, case: Case) -> bool:
-    """Whether the class names slow tokens only, and first tokens are late by a queue beside them."""
+    """Whether the class is about slow tokens while TTFT is late because of a queue."""
     return primary in ABOUT_TOKENS and first_tokens_wait(case)
 
 
 def more(
     supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, held: timedelta, now: datetime
 ) -> Scale:
-    """Return how many replicas are asked for, `supply.current` or more, and why. `held`: for so long, by its class."""
+    """Return the desired replicas, `supply.current` or more, and why. `held`: the time since the class was named."""
     current, hidden = supply.current, hides_queue(diagnosis.primary, case=case)
     why_not = _why_not(supply, scaling=scaling, diagnosis=diagnosis, case=case, hidden=hidden, held=held, now=now)
     if why_not is not None:
@@ -71,46 +72,48 @@ def more(
         wanted = max(current + 1, math.ceil(current * case.observation.pressure), supply.planned or 0)
     most = max(current + 1, current * LARGEST_STEP)
     bounded = min(wanted, most, scaling.max_replicas)
-    why = "first tokens wait for capacity, too: " if hidden else "demand has been over capacity: "
+    why = "requests also wait for capacity: " if hidden else "demand exceeds capacity: "
     return Scale(replicas=bounded, reason=why + diagnosis.message)
 
 
 def _why_not(
     supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, hidden: bool, held: timedelta, now: datetime
 ) -> str | None:
-    """Say why no more replicas are asked for; None where they are. `hidden`: a queue stands behind slow tokens."""
+    """Return why not to scale out; None to scale out. `hidden`: slow tokens hide a queue."""
     primary, observation, newest = diagnosis.primary, case.observation, supply.newest_since
     slow = primary is DiagnosisClass.PAST_TPOT_KNEE
     if primary not in SCALE_OUT_ON and not hidden and not (slow and supply.planned is not None):
-        return f"{primary.value} needs no other number of replicas"
+        return f"{primary.value} does not call for scaling"
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
-        return "outputs run to their token limit: no GPUs are spent on that"
+        return "outputs run to their token limit: more GPUs do not help"
     queue = queues(observation)
     contend = primary is DiagnosisClass.PREFILL_BOUND and prompts_contend(case)
     if primary in UNQUEUED and not queue and not contend:
-        return "nothing waits for capacity"
-    # A class that asks for replicas says that requests waited through most of the window before it was named.
+        return "no requests wait for capacity"
+    # These classes require that requests waited for most of the window before the class was named.
     lasted = held.total_seconds() + observation.window
     waited = timedelta(seconds=late_for(observation, targets=case.targets) if hidden else lasted)
     if newest is not None:
         waited = min(waited, now - newest)
     if waited < scaling.scale_out.waiting_for:
-        return f"waiting for {waited.total_seconds():.0f} s so far"
+        threshold = scaling.scale_out.waiting_for.total_seconds()
+        return f"demand has exceeded capacity for {waited.total_seconds():.0f} s (threshold {threshold:.0f} s)"
     since = None if newest is None else newest.timestamp()
     piles_up = hidden or (contend and queue)
-    # More came at once than there are seats, and it is over: that takes no capacity while it is rare enough.
+    # A burst exceeded the slots and is over: rare bursts need no replica.
     over = primary is DiagnosisClass.CONCURRENCY_CAPPED and not _waits_now(observation)
     if over or ((slow or contend) and not piles_up and not missed_clearly(case)):
-        # Nothing is lost by another window where nothing piles up; a replica bought on one stays as long as this. The
-        # class outlasts windows in time between late ones: its age tells only where nobody remembers those.
+        # Without a backlog another window costs little, while an unneeded replica stays for the stabilization time. The
+        # class also persists through windows in time, so its age counts only where no windows are remembered.
         young = waited.total_seconds() < 2 * observation.window or observation.steps or observation.first_tokens
         if young and not missed_lately(case, over=scaling.scale_in.stabilization, since=since):
-            few = "no more were late lately than may be" if over else "over the objective by no more than noise"
-            return f"{few}, which chance explains so far"
+            if over:
+                return "late requests are within the error budget"
+            return "latency is over its objective by no more than noise"
     if supply.ready < supply.current and (supply.needed is None or supply.needed <= supply.current):
         return f"{supply.current - supply.ready} replica(s) are still starting"
     if (slow or contend) and since is not None and reaches_behind(observation, since):
-        return "what is measured is of fewer replicas still"
+        return "the measurements still cover the time before the newest replica"
     if (why := ends_by_itself(observation, since=since, within=max(ENDS_WITHIN, supply.serves_in))) is not None:
         return why
     if supply.current >= scaling.max_replicas:
@@ -123,7 +126,7 @@ def _waits_now(observation: Observation) -> bool:
 
 
 def _too_few_soon(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case) -> str | None:
-    """Say why one more is asked for although nothing is late yet; None where none is."""
+    """Return why one more replica is needed although no latency is late yet; None if it is not."""
     if diagnosis.primary is not DiagnosisClass.HEALTHY or supply.current >= scaling.max_replicas:
         return None
     if not case.observation.everybody_reports:

@@ -1,7 +1,4 @@
-"""The replicas there are, and the number that is asked for. Values only.
-
-Apart from who decides, because both directions speak in them.
-"""
+"""The current replicas (`Supply`) and the desired number (`Scale`). Values only, shared by scale-out and scale-in."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +11,13 @@ from vllm_autotuner.scaling.backlog import ENDS_WITHIN
 __all__ = ["Scale", "Supply"]
 
 FORESEEN: Final = 300.0
-"""Seconds for which the pace of a queue, or of a load, is believed at most, however long replicas take. Our choice,
-unmeasured."""
+"""Longest time in seconds over which the rate of a queue or a load is extrapolated, however long replicas take to
+start. Our choice, unmeasured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The number to have, and why."""
+    """The desired number of replicas, and why."""
 
     replicas: int
     reason: str
@@ -28,29 +25,29 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """The replicas there are, and what was tried and asked of them before."""
+    """The current replicas, with earlier scalings and their results."""
 
     current: int
-    """As many are asked for at present."""
+    """The number of replicas currently requested."""
     ready: int
     newest_since: datetime | None
-    """When the newest replica became ready. Only what has waited since then has waited in spite of it."""
+    """When the newest replica became ready. Only waiting since then shows that it was not enough."""
     asked_since: datetime | None
-    """When another number was last asked for. After each replica less, the rest have as long to show that they do; the
-    next prediction would else rest on the same figures as the last."""
+    """When the number was last changed. After a scale-in the rest are observed for the stabilization time; otherwise
+    the next prediction would use the same figures as the last."""
     failed: Sequence[ScaleInTried] = ()
-    """Fewer replicas that were too few (`tried`)."""
+    """Numbers of replicas that were too low (`tried`)."""
     planned: int | None = None
-    """As many replicas are what helps, by the plan; slow tokens alone do not tell whether they do."""
+    """The number of replicas that the plan proposes; slow tokens alone do not show whether replicas help."""
     needed: int | None = None
-    """So many are needed in all, by what the ready ones do: what starts is supply, but may be too little of it."""
+    """The total number needed according to the ready replicas, which may exceed those that are starting."""
 
     start_up: timedelta | None = None
-    """How long the newest took to start; None where nobody knows."""
+    """How long the newest replica took to start; None if not known."""
     fewer_since: datetime | None = None
-    """When fewer were last asked for: what those served that went is not in the metrics of the rest."""
+    """When the last scale-in was: the load that the removed replicas served is not in the metrics of the rest."""
 
     @property
     def serves_in(self) -> float:
-        """Seconds until a replica serves that is asked for now: as long as the newest took, or as is usual."""
+        """Seconds until a replica that is requested now serves: as long as the newest took, or a typical time."""
         return ENDS_WITHIN if self.start_up is None else min(self.start_up.total_seconds(), FORESEEN)
