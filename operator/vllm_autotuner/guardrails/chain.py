@@ -89,15 +89,15 @@ class Context:
     """Knobs of an adopted Deployment that the operator must not write, with the reason."""
     measured: bool = True
     """The last window has every number that a verdict compares."""
-    too_few: str = ""
+    too_few_requests: str = ""
     """Why the current request rate is too low for a verdict; empty if it is high enough."""
     knobs: EngineKnobs = EngineKnobs()
     """The running configuration, of which the proposal changes one value."""
-    resting: tuple[tuple[str, str], ...] = ()
+    blocked: tuple[tuple[str, str], ...] = ()
     """Knobs and values that were rolled back or declined in this environment and must not be retried yet."""
     infeasible: tuple[EngineKnobs, ...] = ()
     """Configurations that ran out of memory in this environment."""
-    ending: str = ""
+    drains: str = ""
     """Why the backlog will drain before a change could be measured; empty if it will not, or if unknown."""
     trouble: str = ""
     """Recent problems of the operator itself; empty if there are none."""
@@ -176,9 +176,9 @@ def measured_before(proposal: Proposal, context: Context) -> Answer:
 
 def enough_requests(proposal: Proposal, context: Context) -> Answer:
     """The request rate must be high enough for a verdict (G19). Scaling replicas needs no verdict."""
-    if not context.too_few or proposal.knob is Knob.REPLICAS:
+    if not context.too_few_requests or proposal.knob is Knob.REPLICAS:
         return Allow()
-    return Hold(reason=HoldReason.TOO_FEW_REQUESTS, message=context.too_few)
+    return Hold(reason=HoldReason.TOO_FEW_REQUESTS, message=context.too_few_requests)
 
 
 def confident(proposal: Proposal, context: Context) -> Answer:
@@ -245,9 +245,9 @@ def settled(proposal: Proposal, context: Context) -> Answer:
 
 def lasts(proposal: Proposal, context: Context) -> Answer:
     """The problem outlasts a trial: a backlog that drains first needs no change (G15). Scaling checks this itself."""
-    if not context.ending or proposal.knob is Knob.REPLICAS:
+    if not context.drains or proposal.knob is Knob.REPLICAS:
         return Allow()
-    message = f"{context.ending}, before a change could be measured"
+    message = f"{context.drains}, before a change could be measured"
     return Hold(reason=HoldReason.ENDS_BY_ITSELF, message=message)
 
 
@@ -262,7 +262,7 @@ def watched_long_enough(proposal: Proposal, context: Context) -> Answer:
 
 def rested(proposal: Proposal, context: Context) -> Answer:
     """A value that was rolled back is not retried for a while, longer after each failure (G30)."""
-    if (proposal.knob.value, str(proposal.value)) not in context.resting:
+    if (proposal.knob.value, str(proposal.value)) not in context.blocked:
         return Allow()
     message = f"{proposal.value} was rolled back or declined before (status.failureMemory)"
     return Hold(reason=HoldReason.RESTING, message=message)
