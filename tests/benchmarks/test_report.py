@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks import report
-from benchmarks.report import CURVE_FIGURES, SECTIONS, rendered
+from benchmarks.measured_curves.page import CURVE_FIGURES
+from benchmarks.report import SECTIONS, rendered
 from benchmarks.verdicts import error_rates
 from benchmarks.verdicts.error_rates import BEGIN, END
 
