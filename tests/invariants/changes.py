@@ -38,7 +38,7 @@ LAST_STATES: Final[Mapping[str, frozenset[str]]] = {
 
 
 def one_change(moment: Moment) -> Iterator[str]:
-    """A change never takes the place of another one in one write; the day's budget counts each; the cluster's limit."""
+    """No write replaces one change by another, the daily budget counts each change, and the cluster limit holds."""
     old, new = moment.old, moment.new
     if old is not None and new is not None and old["id"] != new["id"]:
         yield f"change {new['id']} began in the write that ended {old['id']}"
@@ -54,7 +54,7 @@ def one_change(moment: Moment) -> Iterator[str]:
 
 
 def way_back(moment: Moment) -> Iterator[str]:
-    """And when a change begins, `from` is the last known good configuration."""
+    """All four fields are present; when a change begins, `from` is the last known good configuration."""
     change = moment.new
     if change is None or not moment.written:
         return
@@ -68,7 +68,7 @@ def way_back(moment: Moment) -> Iterator[str]:
 
 
 def last_known_good(moment: Moment) -> Iterator[str]:
-    """Otherwise only while no change is under way, to what the service is asked to run and does run."""
+    """Otherwise it changes only without an active change, to the configuration that the service runs as specified."""
     before, after = moment.before, moment.after
     if before is None:
         return
@@ -93,7 +93,7 @@ def _asked(change: Mapping[str, Any], name: str) -> object:
 
 
 def moves(moment: Moment) -> Iterator[str]:
-    """One move in one write, by the table of docs/invariants.md; Held returns to where it came from."""
+    """One transition per write, from the table in docs/invariants.md; Held returns to the state before it."""
     old, new, over = moment.old, moment.new, moment.over
     if moment.began is not None and moment.began["state"] not in ("Proposed", "Provisioning"):
         yield f"a change began as {moment.began['state']}"
@@ -115,7 +115,7 @@ def moves(moment: Moment) -> Iterator[str]:
 
 
 def ended_once(moment: Moment) -> Iterator[str]:
-    """An Event may come one tick later than the status it tells of; none is ever repeated."""
+    """An Event may follow its status by one tick; no Event is repeated."""
     after, past = moment.after, moment.past
     ids = [entry["id"] for entry in after.history]
     yield from (f"change {each} stands in the history twice" for each in {*ids} if ids.count(each) > 1)
@@ -140,7 +140,7 @@ def ended_once(moment: Moment) -> Iterator[str]:
 def not_repeated(moment: Moment) -> Iterator[str]:
     """The same knob and value, in the same image, flags, model and device, before `retryAfter`.
 
-    One that a person declined: not before his retry, which may come with this very write.
+    A rejected value: not before the user's retry, which may be part of the same write.
     """
     change, before = moment.began, moment.before
     if change is None or before is None:
@@ -152,11 +152,11 @@ def not_repeated(moment: Moment) -> Iterator[str]:
         if entry.get("declinedAt"):
             rests = not retried(moment) or (entry.get("failures", 1) > 0 and rests)
         if same and rests and moment.past.failed_in.get(entry.get("environment", "")) == here:
-            yield f"{entry['candidate']} failed and rests until {entry.get('retryAfter')}"
+            yield f"{entry['candidate']} failed and must not be retried until {entry.get('retryAfter')}"
 
 
 def measured(moment: Moment) -> Iterator[str]:
-    """By the windows that were counted, and by the figures in the history."""
+    """The counted windows and the measurements in the history."""
     entry, over = moment.entry, moment.over
     if entry is None or over is None or entry["outcome"] != "Succeeded":
         return

@@ -55,12 +55,12 @@ class Rule:
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         id="FAIL0001",
-        text="Ready=True stands beside no abnormal condition that is True",
+        text="with Ready=True, no abnormal condition is True",
         holds=lambda read: not (read.ready == "True" and read.true & NEGATIVE),
     ),
     Rule(
         id="FAIL0002",
-        text="Ready is always there: without it kstatus calls the object Current",
+        text="Ready is always present: without it, kstatus reports the object as Current",
         holds=lambda read: bool(read.ready),
     ),
     Rule(
@@ -85,12 +85,12 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         id="FAIL0007",
-        text="what was not observed is not Ready",
+        text="an object that was not observed is not Ready",
         holds=lambda read: read.ready != "True" or read.observed == read.generation,
     ),
     Rule(
         id="FAIL0008",
-        text="Ready=True judged the generation that the status says was observed (FAIL0009 is the same from the root)",
+        text="Ready=True refers to the observed generation of the status (FAIL0009 is the same from the root)",
         holds=lambda read: (
             read.ready != "True"
             or read.conditions["Ready"].get("observedGeneration", read.observed) in (None, read.observed)
@@ -98,7 +98,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         id="FAIL0011",
-        text="Ready=Unknown stands beside Reconciling=True",
+        text="Ready=Unknown requires Reconciling=True",
         holds=lambda read: read.ready != "Unknown" or "Reconciling" in read.true,
     ),
     Rule(
@@ -113,7 +113,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         id="stalls",
-        text="RollbackFailed=True stands beside Stalled=True",
+        text="RollbackFailed=True requires Stalled=True",
         holds=lambda read: "RollbackFailed" not in read.true or "Stalled" in read.true,
     ),
     Rule(
@@ -145,7 +145,7 @@ def misleading(status: Object, *, generation: int) -> list[str]:
 
 
 def conformant(moment: Moment) -> Iterator[str]:
-    """Every rule on what was written, and that a time moves only when its condition flips."""
+    """Every rule below; in addition, a transition time changes only together with the condition status."""
     after, before = moment.after, moment.before
     if not moment.written or not after.status:
         return

@@ -18,7 +18,7 @@ CHANGES_PER_DAY: Final = 2
 
 
 def approved(moment: Moment) -> Iterator[str]:
-    """By spec.tuning.mode Automatic; in mode Approve by the annotation with the id of the recommendation that stood."""
+    """spec.tuning.mode is Automatic, or Approve with the id of the current recommendation in the annotation."""
     change, mode = moment.began, _tuning(moment).get("mode", "Recommend")
     if change is None or mode == "Automatic":
         return
@@ -33,7 +33,7 @@ def approved(moment: Moment) -> Iterator[str]:
 
 
 def not_paused(moment: Moment) -> Iterator[str]:
-    """By spec.paused, or the annotation with anything but false."""
+    """spec.paused, or the pause annotation with any value except false."""
     if moment.began is None:
         return
     if moment.after.spec.get("paused") or _annotations(moment).get(PAUSE, "false").strip().lower() != "false":
@@ -41,7 +41,7 @@ def not_paused(moment: Moment) -> Iterator[str]:
 
 
 def rested(moment: Moment) -> Iterator[str]:
-    """By status.cooldownUntil as it was before, unless a person's retry has ended it with this very write."""
+    """The previous status.cooldownUntil, unless a user's retry ended the cooldown in the same write."""
     until = moment.before.status.get("cooldownUntil") if moment.before is not None else None
     if (
         not retried(moment)
@@ -53,7 +53,7 @@ def rested(moment: Moment) -> Iterator[str]:
 
 
 def within_budget(moment: Moment) -> Iterator[str]:
-    """By the budget in the status, which counts every change (I1), against spec.tuning.budget.changesPerDay."""
+    """The budget in the status, which counts every change (I1), against spec.tuning.budget.changesPerDay."""
     if moment.began is None:
         return
     allowed = (_tuning(moment).get("budget") or NOTHING).get("changesPerDay", CHANGES_PER_DAY)
@@ -63,12 +63,12 @@ def within_budget(moment: Moment) -> Iterator[str]:
 
 
 def circuit_closed(moment: Moment) -> Iterator[str]:
-    """By status.circuit as it was before, unless a person's retry has closed it with this very write."""
+    """The previous status.circuit, unless a user's retry closed it in the same write."""
     circuit = (moment.before.status.get("circuit") if moment.before is not None else None) or NOTHING
     if moment.began is None or circuit.get("state") != "Open" or retried(moment):
         return
     if circuit.get("until") is None or _time(moment.began["startedAt"]) < _time(circuit["until"]):
-        yield f"change {moment.began['id']} began; open until {circuit.get('until', 'a person closes it')}"
+        yield f"change {moment.began['id']} began; open until {circuit.get('until', 'closed manually')}"
 
 
 def retried(moment: Moment) -> bool:

@@ -233,8 +233,8 @@ CASES = (
     Broken(
         id="I9", what="a time moves", twist=status(2, conditions=[condition("Ready", at=LATER)]), says="without a flip"
     ),
-    Broken(id="I10", what="what failed", twist=remembers(), says="rests until"),
-    Broken(id="I10", what="without end", twist=remembers(retryAfter=None), says="rests until"),
+    Broken(id="I10", what="what failed", twist=remembers(), says="must not be retried until"),
+    Broken(id="I10", what="without end", twist=remembers(retryAfter=None), says="must not be retried until"),
     Broken(id="I10", what="declined", twist=remembers(retryAfter=None, declinedAt=LATER, failures=0)),
     Broken(id="I10", what="rejected after its retry time", twist=remembers(retryAfter=LONG_AGO, declinedAt=LATER)),
     Broken(
@@ -260,7 +260,7 @@ CASES = (
     Broken(id="G11", what="too soon", twist=status(0, cooldownUntil=LATER), says="before 2026"),
     Broken(id="G12", what="the third of a day", twist=status(1, budget={"changesToday": 3, "windowStart": NOON})),
     Broken(id="G31", what="an open circuit", twist=status(0, circuit={"state": "Open", "until": LATER})),
-    Broken(id="G31", what="open without end", twist=status(0, circuit={"state": "Open"}), says="a person"),
+    Broken(id="G31", what="open without end", twist=status(0, circuit={"state": "Open"}), says="closed manually"),
     Broken(id="T35", what="too large", twist=status(2, summary={"effective": "x" * 70_000}), says="bytes"),
 )
 

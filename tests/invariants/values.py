@@ -14,7 +14,7 @@ LARGEST_STATUS: Final = 64 * 1024
 
 
 def floor_holds(moment: Moment) -> Iterator[str]:
-    """The pods that serve, against spec.replicas or spec.scaling.minReplicas; not where pods are taken away outside."""
+    """Serving pods against spec.replicas or spec.scaling.minReplicas, unless pods were removed from outside."""
     after, past = moment.after, moment.past
     if moment.old is None or moment.new is None or moment.began or after.ready is None or not past.floor_held:
         return
@@ -26,9 +26,9 @@ def floor_holds(moment: Moment) -> Iterator[str]:
 
 
 def within_bounds(moment: Moment) -> Iterator[str]:
-    """Of status.effective, of a change that begins, and of the Deployment (there: any spec that was ever written).
+    """The values in status.effective, in a beginning change, and in the Deployment (against every past spec).
 
-    A Deployment that was adopted has values of its own; there only the value of a change that begins is looked at.
+    An adopted Deployment has values of its own; for it, only the value of a beginning change is checked.
     """
     after = moment.after
     if after.spec.get("engine") is None:
@@ -78,14 +78,14 @@ def _inside(bounds: Object | None, value: Any) -> bool:
 
 
 def spec_untouched(moment: Moment) -> Iterator[str]:
-    """By the managed fields of the object: the operator's field manager owns nothing below `spec`."""
+    """The managed fields of the object: the operator's field manager owns nothing below `spec`."""
     for entry in moment.after.service["metadata"].get("managedFields") or ():
         if entry["manager"] == OPERATOR and "f:spec" in (entry.get("fieldsV1") or NOTHING):
             yield "the operator wrote the spec"
 
 
 def no_orphans(moment: Moment) -> Iterator[str]:
-    """Deployments it owns beside its own, by the label of their change: two ticks later none of another one is left."""
+    """The change label of every additional Deployment of the service; one of another change is gone after two ticks."""
     after = moment.after
     current = after.change["id"] if after.change is not None else None
     others = sorted(name for name, change in (after.trials or {}).items() if change != current)
@@ -94,7 +94,7 @@ def no_orphans(moment: Moment) -> Iterator[str]:
 
 
 def small(moment: Moment) -> Iterator[str]:
-    """The status as JSON, in bytes."""
+    """The size of the status as JSON, in bytes."""
     if not moment.written:
         return
     size = len(json.dumps(moment.after.status, separators=(",", ":")).encode())
