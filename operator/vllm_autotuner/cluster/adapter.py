@@ -190,7 +190,7 @@ class Cluster:
             )
 
     async def scale(self, namespace: str, name: str, replicas: int, *, resource_version: str) -> None:
-        """Set the replicas of a Deployment by its scale, as autoscalers do; an apply of ours would have to keep them.
+        """Set the replicas of a Deployment through its scale subresource, as autoscalers do.
 
         Raises Conflict when anyone wrote the Deployment since.
         """
@@ -229,7 +229,7 @@ class Cluster:
                 await self._connection.request("DELETE", kind.path(namespace, name), body=body)
 
     async def annotate_service(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> Object:
-        """Set annotations of a VLLMService, None removes one: how people's commands reach the operator."""
+        """Set annotations of a VLLMService; None removes one. User commands are given this way."""
         async with self._admitted("annotate", VLLM_SERVICE):
             return await self._connection.request(
                 "PATCH",

@@ -124,7 +124,7 @@ class Connection:
         )
 
     async def close(self) -> None:
-        """Close all connections. Requests under way fail."""
+        """Close all connections. Requests in progress fail."""
         await self._client.close()  # type: ignore[no-untyped-call]
 
     @asynccontextmanager

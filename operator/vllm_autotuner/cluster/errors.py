@@ -124,7 +124,7 @@ def _retry_after(answer: Mapping[str, Any], headers: Mapping[str, str]) -> float
     details = answer.get("details")
     named = headers.get("Retry-After") or (details.get("retryAfterSeconds") if isinstance(details, dict) else None)
     try:
-        # The header may be an HTTP date, which the API server never sends: then nobody named a number of seconds.
+        # The header may be an HTTP date, which the API server never sends: it is ignored.
         return max(0.0, float(named)) if named is not None else None
     except (TypeError, ValueError):
         return None

@@ -135,7 +135,7 @@ class Election:
         """Give the lease back, if it is ours. Failing to is no error: it expires."""
         if self._leads_until == _NEVER:
             return
-        # Before the request: from here on nobody may believe that we lead, however the request ends.
+        # Before the request: from here on this process does not lead, however the request ends.
         self._leads_until = _NEVER
         self.leading.clear()
         try:
@@ -157,7 +157,7 @@ class Election:
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if holder != self._identity:
-            # Somebody else holds or released it: whatever we believed, we do not lead.
+            # Another process holds it, or it was released: this process does not lead.
             self._leads_until = _NEVER
             if holder and not self._has_expired(spec):
                 return
@@ -171,7 +171,7 @@ class Election:
         self._lead(asked_at, epoch=transitions)
 
     async def _create(self, asked_at: float) -> None:
-        # Since 1970, not 0: epochs must keep growing also when somebody deletes the Lease.
+        # Since 1970, not 0: epochs must keep growing also after the Lease was deleted.
         epoch = int(self._wall().timestamp()) // _EPOCH_UNIT
         body = {
             "apiVersion": LEASE.api_version,
@@ -205,7 +205,7 @@ class Election:
             logger.warning("lost leadership", extra={"lease": self._name, "epoch": self._epoch})
 
     def _pause(self) -> float:
-        # Contenders that started together must not go on asking together.
+        # Contenders that started together must not keep retrying together.
         spread = hashlib.sha256(self._identity.encode()).digest()[0] / 255
         period = self._settings.retry_period
         if self.is_leader:

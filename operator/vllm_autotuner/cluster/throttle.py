@@ -22,7 +22,7 @@ class ThrottleSettings:
     """Writes that may follow each other without a pause after a quiet time."""
 
     concurrent: int = 16
-    """Writes under way at once; the size of the connection pool, above which they would only queue later."""
+    """Concurrent writes; the size of the connection pool, above which they would only queue there."""
 
 
 class Throttle:
@@ -61,7 +61,7 @@ class Throttle:
         self._slots.release()
 
     def pause(self, seconds: float) -> None:
-        """Let no further write start for so long: the server asked for it (Retry-After)."""
+        """Let no further write start for this long, as the server requested (Retry-After)."""
         self._closed_until = max(self._closed_until, self._monotonic() + seconds)
 
     async def _take(self) -> None:

@@ -1,1 +1,1 @@
-"""kopf handlers, the registry and the fleet loop: the only room that knows what time it is."""
+"""The operator's control loop: read, decide, write, and the process that runs it. Only here clocks are read."""

@@ -1,4 +1,4 @@
-"""What an administrator can set about the operator itself. Everything about a service stands in its VLLMService.
+"""The operator's own settings, set by the administrator. Settings of a service are in its VLLMService.
 
 Apart from the command line, because tests and other entry points build it without parsing text.
 """
@@ -55,19 +55,19 @@ class OperatorSettings:
     """The times of the election."""
 
     mode_ceiling: Mode = Mode.AUTOMATIC
-    """No service goes further, whatever its spec.tuning.mode. Automatic limits nothing."""
+    """The highest effective mode of any service, whatever its spec.tuning.mode. Automatic limits nothing."""
 
     kill_switch: bool = False
-    """No change starts anywhere, and those that run are taken back."""
+    """No change starts in any service, and changes in progress are rolled back."""
 
     changes_at_once: Share = CHANGES_AT_ONCE
-    """Changes under way at once, of all services served."""
+    """Limit of concurrent changes, as a share of all services."""
 
     extra_gpus: Share = EXTRA_GPUS
-    """GPUs that changes add while they run, of those of all services served."""
+    """Limit of extra GPUs for changes, as a share of the GPUs of all services."""
 
     limits_configmap: str = ""
-    """Name of a ConfigMap in `lease_namespace` that sets the same two while the operator runs. Empty: none is read."""
+    """Name of a ConfigMap in `lease_namespace` that sets mode ceiling and kill switch at run time. Empty: none."""
 
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     """The pace of writes."""
@@ -82,7 +82,7 @@ class OperatorSettings:
     """None: the pod's service account, else the default kubeconfig."""
 
     identity: str
-    """Who this process is, in the Lease and in Events. Unique per process: a restarted container is another one."""
+    """Name of this process in the Lease and in Events. Unique per process: a restarted container has another one."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""

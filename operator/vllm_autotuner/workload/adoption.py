@@ -87,12 +87,12 @@ class Target:
 
     @property
     def live(self) -> tuple[str, ...]:
-        """The list of words as it stands in the Deployment now."""
+        """The list of words in the Deployment now."""
         return tuple(str(word) for word in self.container.get(self.line.field.value) or ())
 
     @property
     def flags(self) -> EngineFlags:
-        """What the owner's command line says; empty where it cannot be read (`unreadable` tells)."""
+        """The flags in the owner's command line; empty when it cannot be parsed (see `unreadable`)."""
         try:
             return self.line.flags
         except FlagError:
@@ -100,7 +100,7 @@ class Target:
 
     @property
     def unreadable(self) -> str:
-        """Why the flags cannot be read; empty when they can."""
+        """Why the flags cannot be parsed; empty when they can."""
         try:
             _ = self.line.flags
         except FlagError as error:

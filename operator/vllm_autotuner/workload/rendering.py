@@ -34,7 +34,7 @@ from vllm_autotuner.workload.labels import (
 from vllm_autotuner.workload.merge import merged
 
 GRACE_SECONDS: Final = 60 + DRAIN_SECONDS
-"""For requests under way when a pod stops: a minute of generation after the drain. Our choice; the pod template can
+"""For requests in progress when a pod stops: a minute of generation after the drain. Our choice; the pod template can
 raise it for longer outputs."""
 
 
@@ -58,7 +58,7 @@ def render_deployment(service: VLLMService, config: EngineKnobs, replicas: int |
     template["metadata"]["annotations"] |= hashed
     spec: dict[str, Any] = {
         "selector": {"matchLabels": {SERVICE: service.metadata.name, TRACK: STABLE}},
-        # First the new pod, then the old one goes: capacity never falls below what was asked for.
+        # The new pod first, then the old one stops: capacity never falls below the desired replicas.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "progressDeadlineSeconds": max(1, int(service.spec.tuning.strategy.provisioning_deadline.total_seconds())),
         "template": template,

@@ -49,7 +49,7 @@ class Adopted:
         return self.target.hash(self.target.words(knobs))
 
     def differs(self, status: VLLMServiceStatus) -> bool:
-        """Whether the Deployment is not what a status asks for."""
+        """Whether the Deployment differs from what the status says it should run."""
         asked = self.target.words(effective_knobs(self.service.spec, status))
         return asked != self.target.live or self._replicas(status) is not None
 
@@ -149,7 +149,7 @@ def _edited_under(change: ActiveChange, *, target: Target, marker: Marker | None
 def _locked(
     target: Target, service: VLLMService, *, autoscalers: Sequence[str]
 ) -> tuple[Mapping[Knob, str], Refusal | None]:
-    """Which knobs may not be written and why, and whether that contradicts what the service asks for."""
+    """Which knobs may not be written and why, and whether that conflicts with the service's spec."""
     live, tuning = target.deployment, service.spec.tuning
     owners = declarers(live, path=template_list(target.container_name, target.line.field))
     if (live["metadata"].get("annotations") or {}).get(CONSENT) == CONSENT_GIVEN:
@@ -228,7 +228,7 @@ def _pod(body: Body, *, target: Target, live_hash: str | None) -> PodView:
     containers = body.get("spec", {}).get("containers") or []
     container: Mapping[str, Any] = next((one for one in containers if one["name"] == target.container_name), {})
     # Not the image: a webhook may have put a mirror's in its place. How many pods are of the latest template the
-    # Deployment itself tells.
+    # Deployment itself counts.
     current = all((container.get(field) or []) == (target.container.get(field) or []) for field in Field)
     try:
         args = command_line(container).arguments

@@ -85,7 +85,7 @@ def claims(services: Iterable[ServiceEntry]) -> Mapping[Key, Key]:
     found: dict[Key, tuple[tuple[str, str], Key]] = {}
     for entry in services:
         service = entry.service
-        # Also of one whose spec cannot be read as a whole: it may have a change under way.
+        # Also of one whose spec cannot be read as a whole: it may have a change in progress.
         if service.spec.target_ref is None or service.metadata.deleting:
             continue
         deployment = Key(entry.namespace, service.spec.target_ref.name)

@@ -71,7 +71,7 @@ async def _crash_cause(pod: PodView, *, cluster: Cluster) -> StartupFailure:
     if ended is not None and ended.reason == OUT_OF_MEMORY:
         message = "the container exceeded its memory limit (host memory, not GPU memory)"
         return StartupFailure(reason=StartupReason.OUT_OF_MEMORY, message=message)
-    # What the kubelet kept of the log is short, but better than a number; beside a whole log it tells nothing new.
+    # The part of the log that the kubelet keeps is short, but better than an exit code; a whole log includes it.
     if not text and ended is not None and (failure := parse_startup_failure(ended.message)) is not None:
         return failure
     return StartupFailure(reason=StartupReason.UNKNOWN, message=how_it_ended(pod))

@@ -32,7 +32,7 @@ REMEMBERED_DELETIONS: Final = 10_000
 
 
 class Key(NamedTuple):
-    """Where an object lives."""
+    """Namespace and name of an object."""
 
     namespace: str
     name: str

@@ -34,12 +34,12 @@ def hashes_of(service: VLLMService, live: DeploymentView | None) -> Hashes:
 
 
 def is_of_another_version(service: VLLMService, live: DeploymentView, *, knobs: EngineKnobs) -> bool:
-    """Whether another version rendered the live Deployment, and just these knobs were asked of it."""
+    """Whether another operator version rendered the live Deployment with exactly these knobs."""
     return _former(service, live) == knobs
 
 
 def _former(service: VLLMService, live: DeploymentView | None) -> EngineKnobs | None:
-    """What the live Deployment was asked to run, where another version rendered it and the spec is as it was then."""
+    """The knobs of a live Deployment that another operator version rendered from the same spec; else None."""
     status = service.status
     if live is None or live.hash_version == RENDERING_VERSION:
         return None

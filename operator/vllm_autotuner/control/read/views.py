@@ -49,7 +49,7 @@ class Progressing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentView:
-    """A Deployment of ours; counts are pods."""
+    """A Deployment that the operator manages; counts are pods."""
 
     namespace: str
     name: str
@@ -66,7 +66,7 @@ class DeploymentView:
     """What the counts below are about; older than `generation` means that they are about the past."""
 
     replicas: int
-    """As asked for in the spec."""
+    """The desired number, from the spec."""
 
     current_replicas: int
     ready_replicas: int
@@ -75,7 +75,7 @@ class DeploymentView:
     unavailable: int
     config_hash: str | None
     hash_version: int | None
-    """Of the rendering that the hash is of; None where nobody wrote a number."""
+    """Version of the rendering that the hash is of; None when not annotated."""
     progressing: Progressing | None
     deleting: bool
     track: str = STABLE
@@ -90,7 +90,7 @@ class DeploymentView:
     """Of the engine's container; variables without a plain value are left out."""
 
     taken: Mapping[str, str] = field(default_factory=dict)
-    """Fields of ours that somebody else has written since: the field and who."""
+    """Fields of the operator that another field manager has overwritten: the field and the manager."""
 
     last_writer: str = ""
     """The manager other than us that wrote last."""
@@ -113,7 +113,7 @@ class Termination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """A pod of ours, and its engine container."""
+    """A pod of a service, and its engine container."""
 
     namespace: str
     name: str

@@ -68,7 +68,7 @@ def _has_reported(pod: PodView, engine: EngineSeries) -> bool:
 
 
 def knobs_of(deployment: DeploymentView | None) -> EngineKnobs | None:
-    """What a Deployment really asks the engine for; None when its arguments cannot be read."""
+    """The knobs in the arguments of a Deployment's engine; None when they cannot be parsed."""
     try:
         flags = parse_flags(deployment.args) if deployment is not None else None
     except FlagError:
@@ -85,7 +85,7 @@ def rollout_of(
 ) -> Rollout:
     """What the cluster says about the Deployment; `starts` says why its newest pods crash, where they do.
 
-    One whose template somebody else has written since is none of our configurations, whatever its annotation says.
+    A template that another field manager has overwritten counts as an unknown configuration, whatever its annotation.
     """
     if deployment is None:
         return Rollout(config_hash=None, rolled_out=False, settled=False, ready=0, replicas=0)
@@ -127,7 +127,7 @@ def _start_up(pods: Sequence[PodView]) -> timedelta | None:
 async def verification_of(
     service: VLLMService, pods: Sequence[PodView], *, cluster: Cluster, observation: Observation
 ) -> Verification:
-    """What the running engines say about the value under test; asked only while a change waits for the answer."""
+    """Whether the running engines use the value under test; checked only while a change is being verified."""
     change = service.status.active_change
     if change is None or change.state is not ChangeState.VERIFYING:
         return Undecided("nothing to verify")

@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 FleetLoop = Callable[[ControlContext, asyncio.Event], Awaitable[None]]
 
 STOP_WITHIN: Final = 5.0
-"""Seconds that a stopping task gets before it is cancelled; a write under way may need as long. Two such waits fit into
-the 30 s grace period of a pod with time to spare."""
+"""Seconds that a stopping task gets before it is cancelled; a write in progress may need as long. Two such waits fit
+into the 30 s grace period of a pod with time to spare."""
 
 
 class OperatorFailed(Exception):
@@ -101,7 +101,7 @@ async def _require_crd(cluster: Cluster) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One of our tasks and the event that asks it to end."""
+    """One of the operator's tasks, and the event that tells it to stop."""
 
     task: asyncio.Task[None]
     stop: asyncio.Event
@@ -173,7 +173,7 @@ def _lag(context: ControlContext, stop: asyncio.Event) -> Coroutine[Any, Any, No
 
 
 async def _until(stop: asyncio.Event, *, name: str, work: Awaitable[None]) -> None:
-    """Do the work, and treat its unasked end as a failure: half an operator must not look like a whole one."""
+    """Do the work, and treat an unexpected end as a failure: the operator must not run without one of its parts."""
     try:
         await work
     except Exception as error:

@@ -66,7 +66,7 @@ class FleetLoop:
         self._exported: set[Key] = set()
         self._limits = NO_LIMITS
         self._health = SelfHealth(interval=context.settings.interval, window=context.settings.window)
-        # Whoever serves some namespaces only has no right to look at nodes, nor at the pods of others.
+        # An operator for named namespaces has no permission to list nodes, nor the pods of other namespaces.
         looks = not context.settings.namespaces and not context.settings.nodes_on_demand
         self._free_gpus = FreeGpuLookup(context.cluster, enabled=looks)
         self._services = self._services_anew()

@@ -33,15 +33,15 @@ class SelfHealth:
         self._late = False
 
     def source_failed(self, name: str, *, at: datetime) -> None:
-        """A source of metrics gave no usable answer."""
+        """Note that a query to this metrics source failed."""
         self._sources[name] = at
 
     def api_failed(self, uid: str, *, at: datetime) -> None:
-        """The API server did not answer, or was not able to, when asked for this service."""
+        """Note that a request for this service failed at the API server."""
         self._writes[uid] = at
 
     def looked(self, *, took: timedelta, now: datetime) -> None:
-        """A tick over the whole fleet has ended."""
+        """Note the duration of a tick over the whole fleet."""
         self._late = took > self._limit
         self._writes = {uid: at for uid, at in self._writes.items() if self._recent(at, now=now)}
 

@@ -50,7 +50,7 @@ class Decided:
 
 
 class ServiceTick:
-    """Keeps what a leader remembers of services between ticks. Made anew whenever this process begins to lead."""
+    """Handles single services, and keeps the leader's memory of them. Created anew when this process becomes leader."""
 
     def __init__(self, context: ControlContext, *, sources: Sources, free_gpus: FreeGpuLookup) -> None:
         self._context = context
@@ -130,7 +130,7 @@ class ServiceTick:
         return decided.decision
 
     async def _decide_from_the_api(self, decided: Decided, *, look: Look, adopting: Adopting) -> Decided | None:
-        """Decide again, once: somebody wrote the object since our watch saw it. None when nothing can be decided."""
+        """Decide again, once, because the object was written since the watch saw it. None when it cannot be decided."""
         fresh = await self.status_writer.read(decided.key)
         if not isinstance(fresh.service, VLLMService):
             return None
@@ -153,7 +153,7 @@ class ServiceTick:
         status, adopted = decided.decision.status, decided.adopted
 
         async def unchanged() -> bool:
-            # A leader whose watch lags must not undo what was done since: the next tick decides on what there is (T04).
+            # A leader with a lagging watch must not undo newer writes: the next tick decides on fresh state (T04).
             return await self.status_writer.is_unchanged(decided.key, entry)
 
         try:
