@@ -435,7 +435,7 @@ CASES = (
         link=chain.finds_gpus,
         changed={"free_gpus": FreeGpus(free=(8,), largest_node=8, quota=0)},
         reason=HoldReason.NO_FREE_GPUS,
-        says="ResourceQuota leaves 0 GPUs: 1 needed",
+        says="ResourceQuota leaves 0 GPUs (1 needed)",
     ),
     Case(
         id="a larger degree needs its own number",

@@ -306,7 +306,7 @@ def finds_gpus(proposal: Proposal, context: Context) -> Answer:
     answer = placeable(free_gpus, devices=devices)
     if isinstance(answer, Infeasible):
         hint = "set nodesOnDemand if nodes are added on demand"
-        message = f"a change needs one extra pod while it runs, and {answer.why} ({hint})"
+        message = f"a change needs one extra pod while it runs, and {answer.why}; {hint}"
         return Hold(reason=HoldReason.NO_FREE_GPUS, message=message)
     return Allow()
 
