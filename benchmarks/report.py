@@ -28,7 +28,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 VERDICTS: Final = ROOT / "docs" / "verdicts.md"
-"""Has a part between two markers that is generated; the rest is written by hand."""
+"""Has a part between two markers that is generated; the other parts are written by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

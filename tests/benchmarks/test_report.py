@@ -30,7 +30,7 @@ def test_a_benchmark_that_did_not_run_says_so(tmp_path: Path) -> None:
     assert text.count("Not run: `python benchmarks/") == len(SECTIONS)
 
 
-def test_a_result_nobody_knows_is_told_as_it_stands(tmp_path: Path) -> None:
+def test_a_result_without_a_section_is_rendered_unchanged(tmp_path: Path) -> None:
     result(tmp_path, "new_thing", summary={"speed": {"median": 1234.5, "holds": True}, "list": [1, 2], "none": None})
     text = rendered(tmp_path)
     assert "## new thing" in text
