@@ -156,7 +156,7 @@ def test_a_quick_run_of_one_scenario(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         pytest.param(["--scenario", "nothing"], "there is no scenario 'nothing'", id="a scenario that does not exist"),
-        pytest.param(["--engine-profile", "nothing"], "no profile 'nothing'", id="an engine that does not exist"),
+        pytest.param(["--engine-profile", "nothing"], "unknown profile 'nothing'", id="an engine that does not exist"),
         pytest.param(["--policy", "nothing"], "nothing", id="a policy that does not exist"),
         pytest.param(["--jobs", "0"], "jobs", id="no process at all"),
     ],

@@ -214,14 +214,14 @@ def test_settings_come_from_the_environment() -> None:
 def test_every_setting_is_documented() -> None:
     with pytest.raises(SettingsError) as refused:
         settings_from({"SIM_": "1"})
-    names = str(refused.value).split("There are ")[1].split(", ")
+    names = str(refused.value).split("Known settings: ")[1].split(", ")
     assert [name for name in names if name not in (settings_module.__doc__ or "")] == []
 
 
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("SIM_GPU_BLOKS", "1", "SIM_GPU_BLOKS: no such setting. There are SIM_ALL_REDUCE_MS"),
+        ("SIM_GPU_BLOKS", "1", "SIM_GPU_BLOKS: unknown setting. Known settings: SIM_ALL_REDUCE_MS"),
         ("SIM_GPU_BLOCKS", "many", "SIM_GPU_BLOCKS: 'many' is not a number"),
         ("SIM_GPU_BLOCKS", "1.5", "SIM_GPU_BLOCKS: '1.5' is not a number"),
         ("SIM_STARTUP_SECONDS", "-1", "SIM_STARTUP_SECONDS: '-1' is below 0"),

@@ -120,7 +120,7 @@ def test_what_a_file_must_say_has_no_default(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(ProfileError, match="no profile 'gpt-9': there are llama"):
+    with pytest.raises(ProfileError, match="unknown profile 'gpt-9': use one of llama"):
         load_profile("gpt-9")
 
 

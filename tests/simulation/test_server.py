@@ -307,7 +307,7 @@ async def test_a_failed_start_exits_and_says_why(
 async def test_a_setting_with_a_typo_stops_the_server() -> None:
     async with process(SIM_GPU_BLOKS="1") as server:
         code, log = await server.ends()
-    assert (code, "SIM_GPU_BLOKS: no such setting" in log) == (2, True)
+    assert (code, "SIM_GPU_BLOKS: unknown setting" in log) == (2, True)
 
 
 async def test_starts_late_serves_and_leaves_at_once_on_sigterm() -> None:

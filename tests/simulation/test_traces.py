@@ -66,7 +66,7 @@ def test_a_malformed_trace_is_refused_with_file_line_and_reason(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        pytest.param(None, "there is no file", id="missing"),
+        pytest.param(None, "does not exist", id="missing"),
         pytest.param(gzip.compress((REQUESTS + ROWS).encode())[:-20], "damaged or truncated gzip", id="truncated"),
         pytest.param(b"\xff\xfe\x00\x01", "is not text", id="binary"),
     ],

@@ -1,1 +1,1 @@
-"""A vLLM engine that needs no GPU: the scheduler, the KV pool and the metrics of the real one."""
+"""Simulation of vLLM engines without a GPU: scheduler, KV cache and metrics as in the real engine."""

@@ -1,7 +1,6 @@
-"""The command line of `vllm serve`, and the sentences with which vLLM refuses one.
+"""The command line of `vllm serve`, with vLLM's own error messages.
 
-Apart from `engine.flags`, which reads any command line and refuses none: here an unknown flag is an error, as it is
-for a pod whose image becomes the real one.
+Separate from `engine.flags`, which accepts any command line: here an unknown flag is an error, as in the real engine.
 Must not: act on a value. Flags that do not change what this engine does are accepted by `ACCEPTED` and ignored; what
 would change it and is not simulated (pipeline and data parallelism, a config file) is not accepted.
 """

@@ -1,6 +1,6 @@
-"""When requests come: a rate that changes over time, and how evenly requests are spread under it.
+"""Arrival times of requests: a rate that changes over time, and the burstiness of the arrivals.
 
-Apart from what requests hold (`lengths`, `traffic`), because two policies must see the same arrivals whatever they do.
+Separate from the content of requests (`lengths`, `traffic`), so that two policies always see the same arrivals.
 A renewal process with mean 1 runs on the time of "expected requests so far" and is carried back to seconds through the
 rate curve. So one spread serves every curve, no candidate is thrown away, and a rate changes nothing about the draws.
 Must not: read a clock, or share its random numbers with anything else.
@@ -41,15 +41,15 @@ class RateCurve:
 
     def __post_init__(self) -> None:
         if not self.knots or self.knots[0][0] != 0:
-            raise ValueError("a rate curve begins at second 0")
+            raise ValueError("a rate curve must begin at second 0")
         if not all(math.isfinite(rate) and rate >= 0 for _, rate in self.knots):
-            raise ValueError("a rate is a finite number of requests per second, 0 or more")
+            raise ValueError("a rate must be a finite number of requests per second, 0 or more")
         if any(not later >= earlier or math.isinf(later) for (earlier, _), (later, _) in pairwise(self.knots)):
-            raise ValueError("the times of a rate curve never go back")
+            raise ValueError("the times of a rate curve must not decrease")
         if self.period is not None and not (math.isfinite(self.period) and self.period >= self.knots[-1][0]):
-            raise ValueError("a period ends with the last knot or later")
+            raise ValueError("a period must not end before the last knot")
         if self.period == 0:
-            raise ValueError("a period is longer than 0 s")
+            raise ValueError("a period must be longer than 0 s")
         areas = ((later - earlier) * (low + high) / 2 for (earlier, low), (later, high) in pairwise(self._lines()))
         object.__setattr__(self, "_expected", tuple(accumulate(areas, initial=0.0)))
 
@@ -78,7 +78,7 @@ class RateCurve:
     ) -> "RateCurve":
         """Day and night as a sine around `mean`; it repeats. Measured days: peaks of 2 to 5 times the trough."""
         if not (math.isfinite(peak_to_trough) and peak_to_trough >= 1):
-            raise ValueError("a peak is at least the trough: peak_to_trough is 1 or more")
+            raise ValueError("peak_to_trough must be 1 or more")
         swing = (peak_to_trough - 1) / (peak_to_trough + 1)
         times = [period * index / DAY_KNOTS for index in range(DAY_KNOTS + 1)]
         rates = [mean * (1 + swing * math.cos(2 * math.pi * (at - peak_at) / period)) for at in times]
@@ -127,7 +127,7 @@ def arrival_times(curve: RateCurve, *, burstiness: float = 1.0, draws: random.Ra
     1.09), above 1 requests come in bursts (gamma). Raises ValueError for a negative one.
     """
     if not (math.isfinite(burstiness) and burstiness >= 0):
-        raise ValueError("burstiness is 0 or more: 0 even, 1 Poisson, above it bursts")
+        raise ValueError("burstiness must be 0 or more (0 even, 1 Poisson, above 1 bursts)")
     return _arrival_times(curve, _gaps(burstiness, draws))
 
 

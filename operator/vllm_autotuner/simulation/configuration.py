@@ -1,6 +1,6 @@
-"""From flags and a profile of model and GPU to the configuration of one engine, or the refusal to start.
+"""Builds the configuration of one engine from flags and a profile of model and GPU, or rejects it as vLLM does.
 
-Apart from the scheduler, as in vLLM: what the engine refuses is decided before it exists.
+Separate from the scheduler, as in vLLM: a configuration is rejected before the engine starts.
 Must not: read the environment or a command line (`settings` and `arguments` do).
 """
 

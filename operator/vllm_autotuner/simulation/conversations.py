@@ -1,7 +1,7 @@
-"""People who talk for several turns: each prompt is the whole conversation so far and something new.
+"""Traffic of conversations with several turns: each prompt is the whole conversation so far plus a new part.
 
-Apart from `traffic`, because what a request holds depends here on the answers before it.
-Must not: decide what an engine still knows of a conversation; `routing` does, by who answered it.
+Separate from `traffic`, because the content of a request depends here on the answers before it.
+Must not: decide what an engine has cached of a conversation; `routing` does, by which pod answered it.
 """
 
 import heapq
@@ -49,7 +49,7 @@ class Conversations:
         Raises ValueError for what cannot be.
         """
         if not 0 <= think < math.inf or (longest is not None and longest < 1):
-            raise ValueError("think is 0 or more seconds, the longest conversation 1 token or more")
+            raise ValueError("think must be 0 s or more, and the longest conversation 1 token or more")
         self._starts = enumerate(arrival_times(starts, burstiness=burstiness, draws=random_stream(seed, "starts")))
         self._content, self._turns, self._think, self._longest, self._seed = (
             content,
@@ -96,7 +96,7 @@ class Conversations:
     def ended(self, request: ClientRequest, *, at: float, output_tokens: int | None) -> None:
         """See Traffic. Who got no answer goes away."""
         if request.client is None or request.client not in self._open:
-            raise ValueError("this request is of no conversation under way")
+            raise ValueError("this request belongs to no active conversation")
         talk, turn = self._open[request.client], request.turn + 1
         at += talk.draws.expovariate(1.0) * self._think
         new = self._content.draw(number=0, at=at, client=request.client, turn=turn, draws=talk.draws)

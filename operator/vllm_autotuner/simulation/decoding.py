@@ -1,8 +1,8 @@
-"""The sequences that decode, counted by what the next step needs: one step costs the same for 1 or 1,000 of them.
+"""The batch of decoding sequences, in counts that make a step equally cheap to simulate for 1 or 1,000 of them.
 
-They are counted by the step at which each needs its next block, and their ends lie in a heap.
-Apart from the scheduler, because what many steps need together is arithmetic on these counts.
-Must not: decide who runs, touch the pool, or know time: steps are counted (`tick`), not seconds.
+Sequences are counted by the step at which each needs its next block, and their ends are kept in a heap.
+Separate from the scheduler, because the needs of many steps together are arithmetic on these counts.
+Must not: decide what runs, touch the pool, or use time: steps are counted (`tick`), not seconds.
 """
 
 import heapq

@@ -1,6 +1,6 @@
-"""The engine in real time: one task lets steps end when they are due and tells those who wait.
+"""Runs the simulated engine in real time: one task ends steps when they are due and notifies waiting requests.
 
-Apart from the server, which knows HTTP, and from the engine, which knows no clock.
+Separate from the server, which handles HTTP, and from the engine, which has no clock.
 Must not: measure how long a step took. A step ends at the time that the engine computed, so a late wake-up delays
 answers by a tick but never shifts the next step: metrics stay exact and nothing drifts.
 """

@@ -1,7 +1,7 @@
-"""What is set through the environment, because a real engine has no flag for it.
+"""Simulation settings from environment variables (SIM_*), for which a real engine has no flag.
 
-Apart from `arguments`, so that a pod's command line is that of the real engine to the letter.
-Must not: know vLLM's flags.
+Separate from `arguments`, so that a pod's command line is exactly that of the real engine.
+Must not: read vLLM's flags.
 
 | variable | meaning |
 |---|---|
@@ -97,7 +97,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         if not name.startswith("SIM_") or not text:
             continue
         if name not in _VARIABLES:
-            raise SettingsError(f"{name}: no such setting. There are {', '.join(sorted(_VARIABLES))}")
+            raise SettingsError(f"{name}: unknown setting. Known settings: {', '.join(sorted(_VARIABLES))}")
         group, attribute, read = _VARIABLES[name]
         try:
             value = read(text)
@@ -110,4 +110,4 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         profile = Profile(step=StepTimes(**found["step"]), **found["profile"])
         return Settings(profile=profile, faults=Faults(**found["faults"]), **found["settings"])
     except ValueError as error:
-        raise SettingsError(f"the SIM_ variables describe no engine: {error}") from None
+        raise SettingsError(f"invalid SIM_ variables: {error}") from None

@@ -1,4 +1,4 @@
-"""What can go wrong with an engine on purpose, for tests and demonstrations. Everything is off by default.
+"""Fault injection for simulated engines, for tests and demonstrations. All faults are off by default.
 
 Must not: touch the scheduler's state; a fault only stretches steps, says when they end for good, or how many requests
 fail.

@@ -1,7 +1,7 @@
 """The KV cache as a pool of blocks.
 
-Apart from the scheduler, so that "never more than the pool" can be tested and read in one place.
-Must not: know which sequence holds what; blocks are counted, not named.
+Separate from the scheduler, so that "never more than the pool" can be tested in one place.
+Must not: track which sequence holds a block; blocks are only counted.
 What a block held stays in the prefix cache until the block is needed. vLLM takes free blocks in this order: those with
 nothing cached, then the cached ones, longest free first, of one sequence the end first. Counting how many cached ones
 were taken therefore says how much of a sequence is left: `mark` and `survivors`.
@@ -25,7 +25,7 @@ class KvPool:
 
     @property
     def free(self) -> int:
-        """Blocks that nobody holds."""
+        """Blocks that no sequence holds."""
         return self.usable - self.used
 
     @property
@@ -61,7 +61,7 @@ class KvPool:
         self._uncached += blocks - cached
 
     def share(self, blocks: int) -> None:
-        """Let one more sequence hold these blocks together with others; what nobody held yet is taken."""
+        """Let one more sequence share these blocks; those that no sequence held yet are taken."""
         if blocks > self.shared:
             self.take(blocks - self.shared)
             self.shared = blocks
@@ -80,5 +80,5 @@ class KvPool:
         return self._evicted + self.free - self._uncached
 
     def survivors(self, cached: int, *, mark: int) -> int:
-        """Return how many of the `cached` blocks given back at `mark` nobody has taken since."""
+        """Return how many of the `cached` blocks freed at `mark` have not been taken since."""
         return max(0, cached - max(0, self._evicted - mark))

@@ -1,6 +1,6 @@
-"""What became of every request: one row each, in columns, so that millions of them fit.
+"""The results of all requests in columns, one row each, so that millions of them fit into memory.
 
-Apart from the fleet, because services are judged from this and nothing else. Must not: know pods beyond their number.
+Separate from the fleet, because services are evaluated from this alone. Must not: know pods beyond their number.
 """
 
 from array import array

@@ -1,4 +1,4 @@
-"""How long prompts and outputs are: distributions that turn one even draw into a number of tokens.
+"""Distributions of prompt and output lengths: each turns one uniform random number into a number of tokens.
 
 Each is the inverse of its distribution function. One draw a length, always, so that another distribution changes
 lengths and nothing else: request 17 stays the long one, its neighbours and all arrivals stay what they were.
@@ -35,7 +35,7 @@ class Fixed:
 
     def __post_init__(self) -> None:
         if not 1 <= self.tokens <= LONGEST:
-            raise ValueError(f"a length is 1 to {LONGEST:,} tokens")
+            raise ValueError(f"a length must be 1 to {LONGEST:,} tokens")
 
     def at(self, quantile: float) -> int:
         """See Lengths."""
@@ -51,7 +51,7 @@ class Uniform:
 
     def __post_init__(self) -> None:
         if not 1 <= self.low <= self.high <= LONGEST:
-            raise ValueError(f"lengths are 1 to {LONGEST:,} tokens, the smaller one first")
+            raise ValueError(f"lengths must be 1 to {LONGEST:,} tokens, the smaller one first")
 
     def at(self, quantile: float) -> int:
         """See Lengths."""
@@ -69,7 +69,7 @@ class LogNormal:
 
     def __post_init__(self) -> None:
         if not (1 <= self.p50 <= self.p95 <= LONGEST and 1 <= self.longest <= LONGEST):
-            raise ValueError(f"1 <= p50 <= p95 <= {LONGEST:,} tokens, and the longest at least 1")
+            raise ValueError(f"1 <= p50 <= p95 <= {LONGEST:,} tokens is required, and a longest length of at least 1")
 
     def at(self, quantile: float) -> int:
         """See Lengths."""

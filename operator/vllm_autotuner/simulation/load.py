@@ -1,7 +1,7 @@
-"""Load for tests and demonstrations: requests to one or many servers, by rate, by number of clients, or both.
+"""Load generator for tests and demonstrations: requests to one or many servers, by rate, by clients, or both.
 
-Apart from the server, because it must work against a real vLLM as well: token ids as prompts, `ignore_eos`.
-Must not: judge. It counts what came back and hands each answer to whoever asks (`on_answer`).
+Separate from the server, because it must work against a real vLLM as well: token ids as prompts, `ignore_eos`.
+Must not: judge. It counts answers and passes each one to a callback (`on_answer`).
 
     async with Load(lambda: ready_urls, Traffic(model="tiny"), rate=5.0) as load:
         ...
@@ -238,7 +238,7 @@ class Load:
     async def _send(self, url: str, body: dict[str, object]) -> int:
         """Send one request and count its answer; return the status."""
         if self._session is None:
-            raise RuntimeError("the load is not started: use it as a context manager")
+            raise RuntimeError("the load generator is not started: use it as a context manager")
         clock = asyncio.get_running_loop().time
         began, first, status = clock(), None, 0
         try:

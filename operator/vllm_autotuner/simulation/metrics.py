@@ -1,7 +1,7 @@
-"""What the engine counts, before anyone asks for it.
+"""The counters, gauges and histograms of a simulated engine.
 
-Apart from `exposition`, because counting happens on every step and writing it out only on a scrape.
-Must not: format text, or know a metric's exported name.
+Separate from `metrics_page`, because counting happens in every step and formatting only on a scrape.
+Must not: format text, or use a metric's exported name.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,7 +28,7 @@ REQUEST_SECONDS: Final = (
 
 
 MOST_NOTED: Final = 4096
-"""Values that wait to be sorted into buckets: bounds memory when nobody reads."""
+"""Number of unsorted values after which they are sorted into buckets: bounds memory without scrapes."""
 MOST_FINISHED: Final = 256
 """Finished requests that wait to be counted, for the same reason."""
 
@@ -36,7 +36,7 @@ MOST_FINISHED: Final = 256
 class Histogram:
     """A histogram with upper edges; the last count is above all of them.
 
-    Single values are only noted, and sorted into buckets together when somebody reads: a fifth of the time of each.
+    Values are collected and sorted into buckets together when read, which takes a fifth of the time.
     """
 
     __slots__ = ("_before_reading", "_counts", "_noted", "_total", "edges")

@@ -1,6 +1,6 @@
 """The `/metrics` page of vLLM 0.32: the same names, types, help texts, labels and bucket edges.
 
-Apart from `metrics`, because names and text are vLLM's and change with its version, what is counted does not.
+Separate from `metrics`, because names and texts are vLLM's and change with its version, while the counters do not.
 Must not: count, or invent a family that vLLM does not have.
 A real page has more: `python_*`, `http_*` and most of `process_*` describe the server's process, of which this one
 would tell nothing true about vLLM; they are left out. Families of features that this engine does not have (offloading,

@@ -1,4 +1,4 @@
-"""The part of the OpenAI API that vLLM serves and load generators use, without HTTP: bodies in, bodies out.
+"""Request and response bodies of the OpenAI API, as far as vLLM serves and load generators use it; without HTTP.
 
 Must not: know the engine or the network. Text is invented; only token counts are meant.
 """

@@ -1,7 +1,7 @@
-"""How fast the steps of one engine are at a moment: its faults stretch them, and a GPU is not always as fast.
+"""The speed of an engine's steps at a moment: faults stretch them, and a GPU's speed varies.
 
-Apart from the scheduler, which decides what a step computes, and from the law, which knows how long that takes.
-Must not: know sequences or blocks, or depend on how often it is asked.
+Separate from the scheduler, which decides what a step computes, and from the step-time law, which gives its duration.
+Must not: use sequences or blocks, or depend on how often it is called.
 """
 
 import random

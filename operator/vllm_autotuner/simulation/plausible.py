@@ -1,6 +1,6 @@
-"""Refuses numbers that no engine has, by name: a profile from a file is an input like any other.
+"""Validates numbers in profiles: rejects values that are impossible for an engine, with the field's name.
 
-Apart from the values, so that each says in one line what it may be. Must not: repair a number.
+Separate from the values, so that each declares its range in one line. Must not: correct a number.
 """
 
 import math

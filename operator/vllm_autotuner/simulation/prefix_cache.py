@@ -1,6 +1,6 @@
-"""What of a sequence the prefix cache holds, so that it need not be computed.
+"""The prefix cache: how much of a sequence is cached and need not be computed.
 
-Apart from the scheduler, which admits by it, and from the pool, which counts blocks and knows no sequence.
+Separate from the scheduler, which admits by it, and from the pool, which counts blocks without their sequences.
 Must not: take blocks, or change a sequence.
 """
 

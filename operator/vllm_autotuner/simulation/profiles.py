@@ -1,6 +1,6 @@
-"""Profiles of models on GPUs as data files: load one by name, refuse one that no engine could have.
+"""Loads profiles of models on GPUs from data files by name, and rejects invalid ones.
 
-Apart from `configuration`, which says what a profile is. The files lie in `profiles/` beside this module; they are
+Separate from `configuration`, which defines a profile. The files are in `profiles/` beside this module; they are
 written by `benchmarks/curves.py --write-profiles` and carry what they were fitted on, the error and the valid range.
 Must not: fit, or fill in what a file leaves out of its own figures.
 """
@@ -57,7 +57,7 @@ def profile_document(name: str) -> ProfileDocument:
     """Return the profile with its provenance. Raises ProfileError."""
     path = Path(name) if name.endswith(".json") else FOLDER / f"{name}.json"
     if not name.endswith(".json") and name not in profile_names():
-        raise ProfileError(f"no profile {name!r}: there are {', '.join(profile_names())}, or give a .json file")
+        raise ProfileError(f"unknown profile {name!r}: use one of {', '.join(profile_names())}, or a .json file")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

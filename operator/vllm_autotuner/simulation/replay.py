@@ -1,6 +1,6 @@
-"""A recorded trace as traffic: the same requests at the same times, faster, more or fewer, once or again and again.
+"""Replays a recorded trace as traffic: at its own or another speed or rate, once or repeatedly.
 
-Apart from `traces`, which reads files. Must not: change what a request holds.
+Separate from `traces`, which reads files. Must not: change the content of a request.
 """
 
 import math
@@ -38,11 +38,11 @@ class Replay(Heedless):
         `max_tokens`: what clients send, None: what they got. Raises ValueError for what cannot be.
         """
         if not (math.isfinite(speed) and speed > 0 and math.isfinite(rate) and rate > 0):
-            raise ValueError("speed and rate of a replay are above 0")
+            raise ValueError("speed and rate of a replay must be above 0")
         if max_tokens is not None and max_tokens < 1:
-            raise ValueError("max_tokens is 1 or more")
+            raise ValueError("max_tokens must be 1 or more")
         if rate * len(trace.requests) < 1:
-            raise ValueError("at this rate of the replay not one request of the trace is left")
+            raise ValueError("at this replay rate no request of the trace remains")
         self._trace, self._speed, self._rate, self._repeat = trace, speed, rate, repeat
         self._max_tokens = max_tokens
         super().__init__(self._played(random_stream(seed, "replay")))

@@ -1,6 +1,6 @@
-"""Which pod gets a request, and what its prefix cache knows of it already.
+"""Routes requests to pods, and tracks how much of each request a pod's prefix cache already has.
 
-Apart from the fleet, because both follow from who answered what before. Must not: send anything.
+Separate from the fleet, because both follow from which pod answered earlier requests. Must not: send anything.
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,14 @@
-"""The engine core: two queues, one pool of KV blocks, one step after the other. Pure: time is an argument.
+"""The scheduler of the simulated engine: two queues, a pool of KV blocks, one step after the other. Pure.
 
-Each step computes one token for every decoding sequence and fills the rest of its token budget with prompts. What a
-step decides, it decides at its start; tokens, finished requests and gauges appear at its end.
-Apart from the server, so that benchmarks can drive the same engine in virtual time.
+Each step computes one token for every decoding sequence and fills the rest of its token budget with prompts. All
+decisions of a step are made at its start; tokens, finished requests and gauges change at its end.
+Separate from the server, so that benchmarks can drive the same engine in virtual time; time is an argument.
 Must not: read a clock, sleep, or know HTTP.
 Kept as in vLLM's V1 scheduler, because diagnosis depends on it: running sequences go first; the latest is preempted
 when the pool is exhausted, loses its blocks, goes back to the head of the queue and is computed again, which no token
 counter shows; a step that preempted admits nothing; a prompt is admitted only when all of it fits. With prefix caching
-a preempted sequence finds again those of its own full blocks that nobody took meanwhile, and computes only the rest.
-Steps in which nobody is admitted, ends or is preempted are one `StepRun`, whatever their number: `_plan` says how long
+a preempted sequence reuses those of its own full blocks that are still cached, and computes only the rest.
+Steps without an admission, end or preemption are one `StepRun`, whatever their number: `_plan` says how long
 it may be, `advance` lets it pass in one piece or in many, and the results are the same to the last bit of every time.
 """
 

@@ -1,7 +1,7 @@
-"""What a scrape of a simulated pod would bring, as values: the `/metrics` page without the detour over text.
+"""Scrapes a simulated pod directly into values, without formatting and parsing its `/metrics` page.
 
-Apart from `exposition`, which writes pages: a benchmark scrapes a million times and reads every line back.
-Must not: hold a metric's name; a test holds each value against the page. Only families that the product reads.
+Separate from `metrics_page`, which writes pages: a benchmark scrapes a million times and reads every line back.
+Must not: define a metric's name; a test compares each value with the page. Only families that the product reads.
 """
 
 from collections.abc import Iterator

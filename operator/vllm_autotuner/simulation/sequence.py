@@ -1,6 +1,6 @@
-"""A request, its life inside the engine, and what came of it.
+"""A request, its sequence inside the engine, and its outcome. Values only.
 
-Must not: decide anything; the scheduler moves sequences, this only says what they are.
+Must not: decide anything; the scheduler moves sequences.
 """
 
 from collections.abc import Iterable
@@ -137,7 +137,7 @@ class Sequence:
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why it ends when nobody aborts it."""
+        """Why it ends if it is not aborted."""
         return FinishReason.LENGTH if self.target == self.request.max_tokens else FinishReason.STOP
 
 

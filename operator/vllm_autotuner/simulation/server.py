@@ -1,4 +1,4 @@
-"""A stand-in for `vllm serve`: the same command line, endpoints, metrics and failures, in real time, without a GPU.
+"""A simulated `vllm serve`: the same command line, endpoints, metrics and failures, in real time, without a GPU.
 
     python -m vllm_autotuner.simulation.server serve MODEL --max-num-seqs 8 --max-model-len 4096
 

@@ -1,6 +1,6 @@
-"""A pod of a simulated service: an engine that starts, serves, dies and comes back.
+"""A pod of a simulated service: an engine that starts, serves, fails and restarts.
 
-Apart from the fleet, which decides when each of that happens. Must not: choose a time, or know a router.
+Separate from the fleet, which decides when that happens. Must not: choose a time, or use a router.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""What vLLM prints while it starts, and while it fails to: lines that logs are searched for.
+"""The log lines of vLLM's startup and startup failures.
 
-Apart from the server, because texts are vLLM's and `engine.startup_log` must read them back.
+Separate from the server, because texts are vLLM's and `engine.startup_log` must be able to parse them.
 Must not: print, or read a clock. Shorter than the real logs (no banner, no frames), but with the same misleading order.
 """
 

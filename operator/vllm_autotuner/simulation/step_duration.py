@@ -1,7 +1,7 @@
-"""How long one step of the engine takes: t = a + cb * batch + ck * thousands of KV tokens + p * prefill tokens.
+"""The duration of one engine step: t = a + cb * batch + ck * thousands of KV tokens + p * prefill tokens.
 
-Apart from the scheduler, which only asks for a duration, so that another law changes one file.
-Must not: know requests, queues or the clock.
+Separate from the scheduler, so that another formula changes one file only.
+Must not: use requests, queues or the clock.
 Source of the form and of the defaults: measured curves of vLLM 0.9 to 0.12 on H100 and H200 (docs: step-time law).
 """
 

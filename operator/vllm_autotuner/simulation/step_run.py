@@ -1,9 +1,9 @@
-"""A run of steps: steps that follow each other with the same batch, so that all are known when the first begins.
+"""A run of consecutive steps with the same batch, whose ends and durations have a closed form.
 
 Every decoding sequence gains one token per step, so each step reads that many more tokens of KV and lasts longer than
-the one before by the same amount: ends and durations have a closed form, and nothing has to happen in between.
-Apart from the scheduler, which decides how long a run may be, because this is only arithmetic.
-Must not: know sequences, blocks or metrics.
+the one before by the same amount, and nothing has to happen in between.
+Separate from the scheduler, which decides how long a run may be, because this is only arithmetic.
+Must not: use sequences, blocks or metrics.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Recorded traffic from files: single requests, and the rate of a service over days.
+"""Reads recorded traffic from files: single requests, or the rate of a service over days.
 
-Apart from what is drawn, because a file can be wrong: whatever is not as described is refused with file, line and
-reason, never skipped. Plain text or gzip.
-Must not: fill in what a file does not say; how to go over a gap is the caller's decision.
+Separate from generated traffic, because a file can be invalid: any deviation from the format is rejected with file,
+line and reason, never skipped. Plain text or gzip.
+Must not: fill in missing data; how to handle a gap is the caller's decision.
 
 | file | columns |
 |---|---|
@@ -123,7 +123,7 @@ def read_requests(path: Path) -> RequestTrace:
             )
         )
     if len(requests) < 2 or requests[0].at == requests[-1].at:
-        raise TraceError(f"{path}: a trace needs at least two requests at different times")
+        raise TraceError(f"{path}: a trace must have at least two requests at different times")
     return RequestTrace(requests)
 
 
@@ -236,7 +236,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise TraceError(f"{path}, line {number}: longer than {LONGEST_LINE} characters: this is no trace")
                 yield number, line
     except FileNotFoundError as error:
-        raise TraceError(f"there is no file {path}") from error
+        raise TraceError(f"file {path} does not exist") from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TraceError(f"{path} is a damaged or truncated gzip file: {error}") from error
     except UnicodeDecodeError as error:

@@ -1,8 +1,8 @@
-"""Who asks for what, and when: streams of requests for a fleet in virtual time, the same for everyone with that seed.
+"""Traffic generators: streams of requests for a fleet in virtual time, reproducible by their seed.
 
-Apart from the fleet, so that a policy changes what becomes of requests and never which requests there are: arrivals and
-lengths draw from streams of their own, a client or a conversation from one that carries its number.
-Must not: know engines, pods or a router.
+Separate from the fleet, so that a policy never changes which requests arrive: arrivals and lengths use random streams
+of their own, and each client or conversation one by its number.
+Must not: use engines, pods or a router.
 
     traffic = OpenLoop(RateCurve.constant(5.0), Content(Mix(prompt=Fixed(500), output=Fixed(100))), seed=1)
     while traffic.peek() <= until:
@@ -87,11 +87,11 @@ class Mix:
 
     def __post_init__(self) -> None:
         if not 0 <= self.runaway_share <= 1:
-            raise ValueError("the share of runaway outputs is a part, 0 to 1")
+            raise ValueError("the share of runaway outputs must be 0 to 1")
         if self.runaway_share and self.max_tokens is None:
-            raise ValueError("outputs that never end by themselves need max_tokens")
+            raise ValueError("runaway outputs need max_tokens")
         if self.shared_tokens < 0 or (self.max_tokens is not None and self.max_tokens < 1):
-            raise ValueError("shared_tokens is 0 or more, max_tokens 1 or more")
+            raise ValueError("shared_tokens must be 0 or more, max_tokens 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class Content:
 
 
 class Heedless:
-    """Requests in order of time that come whatever the service answers: nobody waits for it."""
+    """An open loop: requests in order of time, independent of the service's answers."""
 
     def __init__(self, requests: Iterator[ClientRequest]) -> None:
         self._requests = requests
@@ -188,7 +188,7 @@ class ClosedLoop:
         `start_within`: seconds over which the first requests are spread. Raises ValueError for what cannot be.
         """
         if clients < 0 or not (0 <= think < math.inf and 0 <= start_within < math.inf):
-            raise ValueError("clients, think and start_within are 0 or more")
+            raise ValueError("clients, think and start_within must be 0 or more")
         self._content = content
         self._think = think
         self._draws = [random_stream(seed, "client", client) for client in range(clients)]
@@ -219,7 +219,7 @@ class ClosedLoop:
     def ended(self, request: ClientRequest, *, at: float, output_tokens: int | None) -> None:
         """See Traffic."""
         if request.client is None:
-            raise ValueError("this request is of no client of this closed loop")
+            raise ValueError("this request belongs to no client of this closed loop")
         pause = self._draws[request.client].expovariate(1.0) * self._think
         if output_tokens is None:
             pause = max(pause, PAUSE_AFTER_FAILURE)

@@ -1,7 +1,7 @@
-"""A service in virtual time: engines in pods behind a router, fed by a stream of requests. Hours pass in seconds.
+"""Simulates a service in virtual time: engines in pods behind a router, fed by a stream of requests.
 
-Apart from the real-time driver (`driver`, `server`): here nobody waits, so a policy can be tried on a day of load.
-Must not: read a clock, sleep, decide anything about the service, or know metrics' names (`scrapes` does).
+Separate from the real-time driver (`driver`, `server`): here hours pass in seconds, so a policy can be tried on a day
+of load. Must not: read a clock, sleep, decide anything about the service, or use metric names (`scrapes` does).
 Deterministic: the same traffic, seed and calls give the same ledger, however `advance` is sliced.
 
     fleet = VirtualFleet(OpenLoop(RateCurve.constant(5.0), content, seed=1), seed=1)
@@ -136,7 +136,7 @@ class VirtualFleet:
     def advance(self, until: float) -> None:
         """Let everything happen up to a time. Raises ValueError for one that has passed."""
         if until < self.now:
-            raise ValueError(f"virtual time does not go back from {self.now} s to {until} s")
+            raise ValueError(f"virtual time cannot go back from {self.now} s to {until} s")
         while (at := self._next_event()) <= until:
             self._let_happen(at)
         self._step_engines(until)

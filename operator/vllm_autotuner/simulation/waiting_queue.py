@@ -1,9 +1,9 @@
-"""The queue as vLLM's V1 scheduler keeps it: who may be admitted next, and who is only passed over for now.
+"""The waiting queue as in vLLM's V1 scheduler: requests that wait for capacity, and deferred requests.
 
-Two queues stand behind one: requests that wait for seats and blocks, and those that a passing constraint defers, here a
-grammar that is being compiled (in vLLM also LoRA and KV transfers). Deferred ones stop nobody, and once they are ready
-they come before all others. Kept as in vLLM because its gauges tell the two apart.
-Apart from the scheduler, which knows seats and blocks. Must not: admit, or read a clock.
+It combines two queues: requests that wait for slots and blocks, and those that a temporary constraint defers, here a
+grammar that is being compiled (in vLLM also LoRA and KV transfers). Deferred requests do not block others, and once
+they are ready they come first. As in vLLM, because its gauges distinguish the two.
+Separate from the scheduler, which manages slots and blocks. Must not: admit, or read a clock.
 """
 
 import math
@@ -49,7 +49,7 @@ class WaitingQueue:
             self.capacity.appendleft(sequence)
 
     def next(self, now: float) -> Sequence | None:
-        """Return who is to be admitted next; None when nobody could be, however much room there is."""
+        """Return the request to admit next; None if none can be admitted, regardless of capacity."""
         first = self.capacity[0] if self.capacity else None
         if not self.deferred:
             return first
