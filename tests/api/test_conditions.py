@@ -1,4 +1,4 @@
-"""Conditions: only a flip moves a time, and what is abnormal is absent rather than False."""
+"""Conditions: times move only with the status, and abnormal-true conditions are absent rather than False."""
 
 from datetime import UTC, datetime, timedelta
 

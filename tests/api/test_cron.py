@@ -1,4 +1,4 @@
-"""Cron schedules: what is read, what is refused, and that each day and time is one that the fields name."""
+"""Cron schedules: valid and invalid texts, and that each day and time matches the fields."""
 
 import re
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Durations: read what people write, write what reads back."""
+"""Durations: parsing, formatting, and that both are inverse."""
 
 import contextlib
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""No spelling that the engine reads as a tuned flag gets past `spec.engine.args`."""
+"""No spelling of a tuned flag passes the validation of `spec.engine.args`."""
 
 import itertools
 

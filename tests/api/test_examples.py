@@ -1,4 +1,4 @@
-"""Every example is a service that the models accept, and each shows the mode that its name promises."""
+"""Every example is valid, and has the mode that its name says."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Status: survives a round trip, tolerates what it does not know, and never becomes empty by mistake."""
+"""Status: survives a round trip, tolerates unknown fields, and never becomes empty by mistake."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone

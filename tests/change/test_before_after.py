@@ -1,4 +1,4 @@
-"""Before against after: what counts as the change's doing, and what as the load's."""
+"""Verdicts in place, before against after: effects of the change are told apart from effects of the load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -141,8 +141,13 @@ CASES = (
         target=THROUGHPUT,
     ),
     Case(id="nothing changed", before=CALM, after=period(later=20), judgement=INCONCLUSIVE),
-    Case(id="nobody knows the load", before=QUEUED, after=period(later=20, rate=None), judgement=INCONCLUSIVE),
-    Case(id="nobody knew the load", before=period(ttft=5.0, rate=None), after=period(later=20), judgement=INCONCLUSIVE),
+    Case(id="the load is unknown", before=QUEUED, after=period(later=20, rate=None), judgement=INCONCLUSIVE),
+    Case(
+        id="the load before was unknown",
+        before=period(ttft=5.0, rate=None),
+        after=period(later=20),
+        judgement=INCONCLUSIVE,
+    ),
     Case(id="nothing was measured before", before=(), after=period(later=20), judgement=INCONCLUSIVE),
     Case(id="nothing is measured after", before=CALM, after=period(later=20, ttft=None), judgement=INCONCLUSIVE),
     Case(
@@ -183,7 +188,7 @@ def test_ten_windows_after(case: Case) -> None:
         pytest.param(QUEUED, period(later=20, windows=5), None, id="five windows are too few"),
         pytest.param(QUEUED, period(later=20, windows=8), KEEP, id="eight good windows"),
         pytest.param(BUSY, period(later=20, ttft=3.0, windows=6), REVERT, id="six bad windows"),
-        pytest.param(BUSY, period(later=20, ttft=3.0, windows=7), None, id="nobody looks at seven"),
+        pytest.param(BUSY, period(later=20, ttft=3.0, windows=7), None, id="no look at seven windows"),
         pytest.param(BUSY[:1], period(later=20, ttft=3.0, windows=8), None, id="one window before: only the last look"),
         pytest.param(CALM, period(later=20, ttft=9.0, windows=4), REVERT, id="gross, four times"),
         pytest.param(CALM, period(later=20, ttft=9.0, rate=9.0, windows=4), None, id="gross, at twice the load"),

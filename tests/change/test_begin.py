@@ -1,4 +1,4 @@
-"""A proposal becomes a change: everything that is needed to go on, or back, is written down at once."""
+"""A proposal becomes a change: everything needed to continue or roll back is recorded at once."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -32,7 +32,7 @@ PROPOSAL = Proposal(
     current=128,
     value=192,
     target=ChangeTarget.TTFT,
-    reason="All seats are taken.",
+    reason="All running-sequence slots are taken.",
     confidence=Confidence.HIGH,
 )
 
@@ -66,7 +66,7 @@ DEGREE = replace(PROPOSAL, knob=Knob.TENSOR_PARALLEL_SIZE, current=1, value=2)
 @pytest.mark.parametrize(
     ("proposal", "free_gpus", "fresh"),
     [
-        pytest.param(PROPOSAL, None, True, id="nobody looked"),
+        pytest.param(PROPOSAL, None, True, id="free GPUs are unknown"),
         pytest.param(PROPOSAL, FreeGpus(free=(1, 1), largest_node=1), True, id="a GPU for each"),
         pytest.param(PROPOSAL, FreeGpus(free=(1,), largest_node=1), False, id="a GPU for the canary only"),
         pytest.param(DEGREE, FreeGpus(free=(2, 1), largest_node=2), True, id="two for the one, one for the other"),

@@ -1,4 +1,4 @@
-"""One step of a canary at a time: from each state, what each kind of world makes of it."""
+"""The state machine of a canary: one step from each state, in each situation."""
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -89,7 +89,7 @@ CASES = (
     ),
     Case(id="a canary without a node is waited for", state=PROVISIONING, change=ALONE, world=beside(PENDING)),
     Case(
-        id="but not for ever: rejected, and nobody is to blame",
+        id="but not for ever: rejected without blame",
         state=PROVISIONING,
         change={**ALONE, **SETTLED_LATER},
         world=beside(PENDING),
@@ -183,7 +183,7 @@ CASES = (
         why="metrics are missing",
     ),
     Case(
-        id="somebody deleted the canary and its baseline",
+        id="the canary and its baseline were deleted",
         state=ANALYZING,
         world={"variants": Variants()},
         to=HELD,
@@ -281,7 +281,7 @@ CASES = (
         harmful=False,
     ),
     Case(
-        id="they find no node in time: nobody is to blame",
+        id="they find no node in time: rolled back without blame",
         state=PROMOTING,
         change=LATE,
         world={"rollout": replace(FOLLOWING, unschedulable=NO_NODE)},
@@ -309,7 +309,7 @@ CASES = (
         why="confidence Low: metrics are missing during the bake",
     ),
     Case(
-        id="silent for too long, and a pod is not ready: undone, nobody is to blame",
+        id="silent for too long, and a pod is not ready: rolled back without blame",
         state=BAKING,
         change={"clock_stopped_at": NOW - STRATEGY.data_budget},
         world={"rollout": FOLLOWING, "blind": True},

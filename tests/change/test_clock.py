@@ -1,4 +1,4 @@
-"""T33: a clock that goes back two hours under a change costs no two hours; one that only disagrees, nothing."""
+"""T33: a clock set back by two hours during a change delays it by no two hours; small skew has no effect."""
 
 from datetime import datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What paired windows say: tables of sentences, and what must hold whatever was measured."""
+"""Verdicts on paired windows: tables of cases, and properties that hold for any measurement."""
 
 import math
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def variants(
     tokens: tuple[Level, Level] = (1000.0, 1000.0),
     requests: tuple[Level, Level] = (2.0, 2.0),
 ) -> list[Pair]:
-    """(TTFT, TPOT) of both arms; the reference wiggles, the candidate wiggles the other way round."""
+    """(TTFT, TPOT) of both sides; the reference wiggles, the candidate wiggles the other way round."""
 
     def wiggled(levels: tuple[Level, Level], by: float) -> tuple[Level, Level]:
         ttft, tpot = (None if level is None else level * by for level in levels)
@@ -90,7 +90,7 @@ CASES = (
     Case(id="worse and over the objective", candidate=(7.0, 0.02), reference=(5.0, 0.02), judgement=REVERT),
     Case(id="a little worse is noise", candidate=(5.3, 0.02), reference=(5.0, 0.02), judgement=INCONCLUSIVE),
     Case(
-        id="worse inside the objective hurts nobody",
+        id="worse inside the objective does no harm",
         candidate=(0.9, 0.02),
         reference=(0.5, 0.02),
         judgement=INCONCLUSIVE,
@@ -109,7 +109,7 @@ CASES = (
         judgement=REVERT,
     ),
     Case(id="tokens were over before and are not worse", candidate=(0.4, 0.081), reference=(5.0, 0.08), judgement=KEEP),
-    Case(id="fewer seats, faster tokens", candidate=(0.6, 0.04), reference=(0.5, 0.08), target=TPOT, judgement=KEEP),
+    Case(id="fewer slots, faster tokens", candidate=(0.6, 0.04), reference=(0.5, 0.08), target=TPOT, judgement=KEEP),
     Case(
         id="faster tokens paid with a queue",
         candidate=(9.0, 0.03),
@@ -149,7 +149,7 @@ CASES = (
         judgement=INCONCLUSIVE,
     ),
     Case(
-        id="tokens that nobody counted",
+        id="tokens are unknown",
         candidate=(0.5, 0.02),
         reference=(0.5, 0.02),
         tokens=(None, 1000),
@@ -174,7 +174,7 @@ def test_ten_windows(case: Case) -> None:
 
 
 def with_means(pairs: Sequence[Pair], *, ttft: Level = 1.0, tpot: Level = 1.0) -> list[Pair]:
-    """Both arms with means; `ttft` and `tpot`: of the candidate, times those of the reference."""
+    """Both sides with means; `ttft` and `tpot`: of the candidate, times those of the reference."""
 
     def known(one: Measurement, times: tuple[Level, Level]) -> Measurement:
         means = [None if by is None else level * by for level, by in zip((0.3, 0.015), times, strict=True)]
@@ -199,7 +199,7 @@ NOISY_TTFT = [
 @pytest.mark.parametrize(
     ("pairs", "target", "judgement"),
     [
-        pytest.param(SHORTER_QUEUE, TTFT, KEEP, id="as good by the quantile, nobody knows the mean"),
+        pytest.param(SHORTER_QUEUE, TTFT, KEEP, id="as good by the quantile, the mean is unknown"),
         pytest.param(with_means(SHORTER_QUEUE), TTFT, KEEP, id="as good by both"),
         pytest.param(
             with_means(SHORTER_QUEUE, tpot=1.2), TTFT, INCONCLUSIVE, id="within a bucket a quantile hides slower tokens"
@@ -290,9 +290,9 @@ FEWER_TOKENS = (800.0, 1000.0)
         pytest.param(queued(variants(*MUCH_LONGER)), INCONCLUSIVE, id="that may be four times as long"),
         pytest.param(queued(variants(*LONGER, tokens=FEWER_TOKENS)), REVERT, id="fewer tokens: it serves less"),
         pytest.param(queued(variants(*MUCH_LONGER, tokens=FEWER_TOKENS)), REVERT, id="and grossly so"),
-        pytest.param(queued(variants(*LONGER, tokens=(None, 1000.0))), REVERT, id="nobody knows the tokens"),
+        pytest.param(queued(variants(*LONGER, tokens=(None, 1000.0))), REVERT, id="the tokens are unknown"),
         pytest.param(queued(variants(*LONGER), theirs=0.0), REVERT, id="only the candidate queues"),
-        pytest.param(variants(*LONGER), REVERT, id="nobody knows of a queue"),
+        pytest.param(variants(*LONGER), REVERT, id="the queue is unknown"),
         pytest.param(queued(variants((1.0, 0.08), (5.0, 0.02))), REVERT, id="slower tokens are no queue"),
     ],
 )
@@ -314,14 +314,14 @@ SILENT = Pair(candidate=window(99, ttft=None), reference=window(99))
         pytest.param(variants(*GOOD, windows=6), None, KEEP, id="six good windows are enough when time is up"),
         pytest.param(variants(*GOOD, windows=8), KEEP, KEEP, id="eight good windows"),
         pytest.param(variants(*HARM, windows=6), REVERT, REVERT, id="six bad windows"),
-        pytest.param(variants(*GOOD, windows=9), None, KEEP, id="nobody looks at nine, unless it is the end"),
+        pytest.param(variants(*GOOD, windows=9), None, KEEP, id="no look at nine windows, unless it is the end"),
         pytest.param(variants(*UNCLEAR, windows=6), None, INCONCLUSIVE, id="no clear effect yet"),
         pytest.param(variants(*UNCLEAR, windows=10), INCONCLUSIVE, INCONCLUSIVE, id="the last look is final"),
         pytest.param([*variants(*GOOD, windows=5), SILENT], None, INCONCLUSIVE, id="a silent window is none"),
         pytest.param([SILENT, *variants(*GOOD, windows=8)], KEEP, KEEP, id="and takes nothing away"),
         pytest.param(variants(*GOOD, requests=(0.15, 2.0)), None, INCONCLUSIVE, id="45 requests in the candidate"),
         pytest.param(variants(*GOOD, requests=(2.0, 0.15)), None, INCONCLUSIVE, id="45 requests in the reference"),
-        pytest.param(variants(*GOOD, requests=(None, 2.0)), None, INCONCLUSIVE, id="nobody knows how many requests"),
+        pytest.param(variants(*GOOD, requests=(None, 2.0)), None, INCONCLUSIVE, id="unknown how many requests"),
         pytest.param(variants((None, None), (5.0, 0.02)), None, INCONCLUSIVE, id="a silent candidate is not blamed"),
         pytest.param(variants((6.0, 0.02), (1.0, 0.02), windows=4), REVERT, REVERT, id="gross, four times"),
         pytest.param(
@@ -353,7 +353,7 @@ def test_fewer_gpus_must_only_be_safe() -> None:
 @pytest.mark.parametrize(
     ("pairs", "target", "kept"),
     [
-        pytest.param(variants((0.4, 0.02), (0.4, 0.02)), TTFT, True, id="the queue is gone in both arms"),
+        pytest.param(variants((0.4, 0.02), (0.4, 0.02)), TTFT, True, id="the queue is gone on both sides"),
         pytest.param(variants((4.0, 0.02), (4.0, 0.02)), TTFT, False, id="both still queue: it did not help"),
         pytest.param(variants((0.4, 0.026), (0.4, 0.02)), TTFT, False, id="tokens take longer, inside their objective"),
         pytest.param(variants((3.0, 0.02), (0.4, 0.02)), TTFT, False, id="the candidate alone queues"),

@@ -1,4 +1,4 @@
-"""What the workload should run, for every status it can have."""
+"""The effective configuration, for every possible status."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""An engine that fails requests is found out by its counters, in every state and against the old configuration."""
+"""An engine that fails requests is detected by its counters, in every state and against the old configuration."""
 
 from dataclasses import replace
 from datetime import timedelta

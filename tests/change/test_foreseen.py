@@ -1,4 +1,4 @@
-"""Whether a verdict is to be expected of a change, by the requests that come before it."""
+"""Whether the request rate before a change is high enough for a verdict."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,10 +32,10 @@ FRESH = canary_change(ChangeState.PROVISIONING)
 CASES = (
     Case(id="fifty in five minutes", change=IN_PLACE, rates=(50 / 300 + 1e-9,), enough=True),
     Case(id="one fewer", change=IN_PLACE, rates=(49 / 300,), enough=False),
-    Case(id="nobody asks", change=IN_PLACE, rates=(0.0, 0.0), enough=False),
+    Case(id="no requests", change=IN_PLACE, rates=(0.0, 0.0), enough=False),
     Case(id="the mean counts", change=IN_PLACE, rates=(0.05, 0.3), enough=True),
     Case(id="windows that do not tell are no zeros", change=IN_PLACE, rates=(None, 0.3), enough=True),
-    Case(id="nobody knows", change=IN_PLACE, rates=(None, None), enough=False),
+    Case(id="the rate is unknown", change=IN_PLACE, rates=(None, None), enough=False),
     Case(id="nothing was measured", change=IN_PLACE, rates=(), enough=False),
     Case(
         id="longer windows hold more: ten minutes",

@@ -1,4 +1,4 @@
-"""One step at a time: from each state, what each kind of world makes of a change."""
+"""The state machine in place: one step from each state, in each situation."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -50,7 +50,7 @@ def test_nothing_leaves_a_rollback_but_its_end() -> None:
 
 
 def quiet(now: datetime) -> Observation:
-    """Fresh metrics, and no latency in them: nobody asked."""
+    """Fresh metrics, and no latency in them: no requests."""
     found = seen(at=now)
     return Observation(at=found.at, window=found.window, engines=found.engines)
 
@@ -593,7 +593,7 @@ SERVED = tuple(
     [
         pytest.param(1.0, True, id="as many requests: harm"),
         pytest.param(0.5, True, id="fewer requests: harm all the more"),
-        pytest.param(2.0, False, id="twice as many: nobody knows, undone without blame"),
+        pytest.param(2.0, False, id="twice as many: not judged, rolled back without blame"),
     ],
 )
 def test_in_place_the_load_is_taken_out(load: float, harmful: bool) -> None:
@@ -608,9 +608,9 @@ def test_in_place_the_load_is_taken_out(load: float, harmful: bool) -> None:
         pytest.param(1, 2, 0.5, None, id="a replica came and took half of it: nothing is held against the value"),
         pytest.param(1, 2, 1.0, False, id="the load grew as the fleet did: it was seen, and had no clear effect"),
         pytest.param(1, 2, 2.0, False, id="the load grew by more: no replica took it"),
-        pytest.param(2, 2, 0.5, False, id="a lull: nobody came"),
+        pytest.param(2, 2, 0.5, False, id="a lull: no requests"),
         pytest.param(3, 2, 0.5, False, id="fewer serve than before"),
-        pytest.param(None, 2, 0.5, False, id="an older version began it: nobody knows"),
+        pytest.param(None, 2, 0.5, False, id="an older version began it: unknown"),
     ],
 )
 def test_a_value_is_not_blamed_for_replicas_that_take_its_load(

@@ -1,4 +1,4 @@
-"""What is remembered after a change, and for how long."""
+"""History, failure memory, cooldown and circuit breaker after a change."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -133,7 +133,7 @@ def test_what_a_person_declined_rests_until_he_asks_for_it(harmful: bool | None,
     assert entry.reason == ("a user requested a rollback" if harmful is NEVER_JUDGED else "TTFT rose")
     asked = after.updated(failure_memory=without_declined(after.failure_memory))
     blamed = ended(outcome=outcome, harmful=harmful).failure_memory
-    assert asked.failure_memory == blamed, "what failed besides rests as long as ever"
+    assert asked.failure_memory == blamed, "a failed value stays blocked as long as before"
 
 
 def test_what_failed_before_it_was_declined_is_counted_on_and_known_afterwards() -> None:

@@ -49,8 +49,8 @@ class Case:
 
 NONE = [0.0] * 10
 CASES = (
-    Case(id="nobody is turned away", ours=NONE, theirs=NONE, judgement=KEEP),
-    Case(id="nobody knows", ours=[None] * 10, theirs=[None] * 10, judgement=KEEP),
+    Case(id="no rejections", ours=NONE, theirs=NONE, judgement=KEEP),
+    Case(id="unknown", ours=[None] * 10, theirs=[None] * 10, judgement=KEEP),
     Case(id="one side does not tell", ours=[0.5] * 10, theirs=[None] * 10, judgement=KEEP),
     Case(id="one in twenty, in every window", ours=[0.1] * 10, theirs=NONE, judgement=REVERT),
     Case(id="one in five hundred is as good", ours=[0.004] * 10, theirs=NONE, judgement=KEEP),
@@ -96,7 +96,7 @@ SHORT = period(later=20)
 @pytest.mark.parametrize(
     ("before", "after", "judgement"),
     [
-        pytest.param(turning_away(WAITED, NONE), turning_away(SHORT, NONE), KEEP, id="nobody is turned away"),
+        pytest.param(turning_away(WAITED, NONE), turning_away(SHORT, NONE), KEEP, id="no rejections"),
         pytest.param(
             turning_away(WAITED, NONE), turning_away(period(later=20, rate=3.6), [0.4] * 10), REVERT, id="one in ten"
         ),

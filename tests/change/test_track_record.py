@@ -1,4 +1,4 @@
-"""What a recommendation foretold against what came, where somebody else did it, or the load came to it."""
+"""Predictions against measurements, after a user applied the recommendation or the load reached the batch."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -123,7 +123,7 @@ ELSEWHERE: dict[str, Any] = {"requests_per_second": 20.0, "running": 300.0}
 @pytest.mark.parametrize(
     "now",
     [
-        pytest.param(later(THEN), id="nobody did it"),
+        pytest.param(later(THEN), id="not applied"),
         pytest.param(later(EngineKnobs(max_num_seqs=127)), id="another value"),
         pytest.param(later(DONE.updated(kv_cache_dtype="fp8")), id="something else was changed as well"),
         pytest.param(later(replicas=2), id="another number of replicas"),
@@ -157,7 +157,7 @@ def test_a_load_that_comes_to_the_foretold_batch_tests_its_tpot_alone() -> None:
     assert (came.compared_by, came.tpot_seconds, came.ttft_seconds, came.held) == (ComparedBy.LOAD, 0.05, None, False)
     assert followed_up(fewer, later(THEN, seen=windows(running=45.0))) == fewer, "another batch"
     unfilled = (fewer[0].updated(in_system=20.0),)
-    assert followed_up(unfilled, later(THEN, seen=windows(running=33.0))) == unfilled, "32 seats were not full"
+    assert followed_up(unfilled, later(THEN, seen=windows(running=33.0))) == unfilled, "32 slots were not full"
 
 
 def test_replicas_are_done_when_there_are_so_many() -> None:

@@ -1,4 +1,4 @@
-"""What is measured in one window, and what it says."""
+"""The measurement of one window, and its rating."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -63,7 +63,7 @@ CASES = (
         verdict=GOOD,
     ),
     Case(
-        id="fewer seats, faster tokens",
+        id="fewer slots, faster tokens",
         before=SLOW,
         after=window(0.6, 0.040),
         target=ChangeTarget.TPOT,
@@ -112,7 +112,7 @@ CASES = (
         verdict=INCONCLUSIVE,
     ),
     Case(
-        id="a target that nobody wrote down is judged by tokens",
+        id="an unset target is judged by tokens",
         before=CALM,
         after=window(0.5, 0.02, 1200),
         target=None,

@@ -56,7 +56,7 @@ CASES = (
         says="log of chat-0 are not readable",
     ),
     Case(
-        id="arguments that nobody can read",
+        id="unreadable arguments",
         witnesses=(witness(), Witness(pod="chat-1", asked=None, started_with=None)),
         answer=Undecided,
         says="arguments or start-up log of chat-1",

@@ -1,4 +1,4 @@
-"""Each link alone, allowing and objecting, and the chain as a whole."""
+"""Each guardrail alone, allowing and objecting, and the chain as a whole."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -55,7 +55,7 @@ def proposal(**changed: Any) -> Proposal:
         current=128,
         value=192,
         target=ChangeTarget.TTFT,
-        reason="All seats are taken.",
+        reason="All running-sequence slots are taken.",
         confidence=Confidence.HIGH,
     )
     return replace(given, **changed)
@@ -152,7 +152,7 @@ CASES = (
             ("Off", Mode.OFF, False, False),
         )
     ),
-    Case(id="nobody said stop", link=chain.not_paused),
+    Case(id="not paused", link=chain.not_paused),
     Case(id="a person said stop", link=chain.not_paused, changed={"paused": True}, reason=HoldReason.PAUSED),
     Case(id="a knob with bounds may be applied", link=chain.may_be_applied),
     Case(
@@ -230,7 +230,11 @@ CASES = (
         reason=HoldReason.RECOMMEND_ONLY,
         says="kvCacheDtype has no bounds",
     ),
-    Case(id="nobody else declares the flags", link=chain.free_to_write, changed={"locked": {Knob.REPLICAS: "an HPA"}}),
+    Case(
+        id="no other field manager declares the flags",
+        link=chain.free_to_write,
+        changed={"locked": {Knob.REPLICAS: "an HPA"}},
+    ),
     Case(
         id="somebody else declares the flags",
         link=chain.free_to_write,
@@ -270,15 +274,15 @@ CASES = (
     Case(
         id="a handful of requests allows no verdict",
         link=chain.enough_requests,
-        changed={"too_few_requests": "a pod would finish about 12 requests"},
+        changed={"too_few_requests": "too few requests: about 12 per pod"},
         reason=HoldReason.TOO_FEW_REQUESTS,
-        says="about 12 requests",
+        says="about 12 per pod",
     ),
     Case(
         id="replicas need no verdict",
         link=chain.enough_requests,
         proposal={"knob": Knob.REPLICAS, "current": 1, "value": 2},
-        changed={"too_few_requests": "a pod would finish about 12 requests"},
+        changed={"too_few_requests": "too few requests: about 12 per pod"},
     ),
     Case(id="high confidence in both", link=chain.confident),
     Case(id="medium is enough", link=chain.confident, proposal={"confidence": Confidence.MEDIUM}),

@@ -1,4 +1,4 @@
-"""How often a workload is written back, look by look."""
+"""How often an overwritten workload is restored, tick by tick."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""The limits above every service: how they are read, joined and applied; what is misspelt allows nothing new."""
+"""The cluster-wide limits: parsing, merging and applying; a misspelt limit allows no new change."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""The queue of the fleet: who begins, and that nobody waits for ever."""
+"""The queue of the fleet: which service begins, and that none waits for ever."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Change windows over days, time zones and both changes of the clock."""
+"""Change windows over days, time zones and both daylight-saving shifts."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
