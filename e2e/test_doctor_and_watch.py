@@ -130,9 +130,9 @@ async def test_series_that_a_rule_drops_are_named_with_what_is_lost(
     said = {one["what"].partition(" ")[0]: one for one in families}
     assert said["prod/whole-0"]["status"] == "ok"
     assert said["prod/late-0"]["status"] == "warning"
-    assert "the TTFT objective is not watched" in said["prod/late-0"]["what"]
+    assert "the TTFT objective is not checked" in said["prod/late-0"]["what"]
     assert said["prod/deaf-0"]["status"] == "failed"
-    assert "nothing can be said about this engine" in said["prod/deaf-0"]["what"]
+    assert "this engine cannot be diagnosed" in said["prod/deaf-0"]["what"]
     assert "metric_relabel_configs" in said["prod/deaf-0"]["remedy"]
 
 
@@ -159,7 +159,7 @@ async def test_scrapes_that_are_too_far_apart_are_found(binaries: Mapping[str, P
     assert code == 1
     status, what = complaints["interval"]
     assert status == "warning"
-    assert what.startswith("prod/chat-0 is scraped every 60 s: a state takes")
+    assert what.startswith("prod/chat-0 is scraped every 60 s: a diagnosis needs")
 
 
 async def test_only_the_start_of_processes_that_are_engines_is_asked_for(

@@ -1,4 +1,4 @@
-"""`python -m e2e.demo`: plays the seven acts and ends with a table. Exit code 0 only if every act really happened."""
+"""`python -m e2e.demo`: plays the seven acts and ends with a table. Exit code 0 only if every act passed."""
 
 import argparse
 import asyncio
@@ -27,7 +27,7 @@ TALK = Traffic(model=MODEL, prompt_tokens=(50, 200), output_tokens=(80, 120))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """Who plays the engine, and what can be shown with it."""
+    """The engine, and the services that are shown with it."""
 
     image: Mapping[str, object]
     patience: float
@@ -62,7 +62,7 @@ async def play(screen: Screen, cast: Cast) -> int:
         async with Stage(bed, manifests.NAMESPACE) as stage, Monitor(stage) as monitor, PodWatch(stage) as pods:
             opening.good(f"the control plane runs ({bed.mode} mode)")
             await stage.install_operator()
-            opening.good("the operator runs as a pod of its Helm chart, under the chart's ServiceAccount and rights")
+            opening.good("the operator runs as a pod of its Helm chart, with the chart's ServiceAccount and RBAC")
             refresher = asyncio.create_task(_refresh(stage, screen, cast))
             try:
                 stage.apply(*cast.services)
@@ -78,7 +78,7 @@ async def play(screen: Screen, cast: Cast) -> int:
 
 
 async def _all_acts(play: Play, screen: Screen, cast: Cast) -> int:
-    """Play the acts, side by side where none needs anything of the other; return how many failed."""
+    """Play the acts, independent ones at the same time; return how many failed."""
     whole = len(cast.services) > 1
     chapters = {act: screen.chapter() for act in (acts.ALL if whole else acts.OF_CHAT)}
 
@@ -96,7 +96,7 @@ async def _all_acts(play: Play, screen: Screen, cast: Cast) -> int:
 
     async def of_the_others() -> int:
         failed = sum(await asyncio.gather(told(acts.roll_back), told(acts.find_no_device)))
-        # How soon replicas come is measured: the engines of the two acts before are quiet by then.
+        # The time to scale out is measured: the engines of the two acts before are idle by then.
         return failed + await told(acts.scale_out)
 
     if not whole:
@@ -114,8 +114,8 @@ async def _refresh(stage: Stage, screen: Screen, cast: Cast) -> None:
 
 
 async def _table(stage: Stage, monitor: Monitor, cast: Cast) -> Table:
-    table = Table(title="before and after; of a canary: the pod with the old value and the canary, at the same time")
-    for column in ("service", "was", "change", "how", "outcome", "TTFT p95", "TPOT p95"):
+    table = Table(title="before -> after; with a canary: baseline -> canary, at the same time")
+    for column in ("service", "diagnosis", "change", "strategy", "outcome", "TTFT p95", "TPOT p95"):
         table.add_column(column)
     for name in (service["metadata"]["name"] for service in cast.services):
         status = await stage.status(name)
@@ -144,12 +144,12 @@ def _pair(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> str
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo."""
     parser = argparse.ArgumentParser(prog="python -m e2e.demo", description=__doc__)
-    parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
+    parser.add_argument("--plain", action="store_true", help="print plain lines, also in a terminal")
     parser.add_argument(
         "--engine",
         choices=["simulated", "vllm"],
         default="simulated",
-        help="vllm: the real one on the CPU, acts 1 and 2 (install it with `make vllm`)",
+        help="vllm: the real vLLM on the CPU, for acts 1 and 2 (install it with `make vllm`)",
     )
     options = parser.parse_args(arguments)
     try:
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BedError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
-    told = "every act really happened" if not failed else f"{failed} act(s) failed"
+    told = "all acts passed" if not failed else f"{failed} act(s) failed"
     print(f"demo: {told}, in {seconds:.0f} s")
     return 1 if failed else 0
 

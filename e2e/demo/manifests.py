@@ -16,7 +16,7 @@ GPUS: Final = 2
 
 
 def chat() -> dict[str, Any]:
-    """Four seats in each of three replicas, and twice as many people who want to talk: capped."""
+    """Three replicas with max-num-seqs 4 and twice as many clients: ConcurrencyCapped."""
     return vllm_service(
         NAMESPACE,
         "chat",
@@ -50,7 +50,7 @@ REAL_TALK: Final = Traffic(model=MODEL, prompt_tokens=(50, 200), output_tokens=(
 
 
 def search() -> dict[str, Any]:
-    """Thirty-two seats, but each one makes every token slower and none makes more of them: past the knee.
+    """max-num-seqs 32, where each further sequence slows down every token without adding throughput: past the knee.
 
     With fewer of them requests wait for 2 to 3 s, where they waited for 0.1: by how much the mean grew is known to a
     factor of two in so short a trial, and has to be inside for sure.
@@ -66,7 +66,7 @@ def search() -> dict[str, Any]:
 
 
 def api() -> dict[str, Any]:
-    """Replicas between one and three; its seats have no bounds, so only replicas may move."""
+    """One to three replicas; max-num-seqs has no bounds, so only the replicas may change."""
     service = vllm_service(
         NAMESPACE,
         "api",
@@ -81,7 +81,7 @@ def api() -> dict[str, Any]:
 
 
 def batch() -> dict[str, Any]:
-    """An engine that becomes six times slower above four seats: raising them looks right and is wrong."""
+    """An engine that becomes six times slower above max-num-seqs 4: raising it looks right and regresses."""
     return vllm_service(
         NAMESPACE,
         "batch",

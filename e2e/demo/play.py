@@ -28,7 +28,7 @@ TTFT_P95: Final = (
 
 
 Kinds: TypeAlias = Mapping[tuple[str, int | None], int]
-"""How many pods of each track and number of seats."""
+"""How many pods of each track and max-num-seqs."""
 
 
 class ActFailed(AssertionError):
@@ -94,7 +94,7 @@ class Play:
             try:
                 await self.monitor.when(name, partial(self._has_more, name, seen), seconds=left)
             except TimeoutError:
-                problem = f"no change of {name} was finished in {seconds * self.patience:.0f} s"
+                problem = f"no change of {name} finished within {seconds * self.patience:.0f} s"
                 raise ActFailed(f"{problem}: {brief(await self.stage.status(name))}") from None
 
     def _has_more(self, name: str, seen: int, _: object) -> bool:
@@ -104,7 +104,7 @@ class Play:
         """The first entry in the history of a service."""
         history: list[Mapping[str, Any]] = (await self.stage.status(name)).get("history") or []
         if not history:
-            raise ActFailed(f"nothing stands in the history of {name}")
+            raise ActFailed(f"the history of {name} is empty")
         return history[0]
 
     async def generation(self, name: str) -> int:
@@ -112,7 +112,7 @@ class Play:
         return int((await self.stage.deployment(name))["metadata"]["generation"])
 
     async def seats(self, name: str) -> int | None:
-        """The max-num-seqs that the Deployment of a service asks for."""
+        """The max-num-seqs in the Deployment of a service."""
         template = (await self.stage.deployment(name))["spec"]["template"]
         return parse_flags(template["spec"]["containers"][0]["args"]).max_num_seqs
 
@@ -122,14 +122,14 @@ class Play:
         return await asyncio.to_thread(self.stage.bed.kubectl, "-n", NAMESPACE, "logs", own[-1].name, "-c", "vllm")
 
     async def ready(self, name: str, *, of: Kinds, seconds: float) -> list[SeenPod]:
-        """Wait until just these pods of a service serve: how many of each track and number of seats."""
+        """Wait until just these pods of a service serve: how many of each track and max-num-seqs."""
 
         def probe() -> list[SeenPod]:
             found = self.pods.ready_now(name)
             kinds = [(pod.track, pod.seats) for pod in found]
             return found if {kind: kinds.count(kind) for kind in kinds} == of else []
 
-        wanted = ", ".join(f"{count} {track} with {seats} seats" for (track, seats), count in of.items())
+        wanted = ", ".join(f"{count} {track} with max-num-seqs {seats}" for (track, seats), count in of.items())
         found: list[SeenPod] = await self.until(f"{name} serves with {wanted}", probe, seconds=seconds)
         return found
 
@@ -180,7 +180,7 @@ class Play:
 
 
 def brief(status: Mapping[str, Any]) -> str:
-    """What a person would look at first."""
+    """The parts of a status that explain a failure."""
     diagnosis = status.get("diagnosis", {})
     change = status.get("activeChange") or {}
     advice = status.get("recommendation") or {}
@@ -191,5 +191,5 @@ def brief(status: Mapping[str, Any]) -> str:
 
 
 def in_words(seconds: float | None) -> str:
-    """A time as people write it."""
+    """A duration as text."""
     return "unknown" if seconds is None else f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -1,7 +1,7 @@
-"""How the story is told: a live view in a terminal, plain lines everywhere else. The same words in both.
+"""The output of the demo: a live view in a terminal, plain lines elsewhere, with the same texts.
 
-Acts play at the same time and are told one after the other: each writes into a chapter, and a chapter is shown when
-the ones before it are over. Its lines carry the moment at which they were written.
+Acts run at the same time and are shown one after the other: each writes into a chapter, and a chapter is shown when
+those before it are closed. Each line carries the time at which it was written.
 """
 
 import time
@@ -106,7 +106,7 @@ class Screen:
             if room < 0:
                 break
             shown.insert(0, line)
-        story = Panel(Group(*shown), title="vllm-autotuner: the main job")
+        story = Panel(Group(*shown), title="vllm-autotuner demo")
         self._live.update(Group(story, table), refresh=True)
 
 

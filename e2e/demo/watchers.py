@@ -1,4 +1,4 @@
-"""What is watched in the background while the acts play, beside what `Monitor` sees: pods, and when a queue begins."""
+"""Background watchers of the demo, beside `Monitor`: pods, and the start of a queue."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ class SeenPod:
     """The max-num-seqs it was started with."""
     was_ready: bool = False
     waits_for: str = ""
-    """The scheduler's words, while or because no node took it."""
+    """The scheduler's message while no node fits."""
 
 
 class PodWatch:

@@ -96,7 +96,7 @@ def test_a_recording_for_people_and_for_programs() -> None:
     human = CliRunner().invoke(app, asked)
     assert human.exit_code == 0
     assert "ConcurrencyCapped" in human.stdout
-    assert "change(s) of mind" in human.stdout
+    assert "The recommendation changed" in human.stdout
     [service] = json.loads(CliRunner().invoke(app, [*asked, "-o", "json"]).stdout)["services"]
     assert [(each["knob"], each["value"]) for each in service["recommendations"]] == [("maxNumSeqs", 8)]
     assert sum(service["classes"].values()) == service["looks"]

@@ -47,7 +47,7 @@ def test_the_knee_and_the_objective_are_named(tmp_path: Path) -> None:
     knee = re.search(r"<!-- knee: (\d+) sequences", text)
     assert knee is not None
     assert 90 <= int(knee[1]) <= 100
-    for part in ("TPOT objective", "observed windows", "beyond what was seen", "the same at p95"):
+    for part in ("TPOT objective", "observed windows", "extrapolated", "the same at p95"):
         assert f"<!-- {part}" in text
 
 

@@ -97,10 +97,15 @@ OLD = (CURRENT - {NAMES[Meaning.KV_USAGE].names[0], NAMES[Meaning.ITL].names[0]}
         ),
         pytest.param([engine(age=400.0)], {}, "freshness", Status.WARNING, "400 s ago", id="an engine went silent"),
         pytest.param(
-            [engine(interval=30.0)], {}, "interval", Status.WARNING, "a state takes 120 s", id="scraped slowly"
+            [engine(interval=30.0)], {}, "interval", Status.WARNING, "a diagnosis needs 120 s", id="scraped slowly"
         ),
         pytest.param(
-            [engine(interval=120.0, age=60.0)], {}, "interval", Status.FAILED, "no window", id="far too slowly"
+            [engine(interval=120.0, age=60.0)],
+            {},
+            "interval",
+            Status.FAILED,
+            "a window of 300 s has too few samples",
+            id="far too slowly",
         ),
         pytest.param(
             [engine(scrapers=[LABELS, {**LABELS, "job": "annotations"}])],
@@ -110,13 +115,13 @@ OLD = (CURRENT - {NAMES[Meaning.KV_USAGE].names[0], NAMES[Meaning.ITL].names[0]}
             "2 live series that differ in job",
             id="two jobs scrape one pod",
         ),
-        pytest.param([engine(resets=9.0)], {}, "counters", Status.FAILED, "fell 9 times", id="counters that fall"),
+        pytest.param([engine(resets=9.0)], {}, "counters", Status.FAILED, "was reset 9 times", id="counters that fall"),
         pytest.param(
             [engine(names=CURRENT - {NAMES[Meaning.TTFT].names[0]})],
             {},
             "families",
             Status.WARNING,
-            "vllm:time_to_first_token_seconds (the TTFT objective is not watched)",
+            "vllm:time_to_first_token_seconds (the TTFT objective is not checked)",
             id="a histogram is dropped",
         ),
         pytest.param(
@@ -124,7 +129,7 @@ OLD = (CURRENT - {NAMES[Meaning.KV_USAGE].names[0], NAMES[Meaning.ITL].names[0]}
             {},
             "families",
             Status.FAILED,
-            "nothing can be said",
+            "this engine cannot be diagnosed",
             id="the queue is dropped",
         ),
         pytest.param([engine(info=None)], {}, "pool", Status.WARNING, "cache_config_info", id="no pool"),
@@ -326,7 +331,7 @@ def test_a_poor_page_is_told_in_words() -> None:
         result = run("--metrics", url)
     assert result.exit_code == 1
     assert "warning families" in result.stdout
-    assert "vllm:time_to_first_token_seconds (the TTFT objective is not watched)" in result.stdout
+    assert "vllm:time_to_first_token_seconds (the TTFT objective is not checked)" in result.stdout
 
 
 @pytest.mark.parametrize(

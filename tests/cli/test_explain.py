@@ -22,13 +22,13 @@ def test_every_candidate_with_its_effects_the_choice_and_the_rest() -> None:
     assert code == 0
     for part in (
         "ConcurrencyCapped",
-        "Candidates, the best first",
-        "as it is",
+        "Candidates, best first",
+        "current",
         "maxNumSeqs 4 -> 8",
         "Chosen: maxNumSeqs",
     ):
         assert part in text
-    assert "Runner-up: replicas -> 2; lost because" in text
+    assert "Second: replicas -> 2; rejected:" in text
 
 
 def test_the_same_for_programs() -> None:
@@ -66,7 +66,7 @@ def test_a_gpu_makes_fp8_a_candidate(tmp_path: Path) -> None:
 def test_what_only_a_person_can_change_is_said_with_its_price() -> None:
     args = ("--recording", str(FULL), "--engine-args", "--max-num-seqs 64", "--at", "+140s")
     _, text, _ = explained(*args)
-    assert "Yours to change: --gpu-memory-utilization" in text
+    assert "Not tuned by the operator: --gpu-memory-utilization" in text
     assert "max_tokens of requests" in text
 
 
@@ -78,8 +78,12 @@ def test_what_only_a_person_can_change_is_said_with_its_price() -> None:
         pytest.param(("chat", "--recording", str(SEATS)), "not both", id="a name and a recording"),
         pytest.param(("chat", "--plot", "x.png"), "--plot needs metrics", id="a plot without metrics"),
         pytest.param(("--recording", str(SEATS), "--plot", "x.txt"), ".png, .svg, .pdf", id="an unknown picture"),
-        pytest.param(("--recording", str(SEATS), "--plot", "/no/such/x.png"), "no folder", id="no such folder"),
-        pytest.param(("--recording", str(SEATS), "--gpu", "toaster"), "'toaster' is in no table", id="an unknown GPU"),
+        pytest.param(
+            ("--recording", str(SEATS), "--plot", "/no/such/x.png"),
+            "folder /no/such does not exist",
+            id="no such folder",
+        ),
+        pytest.param(("--recording", str(SEATS), "--gpu", "toaster"), "'toaster' is unknown", id="an unknown GPU"),
         pytest.param(("--recording", str(SEATS), "--tpot", "fast"), "--tpot 'fast'", id="a bad objective"),
         pytest.param(("--recording", str(SEATS), "--quantile", "2"), "--quantile '2'", id="a bad quantile"),
         pytest.param(

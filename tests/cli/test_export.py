@@ -108,10 +108,10 @@ def test_a_deployment_that_cannot_be_patched_is_no_patch(container: dict[str, An
 @pytest.mark.parametrize(
     ("advice", "key", "says"),
     [
-        ({"knob": "speed"}, "", "about speed, which this version does not know"),
+        ({"knob": "speed"}, "", "about speed, which this version does not support"),
         ({"recommended": "many"}, "", "'many' is not a number"),
         ({"recommended": "9" * 5000}, "", "is not a number"),
-        ({}, "a..b", "write names with dots between"),
+        ({}, "a..b", "write keys separated by dots"),
     ],
 )
 def test_an_edited_status_is_no_patch(advice: dict[str, str], key: str, says: str) -> None:
@@ -128,7 +128,7 @@ def test_without_a_recommendation_there_is_nothing_to_commit() -> None:
     ("args", "code", "says"),
     [
         (["chat", "--format", "toml"], 2, "toml"),
-        (["chat", "--values-key", "a"], 1, "--values-key belongs to --format helm"),
+        (["chat", "--values-key", "a"], 1, "--values-key needs --format helm"),
         ([], 2, "Missing argument"),
         (["chat", "--kubeconfig", "/no/such"], 1, "no usable kubeconfig"),
     ],

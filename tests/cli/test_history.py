@@ -64,10 +64,10 @@ def test_each_change_with_its_grounds_and_its_figures_the_newest_first(told: Any
     assert code == 0
     for part in (
         "2026-11-20 12:00:30Z  maxNumSeqs 64 -> 128  Succeeded  (id c1, took 2 min 30 s)",
-        "decided on  ConcurrencyCapped: seats 100% (limit 95%)",
-        "foreseen    TTFT 2 s -> 100 ms (confidence Medium)",
-        "measured    TTFT 2 s -> 80 ms, TPOT 20 ms -> unknown; windows: 7 for it, 0 against it",
-        "because     TTFT 2 s -> 80 ms",
+        "decided on  ConcurrencyCapped: seats 100% (threshold 95%)",
+        "predicted   TTFT 2 s -> 100 ms (confidence Medium)",
+        "measured    TTFT 2 s -> 80 ms, TPOT 20 ms -> unknown; windows: 7 passed, 0 failed",
+        "reason      TTFT 2 s -> 80 ms",
     ):
         assert part in text
     assert text.index("id c2") < text.index("id c1")
@@ -76,7 +76,7 @@ def test_each_change_with_its_grounds_and_its_figures_the_newest_first(told: Any
 def test_what_never_ran_was_not_measured_and_words_of_others_are_shown_to_the_letter(told: Any) -> None:
     _, text, _ = told({"history": [NEVER_RAN]})
     assert "maxNumSeqs default -> 256  Rejected  (id c2)" in text
-    assert "because  Unschedulable: [no] node" in text
+    assert "reason  Unschedulable: [no] node" in text
     assert "measured" not in text
 
 
@@ -88,7 +88,7 @@ def test_the_same_for_programs(told: Any) -> None:
 
 @pytest.mark.parametrize("status", [{}, {"history": []}])
 def test_nothing_was_ever_changed(told: Any, status: dict[str, Any]) -> None:
-    assert told(status) == (0, "prod/chat: nothing was ever changed.\n", "")
+    assert told(status) == (0, "prod/chat: no changes recorded.\n", "")
 
 
 def test_a_service_that_is_not_there_is_one_line_and_exit_code_1(told: Any) -> None:

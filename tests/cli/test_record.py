@@ -279,7 +279,7 @@ def test_a_file_that_is_there_is_written_over_only_on_demand(tmp_path: Path) -> 
     [
         pytest.param(["--metrics", "ftp://x", "--out", "a.om"], "is not a URL", id="no URL"),
         pytest.param(["--metrics", "x:1", "--out", "/"], "is a folder", id="a folder"),
-        pytest.param(["--metrics", "x:1", "--out", "no/such/a.om"], "there is no folder", id="no such folder"),
+        pytest.param(["--metrics", "x:1", "--out", "no/such/a.om"], "does not exist", id="no such folder"),
         pytest.param(["--metrics", "x:1", "--out", "a.om", "--for", "0s"], "--for", id="no time"),
         pytest.param(["--metrics", "x:1", "--out", "a.om", "--every", "1ms"], "at least 100ms", id="too often"),
         pytest.param(["--metrics", "x:1", "--out", "a.om", "--header", "a"], "NAME:VALUE", id="half a header"),
@@ -300,8 +300,8 @@ def test_a_wrong_option_is_one_line(
     [
         (404, "no", "404"),
         (401, "no", "401"),
-        (200, "<html>", "does not answer with metrics"),
-        (200, "node_load1 1\n", "none of them is vLLM's"),
+        (200, "<html>", "does not return metrics"),
+        (200, "node_load1 1\n", "none of vLLM"),
         (200, "vllm:x" + "y" * 70_000 + " 1\n", "longer than"),
     ],
     ids=["no such page", "no permission", "a web page", "another exporter", "an endless line"],

@@ -199,11 +199,11 @@ def test_without_matplotlib_it_says_what_to_install_before_it_samples(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
     result = run("--metrics", "http://127.0.0.1:1", "--html", str(tmp_path / "r.html"))
     assert result.exit_code == 1
-    assert "pip install 'vllm-autotuner[report]'" in result.stderr
+    assert "pip install '.[report]'" in result.stderr
     assert "cannot reach" not in result.stderr
 
 
-@pytest.mark.parametrize(("where", "says"), [(".", "is a folder"), ("no/such/r.html", "there is no folder")])
+@pytest.mark.parametrize(("where", "says"), [(".", "is a folder"), ("no/such/r.html", "does not exist")])
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, where: str, says: str) -> None:
     result = run("--recording", KV, "--html", str(tmp_path / where))
     assert (result.exit_code, result.stdout) == (1, "")

@@ -100,7 +100,9 @@ def test_every_flag_arrives(started: Started) -> None:
         pytest.param((*URL, "--listen-address", "8080"), "host:port", id="no address"),
         pytest.param((*URL, "--prometheus-header", "X"), "KEY=VALUE", id="no header"),
         pytest.param((*URL, "--mode-ceiling", "Auto"), "Automatic", id="no mode"),
-        pytest.param((*URL, "--max-concurrent-changes", "0"), "a number of at least 1", id="no change at all is a ceiling"),
+        pytest.param(
+            (*URL, "--max-concurrent-changes", "0"), "a number of at least 1", id="no change at all is a ceiling"
+        ),
         pytest.param((*URL, "--max-extra-gpus", "200%"), "1% to 100%", id="more than all"),
         pytest.param((*URL, "--log-level", "loud"), "warning", id="no level"),
     ],

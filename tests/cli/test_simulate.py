@@ -230,7 +230,7 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(builtins, "__import__", without)
     result = run("--rate", "1", *SHORT, "--plot", str(tmp_path / "x.png"))
     assert result.exit_code == 1
-    assert "pip install 'vllm-autotuner[report]'" in result.stderr
+    assert "pip install '.[report]'" in result.stderr
     monkeypatch.undo()
 
 
@@ -245,15 +245,15 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         pytest.param(["--rate", "-1"], "--rate -1: write a number above 0", id="a negative rate"),
         pytest.param(["--rate", "nan"], "--rate nan: write a number above 0", id="a rate that is no number"),
         pytest.param(["--clients", "0"], "--clients 0: write a whole number from 1", id="no clients"),
-        pytest.param(["--rate", "1", "--think", "1s"], "--think belongs to --clients", id="a rate that thinks"),
+        pytest.param(["--rate", "1", "--think", "1s"], "--think needs --clients", id="a rate that thinks"),
         pytest.param(["--rate", "1", "--burstiness", "-2"], "--burstiness -2", id="burstiness"),
         pytest.param(["--rate", "1", "--peak-to-trough", "0.5"], "--peak-to-trough 0.5", id="peak"),
-        pytest.param(["--rate", "1", "--prompt-tokens", "many"], "--prompt-tokens 'many' is no length", id="length"),
-        pytest.param(["--rate", "1", "--prompt-tokens", "0"], "--prompt-tokens '0': a length is 1 to", id="zero"),
+        pytest.param(["--rate", "1", "--prompt-tokens", "many"], "--prompt-tokens 'many' is not a length", id="length"),
+        pytest.param(["--rate", "1", "--prompt-tokens", "0"], "--prompt-tokens '0': a length must be 1 to", id="zero"),
         pytest.param(["--rate", "1", "--output-tokens", "uniform:9-1"], "the smaller one first", id="range"),
         pytest.param(["--rate", "1", "--output-tokens", "lognormal:p50=9"], "p50 and p95 are needed", id="lognormal"),
         pytest.param(
-            ["--rate", "1", "--engine-profile", "abacus"], "no profile 'abacus': there are llama", id="profile"
+            ["--rate", "1", "--engine-profile", "abacus"], "unknown profile 'abacus': use one of llama", id="profile"
         ),
         pytest.param(
             ["--rate", "1", "--engine-args", "--max-num-seqs none"], "--max-num-seqs: 'none'", id="flag value"
@@ -269,13 +269,13 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         pytest.param(["--rate", "1", "--tpot", "fast"], "--tpot 'fast'", id="objective"),
         pytest.param(["--rate", "1", "--quantile", "2"], "--quantile '2'", id="quantile"),
         pytest.param(["--rate", "1", "--sweep", "speed=1..2"], "write one of maxNumSeqs", id="no such knob"),
-        pytest.param(["--rate", "1", "--sweep", "maxNumSeqs=9..2"], "a range begins at 1 or more", id="backwards"),
+        pytest.param(["--rate", "1", "--sweep", "maxNumSeqs=9..2"], "write a range from 1 or more", id="backwards"),
         pytest.param(["--rate", "1", "--sweep", "maxNumSeqs=a,b"], "write a range that doubles", id="no numbers"),
         pytest.param(["--rate", "1", "--sweep", "replicas=100"], "write a whole number from 1 to 64", id="too many"),
         pytest.param(["--rate", "1", "--plot", "picture.exe"], "ends in .png, .svg, .pdf", id="no picture"),
-        pytest.param(["--rate", "1", "--plot", "/no/such/x.png"], "there is no folder /no/such", id="no folder"),
-        pytest.param(["--trace", "/no/such.csv"], "there is no file /no/such.csv", id="no trace"),
-        pytest.param(["--rate", "1", "--trace-model", "m"], "--trace-model belongs to --trace", id="model of nothing"),
+        pytest.param(["--rate", "1", "--plot", "/no/such/x.png"], "folder /no/such does not exist", id="no folder"),
+        pytest.param(["--trace", "/no/such.csv"], "file /no/such.csv does not exist", id="no trace"),
+        pytest.param(["--rate", "1", "--trace-model", "m"], "--trace-model needs --trace", id="model of nothing"),
         pytest.param(["--rate", "1", "--max-tokens", "0"], "--max-tokens 0", id="no tokens"),
         pytest.param(["--rate", "1", "--output", "xml"], "--output 'xml' is unknown", id="format"),
     ],

@@ -78,7 +78,7 @@ def test_a_recommendation_says_what_holds_it_and_how_a_person_has_it_done(mode: 
         "Recommended: maxNumSeqs default -> 128 (id a1, confidence Low)",
         "All seats are taken.",
         "TPOT knee",
-        "held by     Cooldown",
+        "blocked by  Cooldown",
         "TTFT 2 s -> 200 ms",
         way,
     ):
@@ -86,7 +86,7 @@ def test_a_recommendation_says_what_holds_it_and_how_a_person_has_it_done(mode: 
 
 
 def test_in_mode_automatic_there_is_nothing_for_a_person_to_do() -> None:
-    assert "do it" not in told_of({"recommendation": ADVICE}, "Automatic")
+    assert "to apply" not in told_of({"recommendation": ADVICE}, "Automatic")
 
 
 def told(entry: dict[str, Any]) -> str:
@@ -97,12 +97,12 @@ def test_a_canary_under_way_is_told_with_its_pods_its_figures_and_how_to_stop_it
     text = told_of({"activeChange": CHANGE})
     for part in (
         "maxNumSeqs 64 -> 128 by canary, to improve TTFT, since 2026-11-20 11:59:00Z",
-        "Analyzing since 2026-11-20 12:00:00Z: both values are measured; at the latest until 2026-11-20 12:10:00Z",
+        "Analyzing since 2026-11-20 12:00:00Z: both values are being measured; deadline 2026-11-20 12:10:00Z",
         "all [64] seats are taken",
-        "chat-t-c2, one pod more with maxNumSeqs=128",
-        "chat-b-c2, as fresh, with maxNumSeqs=64",
-        "the service's own pods are untouched",
-        "1 window(s), the newest: TTFT 1.5 s -> 50 ms, TPOT 21 ms -> 20 ms (at the same time)",
+        "chat-t-c2, one additional pod with maxNumSeqs=128",
+        "chat-b-c2, started at the same time, with maxNumSeqs=64",
+        "the service's own pods are unchanged",
+        "1 window(s), newest: TTFT 1.5 s -> 50 ms, TPOT 21 ms -> 20 ms (at the same time)",
         "kubectl annotate vllm chat -n prod vllm-autotuner.dev/rollback=$(date +%s) --overwrite",
     ):
         assert part in text
@@ -114,15 +114,15 @@ def test_without_a_baseline_the_canary_is_compared_with_the_services_own_pods() 
 
 
 def test_once_they_follow_the_own_pods_are_no_longer_called_untouched() -> None:
-    assert "untouched" not in told_of({"activeChange": {**CHANGE, "state": "Promoting", "promoted": True}})
+    assert "unchanged" not in told_of({"activeChange": {**CHANGE, "state": "Promoting", "promoted": True}})
 
 
 def test_in_place_what_was_before_is_compared_with_now() -> None:
     change = {**CHANGE, "strategy": "InPlace", "analysis": {"last": [{"ttftSeconds": 0.05}]}}
     text = told_of({"activeChange": {key: value for key, value in change.items() if not key.endswith("Ref")}})
     assert "maxNumSeqs 64 -> 128 in place" in text
-    assert "TTFT 2 s -> 50 ms, TPOT 30 ms -> unknown (before the change and now)" in text
-    assert "untouched" not in text
+    assert "TTFT 2 s -> 50 ms, TPOT 30 ms -> unknown (before the change -> now)" in text
+    assert "unchanged" not in text
 
 
 def test_nothing_is_measured_before_the_first_window() -> None:
@@ -169,10 +169,13 @@ def test_predictions_that_could_be_tested_are_told_with_what_came() -> None:
     by_load = {"comparedBy": "Load", "tpotSeconds": 0.04, "held": True}
     record = [FORETOLD, FORETOLD | {"came": came}, FORETOLD | {"recommended": "32", "came": by_load}]
     found = told_of({"trackRecord": record})
-    assert "of 2 prediction(s) that could be tested without the operator, 1 held" in found
-    assert "maxNumSeqs 64 -> 128: it was done; TTFT foretold 1 s, came 1.1 s (+10%), TPOT foretold 40 ms" in found
-    assert "came 60 ms (+50%)" in found
-    assert "maxNumSeqs 64 -> 32: the load came to that batch; TPOT foretold 40 ms, came 40 ms (+0%)" in found
+    assert "1 of 2 tested prediction(s) were correct" in found
+    assert (
+        "64 -> 128: the value was set by a user; TTFT predicted 1 s, measured 1.1 s (+10%), TPOT predicted 40 ms"
+        in found
+    )
+    assert "measured 60 ms (+50%)" in found
+    assert "maxNumSeqs 64 -> 32: the load reached that batch size; TPOT predicted 40 ms, measured 40 ms (+0%)" in found
 
 
 def test_predictions_that_nothing_tested_are_not_told() -> None:
@@ -200,31 +203,31 @@ ASK_AGAIN = "kubectl annotate vllm chat -n prod vllm-autotuner.dev/retry=$(date 
 
 def test_what_a_person_declined_is_told_with_the_way_to_have_it_tried_again() -> None:
     text = told_of({"failureMemory": [DECLINED]})
-    assert "a person declined maxNumSeqs=128 at 2026-11-20 12:00:00Z; not tried again until asked" in text
+    assert "maxNumSeqs=128 was declined at 2026-11-20 12:00:00Z; to retry it" in text
     assert ASK_AGAIN in text
-    assert "did not help" not in text
+    assert "failed (" not in text
 
 
 def test_what_failed_is_told_with_the_end_of_its_rest() -> None:
     text = told_of({"failureMemory": [FAILED]})
-    assert "maxNumSeqs=128 did not help (TPOT rose); not tried again before 2026-11-21 12:00:00Z" in text
+    assert "maxNumSeqs=128 failed (TPOT rose); not retried before 2026-11-21 12:00:00Z" in text
     assert "retry=" not in text
 
 
 def test_what_failed_and_was_declined_is_told_as_both() -> None:
     text = told_of({"failureMemory": [FAILED | {"declinedAt": DECLINED["declinedAt"]}]})
-    assert "did not help (TPOT rose)" in text
+    assert "failed (TPOT rose)" in text
     assert ASK_AGAIN in text
 
 
 def test_a_request_that_found_nothing_to_act_upon_is_told_with_what_works() -> None:
     asked = {"kind": "rollback", "nonce": "1", "at": "2026-11-20T12:00:00Z"}
     told = told_of({"handledRequests": [asked | {"answer": "leave 128 out"}, asked | {"kind": "retry"}]})
-    assert "Asked for rollback at 2026-11-20 12:00:00Z: leave 128 out" in told
+    assert "Requested rollback at 2026-11-20 12:00:00Z: leave 128 out" in told
     assert "retry" not in told
 
 
 def test_why_there_are_so_many_replicas_is_told_where_the_load_decides() -> None:
     asked = {"replicas": 3, "replicasReason": "the load rises by 12% in the [240] s that a replica takes to start"}
-    assert "Replicas: 3 are asked for, as the load rises by 12% in the [240] s that" in told_of({"effective": asked})
+    assert "Replicas: 3 requested, because the load rises by 12% in the [240] s that" in told_of({"effective": asked})
     assert "Replicas:" not in told_of({"effective": {"replicas": 3}})

@@ -121,7 +121,7 @@ async def test_foreign_names_do_not_reach_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--recording", "a.om", "--watch"], "--watch looks at now"),
+        (["--recording", "a.om", "--watch"], "--watch needs --prometheus"),
         (["--metrics", "http://127.0.0.1:1", "--watch"], "cannot reach"),
         (["--prometheus", "http://127.0.0.1:1", "--watch"], "cannot reach"),
         (["--metrics", "x", "--watch", "--html", "a.html"], "starts now"),

@@ -1,4 +1,4 @@
-"""The command tree. Each command lives in a module of its own; this one only hangs them up."""
+"""The command tree. Each command has a module of its own; this one registers them."""
 
 import typer
 
@@ -7,6 +7,7 @@ from vllm_autotuner.cli.diagnose.command import diagnose
 from vllm_autotuner.cli.doctor.command import EXAMPLES as DOCTOR_EXAMPLES
 from vllm_autotuner.cli.doctor.command import doctor
 from vllm_autotuner.cli.options.usage_errors import UsageErrorExitsOne
+from vllm_autotuner.cli.print_crd import EXAMPLES as CRD_EXAMPLES
 from vllm_autotuner.cli.print_crd import crd
 from vllm_autotuner.cli.record.command import EXAMPLES as RECORD_EXAMPLES
 from vllm_autotuner.cli.record.command import record
@@ -25,7 +26,7 @@ from vllm_autotuner.cli.simulate.command import simulate
 
 app = typer.Typer(
     name="vllm-autotuner",
-    help="Name the bottleneck of a vLLM deployment, and tune it: one safe, measured, reversible change at a time.",
+    help="Find the bottleneck of a vLLM deployment, and tune it: one safe, measured, reversible change at a time.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -39,7 +40,7 @@ def _root() -> None:
 
 
 app.command(cls=UsageErrorExitsOne, epilog=BACKTEST_EXAMPLES)(backtest)
-app.command()(crd)
+app.command(epilog=CRD_EXAMPLES)(crd)
 app.command(cls=UsageErrorExitsOne, epilog=DIAGNOSE_EXAMPLES)(diagnose)
 app.command(epilog=DOCTOR_EXAMPLES)(doctor)
 app.command(cls=UsageErrorExitsOne, epilog=EXPLAIN_EXAMPLES)(explain)

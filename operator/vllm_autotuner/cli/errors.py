@@ -1,7 +1,7 @@
-"""What a command says instead of a traceback: one line that names the input and what to write."""
+"""The error of a command: one line that names the input and what to write instead."""
 
 __all__ = ["CommandError"]
 
 
 class CommandError(Exception):
-    """The command cannot do what was asked. `str()` is the line for people; the exit code is 1."""
+    """The command cannot run. `str()` is the line to print; the exit code is 1."""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as an event, for commands that end well instead of breaking off.
+"""Ctrl-C and SIGTERM as an event, for commands that stop gracefully.
 
 Must not: end the process; a second Ctrl-C after the event was handled does.
 """
@@ -13,7 +13,7 @@ __all__ = ["interrupted"]
 
 @contextmanager
 def interrupted() -> Iterator[asyncio.Event]:
-    """An event that Ctrl-C and SIGTERM set, as long as this lasts; afterwards they end the program again."""
+    """An event that Ctrl-C and SIGTERM set inside this context; afterwards they end the program again."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)

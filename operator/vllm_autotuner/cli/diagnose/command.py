@@ -36,15 +36,15 @@ __all__ = ["EXAMPLES", "diagnose"]
 EXAMPLES = """
 Examples:
 
-  A fleet that a Prometheus scrapes:
+  All services of one namespace, from a Prometheus:
 
     vllm-autotuner diagnose --prometheus http://localhost:9090 --namespace chat
 
-  One engine, sampled for a minute:
+  One engine, scraped for a minute:
 
     vllm-autotuner diagnose --metrics http://localhost:8000 --for 60s --engine-args "--max-num-seqs 64"
 
-  Live, all services of a Prometheus:
+  All services of a Prometheus, refreshed continuously:
 
     vllm-autotuner diagnose --prometheus http://localhost:9090 --watch
 
@@ -52,15 +52,15 @@ Examples:
 
     vllm-autotuner diagnose --recording incident.om.gz --every 30s --ttft 2s --html report.html
 
-  What held 90 seconds after its start, for a program:
+  The diagnosis 90 seconds after the start of a recording, as JSON:
 
     vllm-autotuner diagnose --recording incident.om.gz --at +90s --output json
 
-  A Prometheus that asks for a token and a tenant:
+  A Prometheus that needs a token and a tenant:
 
     vllm-autotuner diagnose --prometheus https://mimir/prometheus --bearer-token-file token --org-id team-a
 
-Exit codes: 0 evaluated (or a watch was ended), 1 error, 2 no data (nothing reports, or there is no vLLM engine).
+Exit codes: 0 evaluated (or --watch ended), 1 error, 2 no data (no vLLM engine reports).
 """
 
 FAILED: Final = 1

@@ -99,7 +99,7 @@ async def _opened(request: Request) -> AsyncIterator[tuple[Evaluation, Callable[
             async with _sampling(scrape, request=request) as found:
                 yield found
         case RecordingFile():
-            raise CommandError("--watch looks at now: it belongs to --prometheus and --metrics")
+            raise CommandError("--watch needs --prometheus URL or --metrics URL")
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
-"""What `diagnose --watch` shows: a table that renews itself on a terminal, one line a service elsewhere, or JSON lines.
+"""What `diagnose --watch` shows: a table on a terminal, otherwise one line per service, or JSON lines.
 
-Must not: look at a source, or decide; the worst service comes first by the severity of its class.
+Must not: read a source, or decide. Services are sorted by the severity of their class.
 """
 
 import json
@@ -38,7 +38,7 @@ def view(console: Console, *, as_text: bool) -> Iterator[Callable[[Frame], None]
 
 
 def worst_first(reports: Sequence[ServiceReport]) -> Sequence[ServiceReport]:
-    """Order services by how soon a person should look; equal ones by how long it has lasted."""
+    """Order services by severity, then by how long it has lasted."""
     return sorted(
         reports,
         key=lambda one: (-look_of(one.diagnosis.primary).severity, one.diagnosis.since, title_of(one)),
@@ -50,7 +50,9 @@ def picture(frame: Frame) -> RenderableType:
     reports = worst_first(frame.reports)
     parts: list[RenderableType] = [Text(f"{rfc3339(round(frame.at))}  {printable(frame.source)}  (Ctrl-C ends)", "dim")]
     if frame.problem:
-        parts.append(Text(f"No answer; shown is the last one: {printable(frame.problem)}", "bold magenta"))
+        parts.append(
+            Text(f"No answer from the source; showing the last one: {printable(frame.problem)}", "bold magenta")
+        )
     if not reports:
         parts.append(Text("no vLLM engine reports"))
         return Group(*parts)
@@ -75,7 +77,7 @@ def _table(reports: Sequence[ServiceReport], *, at: float) -> Table:
 
 
 def as_lines(frame: Frame) -> Sequence[str]:
-    """One line a service: for logs, `grep` and terminals that cannot be redrawn."""
+    """One line per service: for logs, `grep` and terminals that cannot be redrawn."""
     when = rfc3339(round(frame.at))
     lines = [f"{when} NO ANSWER {printable(frame.problem)}"] if frame.problem else []
     if not frame.reports and not frame.problem:
@@ -88,7 +90,7 @@ def as_lines(frame: Frame) -> Sequence[str]:
 
 
 def as_json_line(frame: Frame) -> str:
-    """One object a look."""
+    """One object per refresh."""
     notes = [f"no answer: {frame.problem}"] if frame.problem else []
     body = as_json(() if frame.problem else frame.reports, at=frame.at, span=None, notes=notes)
     return json.dumps(body, allow_nan=False)

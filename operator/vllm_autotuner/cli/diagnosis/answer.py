@@ -1,4 +1,4 @@
-"""From a request to an answer: open the source, evaluate what is asked, and say what a person should know about it.
+"""From a request to an answer: open the source, evaluate it, and note its limits.
 
 Must not: print an answer, or choose an exit code.
 """
@@ -74,7 +74,7 @@ async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> A
     schedule = remote(at, back=request.back)
     try:
         with progress(remarks()) as bar:
-            task = bar.add_task("asking Prometheus", total=len(schedule.ticks))
+            task = bar.add_task("querying Prometheus", total=len(schedule.ticks))
             reports = await evaluate(
                 source,
                 schedule=schedule,
@@ -106,7 +106,7 @@ async def _from_samples(request: Request, *, opened: Opened, place: str) -> Answ
     notes = opened.notes
     doubtful = length < usual.state
     if doubtful:
-        notes += (f"only {length:.0f} s of samples: a state is judged over {usual.state} s",)
+        notes += (f"only {length:.0f} s of samples; a full window is {usual.state} s",)
     with progress(remarks()) as bar:
         task = bar.add_task("evaluating", total=len(schedule.ticks))
         reports = await evaluate(
@@ -120,7 +120,7 @@ async def _from_samples(request: Request, *, opened: Opened, place: str) -> Answ
     if not reports:
         known = any(name.startswith("vllm:") for name in opened.recording.names)
         raise NoEngine(
-            f"no vLLM engine reports in {place} at that moment" if known else f"{place} holds no metrics of vLLM"
+            f"no vLLM engine reports in {place} at that moment" if known else f"{place} contains no vLLM metrics"
         )
     if not schedule.shown:
         notes += tuple(note for report in reports for note in _earlier(report, span=span))

@@ -1,6 +1,6 @@
-"""The answer of `diagnose` for people: what it is, why it is believed, what helps, and what does not.
+"""The answer of `diagnose` as text: diagnosis, evidence, recommendation and advice.
 
-Must not: decide, or say a number that the JSON lacks.
+Must not: decide, or print a number that the JSON lacks.
 """
 
 import math
@@ -30,24 +30,24 @@ __all__ = ["IN_WORDS", "panel", "proposal_lines", "quantity", "seconds", "since"
 IN_WORDS: Final[Mapping[DiagnosisClass, str]] = {
     DiagnosisClass.METRICS_BLIND: "no usable metrics",
     DiagnosisClass.STARTUP_FAILURE: "pods do not start",
-    DiagnosisClass.COLD_START: "everything has just started",
-    DiagnosisClass.WEDGED: "the engine hangs",
+    DiagnosisClass.COLD_START: "the engines have just started",
+    DiagnosisClass.WEDGED: "the engine is stuck",
     DiagnosisClass.IDLE: "no requests",
-    DiagnosisClass.DEFERRED_QUEUE: "requests wait for something that is not capacity",
-    DiagnosisClass.PREEMPTION_THRASH: "running requests are evicted and computed again",
+    DiagnosisClass.DEFERRED_QUEUE: "requests wait, but not for capacity",
+    DiagnosisClass.PREEMPTION_THRASH: "running requests are preempted and recomputed",
     DiagnosisClass.KV_CACHE_SATURATED: "the KV cache is full",
-    DiagnosisClass.CONCURRENCY_CAPPED: "all seats (max-num-seqs) are taken",
-    DiagnosisClass.PAST_TPOT_KNEE: "the batch is too large for the objective",
-    DiagnosisClass.DECODE_BANDWIDTH_BOUND: "tokens are slow even alone",
-    DiagnosisClass.COMMUNICATION_BOUND: "communication eats what the GPUs add",
-    DiagnosisClass.PREFILL_BOUND: "prompts take too long to compute",
-    DiagnosisClass.HEAD_OF_LINE_BLOCKING: "a few huge requests block the others",
-    DiagnosisClass.RUNAWAY_OUTPUTS: "outputs run to their limit",
+    DiagnosisClass.CONCURRENCY_CAPPED: "all running-sequence slots (max-num-seqs) are in use",
+    DiagnosisClass.PAST_TPOT_KNEE: "the batch is too large for the TPOT objective",
+    DiagnosisClass.DECODE_BANDWIDTH_BOUND: "TPOT is slow even for a single sequence",
+    DiagnosisClass.COMMUNICATION_BOUND: "communication between GPUs limits throughput",
+    DiagnosisClass.PREFILL_BOUND: "prefill of prompts takes too long",
+    DiagnosisClass.HEAD_OF_LINE_BLOCKING: "a few large requests block the others",
+    DiagnosisClass.RUNAWAY_OUTPUTS: "many outputs run to their token limit",
     DiagnosisClass.CONTEXT_OVERSIZED: "max-model-len is larger than needed",
-    DiagnosisClass.OVERLOADED: "more requests than this hardware serves",
-    DiagnosisClass.UNDERUTILIZED: "one replica fewer would do",
-    DiagnosisClass.HEALTHY: "nothing limits it",
-    DiagnosisClass.UNCLEAR: "no cause can be named",
+    DiagnosisClass.OVERLOADED: "more requests than the replicas can serve",
+    DiagnosisClass.UNDERUTILIZED: "one replica fewer is enough",
+    DiagnosisClass.HEALTHY: "no bottleneck",
+    DiagnosisClass.UNCLEAR: "no single cause identified",
 }
 """Each class in a few words."""
 
@@ -67,7 +67,7 @@ def panel(report: ServiceReport, *, at: float, span: Span | None) -> Panel:
     parts += _section("Contributing", (f"{one.diagnosis.value}: {one.message}" for one in diagnosis.contributing))
     if report.plan.proposal is not None:
         parts += _section("Recommendation", proposal_lines(report.plan.proposal))
-    parts += _section("Considered and left out", report.plan.passed_over)
+    parts += _section("Considered and rejected", report.plan.passed_over)
     parts += _section("What to do", ADVICE[diagnosis.primary])
     if look_of(diagnosis.primary).severity <= Severity.UNSURE:
         parts += _section("Not a tuning problem", NOT_TUNING)
@@ -79,14 +79,14 @@ def panel(report: ServiceReport, *, at: float, span: Span | None) -> Panel:
 
 
 def title_of(report: ServiceReport) -> str:
-    """Name a service, with its model where that says more. Foreign text: not yet harmless anywhere."""
+    """Name a service, with its model where the names differ. Pass it through `printable` before printing."""
     title = "/".join(filter(None, (report.service.namespace, report.service.name)))
     return f"{title} ({report.model})" if report.model and report.model != report.service.name else title
 
 
 def since(diagnosis: Diagnosis, *, at: float) -> str:
-    """Say since when a class holds."""
-    # Evaluation begins somewhere: for how long a class has held before that is not known.
+    """Since when a class holds."""
+    # Evaluation begins somewhere: how long the class held before that is unknown.
     began = diagnosis.since
     return f"{rfc3339(began)} ({seconds(at - began)} before)" if at > began else "this moment"
 
@@ -135,7 +135,7 @@ def proposal_lines(proposal: Proposal) -> Iterable[str]:
     how = flag_of(proposal) or f"{proposal.knob.value} {proposal.value}"
     yield f"{how} (now {now}; confidence {proposal.confidence.value}). {proposal.reason}"
     if proposal.limited_by:
-        yield f"Not further because of: {proposal.limited_by}."
+        yield f"Limited by: {proposal.limited_by}."
     for effect in proposal.predicted:
         yield f"Expected {_effect(effect)}."
 

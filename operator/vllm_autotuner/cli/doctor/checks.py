@@ -1,7 +1,7 @@
-"""The checks of the doctor: facts in, one finding a check out, each with a remedy in plain words.
+"""The checks of the doctor: facts in, one finding per check out, each with a remedy.
 
-Order is that of a person who repairs: what makes everything else meaningless comes first. A check that does not apply
-to a source gives no finding. Must not: ask anything.
+Ordered for repair: what makes other checks meaningless comes first. A check that does not apply
+to a source gives no finding. Must not: query anything.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,15 +33,15 @@ WIDE_BUCKET: Final = 0.5
 the objective is the error that interpolation may make. Our choice."""
 
 CONSEQUENCES: Final[Mapping[Meaning, tuple[bool, str]]] = {
-    Meaning.RUNNING: (True, "nothing can be said about this engine"),
-    Meaning.WAITING: (True, "nothing can be said about this engine"),
-    Meaning.KV_USAGE: (True, "a full KV cache cannot be told from too few seats"),
-    Meaning.PROMPT_TOKENS: (True, "a hanging engine is not recognised"),
-    Meaning.GENERATION_TOKENS: (True, "a hanging engine is not recognised"),
-    Meaning.TTFT: (True, "the TTFT objective is not watched"),
-    Meaning.ITL: (True, "the TPOT objective is not watched"),
-    Meaning.PREEMPTIONS: (True, "preemptions are not seen"),
-    Meaning.FINISHED: (True, "arrivals and preemptions per request are not known"),
+    Meaning.RUNNING: (True, "this engine cannot be diagnosed"),
+    Meaning.WAITING: (True, "this engine cannot be diagnosed"),
+    Meaning.KV_USAGE: (True, "a full KV cache cannot be told apart from a low max-num-seqs"),
+    Meaning.PROMPT_TOKENS: (True, "a stuck engine is not detected"),
+    Meaning.GENERATION_TOKENS: (True, "a stuck engine is not detected"),
+    Meaning.TTFT: (True, "the TTFT objective is not checked"),
+    Meaning.ITL: (True, "the TPOT objective is not checked"),
+    Meaning.PREEMPTIONS: (True, "preemptions are not detected"),
+    Meaning.FINISHED: (True, "arrivals and preemptions per request are unknown"),
 }
 """What is lost without a family. True: every supported engine version exports it, so its absence is a mistake; families
 that are not listed came with some version or left with another, and their absence is only told."""
@@ -92,12 +92,12 @@ def _warnings(facts: Facts, targets: Targets) -> Iterable[Finding]:
         yield Finding(
             check="answers",
             status=Status.FAILED,
-            what=f"the server answers in part: {facts.warnings[0]}",
-            remedy="Partial answers are refused, because half a fleet looks like an idle fleet: repair the store or "
-            "sidecar that the warning names.",
+            what=f"the server returned a partial answer: {facts.warnings[0]}",
+            remedy="Partial answers are refused: missing engines would look idle. Repair the store or sidecar that the "
+            "warning names.",
         )
     elif facts.scraped:
-        yield Finding(check="answers", status=Status.OK, what="complete, without warnings")
+        yield Finding(check="answers", status=Status.OK, what="answers are complete, without warnings")
 
 
 def _clocks(facts: Facts, targets: Targets) -> Iterable[Finding]:
@@ -107,10 +107,10 @@ def _clocks(facts: Facts, targets: Targets) -> Iterable[Finding]:
         f"this machine's clock is {seconds(abs(facts.skew))} {'ahead of' if facts.skew > 0 else 'behind'} the server's"
     )
     if abs(facts.skew) < SKEW_SUSPECT:
-        yield Finding(check="clocks", status=Status.OK, what="this machine and the server agree about the time")
+        yield Finding(check="clocks", status=Status.OK, what="the clocks of this machine and the server agree")
         return
     status = Status.FAILED if abs(facts.skew) >= SKEW_FATAL else Status.WARNING
-    remedy = "Set both by NTP: fresh samples look old or lie in the future, and everything becomes MetricsBlind."
+    remedy = "Synchronize both with NTP: otherwise fresh samples look stale, and every service becomes MetricsBlind."
     yield Finding(check="clocks", status=status, what=ahead, remedy=remedy)
 
 
@@ -143,9 +143,9 @@ def _freshness(facts: Facts, targets: Targets) -> Iterable[Finding]:
     yield _finding(
         "freshness",
         silent,
-        good="every engine was scraped lately",
+        good="every engine was scraped recently",
         status=Status.WARNING,
-        remedy="A deleted pod is no problem. Otherwise look at the error of its target in Prometheus: Status, Targets.",
+        remedy="Ignore this for a deleted pod. Otherwise see the target's error in Prometheus under Status, Targets.",
     )
 
 
@@ -167,11 +167,11 @@ def _interval(facts: Facts, targets: Targets) -> Iterable[Finding]:
         status=Status.FAILED if interval > longest else Status.WARNING,
         what=f"{_named(slowest)} is scraped every {seconds(interval)}: "
         + (
-            f"no window of {windows.gauges} s holds enough of it"
+            f"a window of {windows.gauges} s has too few samples"
             if interval > longest
-            else f"a state takes {window:.0f} s"
+            else f"a diagnosis needs {window:.0f} s"
         ),
-        remedy=f"Set the scrape interval of vLLM pods to {COMFORTABLE_INTERVAL:.0f} s or less; the page costs "
+        remedy=f"Set the scrape interval of vLLM pods to {COMFORTABLE_INTERVAL:.0f} s or less; a scrape costs "
         "an engine a few milliseconds.",
     )
 
@@ -189,7 +189,7 @@ def _twice(facts: Facts, targets: Targets) -> Iterable[Finding]:
         found,
         good="no engine is scraped twice",
         status=Status.FAILED,
-        remedy="Two jobs scrape the same pod (often a PodMonitor beside annotations): remove one, else rates and "
+        remedy="Two jobs scrape the same pod (often a PodMonitor beside annotations): remove one, otherwise rates and "
         "histograms count everything twice. Behind Thanos or Mimir: deduplicate the replica label.",
     )
 
@@ -198,16 +198,16 @@ def _restarts(facts: Facts, targets: Targets) -> Iterable[Finding]:
     if not facts.scraped or not facts.engines:
         return
     found = [
-        f"{_named(key)}: its token counter fell {engine.resets:.0f} times in 30 minutes"
+        f"{_named(key)}: its token counter was reset {engine.resets:.0f} times in 30 minutes"
         for key, engine in facts.engines.items()
         if engine.resets is not None and engine.resets > RESTLESS
     ]
     yield _finding(
         "counters",
         found,
-        good="counters only grow",
+        good="no counter was reset often",
         status=Status.FAILED,
-        remedy="Either the engine keeps restarting (kubectl describe pod), or several engines hide behind one address: "
+        remedy="Either the engine keeps restarting (kubectl describe pod), or several engines share one address: "
         "scrape pods, not a Service, and give each API server process its own port or metrics directory.",
     )
 
@@ -224,12 +224,12 @@ def _families(facts: Facts, targets: Targets) -> Iterable[Finding]:
                 check="families",
                 status=Status.FAILED if {Meaning.RUNNING, Meaning.WAITING} & set(wrong) else Status.WARNING,
                 what=f"{about} lacks {lost}",
-                remedy="Every vLLM from 0.6 on exports these: look for a metric_relabel_configs rule that drops them, "
+                remedy="Every vLLM from 0.6 on exports these: check for a metric_relabel_configs rule that drops them, "
                 "native histograms without classic buckets, or --disable-log-stats.",
             )
         else:
             told = ", ".join(str(meaning) for meaning in missing)
-            what = f"{about} has all that is needed" + (f"; not in this version: {told}" if told else "")
+            what = f"{about} has all required metrics" + (f"; not in this version: {told}" if told else "")
             yield Finding(check="families", status=Status.OK, what=what)
 
 
@@ -240,10 +240,10 @@ def _pool(facts: Facts, targets: Targets) -> Iterable[Finding]:
     yield _finding(
         "pool",
         [f"{', '.join(missing)}: no vllm:cache_config_info"] if missing else [],
-        good="every engine tells the size of its KV cache",
+        good="every engine reports the size of its KV cache",
         status=Status.WARNING,
-        remedy="Without it nobody knows how many requests the KV cache holds, so max-num-seqs is never raised. Upgrade "
-        "vLLM, or stop dropping the series.",
+        remedy="Without it the capacity of the KV cache is unknown, and max-num-seqs is never raised. Upgrade vLLM, or "
+        "stop dropping the series.",
     )
 
 
@@ -267,24 +267,22 @@ def _resolution(name: str, target: Target, edges: Sequence[float]) -> Finding:
         return Finding(
             check=check,
             status=Status.FAILED,
-            what=f"{about}: the highest bucket ends at {seconds(edges[-1])}, so a miss can never be seen",
+            what=f"{about}: the highest bucket ends at {seconds(edges[-1])}, so a miss cannot be measured",
             remedy=f"Choose an objective of at most {seconds(edges[-1])}: vLLM's buckets cannot be changed.",
         )
     near = min(wanted - below, above - wanted) <= NEAR_EDGE * wanted
     if near or above - below <= WIDE_BUCKET * wanted:
-        return Finding(check=check, status=Status.OK, what=f"{about}: the buckets tell a miss")
+        return Finding(check=check, status=Status.OK, what=f"{about}: the buckets resolve it")
     if target.defaulted:
-        # Nobody asked for this number: that it falls into a wide bucket is no mistake of the user's.
-        what = (
-            f"{about} lies inside one bucket of {seconds(below)} to {seconds(above)}; name yours with --{name.lower()}"
-        )
+        # A default, not the user's choice: that it falls into a wide bucket is not a warning.
+        what = f"{about} is inside one bucket, {seconds(below)} to {seconds(above)}; set your own with --{name.lower()}"
         return Finding(check=check, status=Status.OK, what=what)
     nearest = " or ".join(seconds(edge) for edge in (below, above) if edge > 0)
     return Finding(
         check=check,
         status=Status.WARNING,
-        what=f"{about} lies inside one bucket of {seconds(below)} to {seconds(above)}: a quantile there is a guess",
-        remedy=f"Choose {nearest} where it makes no difference to users; vLLM's buckets cannot be changed.",
+        what=f"{about} is inside one bucket, {seconds(below)} to {seconds(above)}: a quantile there is inaccurate",
+        remedy=f"Choose {nearest} if users accept it; vLLM's buckets cannot be changed.",
     )
 
 
@@ -326,7 +324,7 @@ def _only_old(names: Sequence[str], exported: set[str]) -> bool:
 
 def _generation(old: Sequence[str], missing: Sequence[Meaning]) -> str:
     if old:
-        return f"an older vLLM: {len(old)} of its metrics have former names, which are understood"
+        return f"an older vLLM: {len(old)} of its metrics have former names, which are supported"
     if Meaning.WAITING_BY_REASON in missing:
-        return "a vLLM that does not tell why requests wait"
+        return "a vLLM that does not report why requests wait"
     return "a current vLLM"

@@ -1,6 +1,6 @@
-"""`vllm-autotuner doctor`: whether the metrics at hand are what a diagnosis needs, and what to repair.
+"""`vllm-autotuner doctor`: whether the metrics are complete enough for a diagnosis, and what to repair.
 
-This module reads options, prints, and chooses an exit code: 0 all is well, 1 warnings, 2 something failed.
+Reads options, prints, and chooses an exit code: 0 all checks passed, 1 warnings, 2 a check failed.
 Must not: check anything itself.
 """
 
@@ -33,19 +33,19 @@ __all__ = ["EXAMPLES", "doctor"]
 EXAMPLES = """
 Examples:
 
-  A Prometheus, and whether its buckets can tell these objectives:
+  A Prometheus, and whether its histogram buckets can resolve these objectives:
 
     vllm-autotuner doctor --prometheus http://localhost:9090 --ttft 2s --tpot 50ms
 
-  One engine's own page:
+  The /metrics page of one engine:
 
     vllm-autotuner doctor --metrics http://localhost:8000
 
-  For a program; the exit code says the worst:
+  As JSON; the exit code is that of the worst check:
 
     vllm-autotuner doctor --prometheus http://localhost:9090 --output json
 
-Exit codes: 0 all is well, 1 warnings, 2 something failed (or could not be asked).
+Exit codes: 0 all checks passed, 1 warnings, 2 a check failed or could not run.
 """
 
 _EXIT: Final = {Status.OK: 0, Status.WARNING: 1, Status.FAILED: 2}
@@ -56,7 +56,10 @@ _STYLE: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "b
 def doctor(
     *, source: LiveSource, objectives: ObjectiveOptions, output: OutputFormat = "human", access: AccessOptions
 ) -> None:
-    """Check that the metrics are what a diagnosis needs: series, labels, scrapes, buckets, clocks, permissions."""
+    """Check whether the metrics are complete enough for a diagnosis, and say what to repair.
+
+    Covers series, labels, scrapes, buckets, clocks and permissions. Changes nothing.
+    """
     try:
         as_text = is_text(output)
         subject = subject_from(objectives, engine_args=None)
@@ -83,17 +86,19 @@ _REACH: Final = (
 
 
 def _grant(access: Access) -> str:
-    """What to grant, by how the request was let in so far."""
+    """What to grant, by the credentials that were given."""
     if access.bearer_token_file is not None:
         return (
-            "The token is known but may not read metrics: bind its ServiceAccount to a role that may (on OpenShift "
+            "The token is valid but may not read metrics: bind its ServiceAccount to a role that may (on OpenShift "
             "cluster-monitoring-view; behind kube-rbac-proxy a ClusterRole with get on the resource it guards)."
         )
     if access.username is not None:
         return "Check user and password, and that this user may query (on Grafana Cloud: scope metrics:read)."
     if access.client_cert is not None:
-        return "The client certificate is accepted but its subject may not read metrics: grant it, or add a token."
-    return "The server wants credentials: --bearer-token-file, --basic-auth-user or --client-cert."
+        return (
+            "The client certificate is accepted but its subject may not read metrics: grant it access, or add a token."
+        )
+    return "The server requires credentials: add --bearer-token-file, --basic-auth-user or --client-cert."
 
 
 def _facts(source: LiveSource, *, access: Access) -> Facts:

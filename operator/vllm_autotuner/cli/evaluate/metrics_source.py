@@ -1,4 +1,4 @@
-"""The three places that `diagnose` can look at, as values: from options to something that answers questions.
+"""The three sources of metrics as values: a Prometheus, a recording, or engines that are scraped.
 
 Must not: print, or evaluate.
 """
@@ -71,7 +71,7 @@ class Opened:
 
 
 def source_name(source: Source) -> str:
-    """Name a source as it may be shown: no credentials, no folders."""
+    """Name a source for display, without credentials and folders."""
     match source:
         case RemotePrometheus(address):
             return f"Prometheus {shown_url(address.url)}"
@@ -97,7 +97,7 @@ def direct_scrape(urls: Sequence[str], *, duration: timedelta, interval: timedel
     if interval <= timedelta():
         raise CommandError("--scrape-interval must be longer than 0s")
     if duration < interval:
-        raise CommandError("--for must be at least --scrape-interval: one scrape says nothing about growth")
+        raise CommandError("--for must be at least --scrape-interval: one scrape shows no rates")
     return DirectScrape(targets=scrape_targets(urls), duration=duration, interval=interval, access=access)
 
 
@@ -120,7 +120,7 @@ async def sampled(source: DirectScrape, *, clock: Clock, scraped: Callable[[Scra
     recording = found.recording
     if not recording.names:
         places = " ".join(target.place for target in source.targets)
-        raise NoEngine(f"{places} answers with metrics, but none of them is vLLM's")
+        raise NoEngine(f"{places} returns metrics, but none of vLLM")
     return Opened(
         recording=recording,
         span=Span(recording.first, recording.last),

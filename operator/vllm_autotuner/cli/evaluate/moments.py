@@ -1,6 +1,6 @@
-"""Which moments are evaluated, and how people name one.
+"""Which moments are evaluated, and how a moment is written.
 
-A class is named after several evaluations agree, so the moment asked about needs the ones before it.
+A class is named after several evaluations agree, so each moment needs the evaluations before it.
 Must not: read a clock; "now" comes from the caller.
 """
 
@@ -82,7 +82,7 @@ def _timeline(span: Span, *, every: float) -> Schedule:
 
 
 def remote(at: float, *, back: float | None = None) -> Schedule:
-    """Plan the evaluation of a Prometheus at `at`, from `back` seconds before it (None: as few as are needed)."""
+    """Plan the evaluation of a Prometheus at `at`, from `back` seconds before it (None: as few as needed)."""
     looks = REMOTE_TICKS if back is None else max(REMOTE_TICKS, 1 + math.floor(back / REMOTE_TICK))
     return Schedule(ticks=tuple(at - REMOTE_TICK * index for index in range(looks - 1, -1, -1)))
 
@@ -91,7 +91,9 @@ def moment_of(text: str, *, start: float | None) -> float:
     """Read a moment: Unix seconds, RFC 3339, or `+90s` after `start`. Raises CommandError."""
     if text.startswith("+"):
         if start is None:
-            raise CommandError(f"--at {text} counts from the start of a recording; for Prometheus give a time of day")
+            raise CommandError(
+                f"--at {text} counts from the start of a recording: for a Prometheus write a time of day"
+            )
         try:
             return start + parse_duration(text[1:]).total_seconds()
         except ValueError:
@@ -101,7 +103,7 @@ def moment_of(text: str, *, start: float | None) -> float:
     except ValueError:
         moment = _read_rfc3339(text)
     if not math.isfinite(moment) or not 0 <= moment < 1e11:
-        raise CommandError(f"--at {text} is no time in Unix seconds")
+        raise CommandError(f"--at {text} is not a time in Unix seconds")
     return moment
 
 

@@ -51,7 +51,7 @@ class PlatformOptions:
         """Return what a model in the metrics runs on. Raises CommandError for an unknown GPU."""
         if self.gpu is not None and known.gpu(self.gpu) is None:
             raise CommandError(
-                f"--gpu {self.gpu!r} is in no table: write a product such as NVIDIA-H100-80GB-HBM3, or add it "
+                f"--gpu {self.gpu!r} is unknown: write a product such as NVIDIA-H100-80GB-HBM3, or add it "
                 "with --catalogue FILE"
             )
         args = tuple(shlex.split(self.engine_args)) if self.engine_args is not None else ()

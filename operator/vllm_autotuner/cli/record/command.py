@@ -1,6 +1,6 @@
-"""`vllm-autotuner record`: sample engines into a file that a bug report can carry.
+"""`vllm-autotuner record`: scrape engines into a file that can be attached to a bug report.
 
-This module reads options and chooses an exit code: 0 recorded, 1 an error in one line, 2 nothing was there to record.
+Reads options and chooses an exit code: 0 recorded, 1 an error in one line, 2 nothing to record.
 Must not: judge what it records.
 """
 
@@ -44,17 +44,18 @@ Examples:
 
     vllm-autotuner record --metrics http://localhost:8000 --out incident.om.gz --for 10m
 
-  Two engines of one service, each second; stop with Ctrl-C, what was recorded is kept:
+  Two engines of one service, every second; Ctrl-C stops and keeps what was recorded:
 
     vllm-autotuner record --metrics http://a:8000 --metrics http://b:8000 --out both.om.gz --for 1h --every 1s
 
-  Look at it, or load it into a Prometheus:
+  Diagnose the recording, or load it into a Prometheus:
 
     vllm-autotuner diagnose --recording incident.om.gz --html report.html
 
     gunzip -k incident.om.gz && promtool tsdb create-blocks-from openmetrics incident.om ./data
 
-A recording holds names, labels, numbers and times: no prompts and no answers. Labels hold the model's name.
+A recording contains metric names, labels, values and times, including the model's name.
+It contains no prompts and no outputs.
 
 Exit codes: 0 recorded, 1 error, 2 nothing to record (no engine answered, or none is vLLM).
 """
@@ -62,14 +63,14 @@ Exit codes: 0 recorded, 1 error, 2 nothing to record (no engine answered, or non
 FAILED: Final = 1
 NOTHING: Final = 2
 PROCESS_START: Final = "process_start_time_seconds"
-"""Kept beside the engine's own families: it tells a restart."""
+"""Kept beside the engine's own families: it shows a restart."""
 
 
 @with_groups
 def record(*, wanted: RecordOptions, access: AccessOptions) -> None:
-    """Record the metrics of running engines into one file: OpenMetrics, for `diagnose --recording` and `promtool`.
+    """Record the metrics of running engines into one OpenMetrics file, for `diagnose --recording` and `promtool`.
 
-    An engine that does not answer is tried again at each scrape and leaves a gap. Ctrl-C ends early and keeps the rest.
+    An engine that does not answer is retried at each scrape and leaves a gap. Ctrl-C stops early and keeps the data.
     """
     try:
         found = asyncio.run(_run(wanted.plan(), access=access.access()))
@@ -89,14 +90,14 @@ async def _run(plan: Plan, *, access: Access) -> bool:
 
 
 async def recorded(plan: Plan, *, clock: Clock, reader: PageReader) -> bool:
-    """Record until the time is over or a person stops it, and write the file; False when there was nothing."""
+    """Record until the time is over or the user stops it, and write the file; False when there was nothing."""
     try:
         with TemporaryDirectory(prefix="vllm-autotuner-record-") as folder:
             spool = Spool(Path(folder))
             sampler, why = await _sample(plan, spool=spool, clock=clock, reader=reader)
             failed = {place: found for place, found in sampler.failures.items() if found.count}
             for place, found in failed.items():
-                _say(f"{found.count} scrapes of {place} failed; the last: {found.last}")
+                _say(f"{found.count} scrapes of {place} failed; last error: {found.last}")
             if not spool.samples:
                 _say("no data: nothing was recorded, no file was written")
                 return False
@@ -150,9 +151,9 @@ def _into(spool: Spool, *, everything: bool) -> Received:
                 if everything or sample.name.startswith(ENGINE_PREFIX) or sample.name == PROCESS_START
             ]
         except Unreadable as error:
-            raise Unreadable(f"{target.place} does not answer with metrics ({error})") from error
+            raise Unreadable(f"{target.place} does not return metrics ({error})") from error
         if not any(sample.name.startswith(ENGINE_PREFIX) for sample in samples):
-            raise Unreadable(f"{target.place} answers with metrics, but none of them is vLLM's")
+            raise Unreadable(f"{target.place} returns metrics, but none of vLLM")
         labels = (("instance", target.pod),) if target.pod else ()
         spool.add(samples, families=Families(page), time=at, labels=labels)
 

@@ -1,4 +1,4 @@
-"""Writing a report where the user said. Apart from the page, because only this touches the disk.
+"""Writing the report file. Apart from the page, because only this touches the disk.
 
 Must not: leave half a file where there was a whole one.
 """
@@ -25,9 +25,9 @@ def own_version() -> str:
 def refuse_unwritable(path: Path, *, option: str) -> None:
     """Raise CommandError for a path that can never be written, before a minute is spent on its content."""
     if path.is_dir():
-        raise CommandError(f"{option} {path} is a folder: name a file")
+        raise CommandError(f"{option} {path} is a folder: give a file name")
     if not path.parent.is_dir():
-        raise CommandError(f"{option} {path}: there is no folder {path.parent}")
+        raise CommandError(f"{option} {path}: folder {path.parent} does not exist")
 
 
 def write_report(path: Path, *, answer: Answer, source: str, knobs: EngineKnobs) -> None:

@@ -38,9 +38,7 @@ class Band:
 def require_plots(option: str = "--html") -> None:
     """Raise CommandError where the plots cannot be drawn; asked before anything is sampled for a minute."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise CommandError(
-            f"{option} draws with matplotlib, which is not installed: pip install 'vllm-autotuner[report]'"
-        )
+        raise CommandError(f"{option} needs matplotlib: run pip install '.[report]' in the repository")
 
 
 def bands(levels: Sequence[Levels]) -> Sequence[Band]:

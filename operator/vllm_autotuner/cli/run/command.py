@@ -33,17 +33,17 @@ __all__ = ["EXAMPLES", "new_identity", "run"]
 EXAMPLES = """
 Examples:
 
-  In a cluster (what the Helm chart runs):
+  In a cluster (as the Helm chart does):
 
     vllm-autotuner run --prometheus-url http://prometheus.monitoring:9090
 
-  On a laptop, against the current kubeconfig, two namespaces only:
+  On a laptop with the current kubeconfig, for two namespaces:
 
     export PROMETHEUS_URL=http://localhost:9090
 
     vllm-autotuner run -n chat -n search --listen-address 127.0.0.1:8080
 
-  With a Mimir that asks for a password and a tenant:
+  With a Mimir that needs a password and a tenant:
 
     vllm-autotuner run --prometheus-header X-Scope-OrgID=gpu
 
@@ -62,8 +62,8 @@ def run(
 ) -> None:
     """Run the operator: watch VLLMServices, diagnose them, and tune them within their bounds.
 
-    Several replicas may run; one leads, the others keep watching and take over. SIGTERM ends it within seconds and
-    hands the lead over at once.
+    Several replicas may run: one leads, and another takes over when it stops. SIGTERM stops it within seconds and
+    releases the Lease at once.
     """
     from vllm_autotuner.control.run.app import OperatorFailed
     from vllm_autotuner.control.run.app import run as run_operator

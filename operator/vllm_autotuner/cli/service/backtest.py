@@ -1,6 +1,6 @@
 """`vllm-autotuner backtest`: replay history through the operator's own functions, without changing anything.
 
-What would have been recommended when, how steady it was, and how its predictions stood the test of what came.
+Shows what would have been recommended when, how stable it was, and how accurate its predictions were.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ Examples:
 
     vllm-autotuner backtest --recording incident.om.gz --engine-args "--max-num-seqs 64" --every 1m
 
-  For a program:
+  As JSON:
 
     vllm-autotuner backtest --recording incident.om.gz --output json
 
@@ -63,15 +63,15 @@ Exit codes: 0 replayed, 1 error, 2 no data.
 """
 NO_DATA: Final = 2
 RECORDED_PACE: Final = 30.0
-"""Seconds between evaluations of a recording where --every does not say."""
+"""Seconds between evaluations of a recording without --every."""
 MOST_LOOKS: Final = 500
-"""Looks at a Prometheus where --every does not say: each is a round of queries over the whole fleet. A week then is
-looked at every 20 minutes."""
+"""Evaluations of a Prometheus without --every: each is a round of queries over the whole fleet. A week then is
+evaluated every 20 minutes."""
 CLOSEST: Final = 15.0
-"""Seconds: the pace of the operator, and the closest that looks at a Prometheus are worth."""
+"""Seconds: the interval of the operator, and the shortest useful one for a Prometheus."""
 CONFIRM: Final = 15.0
-"""Seconds before each look of a sparse replay at which one more look confirms what it sees: a class must be seen twice
-in a row, and twenty minutes apart it would not be the same thing."""
+"""Seconds before each evaluation of a sparse replay at which another one confirms it: a class must be seen twice in a
+row, and twenty minutes apart the state may have changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +108,10 @@ def backtest(
     output: OutputFormat = "human",
     access: AccessOptions,
 ) -> None:
-    """Replay history: what would have been recommended when, how steady it was, and how it stood the test.
+    """Replay history: what would have been recommended when, how stable it was, and how accurate its predictions were.
 
-    Nothing is changed. The history is that of the configuration that ran: what a recommendation would have done is
-    known only as far as the load itself came near it later.
+    Changes nothing. The history was measured with the configuration that ran, so a prediction can be tested only
+    where the load later reached the predicted batch size.
     """
     try:
         as_text = is_text(output)
@@ -157,7 +157,7 @@ async def _recorded(path: Path, request: Request) -> list[History]:
 
 
 async def _remote(source: RemotePrometheus, request: Request) -> list[History]:
-    assert request.back is not None  # a Prometheus has no beginning
+    assert request.back is not None  # set for every Prometheus
     schedule = sparse(time.time(), back=request.back, pace=request.every)
     client = PrometheusSource(source.address)
     try:
@@ -174,7 +174,7 @@ async def _remote(source: RemotePrometheus, request: Request) -> list[History]:
 
 
 def sparse(now: float, *, back: float, pace: float | None) -> Schedule:
-    """Looks from `back` seconds ago until now; far apart, each has one just before it."""
+    """Evaluations from `back` seconds ago until now; where they are far apart, each has one just before it."""
     step = max(CLOSEST, back / MOST_LOOKS if pace is None else pace)
     count = max(1, math.floor(back / step))
     shown = [now - step * index for index in range(count - 1, -1, -1)]
@@ -186,24 +186,25 @@ def _print(history: History) -> None:
     console = answers()
     shares = sorted(history.classes.items(), key=lambda item: -item[1])
     named = ", ".join(f"{each.value} {count / history.looks:.0%}" for each, count in shares)
-    console.print(Text(printable(f"{history.service.name}: {history.looks} looks; {named}")))
+    console.print(Text(printable(f"{history.service.name}: {history.looks} evaluations; {named}")))
     if not history.standing:
         console.print("No change would have been recommended.")
         return
     table = Table(title="Recommendations, oldest first", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("from", "until", "looks", "class", "change", "limited by", "prediction tested later"):
+    for column in ("from", "until", "evaluations", "class", "change", "limited by", "prediction error"):
         table.add_column(column)
     for each in history.standing:
         proposal = each.proposal
         now = "default" if proposal.current is None else proposal.current
-        tested = "no load came near" if each.error is None else f"{each.error:.1%} off, {len(each.misses)} windows"
+        tested = "not tested" if each.error is None else f"{each.error:.1%} off, {len(each.misses)} windows"
         cells = (f"{proposal.knob.value} {now} -> {proposal.value}", proposal.limited_by or "", tested)
         table.add_row(rfc3339(each.since), rfc3339(each.until), str(each.looks), each.named.value,
                       *(Text(printable(cell)) for cell in cells))  # fmt: skip
     console.print(table)
     console.print(
-        f"{history.changes} change(s) of mind; the longest recommendation held {history.steadiness or 0:.0%} of the "
-        f"looks with one; {history.silent / history.looks:.0%} of all looks had none."
+        f"The recommendation changed {history.changes} time(s); the longest one covers "
+        f"{history.steadiness or 0:.0%} of the evaluations with one; "
+        f"{history.silent / history.looks:.0%} of all evaluations had none."
     )
 
 

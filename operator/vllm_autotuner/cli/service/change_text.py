@@ -1,6 +1,6 @@
-"""The change under way as text: what is tried, where, what was measured so far, and how to stop it.
+"""The change in progress as text: value, strategy, state, measurements so far, and how to stop it.
 
-Apart from the rest of the status, because this is what somebody reads who was woken by it.
+Apart from the rest of the status, because this is what an operator on call needs first.
 Must not: judge. Everything comes from the object.
 """
 
@@ -18,19 +18,19 @@ from vllm_autotuner.control.decide.annotation_commands import RequestKind
 __all__ = ["change_lines"]
 
 _STATES: Final = {
-    "Proposed": "decided; nothing was touched yet",
-    "Provisioning": "pods with the new value start",
-    "Verifying": "the running engine is asked whether it took the new value",
-    "WarmingUp": "the new value serves; not judged yet",
-    "Analyzing": "both values are measured",
-    "Held": "the judgement waits",
-    "Promoting": "the canary did better: the service's own pods follow one after the other, new before old",
-    "Baking": "all pods run the new value; it is watched before it counts",
-    "RollingBack": "what ran before is being restored",
+    "Proposed": "decided; nothing has changed yet",
+    "Provisioning": "pods with the new value are starting",
+    "Verifying": "checking that the running engine uses the new value",
+    "WarmingUp": "the new value serves requests; not measured yet",
+    "Analyzing": "both values are being measured",
+    "Held": "the measurement is paused",
+    "Promoting": "the canary passed; the service's own pods are replaced one by one, new before old",
+    "Baking": "all pods run the new value; it is monitored before the change succeeds",
+    "RollingBack": "the previous value is being restored",
 }
-"""What each state means, for somebody who meets it for the first time."""
+"""What each state means."""
 _UNTOUCHED: Final = frozenset({"Proposed", "Provisioning", "Verifying", "WarmingUp", "Analyzing"})
-"""States of a canary in which the service's own pods are what they were."""
+"""States of a canary in which the service's own pods are unchanged."""
 
 
 def change_lines(change: Mapping[str, Any], *, namespace: str, name: str) -> Iterator[Text | Table]:
@@ -39,12 +39,12 @@ def change_lines(change: Mapping[str, Any], *, namespace: str, name: str) -> Ite
     values = f"{change['knob']} {change.get('fromValue', 'default')} -> {change['toValue']}"
     aim = f", to improve {change['target']}" if change.get("target") else ""
     how = "by canary" if canary else "in place"
-    yield Text(printable(f"Under way: {values} {how}{aim}, since {moment(change.get('startedAt'))}"))
+    yield Text(printable(f"In progress: {values} {how}{aim}, since {moment(change.get('startedAt'))}"))
     rows = Table.grid(padding=(0, 2))
     for what, text in _rows(change, canary=canary):
         rows.add_row(f"  {what}", Text(printable(text)))
     rows.add_row(
-        "  stop it",
+        "  to stop",
         f"kubectl annotate vllm {name} -n {namespace} {PREFIX}{RequestKind.ROLLBACK}=$(date +%s) --overwrite",
     )
     yield rows
@@ -52,21 +52,21 @@ def change_lines(change: Mapping[str, Any], *, namespace: str, name: str) -> Ite
 
 def _rows(change: Mapping[str, Any], *, canary: bool) -> Iterator[tuple[str, str]]:
     state = change["state"]
-    limit = f"; at the latest until {moment(change['deadline'])}" if change.get("deadline") else ""
+    limit = f"; deadline {moment(change['deadline'])}" if change.get("deadline") else ""
     yield "state", f"{state} since {moment(change.get('stateSince'))}: {_STATES.get(state, 'unknown state')}{limit}"
     if (reason := change.get("stateReason")) and state != "Analyzing":
-        yield "because", reason
+        yield "reason", reason
     if change.get("reason"):
         yield "why", change["reason"]
     knob = change["knob"]
     if ref := change.get("canaryRef"):
-        yield "canary", f"{ref['name']}, one pod more with {knob}={change['toValue']}"
+        yield "canary", f"{ref['name']}, one additional pod with {knob}={change['toValue']}"
     if ref := change.get("baselineRef"):
-        yield "against", f"{ref['name']}, as fresh, with {knob}={change.get('fromValue', 'default')}"
+        yield "baseline", f"{ref['name']}, started at the same time, with {knob}={change.get('fromValue', 'default')}"
     elif canary and change.get("canaryRef"):
-        yield "against", f"the service's own pods, with {knob}={change.get('fromValue', 'default')}"
+        yield "baseline", f"the service's own pods, with {knob}={change.get('fromValue', 'default')}"
     if canary and state in _UNTOUCHED and not change.get("promoted"):
-        yield "so far", "the service's own pods are untouched: to stop it is to delete the canary"
+        yield "so far", "the service's own pods are unchanged; stopping only deletes the canary"
     if measured := _measured(change):
         yield "measured", measured
 
@@ -78,10 +78,10 @@ def _measured(change: Mapping[str, Any]) -> str:
         return ""
     reference = analysis.get("reference") or ([change["baseline"]] if change.get("baseline") else [])
     if not reference:
-        return f"{len(last)} window(s), and nothing to compare them with"
+        return f"{len(last)} window(s), without a baseline to compare with"
     pairs = (
         f"{label} {figure(reference[-1].get(key), 's')} -> {figure(last[-1].get(key), 's')}"
         for label, key in (("TTFT", "ttftSeconds"), ("TPOT", "tpotSeconds"))
     )
-    between = "at the same time" if analysis.get("reference") else "before the change and now"
-    return f"{len(last)} window(s), the newest: {', '.join(pairs)} ({between})"
+    between = "at the same time" if analysis.get("reference") else "before the change -> now"
+    return f"{len(last)} window(s), newest: {', '.join(pairs)} ({between})"

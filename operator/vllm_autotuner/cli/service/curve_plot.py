@@ -1,4 +1,4 @@
-"""The fitted step time of one service as a picture: observed points, the line, the objective and the knee.
+"""A plot of the fitted step time of one service: observed points, the line, the objective and the knee.
 
 Apart from the report's plots, which show time; this shows the model that a proposal rests on. matplotlib is an extra.
 Must not: draw a text that comes from metrics: matplotlib reads `$` as mathematics.
@@ -38,13 +38,13 @@ def plot_curve(path: Path, report: ServiceReport, *, case: Case) -> None:
     axes.plot([1, model.high], [model.predict(1) * 1e3, model.predict(model.high) * 1e3], color="#009E73",
               label="fitted step time, mean")  # fmt: skip
     axes.plot([model.high, furthest], [model.predict(model.high) * 1e3, model.predict(furthest) * 1e3],
-              color="#009E73", linestyle=":", label="beyond what was seen")  # fmt: skip
+              color="#009E73", linestyle=":", label="extrapolated")  # fmt: skip
     axes.plot([1, furthest], [late.predict(1) * 1e3, late.predict(furthest) * 1e3], color="#E69F00", linestyle="-.",
               label=f"the same at {objective.label}")  # fmt: skip
     axes.axhline(objective.seconds * 1e3, color="#D55E00", linestyle="--", label="TPOT objective")
     if knee is not None and knee <= furthest:
         axes.axvline(knee, color="#CC79A7", label=f"knee: {knee} sequences")
-    axes.set(xlabel="sequences running together", ylabel="time between tokens, ms", ylim=(0, None))
+    axes.set(xlabel="running sequences", ylabel="time between tokens, ms", ylim=(0, None))
     axes.set_title(f"fitted on {model.points} windows, mean error {model.error:.1%}")
     axes.legend()
     try:

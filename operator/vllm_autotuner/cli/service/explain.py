@@ -1,7 +1,7 @@
-"""`vllm-autotuner explain`: what the operator sees in one service, what it would change and did change, and why.
+"""`vllm-autotuner explain`: what the operator sees in one service, what it would change or has changed, and why.
 
 Reads, never writes. With a name alone everything comes from the object's status. With a source of metrics the decision
-is made again, by the operator's own functions, and every candidate is shown with what it would do.
+is recomputed by the operator's own functions, and every candidate is shown with its predicted effect.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 from rich.text import Text
@@ -55,21 +55,30 @@ __all__ = ["EXAMPLES", "explain"]
 EXAMPLES = """
 Examples:
 
-  What the operator sees and did, from the object:
+  From the status of the object:
 
     vllm-autotuner explain chat -n prod
 
-  The same decision made again, with every candidate:
+  The decision recomputed from metrics, with every candidate:
 
     vllm-autotuner explain chat -n prod --prometheus http://localhost:9090
 
-  A recording, without Kubernetes, and the fitted curve as a picture:
+  A recording, without Kubernetes, with a plot of the fitted step time:
 
     vllm-autotuner explain --recording incident.om.gz --engine-args "--max-num-seqs 64" --gpu H100 --plot curve.png
 
-Exit codes: 0 explained, 1 error, 2 no data.
+Exit codes: 0 shown, 1 error, 2 no data.
 """
 NO_DATA: Final = 2
+
+CurvePlot: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Plot the fitted step time to a .png, .svg or .pdf file. Needs the extra `report`.",
+        rich_help_panel="Output",
+    ),
+]
 
 
 @with_groups
@@ -82,26 +91,19 @@ def explain(
     platform: PlatformOptions,
     objectives: ObjectiveOptions,
     output: OutputFormat = "human",
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw the fitted curve: .png, .svg or .pdf. Needs the extra `report`.",
-            rich_help_panel="Output",
-        ),
-    ] = None,
+    plot: CurvePlot = None,
     access: AccessOptions,
 ) -> None:
-    """Tell what the operator sees in a service, what it would change or did change, and why.
+    """Show what the operator sees in a service, what it would change or has changed, and why.
 
-    A NAME alone is answered from the object's status. With --prometheus or --recording the decision is made again:
-    diagnosis, candidates with their predicted effects, the choice, and why the others lost.
+    With NAME alone, everything comes from the object's status. With --prometheus or --recording the decision is
+    recomputed: diagnosis, candidates with predicted effects, the choice, and why the others were rejected.
     """
     try:
         as_text = is_text(output)
         _refuse_plot(plot, decided=source.prometheus is not None or source.recording is not None)
         if name is not None and source.recording is not None:
-            raise CommandError("give a NAME or --recording FILE, not both: a recording is about one service")
+            raise CommandError("give a NAME or --recording FILE, not both: a recording contains one service")
         catalogue = load_catalogue(platform.catalogue)
         body = (
             None if name is None else asyncio.run(read_service(cluster.namespace, name, kubeconfig=cluster.kubeconfig))
@@ -110,8 +112,7 @@ def explain(
             _status(body, as_text=as_text)
             return
         if body is None:
-            subject = subject_from(objectives, engine_args=platform.engine_args)
-            subject = replace(subject, platform_of=platform.platforms(catalogue))
+            subject = _typed_subject(objectives, platform, catalogue=catalogue)
         else:
             subject = _subject(body, catalogue=catalogue)
         found = asyncio.run(answer(_request(source, name, cluster, subject, at=at, access=access.access())))
@@ -148,8 +149,14 @@ def _refuse_plot(path: Path | None, *, decided: bool) -> None:
     refuse_unwritable(path, option="--plot")
 
 
+def _typed_subject(objectives: ObjectiveOptions, platform: PlatformOptions, *, catalogue: Catalogue) -> Subject:
+    """Objectives, running values and platform, from options."""
+    subject = subject_from(objectives, engine_args=platform.engine_args)
+    return replace(subject, platform_of=platform.platforms(catalogue))
+
+
 def _subject(body: Mapping[str, Any], *, catalogue: Catalogue) -> Subject:
-    """What the object says of itself: objectives, bounds, what runs, and on what."""
+    """Objectives, bounds, running values and platform, from the object."""
     service = parse_service(body)
     if not isinstance(service, VLLMService):
         raise CommandError(f"{service.key} cannot be read: {service.message}")
@@ -192,6 +199,6 @@ def _decided(found: Answer, *, as_text: bool) -> None:
 
 def _plot(path: Path, found: Answer) -> None:
     if len(found.reports) != 1:
-        raise CommandError("--plot draws one service: name it")
+        raise CommandError("--plot draws one service: give its NAME")
     report = found.reports[0]
     plot_curve(path, report, case=Case(observation=report.observation, targets=report.targets, knobs=EngineKnobs()))

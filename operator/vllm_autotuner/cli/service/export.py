@@ -27,7 +27,7 @@ Examples:
 
     vllm-autotuner export chat -n prod --format kustomize --output kustomization.yaml
 
-  Helm values under the keys of your own chart:
+  Values for your own Helm chart, under its keys:
 
     vllm-autotuner export chat -n prod --format helm --values-key services.chat
 
@@ -41,23 +41,34 @@ def export(
     *,
     cluster: ClusterOptions,
     form: Annotated[
-        PatchFormat, typer.Option("--format", help="For kubectl, kustomize or Helm.")
+        PatchFormat,
+        typer.Option(
+            "--format", metavar="FORMAT", help="strategic (for kubectl), kustomize or helm.", rich_help_panel="Output"
+        ),
     ] = PatchFormat.STRATEGIC,
     values_key: Annotated[
-        str, typer.Option(metavar="KEYS", help="Where in the Helm values: keys with dots between. Default: the top.")
+        str,
+        typer.Option(
+            metavar="KEYS",
+            help="Place in the Helm values, such as services.chat. Default: the top level.",
+            rich_help_panel="Output",
+        ),
     ] = "",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: standard output.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write. Default: standard output.", rich_help_panel="Output"
+        ),
     ] = None,
 ) -> None:
     """Write the recommendation of a service as a patch that is ready to commit.
 
-    Changes nothing: apply it, or let Argo CD or Flux do so. The patch is for the VLLMService, or for the Deployment
-    that it names (spec.targetRef), whose other flags it repeats: the list can only be replaced as a whole.
+    Changes nothing: apply the patch with kubectl, Argo CD or Flux. It is for the VLLMService, or for the Deployment
+    in its spec.targetRef; then it repeats the other flags, because the list can only be replaced as a whole.
     """
     try:
         if values_key and form is not PatchFormat.HELM:
-            raise CommandError("--values-key belongs to --format helm")
+            raise CommandError("--values-key needs --format helm")
         service = parse_service(asyncio.run(read_service(cluster.namespace, name, kubeconfig=cluster.kubeconfig)))
         if not isinstance(service, VLLMService):
             raise CommandError(f"{cluster.namespace}/{name} cannot be read: {service.message}")

@@ -1,7 +1,6 @@
-"""`vllm-autotuner history`: every change of a service that is remembered, with its figures.
+"""`vllm-autotuner history`: the finished changes of a service, with predicted and measured effects.
 
-Reads the object's status, never writes. Beside `explain`, which tells of now; this is the ledger to judge the operator
-by.
+Reads the object's status, never writes. `explain` shows the present state and the change in progress.
 """
 
 import asyncio
@@ -24,15 +23,15 @@ __all__ = ["EXAMPLES", "history"]
 EXAMPLES = """
 Examples:
 
-  Every change that is remembered, the newest first:
+  All recorded changes, newest first:
 
     vllm-autotuner history chat -n prod
 
-  How often it was right, for a spreadsheet:
+  The outcomes as CSV, for a spreadsheet:
 
     vllm-autotuner history chat -n prod --output json | jq -r '.changes[] | [.finishedAt, .knob, .outcome] | @csv'
 
-Exit codes: 0 told (also when nothing was ever changed), 1 error.
+Exit codes: 0 shown (also when there are no changes), 1 error.
 """
 
 
@@ -40,9 +39,9 @@ Exit codes: 0 told (also when nothing was ever changed), 1 error.
 def history(
     name: Annotated[str, typer.Argument(help=NAME_HELP)], *, cluster: ClusterOptions, output: OutputFormat = "human"
 ) -> None:
-    """Tell each change of a service: what it was decided on, what was foreseen, what came, and how it ended.
+    """Show the finished changes of a service: evidence, predicted and measured effects, and outcome.
 
-    The newest comes first. The object remembers the last ten; a change under way is told by `explain`.
+    Newest first. The object keeps the last ten; `explain` shows a change in progress.
     """
     try:
         as_text = is_text(output)
@@ -58,7 +57,7 @@ def history(
         return
     console = answers()
     if not changes:
-        console.print(Text(f"{cluster.namespace}/{name}: nothing was ever changed."))
+        console.print(Text(f"{cluster.namespace}/{name}: no changes recorded."))
     for entry in changes:
         for line in entry_lines(entry):
             console.print(line)

@@ -1,6 +1,6 @@
-"""A finished change as text: on what it was decided, what was foreseen, what came, and how it ended.
+"""A finished change as text: evidence, predicted and measured effects, and outcome.
 
-Must not: judge. Everything comes from the history in the status; what an earlier version did not write is left out.
+Must not: judge. Everything comes from the history in the status; fields that an earlier version lacked are left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from rich.text import Text
 from vllm_autotuner.cli.number_format import figure, moment
 from vllm_autotuner.cli.terminal import printable
 
-__all__ = ["entry_lines", "foreseen"]
+__all__ = ["entry_lines", "predicted_effect"]
 
 _STYLES: Final = {"Succeeded": "green", "RolledBack": "yellow", "RollbackFailed": "bold red"}
 _LEVELS: Final = (("TTFT", "ttftSeconds", "s"), ("TPOT", "tpotSeconds", "s"), ("tokens", "tokensPerSecond", "tokens/s"))
@@ -35,7 +35,7 @@ def entry_lines(entry: Mapping[str, Any]) -> Iterator[Text | Table]:
         yield rows
 
 
-def foreseen(effect: Mapping[str, Any]) -> str:
+def predicted_effect(effect: Mapping[str, Any]) -> str:
     """Return one predicted effect."""
     unit = effect.get("unit") or ""
     current, predicted = (figure(effect.get(side), unit) for side in ("current", "predicted"))
@@ -49,21 +49,21 @@ def _rows(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "decided on", f"{grounds['diagnosis']}{': ' if facts else ''}{facts}"
     if effects := grounds.get("predicted"):
         sure = f" (confidence {grounds['confidence']})" if grounds.get("confidence") else ""
-        yield "foreseen", ", ".join(map(foreseen, effects)) + sure
+        yield "predicted", ", ".join(map(predicted_effect, effects)) + sure
     if measured := _measured(entry):
         yield "measured", measured
     if entry.get("reason"):
-        yield "because", entry["reason"]
+        yield "reason", entry["reason"]
 
 
 def _fact(fact: Mapping[str, Any]) -> str:
     unit = fact.get("unit") or ""
-    limit = "" if fact.get("threshold") is None else f" (limit {figure(fact['threshold'], unit)})"
+    limit = "" if fact.get("threshold") is None else f" (threshold {figure(fact['threshold'], unit)})"
     return f"{fact['name']} {figure(fact.get('value'), unit)}{limit}"
 
 
 def _measured(entry: Mapping[str, Any]) -> str:
-    """Both sides of the last window; empty when it was never measured with the new value."""
+    """Both sides of the last window; empty when the new value was never measured."""
     before, after = entry.get("before") or {}, entry.get("after") or {}
     if not after:
         return ""
@@ -73,9 +73,7 @@ def _measured(entry: Mapping[str, Any]) -> str:
         if key in before or key in after
     )
     counts = [
-        f"{entry[key]} {what}"
-        for key, what in (("windowsGood", "for it"), ("windowsBad", "against it"))
-        if key in entry
+        f"{entry[key]} {what}" for key, what in (("windowsGood", "passed"), ("windowsBad", "failed")) if key in entry
     ]
     return ", ".join(levels) + (f"; windows: {', '.join(counts)}" if counts else "")
 

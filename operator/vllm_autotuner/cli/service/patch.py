@@ -1,7 +1,6 @@
-"""A recommendation as a patch that can be committed: what a person would otherwise type into the VLLMService, or into
-the Deployment that it names.
+"""A recommendation as a patch for the VLLMService, or for the Deployment that it names.
 
-Pure: status and Deployment in, a text out. Must not: invent a value; it writes what stands in `status.recommendation`.
+Pure: status and Deployment in, text out. Must not: invent a value; it writes what is in `status.recommendation`.
 """
 
 from collections.abc import Mapping
@@ -53,7 +52,7 @@ class _Object:
 def export_text(
     service: VLLMService, *, form: PatchFormat, values_key: str = "", deployment: Mapping[str, Any] | None = None
 ) -> str:
-    """Return the patch of the recommendation that stands. Raises CommandError when there is none.
+    """Return the patch of the current recommendation. Raises CommandError when there is none.
 
     `deployment`: the one that spec.targetRef names, as it is stored.
     """
@@ -87,11 +86,11 @@ def _recommended(found: Recommendation) -> tuple[Knob, int | str]:
     try:
         knob = Knob(found.knob)
     except ValueError:
-        raise CommandError(f"the recommendation is about {found.knob}, which this version does not know") from None
+        raise CommandError(f"the recommendation is about {found.knob}, which this version does not support") from None
     text = found.recommended
     value: int | str = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
     if isinstance(value, str) and knob is not Knob.KV_CACHE_DTYPE:
-        raise CommandError(f"the recommended {knob.value} {text!r} is not a number: status was edited")
+        raise CommandError(f"the recommended {knob.value} {text!r} is not a number: status.recommendation was edited")
     return knob, value
 
 
@@ -130,7 +129,7 @@ def _of_deployment(deployment: Mapping[str, Any], knob: Knob, value: int | str) 
             raise CommandError(f"Deployment {name}: {error}") from None
         values = {target.line.field.value: list(words)}
         spec = {"template": {"spec": {"containers": [{"name": target.container_name, **values}]}}}
-        hint = f"; --values-key names where your chart keeps the container's {target.line.field.value}"
+        hint = f"; --values-key sets where your chart keeps the container's {target.line.field.value}"
     return _Object(
         group="apps",
         version="v1",
@@ -154,7 +153,7 @@ def _comment(found: Recommendation) -> str:
 def _nested(key: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     names = key.split(".") if key else []
     if not all(names):
-        raise CommandError(f"--values-key {key!r}: write names with dots between, such as chat.spec")
+        raise CommandError(f"--values-key {key!r}: write keys separated by dots, such as chat.spec")
     for name in reversed(names):
         spec = {name: spec}
     return spec

@@ -1,4 +1,4 @@
-"""A plan for people and for programs: what was considered, what each would do, what was chosen, and why not the others.
+"""A plan as text and as JSON: the candidates with predicted effects, the choice, and why the others were rejected.
 
 Must not: decide anything, or compute an effect.
 """
@@ -24,17 +24,17 @@ COLUMNS = ("candidate", "TTFT", "TPOT", "tokens/s", "goodput", "KV tokens", "GPU
 
 
 def print_plan(console: Console, plan: Plan, *, named: DiagnosisClass) -> None:
-    """Print the candidates as a table, then the choice, what was left out, and what only a person can change."""
+    """Print the candidates, the choice, what was rejected, and what only a user can change."""
     if plan.considered:
         console.print(_table(plan))
         for line in _choice(plan):
             console.print(Text(printable(line)), soft_wrap=True)
     else:
-        console.print("No change is worth making.")
+        console.print("No change is recommended.")
     for why in plan.passed_over:
-        console.print(Text(printable(f"Left out: {why}")), soft_wrap=True)
+        console.print(Text(printable(f"Rejected: {why}")), soft_wrap=True)
     for each in UNTUNED.get(named, ()):
-        console.print(f"Yours to change: {each}", soft_wrap=True)
+        console.print(f"Not tuned by the operator: {each}", soft_wrap=True)
 
 
 def plan_json(plan: Plan, *, named: DiagnosisClass) -> dict[str, Any]:
@@ -48,11 +48,11 @@ def plan_json(plan: Plan, *, named: DiagnosisClass) -> dict[str, Any]:
 
 
 def _table(plan: Plan) -> Table:
-    table = Table(title="Candidates, the best first", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title="Candidates, best first", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in COLUMNS:
         table.add_column(column, no_wrap=column != "candidate")
     if plan.before is not None:
-        table.add_row("as it is", *_cells(plan.before), "")
+        table.add_row("current", *_cells(plan.before), "")
     for each in plan.considered:
         name = f"{each.proposal.knob.value} {_or_default(each.proposal.current)} -> {each.proposal.value}"
         cells = [""] * 6 if each.after is None else _cells(each.after)
@@ -82,10 +82,10 @@ def _choice(plan: Plan) -> Iterable[str]:
     if proposal.limited_by:
         yield f"  limited by: {proposal.limited_by}"
     if proposal.recommend_only:
-        yield f"  recommended, not applied: {proposal.recommend_only}"
+        yield f"  recommended only, not applied: {proposal.recommend_only}"
     for index, other in enumerate(others):
-        place = "Runner-up" if index == 0 else "Then"
-        yield f"{place}: {other.proposal.knob.value} -> {other.proposal.value}; lost because {other.lost}"
+        place = "Second" if index == 0 else "Then"
+        yield f"{place}: {other.proposal.knob.value} -> {other.proposal.value}; rejected: {other.lost}"
 
 
 def _or_default(value: int | str | None) -> str:

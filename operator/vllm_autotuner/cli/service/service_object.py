@@ -16,7 +16,7 @@ __all__ = ["read_deployment", "read_service"]
 
 async def read_service(namespace: str, name: str, *, kubeconfig: Path | None) -> Mapping[str, Any]:
     """Return the object as it is stored. Raises CommandError."""
-    missing = f"there is no VLLMService {namespace}/{name}: see `kubectl get vllm --all-namespaces`"
+    missing = f"VLLMService {namespace}/{name} not found: see `kubectl get vllm --all-namespaces`"
     async with _reading(kubeconfig, missing=missing) as cluster:
         return await cluster.read_service(namespace, name)
 
@@ -25,7 +25,7 @@ async def read_deployment(namespace: str, name: str, *, kubeconfig: Path | None)
     """Return a Deployment as it is stored. Raises CommandError."""
     from vllm_autotuner.cluster.kinds import DEPLOYMENT
 
-    missing = f"there is no Deployment {namespace}/{name}: see spec.targetRef of the VLLMService"
+    missing = f"Deployment {namespace}/{name} not found: check spec.targetRef of the VLLMService"
     async with _reading(kubeconfig, missing=missing) as cluster:
         return await cluster.read(DEPLOYMENT, namespace=namespace, name=name)
 

@@ -14,27 +14,27 @@ from rich.text import Text
 from vllm_autotuner.api.annotations import APPROVE, PREFIX
 from vllm_autotuner.cli.number_format import figure, moment
 from vllm_autotuner.cli.service.change_text import change_lines
-from vllm_autotuner.cli.service.history_text import entry_lines, foreseen
+from vllm_autotuner.cli.service.history_text import entry_lines, predicted_effect
 from vllm_autotuner.cli.service.track_record_text import record_lines
 from vllm_autotuner.cli.terminal import printable
 from vllm_autotuner.control.decide.annotation_commands import RequestKind
 
 __all__ = ["print_status"]
 
-_SOURCES: Final = {"Tuned": "tuned", "Observed": "as its Deployment says"}
+_SOURCES: Final = {"Tuned": "tuned", "Observed": "as in its Deployment"}
 _GOOD: Final = ("MetricsAvailable", "Ready")
 """Conditions that are worth a line while they do not hold."""
 _BAD: Final = ("Paused", "Stalled", "CircuitOpen", "RollbackFailed", "OwnershipConflict")
-"""Conditions that are only there while they hold."""
+"""Conditions that exist only while they hold."""
 SHOWN: Final = 3
-"""Finished changes that are told; `history` has the others. Our choice: a screen has 24 lines."""
+"""Finished changes that are shown; `history` has the others. Our choice: a screen has 24 lines."""
 
 
 def print_status(console: Console, body: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-    """Print what a person asks first: the diagnosis, the recommendation or change, and the history."""
+    """Print the diagnosis, the recommendation or change in progress, and the history."""
     metadata = body["metadata"]
     if not status:
-        console.print(Text(f"{metadata['name']}: the operator has not looked at it yet. Is it running?"))
+        console.print(Text(f"{metadata['name']}: no status yet. Check that the operator is running."))
         return
     effective = status.get("effective") or {}
     ready = f"{status.get('readyReplicas', 0)} of {effective.get('replicas', '?')} replica(s) ready"
@@ -50,11 +50,11 @@ def print_status(console: Console, body: Mapping[str, Any], status: Mapping[str,
 
 
 def _told(body: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Text | Table]:
-    """What changes, what changed, what is remembered, and what is not as it should be."""
+    """Changes, rejected values and conditions."""
     name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
     effective = status.get("effective") or {}
     if reason := effective.get("replicasReason"):
-        yield Text(printable(f"Replicas: {effective.get('replicas', '?')} are asked for, as {reason}"))
+        yield Text(printable(f"Replicas: {effective.get('replicas', '?')} requested, because {reason}"))
     if change := status.get("activeChange"):
         yield from change_lines(change, namespace=namespace, name=name)
     else:
@@ -67,7 +67,7 @@ def _told(body: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Text |
             yield from entry_lines(entry)
     for request in status.get("handledRequests") or []:
         if answer := request.get("answer"):
-            yield Text(printable(f"Asked for {request['kind']} at {moment(request.get('at'))}: {answer}"))
+            yield Text(printable(f"Requested {request['kind']} at {moment(request.get('at'))}: {answer}"))
     for entry in status.get("failureMemory") or []:
         yield from _remembered(entry, namespace=namespace, name=name)
     yield from record_lines(status.get("trackRecord") or [])
@@ -75,15 +75,15 @@ def _told(body: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Text |
 
 
 def _remembered(entry: Mapping[str, Any], *, namespace: str, name: str) -> Iterator[Text]:
-    """What failed, what a person declined, and until when neither is tried again."""
+    """What failed or was declined, and when it may be retried."""
     candidate, retry, declined = entry["candidate"], entry.get("retryAfter"), entry.get("declinedAt")
     if entry.get("failures", 1) > 0:
-        rests = f"not tried again before {moment(retry)}" if retry else "not tried again"
-        yield Text(printable(f"Remembered: {candidate} did not help ({entry.get('reason', '')}); {rests}"))
+        cooldown = f"not retried before {moment(retry)}" if retry else "not retried"
+        yield Text(printable(f"Rejected value: {candidate} failed ({entry.get('reason', '')}); {cooldown}"))
     if declined:
         yield Text(
             printable(
-                f"Remembered: a person declined {candidate} at {moment(declined)}; not tried again until asked: "
+                f"Rejected value: {candidate} was declined at {moment(declined)}; to retry it: "
                 f"kubectl annotate vllm {name} -n {namespace} {PREFIX}{RequestKind.RETRY}=$(date +%s) --overwrite"
             )
         )
@@ -91,7 +91,7 @@ def _remembered(entry: Mapping[str, Any], *, namespace: str, name: str) -> Itera
 
 def _diagnosis(diagnosis: Mapping[str, Any]) -> Panel:
     table = Table(box=None, pad_edge=False)
-    for column in ("evidence", "value", "limit", "over", ""):
+    for column in ("evidence", "value", "threshold", "window", ""):
         table.add_column(column)
     for fact in diagnosis.get("evidence") or []:
         unit = fact.get("unit") or ""
@@ -115,9 +115,9 @@ def _diagnosis(diagnosis: Mapping[str, Any]) -> Panel:
 
 
 def _advice(advice: Mapping[str, Any] | None, *, mode: str, namespace: str, name: str) -> Iterator[Text | Table]:
-    """What is recommended, what keeps it from being done, and what a person can do about it."""
+    """What is recommended, what blocks it, and how to apply it."""
     if not advice:
-        yield Text("Nothing to recommend.")
+        yield Text("No recommendation.")
         return
     values = f"{advice['knob']} {advice.get('current', 'default')} -> {advice['recommended']}"
     yield Text(printable(f"Recommended: {values} (id {advice['id']}, confidence {advice.get('confidence')})"))
@@ -125,9 +125,9 @@ def _advice(advice: Mapping[str, Any] | None, *, mode: str, namespace: str, name
     found = (
         ("why", advice.get("reason")),
         ("limited by", advice.get("limitedBy")),
-        ("held by", advice.get("heldBy")),
-        ("foreseen", ", ".join(map(foreseen, advice.get("predicted") or []))),
-        ("do it", _ways(mode, advice["id"], namespace=namespace, name=name)),
+        ("blocked by", advice.get("heldBy")),
+        ("predicted", ", ".join(map(predicted_effect, advice.get("predicted") or []))),
+        ("to apply", _ways(mode, advice["id"], namespace=namespace, name=name)),
     )
     for what, text in found:
         if text:
@@ -136,7 +136,7 @@ def _advice(advice: Mapping[str, Any] | None, *, mode: str, namespace: str, name
 
 
 def _ways(mode: str, advice_id: str, *, namespace: str, name: str) -> str:
-    """The command by which a person has it done; empty where the operator does it."""
+    """The command that applies it; empty where the operator applies it."""
     match mode:
         case "Approve":
             return f"kubectl annotate vllm {name} -n {namespace} {APPROVE}={advice_id} --overwrite"

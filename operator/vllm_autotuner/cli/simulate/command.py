@@ -1,6 +1,6 @@
-"""`vllm-autotuner simulate`: what would a service do with these flags under this load? In virtual time, without a GPU.
+"""`vllm-autotuner simulate`: a service with given flags under a given load, in virtual time and without a GPU.
 
-This module reads options and chooses an exit code: 0 simulated, 1 an error in one line.
+Reads options and chooses an exit code: 0 simulated, 1 an error in one line.
 Must not: simulate, or judge.
 """
 
@@ -44,11 +44,11 @@ __all__ = ["EXAMPLES", "simulate"]
 EXAMPLES = """
 Examples:
 
-  Is 64 the right number of seats for 6 requests a second?
+  Is max-num-seqs 64 enough for 6 requests per second?
 
     vllm-autotuner simulate --rate 6 --engine-args "--max-num-seqs 64"
 
-  Where is the knee? 300 clients who never stop asking, a table and a picture:
+  Where is the TPOT knee with 300 clients? A table and a plot:
 
     vllm-autotuner simulate --clients 300 --sweep maxNumSeqs=8..512 --tpot 20ms --plot knee.png
 
@@ -56,7 +56,7 @@ Examples:
 
     vllm-autotuner simulate --rate 3 --prompt-tokens lognormal:p50=8000,p95=24000 --sweep kvCacheDtype=auto,fp8
 
-  Recorded requests at a third more than they came, on two replicas:
+  Recorded requests, scaled to 7.4 per second, on two replicas:
 
     vllm-autotuner simulate --trace requests.csv.gz --rate 7.4 --replicas 2 --for 1h --plot hour.svg
 """
@@ -72,13 +72,18 @@ def simulate(
     run: RunOptions,
     objectives: ObjectiveOptions,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw a .png, .svg or .pdf.", rich_help_panel="Output")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Plot to a .png, .svg or .pdf file. Needs the extra `report`.",
+            rich_help_panel="Output",
+        ),
     ] = None,
     output: OutputFormat = "human",
 ) -> None:
-    """Simulate a service: latencies, goodput and the diagnosis, in virtual time. Needs no GPU and no Kubernetes.
+    """Simulate a service: latencies, goodput and diagnosis, in virtual time. Needs no GPU and no Kubernetes.
 
-    Name the load: --rate, --clients or --trace.
+    Give the load with exactly one of --rate, --clients and --trace; --rate may scale a --trace.
     """
     try:
         as_text = is_text(output)

@@ -1,4 +1,4 @@
-"""What a reader must know before believing a simulation: where it left what was measured, and what it does not say.
+"""The limits of a simulation: an unstable queue, and figures beyond what was measured on real engines.
 
 Apart from the figures, because these are limits of the model, not of the service. Must not: change a figure.
 """
@@ -13,7 +13,7 @@ from vllm_autotuner.cli.simulate.simulated_service import Run
 __all__ = ["Note", "notes_of"]
 
 BACKLOG: Final = 0.05
-"""Part of the requests that came from which those under way at the end tell of a queue without end. Our choice."""
+"""Part of the requests that came from which those under way at the end tell of an unstable queue. Our choice."""
 FAR: Final = 1.5
 """Times the largest measured value from which a figure is called far from it. Our choice: a straight line holds a
 little beyond its ends."""
@@ -38,7 +38,7 @@ def _backlog(run: Run, figures: Figures) -> Iterable[Note]:
     early = sum(each.waiting for each in gauges[:half]) / max(1, half)
     late = sum(each.waiting for each in gauges[half:]) / max(1, len(gauges) - half)
     if figures.unanswered > BACKLOG * run.arrived and late > FAR * early:
-        yield Note("backlog", "the queue kept growing: TTFT and goodput depend on how long the simulation runs")
+        yield Note("backlog", "the queue kept growing, so TTFT and goodput depend on the length of the simulation")
 
 
 def _beyond_measurements(run: Run, figures: Figures) -> Iterable[Note]:
@@ -54,14 +54,17 @@ def _beyond_measurements(run: Run, figures: Figures) -> Iterable[Note]:
         return
     running = figures.running.mean / run.scenario.replicas
     if (most := _upper(law, "batch")) is not None and running > FAR * most:
-        text = f"{running:.0f} sequences ran per replica; step times of {document.name} were measured up to {most:.0f}"
+        text = (
+            f"{running:.0f} sequences were running per replica; step times of {document.name} were measured up to "
+            f"{most:.0f}"
+        )
         yield Note("batch", text)
     pool = (run.config.num_gpu_blocks - 1) * run.config.block_size
     context = figures.kv.mean * pool / running if running >= 1 else 0.0
     if (most := _upper(law, "context_tokens")) is not None and context > FAR * most:
         text = (
-            f"sequences held {context:,.0f} tokens on average; step times of {document.name} were measured up to "
-            f"{most:,.0f}, beyond that the cost of reading the KV cache is taken from the GPU's bandwidth"
+            f"sequences had {context:,.0f} tokens on average; step times of {document.name} were measured up to "
+            f"{most:,.0f}, beyond that the cost of reading the KV cache is estimated from the GPU's bandwidth"
         )
         yield Note("context", text)
 

@@ -1,4 +1,4 @@
-"""Pictures of simulations: one service over time, and the knee of a sweep. matplotlib is loaded only here, on demand.
+"""Plots of simulations: one service over time, and the knee of a sweep. matplotlib is loaded only here, on demand.
 
 Must not: compute a figure that the tables lack, or open a window.
 """
@@ -33,11 +33,11 @@ BLUE, ORANGE, GREEN, GREY = "#2c6fbb", "#d9730d", "#3a8f5c", "#777777"
 
 
 def check_plot(path: Path) -> None:
-    """Refuse before hours are simulated what could not be drawn after them. Raises CommandError."""
+    """Raise CommandError for a plot that could never be written, before anything is simulated."""
     if path.suffix.lower() not in FORMATS:
         raise CommandError(f"--plot {path}: write a file name that ends in {', '.join(FORMATS)}")
     if not path.absolute().parent.is_dir():
-        raise CommandError(f"--plot {path}: there is no folder {path.absolute().parent}")
+        raise CommandError(f"--plot {path}: folder {path.absolute().parent} does not exist")
     _figure(1)
 
 
@@ -45,7 +45,7 @@ def _figure(rows: int) -> "tuple[Figure, Sequence[Axes]]":
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise CommandError("--plot needs matplotlib: pip install 'vllm-autotuner[report]'") from None
+        raise CommandError("--plot needs matplotlib: run pip install '.[report]' in the repository") from None
     # Not pyplot: a figure of its own needs no display and leaves nothing behind.
     figure = Figure(figsize=(10, 2.9 * rows + 0.8), layout="constrained")
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False)
@@ -67,12 +67,12 @@ def plot_run(run: Run, figures: Figures, path: Path) -> None:
     """Draw queues, KV cache and latencies over time. Raises CommandError."""
     figure, (queues, kv, ttft, tpot) = _figure(4)
     minutes = [each.time / 60 for each in run.gauges]
-    seats = run.config.max_num_seqs * run.scenario.replicas
+    slots = run.config.max_num_seqs * run.scenario.replicas
     most = max(max(each.running, each.waiting) for each in run.gauges)
     queues.plot(minutes, [each.running for each in run.gauges], color=BLUE, label="running")
     queues.plot(minutes, [each.waiting for each in run.gauges], color=ORANGE, label="waiting")
-    if seats <= 2 * most:
-        queues.axhline(seats, color=GREY, linestyle="--", linewidth=1, label=f"max-num-seqs: {seats}")
+    if slots <= 2 * most:
+        queues.axhline(slots, color=GREY, linestyle="--", linewidth=1, label=f"max-num-seqs: {slots}")
     queues.set_ylabel("requests")
     kv.fill_between(minutes, [100 * each.kv_most for each in run.gauges], color=GREEN, alpha=0.25, label="fullest pod")
     kv.plot(minutes, [100 * each.kv_mean for each in run.gauges], color=GREEN, label="mean")
@@ -126,7 +126,7 @@ def plot_sweep(result: SweepResult, path: Path) -> None:
     """Draw goodput and latencies over the values: the knee as a picture. Raises CommandError."""
     rows = [(row.value, row.run, row.figures) for row in result.rows if row.run is not None and row.figures is not None]
     if not rows:
-        raise CommandError("--plot: no value starts, there is nothing to draw")
+        raise CommandError("--plot: nothing to draw, the engine does not start with any of these values")
     figure, (goodput, ttft, tpot) = _figure(3)
     targets = rows[0][1].scenario.subject.targets
     numeric = all(isinstance(value, int) for value, _, _ in rows)

@@ -1,4 +1,4 @@
-"""What `simulate` was asked, read from text: every wrong value is refused here, with what to write instead.
+"""The options of `simulate`, read and checked. A wrong value is refused with what to write instead.
 
 Must not: simulate.
 """
@@ -41,7 +41,7 @@ TrafficOf: TypeAlias = Callable[[int], Traffic]
 """From a seed to a fresh stream of requests."""
 
 WEEK: Final = 7 * 86_400
-"""Virtual seconds. More than a week asks for a plan of its own."""
+"""Virtual seconds. The longest simulation."""
 MOST_REPLICAS: Final = 64
 """Our choice: enough for any question that is about one service."""
 
@@ -55,7 +55,7 @@ class Load:
 
 
 def load_of(options: LoadOptions) -> Load:
-    """Make sense of the options together. Raises CommandError."""
+    """Read the options together. Raises CommandError."""
     _refuse_strays(options)
     try:
         if options.trace is not None:
@@ -65,7 +65,7 @@ def load_of(options: LoadOptions) -> Load:
             think = time_of("--think", options.think or "0s")
             clients = options.clients
             return Load(
-                f"{clients} clients, {think:g} s between answer and question, {_lengths(options)}",
+                f"{clients} clients, {think:g} s between answer and next request, {_lengths(options)}",
                 lambda seed: ClosedLoop(clients, content, think=think, seed=seed),
             )
         rate = _positive("--rate", options.rate)
@@ -93,17 +93,17 @@ def _refuse_strays(options: LoadOptions) -> None:
     if options.clients is not None and options.clients < 1:
         raise CommandError(f"--clients {options.clients}: write a whole number from 1")
     if options.think is not None and options.clients is None:
-        raise CommandError("--think belongs to --clients")
+        raise CommandError("--think needs --clients N")
     if options.trace_model is not None and options.trace is None:
-        raise CommandError("--trace-model belongs to --trace")
+        raise CommandError("--trace-model needs --trace FILE")
     if options.rate is not None:
         _positive("--rate", options.rate)
     if options.burstiness is not None and not 0 <= options.burstiness <= 100:
         raise CommandError(f"--burstiness {options.burstiness:g}: write 0 (even) to 100; 1 is Poisson")
     if options.burstiness is not None and options.clients is not None:
-        raise CommandError("--burstiness belongs to --rate: clients ask when they have their answer")
+        raise CommandError("--burstiness needs --rate or --trace: --clients wait for each answer")
     if options.peak_to_trough is not None and (options.rate is None or options.trace is not None):
-        raise CommandError("--peak-to-trough belongs to --rate")
+        raise CommandError("--peak-to-trough needs --rate, without --trace")
     if options.peak_to_trough is not None and not 1 <= options.peak_to_trough < math.inf:
         raise CommandError(f"--peak-to-trough {options.peak_to_trough:g}: write a number from 1, such as 3")
     if options.max_tokens is not None and options.max_tokens < 1:
@@ -132,7 +132,7 @@ def _traced(options: LoadOptions, path: Path) -> Load:
     trace = read_requests(path)
     factor = 1.0 if options.rate is None else options.rate / trace.rate
     if factor * len(trace.requests) < 1:
-        raise CommandError(f"--rate {options.rate:g}: so low that no request of {path} is left")
+        raise CommandError(f"--rate {options.rate:g}: too low, no request of {path} is left")
     return Load(
         f"the requests of {path.name}, {trace.rate * factor:.3g} requests/s on average",
         lambda seed: Replay(trace, rate=factor, repeat=True, max_tokens=options.max_tokens, seed=seed),
@@ -150,7 +150,7 @@ def _content(options: LoadOptions) -> Content:
 
 def _lengths(options: LoadOptions) -> str:
     if options.prompt_tokens is None and options.output_tokens is None:
-        return "prompts and outputs as in a measured chat"
+        return "prompt and output lengths of a measured chat service"
     return (
         f"prompts of {options.prompt_tokens or CHAT_PROMPTS} tokens, outputs of {options.output_tokens or CHAT_OUTPUTS}"
     )
@@ -176,7 +176,7 @@ def length_of(option: str, text: str) -> Lengths:
         raise CommandError(f"{option}: {error}") from None
     except ValueError as error:
         raise CommandError(f"{option} {text!r}: {error}") from None
-    raise CommandError(f"{option} {text!r} is no length: write {LENGTHS_HELP}")
+    raise CommandError(f"{option} {text!r} is not a length: write {LENGTHS_HELP}")
 
 
 def _lognormal(text: str) -> LogNormal:
@@ -200,7 +200,7 @@ def engine_flags(text: str | None) -> EngineFlags:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             parse_arguments(["serve", *_without_serve(shlex.split(text or ""))])
     except SystemExit:
-        last = (said.getvalue().strip().splitlines() or ["this asks for help"])[-1]
+        last = (said.getvalue().strip().splitlines() or ["--help is not a flag to simulate"])[-1]
         raise CommandError(f"--engine-args: {last}") from None
     return flags
 

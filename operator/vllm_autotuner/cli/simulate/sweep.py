@@ -1,4 +1,4 @@
-"""One setting tried at several values under the same requests, and where its knee lies.
+"""One knob simulated at several values under the same requests, and its knee.
 
 Must not: run anything in another way than a single simulation does, or print.
 """
@@ -22,7 +22,7 @@ from vllm_autotuner.simulation.configuration import StartupRefused
 __all__ = ["Row", "Sweep", "SweepResult", "sweep", "sweep_of"]
 
 MOST_VALUES: Final = 64
-"""Values of one sweep. Our choice: more fit neither a screen nor a coffee break."""
+"""Values of one sweep. Our choice: more do not fit a screen."""
 EQUALLY_GOOD: Final = 0.02
 """Part by which goodputs may differ and still count as the same. Our choice: what two seeds differ by."""
 
@@ -97,7 +97,7 @@ def _values(knob: Knob, rest: str, *, text: str) -> Sequence[int | str]:
     if found := re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", rest.strip()):
         low, high = int(found[1]), int(found[2])
         if not 1 <= low <= high:
-            raise CommandError(f"--sweep {text!r}: a range begins at 1 or more and ends above")
+            raise CommandError(f"--sweep {text!r}: write a range from 1 or more up to a larger number")
         doubled = [low]
         while doubled[-1] * 2 < high:
             doubled.append(doubled[-1] * 2)
@@ -140,7 +140,7 @@ def _with(scenario: Scenario, knob: Knob, value: int | str) -> Scenario:
 
 
 def _knee(scenario: Scenario, rows: Sequence[Row]) -> tuple[int | None, str]:
-    """Fit step times over all rows as the operator does over its hours: other seats are how the batch moves here."""
+    """Fit step times over all rows as the operator does over its hours: the swept values move the batch here."""
     points = [point for row in rows if row.run is not None for point in row.run.report.observation.steps]
     fit = fit_step_time(points)
     if isinstance(fit, NoFit):
@@ -148,8 +148,8 @@ def _knee(scenario: Scenario, rows: Sequence[Row]) -> tuple[int | None, str]:
     target = scenario.subject.targets.tpot.seconds
     knee = largest_batch_within(fit, target=target)
     if knee is None:
-        return None, f"not even one sequence gets its tokens within {target:g} s"
+        return None, f"a single sequence already takes longer than {target:g} s per token"
     if not fit.covers(knee):
         side = "above" if knee > fit.high else "below"
-        return None, f"it lies {side} the batches that ran, {fit.low:.0f} to {fit.high:.0f}"
+        return None, f"it is {side} the simulated batch sizes, {fit.low:.0f} to {fit.high:.0f}"
     return knee, ""

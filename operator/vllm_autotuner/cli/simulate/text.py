@@ -1,6 +1,6 @@
-"""The answer of `simulate` for people.
+"""The answer of `simulate` as text.
 
-Must not: compute a figure, or say one that the JSON lacks.
+Must not: compute a figure, or print one that the JSON lacks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,9 +25,9 @@ __all__ = ["report", "sweep_table"]
 
 _FATES: Final = {
     Fate.REFUSED: "refused (longer than max-model-len)",
-    Fate.BROKEN: "broken off",
+    Fate.BROKEN: "cancelled",
     Fate.TIMED_OUT: "timed out",
-    Fate.UNAVAILABLE: "without a ready replica",
+    Fate.UNAVAILABLE: "rejected because no replica was ready",
 }
 
 
@@ -44,7 +44,7 @@ def report(run: Run, figures: Figures) -> RenderableType:
     ]
     if (proposal := run.report.plan.proposal) is not None:
         step = flag_of(proposal) or f"{proposal.knob.value} {proposal.value}"
-        parts.append(Text(f"  At the end the operator would try {step}: {printable(proposal.reason)}"))
+        parts.append(Text(f"  At the end the operator would recommend {step}: {printable(proposal.reason)}"))
     parts += [Text(f"Note: {printable(note.text)}") for note in notes_of(run, figures)]
     return Group(*parts)
 
@@ -82,7 +82,7 @@ def _latency_table(run: Run, figures: Figures) -> Table:
 
 
 def _engine_table(figures: Figures) -> Table:
-    table = _table("engine", "mean", "most")
+    table = _table("engine", "mean", "max")
     for name, found, unit in (
         ("running", figures.running, ""),
         ("waiting", figures.waiting, ""),
@@ -105,11 +105,11 @@ def _table(first: str, *columns: str) -> Table:
 
 
 def _outcome(run: Run, figures: Figures) -> Iterable[str]:
-    share = "" if figures.attainment is None else f", {figures.attainment:.1%} of those that ended"
+    share = "" if figures.attainment is None else f", {figures.attainment:.1%} of the finished ones"
     yield f"Goodput    {figures.goodput:.3g} requests/s within both objectives{share}"
     yield (
-        f"Requests   {figures.arrived:.3g}/s came, {figures.answered:.3g}/s were answered; "
-        f"{figures.unanswered} under way at the end"
+        f"Requests   {figures.arrived:.3g}/s arrived, {figures.answered:.3g}/s answered; "
+        f"{figures.unanswered} in progress at the end"
     )
     if figures.failed:
         yield "Failed     " + ", ".join(f"{count} {_FATES[fate]}" for fate, count in figures.failed.items())
@@ -166,26 +166,26 @@ def _cells(row: Row, figures: Figures, run: Run) -> Sequence[str]:
 
 def _conclusions(result: SweepResult, example: Run | None) -> Iterable[str]:
     if example is None:
-        yield "No value starts."
+        yield "The engine does not start with any of these values."
     for row in result.rows:
         if row.refusal:
             yield f"{result.sweep.knob.value} {row.value} does not start: {printable(row.refusal)}"
     if example is None:
         return
     if (best := result.best) is not None and best.figures is not None:
-        yield f"Most goodput: {result.sweep.knob.value} {best.value}, {best.figures.goodput:.3g} requests/s."
+        yield f"Best goodput: {result.sweep.knob.value} {best.value}, {best.figures.goodput:.3g} requests/s."
     else:
-        yield "No value answers a single request within both objectives."
+        yield "No value serves any request within both objectives."
     target = quantity(example.scenario.subject.targets.tpot.seconds, "s")
     if result.knee is not None:
-        yield f"Knee: up to {result.knee} running sequences per replica, tokens come within {target} on average."
+        yield f"Knee: up to {result.knee} running sequences per replica, mean TPOT is within {target}."
     elif result.sweep.knob is Knob.MAX_NUM_SEQS:
-        yield f"Knee for {target} between tokens: unknown, {result.knee_unknown}."
+        yield f"Knee for a TPOT of {target}: unknown, {result.knee_unknown}."
     yield from _notes(result)
 
 
 def _notes(result: SweepResult) -> Iterable[str]:
-    """Each limit once, in the words of the first value that it holds for."""
+    """Each note once, with the text of the first value that has it."""
     found: dict[str, tuple[str, list[str]]] = {}
     for row in result.rows:
         if row.run is not None and row.figures is not None:
