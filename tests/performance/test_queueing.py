@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_autotuner.performance.queueing import wait_for_seat
+from vllm_autotuner.performance.queueing import wait_for_slot
 
 
 @pytest.mark.parametrize(("seats", "seconds"), [(36, 0.448), (30, 6.294), (28, math.inf), (64, 0.0)])
 def test_the_worked_example(seats: int, seconds: float) -> None:
-    assert wait_for_seat(28.0, seats=seats, held=5.0, quantile=0.95) == pytest.approx(seconds, abs=0.001)
+    assert wait_for_slot(28.0, slots=seats, held=5.0, quantile=0.95) == pytest.approx(seconds, abs=0.001)
 
 
 @given(busy=st.floats(0.1, 40), spare=st.integers(1, 20), held=st.floats(0.1, 100), quantile=st.floats(0.5, 0.99))
@@ -20,14 +20,14 @@ def test_erlang_c_as_it_is_written_in_books(busy: float, spare: int, held: float
     seats = math.floor(busy) + spare
     last = busy**seats / math.factorial(seats) * seats / (seats - busy)
     waiting = last / (sum(busy**k / math.factorial(k) for k in range(seats)) + last)
-    found = wait_for_seat(busy, seats=seats, held=held, quantile=quantile)
+    found = wait_for_slot(busy, slots=seats, held=held, quantile=quantile)
     beyond = waiting * math.exp(-(seats - busy) * found / held)
     assert beyond == pytest.approx(1 - quantile, rel=1e-6) if found > 0 else waiting <= (1 - quantile) * (1 + 1e-9)
 
 
 @given(busy=st.floats(0.0, 300), seats=st.integers(1, 2000), more=st.integers(1, 100))
 def test_more_seats_never_wait_longer(busy: float, seats: int, more: int) -> None:
-    fewer, enough = (wait_for_seat(busy, seats=count, held=3.0, quantile=0.95) for count in (seats, seats + more))
+    fewer, enough = (wait_for_slot(busy, slots=count, held=3.0, quantile=0.95) for count in (seats, seats + more))
     assert 0 <= enough <= fewer
 
 
@@ -40,4 +40,4 @@ def test_as_arrivals_that_are_played() -> None:
         waits.append(max(0.0, free[first] - clock))
         free[first] = max(clock, free[first]) + random.expovariate(1.0)
     p95 = sorted(waits)[round(0.95 * len(waits))]
-    assert wait_for_seat(1.5, seats=2, held=1.0, quantile=0.95) == pytest.approx(p95, rel=0.05)
+    assert wait_for_slot(1.5, slots=2, held=1.0, quantile=0.95) == pytest.approx(p95, rel=0.05)

@@ -13,7 +13,7 @@ from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import KVPool, Observation
-from vllm_autotuner.planning.max_num_seqs import NothingToGain, kv_bound, lower_seats, raise_seats
+from vllm_autotuner.planning.max_num_seqs import NothingToGain, kv_bound, lower_max_num_seqs, raise_max_num_seqs
 from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.proposal import Proposal
 
@@ -167,7 +167,9 @@ RAISED = (
         limited_by="spec.tuning.maxNumSeqs.max",
     ),
     Raised(
-        id="a user's maximum of one is not an order to run one", given={"tuning": bounds(1, 1)}, limited_by="raising max-num-seqs"
+        id="a user's maximum of one is not an order to run one",
+        given={"tuning": bounds(1, 1)},
+        limited_by="raising max-num-seqs",
     ),
     Raised(
         id="a user's minimum past the pool is not an order to overfill it",
@@ -222,7 +224,7 @@ RAISED = (
 
 @pytest.mark.parametrize("case", RAISED, ids=lambda case: case.id)
 def test_raising(case: Raised) -> None:
-    found = raise_seats(situation(case.seen, **case.given))
+    found = raise_max_num_seqs(situation(case.seen, **case.given))
     match found:
         case Proposal():
             assert (found.value, found.target) == (case.value, ChangeTarget.TTFT)
@@ -309,7 +311,7 @@ LOWERED = (
 
 @pytest.mark.parametrize("case", LOWERED, ids=lambda case: case.id)
 def test_lowering(case: Raised) -> None:
-    found = lower_seats(situation(case.seen, **case.given))
+    found = lower_max_num_seqs(situation(case.seen, **case.given))
     match found:
         case Proposal():
             assert (found.value, found.target) == (case.value, ChangeTarget.TPOT)
@@ -323,7 +325,7 @@ def test_lowering(case: Raised) -> None:
 @pytest.mark.parametrize(("itl", "value"), [(0.0612, 43), (0.065, 43), (0.090, 32)])
 def test_tokens_that_come_later_than_any_window_explains_lower_the_knee(itl: float, value: int) -> None:
     """Prompts have grown: 90 ms at 64 is 10 ms and 1.25 ms for each, and 45 ms are met at 28, further than one step."""
-    found = lower_seats(situation(replace(LOWERABLE, tpot=latency(itl), itl=latency(itl))))
+    found = lower_max_num_seqs(situation(replace(LOWERABLE, tpot=latency(itl), itl=latency(itl))))
     assert isinstance(found, Proposal)
     assert found.value == value
 
@@ -333,7 +335,7 @@ def test_a_tail_moves_the_knee_down() -> None:
     even, tailed = LOWERABLE, replace(LOWERABLE, tpot=latency(0.08, tail=0.12))
     values = [
         found.value
-        for found in (lower_seats(situation(seen, against=targets(tpot=0.05))) for seen in (even, tailed))
+        for found in (lower_max_num_seqs(situation(seen, against=targets(tpot=0.05))) for seen in (even, tailed))
         if isinstance(found, Proposal)
     ]
     assert values == [43, 32]
@@ -366,7 +368,7 @@ CONFIDENCES = (
 
 @pytest.mark.parametrize("case", CONFIDENCES, ids=lambda case: case.id)
 def test_how_sure_raising_is(case: Sure) -> None:
-    found = raise_seats(situation(case.seen, seats=case.seats))
+    found = raise_max_num_seqs(situation(case.seen, seats=case.seats))
     assert isinstance(found, Proposal)
     assert found.confidence is case.confidence
 
@@ -384,7 +386,7 @@ LOWERING_CONFIDENCES = (
 
 @pytest.mark.parametrize("case", LOWERING_CONFIDENCES, ids=lambda case: case.id)
 def test_how_sure_lowering_is(case: Sure) -> None:
-    found = lower_seats(situation(case.seen))
+    found = lower_max_num_seqs(situation(case.seen))
     assert isinstance(found, Proposal)
     assert found.confidence is case.confidence
 
@@ -393,6 +395,9 @@ def test_how_sure_lowering_is(case: Sure) -> None:
     ("tuning", "applies"), [(bounds(1, 4096), True), (Tuning(), False)], ids=["bounds", "no bounds"]
 )
 def test_a_knob_without_bounds_is_recommended_only(tuning: Tuning, applies: bool) -> None:
-    for found in (raise_seats(situation(tuning=tuning)), lower_seats(situation(LOWERABLE, tuning=tuning))):
+    for found in (
+        raise_max_num_seqs(situation(tuning=tuning)),
+        lower_max_num_seqs(situation(LOWERABLE, tuning=tuning)),
+    ):
         assert isinstance(found, Proposal)
         assert (found.recommend_only == "") is applies

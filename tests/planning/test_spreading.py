@@ -15,7 +15,12 @@ from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import EngineWindow, Observation, StepPoint
-from vllm_autotuner.planning.max_num_seqs import NothingToGain, fit_seats_to_pool, lower_seats, replicas_at_knee
+from vllm_autotuner.planning.max_num_seqs import (
+    NothingToGain,
+    fit_to_kv_cache,
+    lower_max_num_seqs,
+    replicas_at_knee,
+)
 from vllm_autotuner.planning.more_replicas import needed_for_pace
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.situation import Situation
@@ -134,9 +139,9 @@ def test_no_replica_where_no_batch_is_known_to_meet_the_objective() -> None:
 @pytest.mark.parametrize(("waiting", "refused"), [(20.0, True), (0.0, False)])
 def test_a_thrashing_pool_with_a_queue_gets_a_replica_first(waiting: float, refused: bool) -> None:
     seen = observation(engine(running=64.0, waiting=waiting, kv=0.99, preemptions=30.0))
-    found = fit_seats_to_pool(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, scale=scaling()))
+    found = fit_to_kv_cache(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, scale=scaling()))
     assert isinstance(found, NothingToGain) is refused
-    alone = fit_seats_to_pool(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
+    alone = fit_to_kv_cache(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
     assert not isinstance(alone, NothingToGain)
 
 
@@ -146,7 +151,7 @@ def test_evictions_of_a_smaller_fleet_lower_no_seats(came: int, refused: bool) -
     seen = observation(engine(running=64.0, kv=0.99, preemptions=30.0), engine(pod="chat-1", running=8.0))
     given = situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, replicas=2)
     since = datetime.fromtimestamp(NOW - came, tz=UTC)
-    assert isinstance(fit_seats_to_pool(replace(given, replicas_since=since)), NothingToGain) is refused
+    assert isinstance(fit_to_kv_cache(replace(given, replicas_since=since)), NothingToGain) is refused
 
 
 @pytest.mark.parametrize(("answered_in", "refused"), [(120.0, True), (20.0, False)])
@@ -160,7 +165,7 @@ def test_requests_of_a_smaller_fleet_fill_its_pool_until_they_end(answered_in: f
     seen = observation(full, rest, e2e=latency(answered_in))
     given = situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, replicas=2)
     since = datetime.fromtimestamp(NOW - 60, tz=UTC)
-    assert isinstance(fit_seats_to_pool(replace(given, replicas_since=since)), NothingToGain) is refused
+    assert isinstance(fit_to_kv_cache(replace(given, replicas_since=since)), NothingToGain) is refused
 
 
 @pytest.mark.parametrize(
@@ -177,7 +182,7 @@ def test_seats_that_make_less_than_is_asked_for_are_no_cure_for_evictions(
     """As for slow tokens: the rest would queue, and queued for eight minutes (closed loop, kv-bound)."""
     thrashing = engine(running=64.0, kv=0.99, preemptions=30.0, generation_tokens=tokens * 28)
     seen = observation(thrashing, itl=latency(0.040))
-    found = fit_seats_to_pool(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, scale=scale))
+    found = fit_to_kv_cache(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, scale=scale))
     assert isinstance(found, NothingToGain) is refused
 
 
@@ -216,7 +221,7 @@ def test_evictions_of_what_is_worked_off_lower_no_seats(
 ) -> None:
     """A burst, or the time in which a replica was starting: it is over before a trial has begun."""
     seen = observation(engine(running=running, waiting=waiting, kv=0.95, preemptions=30.0))
-    found = fit_seats_to_pool(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
+    found = fit_to_kv_cache(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
     assert isinstance(found, NothingToGain) is refused
 
 
@@ -380,7 +385,7 @@ def test_half_a_minute_of_slow_tokens_is_worth_no_restart(calm: int, slow: float
     A trial of fewer seats held a GPU for the rest of the run for one such moment (closed loop, length-drift).
     """
     itls = [0.02] * calm + [slow] * (10 - calm)
-    found = lower_seats(past_knee(engine(running=60.0), tpot=0.06, steps=lately(itls, every=30.0)))
+    found = lower_max_num_seqs(past_knee(engine(running=60.0), tpot=0.06, steps=lately(itls, every=30.0)))
     assert isinstance(found, NothingToGain) is not acts, found
 
 
@@ -389,7 +394,7 @@ def test_slow_tokens_that_last_as_long_as_a_trial_are_no_burst(window: float, ac
     """Slow for 100 s after 120 s in time: ten of the short windows, of which a trial would see no more."""
     slow_now = observation(engine(running=60.0), tpot=latency(0.06), itl=latency(0.06))
     seen = with_steps(replace(slow_now, window=window), lately([0.02] * 12 + [0.06] * 10, every=10.0))
-    found = lower_seats(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE))
+    found = lower_max_num_seqs(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE))
     assert isinstance(found, NothingToGain) is not acts, found
 
 

@@ -70,7 +70,7 @@ class StepPoint:
     time: float | None = None
     """End of the window (Unix seconds); None where the point is of no window, such as the mean of several."""
     prompts: float | None = None
-    """Prompt tokens for each of these intervals; None where nobody counted them."""
+    """Prompt tokens for each of these intervals; None if they are not exported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

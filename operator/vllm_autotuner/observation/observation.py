@@ -112,7 +112,7 @@ class Observation:
 
     @property
     def pressure(self) -> float:
-        """Requests that came in over those that went out, where clearly more came; 1 where not, or where nobody knows.
+        """Ratio of arriving to finishing requests, if clearly more arrive; 1 otherwise, or if it is not known.
 
         Worked: 540 came and 310 went in a window: 1.7. 540 and 490 may as well be equal: 2 * sqrt(1030) is 64.
         """

@@ -76,7 +76,7 @@ Question: TypeAlias = Samples | Buckets | Means | Growths | Beside
 
 
 class MetricsSource(Protocol):
-    """Whoever can answer a question for a moment in time."""
+    """A source that can answer a query for a moment in time."""
 
     async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
         """Answer for the moment `at` (Unix seconds). Raises SourceError; an empty answer is an answer."""

@@ -28,10 +28,10 @@ GIB: Final = 2**30
 KV_MARGIN: Final = 0.1
 """Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
 SEAT_BYTES_PER_VOCABULARY: Final = 39
-"""Bytes of start-up memory per seat and vocabulary entry: the engine profiles its sampler with max-num-seqs rows.
-38.4-39.6 in four logged start-ups of dense models with 1024 seats; inferred, never varied on one model."""
+"""Bytes of startup memory per slot and vocabulary entry: the engine profiles its sampler with max-num-seqs rows.
+38.4-39.6 in four logged startups of dense models with max-num-seqs 1024; inferred, never varied on one model."""
 FIXED_GIB: Final = 0.5
-"""Memory beside weights, seats and pool, per GPU. Logged start-ups of dense models on H100: 0.1-0.9 GiB."""
+"""Memory besides weights, slots and KV cache, per GPU. Logged startups of dense models on H100: 0.1-0.9 GiB."""
 FIXED_SPREAD_GIB: Final = 0.6
 """How far that may be off: the same start-ups, and 0.2 GiB for max-num-batched-tokens between 2048 and 8192."""
 
@@ -59,7 +59,7 @@ class Pool:
     kv_cache_dtype: str | None = None
     gpu_memory_utilization: float
     max_num_seqs: int | None = None
-    """None: not known, and then nothing is said about other seats."""
+    """None: not known, and then the effect of another max-num-seqs is not computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,7 +182,7 @@ def _residuals(points: Sequence[StepPoint], base: float, slope: float) -> list[f
 
 
 def fit_windows(usable: Sequence[StepPoint]) -> StepTimeFit:
-    """Fit the line to the windows of one mix: `fit_step_time` for who has found these already."""
+    """Fit the line to the windows of one mix, as `fit_step_time` does after it has selected them."""
     if len(usable) < FEWEST_POINTS:
         return NoFit(f"only {len(usable)} windows with load ({FEWEST_POINTS} needed)")
     batch, itl, weight = _columns(usable)

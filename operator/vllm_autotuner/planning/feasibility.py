@@ -155,7 +155,7 @@ def finds_memory(infeasible: Iterable[EngineKnobs], wanted: EngineKnobs) -> Answ
 
 
 def _needs_as_much(wanted: EngineKnobs, than: EngineKnobs) -> bool:
-    """In each of the four. A default is some number that nobody knows: it is only as much as itself."""
+    """Compare all four settings. A default is an unknown number and only equals itself."""
     for one, other in (
         (wanted.max_num_seqs, than.max_num_seqs),
         (wanted.max_model_len, than.max_model_len),

@@ -45,7 +45,7 @@ class Setting:
 
     @property
     def capacity(self) -> float | None:
-        """Sequences that one replica runs at most; None when nobody knows."""
+        """Largest number of sequences that one replica runs; None if not known."""
         return min((each for each in (self.seats, self.held) if each is not None), default=None)
 
 
@@ -230,7 +230,7 @@ def _ttft(setting: Setting, *, now: Setting, demand: Demand) -> float | None:
 
 
 def _wait(setting: Setting, *, now: Setting, demand: Demand) -> float | None:
-    """Mean seconds that a request waits for its turn; None where nobody knows."""
+    """Mean queue time of a request (seconds); None if not known."""
     if isinstance(setting.step, NoFit):
         return None
     space = None if setting.capacity is None else setting.replicas * setting.capacity

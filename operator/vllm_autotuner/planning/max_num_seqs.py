@@ -38,11 +38,11 @@ from vllm_autotuner.planning.situation import Situation
 
 __all__ = [
     "NothingToGain",
-    "fit_seats_to_pool",
+    "fit_to_kv_cache",
     "kv_bound",
-    "lower_seats",
+    "lower_max_num_seqs",
     "not_slow_now",
-    "raise_seats",
+    "raise_max_num_seqs",
     "replicas_at_knee",
 ]
 
@@ -68,7 +68,7 @@ class NothingToGain:
     why: str
 
 
-def raise_seats(situation: Situation) -> Proposal | NothingToGain:
+def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     """Raise max-num-seqs to the smallest of demand, step limit, KV cache limit, TPOT knee and the spec's bound."""
     observation, seats = situation.observation, _seats(situation)
     pool = kv_bound(observation)
@@ -107,7 +107,7 @@ def raise_seats(situation: Situation) -> Proposal | NothingToGain:
     )
 
 
-def lower_seats(situation: Situation) -> Proposal | NothingToGain:
+def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     """Lower max-num-seqs to the TPOT knee, at most halving the current batch."""
     observation = situation.observation
     if (why := not_slow_now(situation)) is not None:
@@ -279,7 +279,7 @@ def _pool_too_small_for_load(situation: Situation, *, pool: int) -> NothingToGai
     )
 
 
-def fit_seats_to_pool(situation: Situation) -> Proposal | NothingToGain:
+def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     """Lower max-num-seqs to what the KV cache holds without preemptions, at most halving the current batch."""
     observation = situation.observation
     batch, pool = max(busy_batch(engine) for engine in observation.engines), kv_bound(observation)

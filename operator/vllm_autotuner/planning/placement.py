@@ -1,6 +1,6 @@
 """Finds nodes with free GPUs for replicas, as the Kubernetes scheduler would; over plain values.
 
-Apart from feasibility, which asks one number of it; apart from the cluster, so that it is a table in a test.
+Separate from feasibility, which uses one number of it, and from the cluster, so that tests need plain values only.
 It counts what the scheduler counts: allocatable less requested, on nodes that are schedulable, selected and tolerated;
 and what a ResourceQuota leaves.
 Must not: know affinities or priorities. What it calls placeable, those may still refuse; what it refuses, no scheduler
@@ -14,7 +14,7 @@ from typing import Final
 
 __all__ = ["FreeGpus", "GpuNode", "Taint", "Toleration", "admitting", "free_gpus_on"]
 
-_NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
+_NONE_OWN: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def admitting(
     return tuple(node for node in nodes if node.schedulable and _admits(node, selector, tolerations))
 
 
-def free_gpus_on(nodes: Sequence[GpuNode], *, held: Mapping[str, int], own: Mapping[str, int] = _NOBODY) -> FreeGpus:
+def free_gpus_on(nodes: Sequence[GpuNode], *, held: Mapping[str, int], own: Mapping[str, int] = _NONE_OWN) -> FreeGpus:
     """Return the room on these nodes; `held`: devices that all pods hold by node, `own`: the service's part of them."""
     # A node can be overcommitted (a device was lost): it has no room, and takes none from others.
     free = [max(0, node.allocatable - held.get(node.name, 0)) for node in nodes]

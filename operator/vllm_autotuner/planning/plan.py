@@ -22,7 +22,12 @@ from vllm_autotuner.planning.demand import demand_of
 from vllm_autotuner.planning.feasibility import Infeasible, finds_memory
 from vllm_autotuner.planning.forecast import Outlook, current_setting, outlook, predicted, setting_with
 from vllm_autotuner.planning.kv_type import smaller_kv_values
-from vllm_autotuner.planning.max_num_seqs import NothingToGain, fit_seats_to_pool, lower_seats, raise_seats
+from vllm_autotuner.planning.max_num_seqs import (
+    NothingToGain,
+    fit_to_kv_cache,
+    lower_max_num_seqs,
+    raise_max_num_seqs,
+)
 from vllm_autotuner.planning.more_replicas import add_replicas, end_queue, spread_batch
 from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
 from vllm_autotuner.planning.proposal import Proposal
@@ -51,9 +56,9 @@ def _if_oversized(situation: Situation) -> Proposal | NothingToGain:
 _MORE_CACHE: Final = (smaller_kv_values, _if_oversized, add_replicas, larger_degree)
 LADDER: Final[Mapping[DiagnosisClass, tuple[Candidate, ...]]] = {
     DiagnosisClass.STARTUP_FAILURE: (_length_that_starts,),
-    DiagnosisClass.CONCURRENCY_CAPPED: (raise_seats, add_replicas),
-    DiagnosisClass.PAST_TPOT_KNEE: (lower_seats, spread_batch),
-    DiagnosisClass.PREEMPTION_THRASH: (fit_seats_to_pool, *_MORE_CACHE),
+    DiagnosisClass.CONCURRENCY_CAPPED: (raise_max_num_seqs, add_replicas),
+    DiagnosisClass.PAST_TPOT_KNEE: (lower_max_num_seqs, spread_batch),
+    DiagnosisClass.PREEMPTION_THRASH: (fit_to_kv_cache, *_MORE_CACHE),
     DiagnosisClass.KV_CACHE_SATURATED: _MORE_CACHE,
     DiagnosisClass.PREFILL_BOUND: (add_replicas, larger_degree),
     DiagnosisClass.DECODE_BANDWIDTH_BOUND: (larger_degree, end_queue),

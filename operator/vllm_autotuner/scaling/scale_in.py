@@ -19,7 +19,7 @@ from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.batch_curve import BatchCurveFit, fit_batch_curve, remembered_curve
-from vllm_autotuner.performance.queueing import wait_for_seat
+from vllm_autotuner.performance.queueing import wait_for_slot
 from vllm_autotuner.performance.step_time import NoFit
 from vllm_autotuner.planning.capped_value import HEADROOM
 from vllm_autotuner.planning.max_num_seqs import kv_bound
@@ -68,9 +68,9 @@ def fewer_do(case: Case, *, replicas: int, over: timedelta, since: float | None 
     itl, tail = curve.at_most(batch), tail_of(tpot_at_most(case), tpot_mean(case))
     # Prompts wait for steps and for other prompts: steps become longer, and each engine gets more prompts.
     first = ttft * itl / curve.at_most(before) * replicas / (replicas - 1)
-    seat = _wait_for_seat(observation, batch=batch, itl=itl, seats=case.knobs.max_num_seqs, targets=targets)
+    wait = _wait_for_slot(observation, batch=batch, itl=itl, slots=case.knobs.max_num_seqs, targets=targets)
     # No further margin: the highest load and the upper bound of the inter-token latency already include one.
-    if itl * tail > targets.tpot.seconds or first + seat > targets.ttft.seconds:
+    if itl * tail > targets.tpot.seconds or first + wait > targets.ttft.seconds:
         return None
     return (
         f"{replicas - 1} replica(s) carry the highest load of the last {over.total_seconds() / 60:.0f} min at batch "
@@ -86,14 +86,14 @@ def _curve(case: Case) -> BatchCurveFit:
     return curve
 
 
-def _wait_for_seat(observation: Observation, *, batch: float, itl: float, seats: int | None, targets: Targets) -> float:
+def _wait_for_slot(observation: Observation, *, batch: float, itl: float, slots: int | None, targets: Targets) -> float:
     """Return by how many seconds TTFT grows because no slot is free; inf with a max-num-seqs but unknown lengths."""
-    if seats is None:
+    if slots is None:
         return 0.0
     length = number(observation.recent_output_length.mean)
     if length is None:
         return math.inf
-    return wait_for_seat(batch, seats=seats, held=length * itl, quantile=targets.ttft.quantile)
+    return wait_for_slot(batch, slots=slots, held=length * itl, quantile=targets.ttft.quantile)
 
 
 def _prompts_would_contend(observation: Observation, *, peak: float, more: float) -> bool:

@@ -33,13 +33,13 @@ class CoreRefused(StartupRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """What the pool of a GPU is left of, in GiB: utilization * total - weights - fixed - seats."""
+    """The parts of a GPU's memory in GiB; the KV cache gets utilization * total - weights - fixed - slots."""
 
     total_gib: float
     weights_gib: float
     """All GPUs together: a tensor parallel group splits them."""
     fixed_gib: float = 0.5
-    """Beside weights, seats and pool. Logged start-ups of dense models on H100: 0.1-0.9 GiB."""
+    """Besides weights, slots and KV cache. Logged startups of dense models on H100: 0.1-0.9 GiB."""
     per_seat_mib: float = 4.8
     """Each of max-num-seqs: the sampler is profiled with all of them, about 39 bytes per vocabulary entry. Inferred
     from logged start-ups with 1024 and 128 seats on H100, not measured one against the other."""

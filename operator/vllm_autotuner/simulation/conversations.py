@@ -19,7 +19,7 @@ __all__ = ["Conversations"]
 
 @dataclass(slots=True, kw_only=True)
 class _Conversation:
-    """One that is not over. `next`: the turn that is due, while nobody waits for an answer."""
+    """An active conversation. `next`: the turn that is due while no answer is pending."""
 
     draws: random.Random
     turns: int

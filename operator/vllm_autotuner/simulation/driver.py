@@ -13,13 +13,13 @@ from vllm_autotuner.simulation.scheduler import SimulatedEngine
 from vllm_autotuner.simulation.sequence import Outcome, Request, Sequence
 
 TICK = 0.02
-"""Seconds between two wake-ups at least while nobody reads token by token: saves the CPU, costs answers 10 ms."""
+"""Least seconds between two wake-ups without streaming clients: saves CPU and delays answers by 10 ms."""
 STREAMING_TICK = 0.005
-"""The same while somebody streams."""
+"""The same with streaming clients."""
 
 
 class Generation:
-    """One request on its way: await `outcome`, or for a stream `progress` again and again."""
+    """One request under way: await `outcome`, or for a stream `progress` repeatedly."""
 
     __slots__ = ("outcome", "progress", "sequence")
 

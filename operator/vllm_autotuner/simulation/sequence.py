@@ -107,7 +107,7 @@ class Sequence:
         self.target = min(request.max_tokens, request.eos_after or request.max_tokens)
         """Output tokens at which it ends."""
         self.ready_at = request.arrival + request.grammar_seconds
-        """When nothing but seats and blocks can keep it waiting."""
+        """When it waits only for a slot and blocks."""
         self.state = State.WAITING
         self.computed = 0
         """Tokens prefilled so far since the last (re)start."""

@@ -59,7 +59,7 @@ class VirtualPod:
     under_way: dict[int, Attempt] = field(default_factory=dict)
     """By the identity of the sequence in the engine."""
     entered: list[tuple[float, PodState]] = field(default_factory=list)
-    """When it entered each state, oldest first: who asks later for how long it served finds it here."""
+    """When it entered each state, oldest first; shows later for how long it served."""
 
     def enter(self, state: PodState, *, at: float) -> None:
         """Be in another state from now on."""

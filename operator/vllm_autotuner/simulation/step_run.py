@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, kw_only=True)
 class StepRun:
-    """Steps under way. Steps count from 0; every time is computed from `start`, so it does not matter who asks when."""
+    """Steps under way. Steps count from 0; every time is computed from `start`, however often it is read."""
 
     start: float
     first: float
@@ -24,7 +24,7 @@ class StepRun:
     prefill: bool
     """Prompts are computed as well; then it is a single step."""
     waits: bool = False
-    """Nothing is computed: whoever is there is deferred, and the run ends when the first of them is ready."""
+    """Nothing is computed: all requests are deferred, and the run ends when the first of them is ready."""
     done: int = 0
     """Steps that have ended and were counted."""
 

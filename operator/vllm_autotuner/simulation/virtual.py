@@ -8,7 +8,7 @@ Deterministic: the same traffic, seed and calls give the same ledger, however `a
     for _ in range(2):
         fleet.start_pod(configure(flags, profile=profile), startup=60.0)
     while fleet.now < 3600:
-        fleet.advance(fleet.now + 15)  # to the next tick of whoever decides
+        fleet.advance(fleet.now + 15)  # to the next tick of the policy
         for pod in fleet.pods:
             for name, labels, value in scraped(pod):
                 recording.add(Sample(name=name, labels=labels, value=value, time=None), time=fleet.now)

@@ -23,9 +23,9 @@ class WaitingQueue:
     def __init__(self, policy: SchedulingPolicy) -> None:
         self._by_priority = policy is SchedulingPolicy.PRIORITY
         self.capacity: deque[Sequence] = deque()
-        """Those that wait for seats and blocks. For reading."""
+        """Requests that wait for slots and blocks. For reading."""
         self.deferred: deque[Sequence] = deque()
-        """Those passed over, or that were and now wait for seats and blocks: vLLM moves them only to admit them."""
+        """Requests that are deferred, or were and now wait for slots and blocks: vLLM moves them only to admit them."""
 
     def __len__(self) -> int:
         return len(self.capacity) + len(self.deferred)
