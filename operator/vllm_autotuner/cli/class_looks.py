@@ -1,8 +1,8 @@
-"""How each class looks wherever it is shown: its colour on pages, its colour in terminals, its place in "worst first".
+"""How each class is shown: its colour on pages and in terminals, and its severity for sorting.
 
 Colours are those of Okabe and Ito, which people with any of the usual colour blindnesses tell apart. There are more
 classes than such colours, so a class is a colour *and* a hatch: related classes share the colour. Names are always
-written beside it. Must not: hold a word (`diagnosis_text` does), or decide.
+written beside it. Must not: hold a text (`diagnosis.text` does), or decide.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _VERMILION, _ORANGE, _BLUE, _YELLOW, _WINE = "#D55E00", "#E69F00", "#0072B2", "#
 
 
 class Severity(IntEnum):
-    """How soon a person should look: the order of a list, not a measure of load."""
+    """How urgent a class is: for sorting, not a measure of load."""
 
     FINE = 0
     UNSURE = 1

@@ -1,4 +1,4 @@
-"""Numbers and moments of a stored status as people read them. Must not: turn what is unknown into a number."""
+"""Numbers and times of a stored status as text. Must not: turn what is unknown into a number."""
 
 from datetime import datetime
 

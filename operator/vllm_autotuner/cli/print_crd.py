@@ -1,4 +1,4 @@
-"""`vllm-autotuner crd`: print the CustomResourceDefinition, for `kubectl apply -f -` and for the drift check."""
+"""`vllm-autotuner crd`: print the CustomResourceDefinition, to apply it or to compare it with the cluster."""
 
 import typer
 

@@ -1,6 +1,6 @@
-"""Looking at services again and again: the loop of `diagnose --watch`.
+"""The loop of `diagnose --watch`.
 
-A source that fails at the first look ends the command; later it is a line in the view, and the next look tries again.
+A source that fails at the first evaluation ends the command; later it is a line in the view, and the next one retries.
 Must not: draw (`watch_view` does), or read a clock of its own.
 """
 
@@ -36,7 +36,7 @@ class Frame:
 
 
 async def watch(request: Request, *, refresh: float, show: Callable[[Frame], None]) -> None:
-    """Look each `refresh` seconds until a person stops it. Raises CommandError or SourceError at the first look."""
+    """Evaluate every `refresh` seconds until interrupted. Raises CommandError, or SourceError at the first one."""
     with interrupted() as stop:
 
         async def pause() -> bool:
@@ -61,7 +61,7 @@ async def watched(
     show: Callable[[Frame], None],
     ready: Callable[[float], None] = lambda at: None,
 ) -> None:
-    """Look and show until `pause` says False. `ready` is told the moment before each look."""
+    """Evaluate and show until `pause` returns False. `ready` is called with the time before each evaluation."""
     looked = False
     while True:
         at = now()

@@ -1,7 +1,7 @@
-"""The answer of `diagnose` for programs. The names are API: added to, never renamed.
+"""The answer of `diagnose` as JSON. The keys are API: added to, never renamed.
 
 Times are given twice, as Unix seconds (`time`, `sinceTime`) and as RFC 3339 in UTC (`at`, `since`); latencies are
-seconds and shares 0..1; null is "not known", never zero.
+seconds and shares 0..1; null means "unknown", never zero.
 """
 
 import math

@@ -95,7 +95,7 @@ def _evidence_table(evidence: Sequence[Evidence]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("evidence")
     table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("limit", justify="right", no_wrap=True)
+    table.add_column("threshold", justify="right", no_wrap=True)
     table.add_column("window", justify="right", no_wrap=True)
     table.add_column("note")
     for one in evidence:

@@ -1,6 +1,6 @@
-"""What the doctor looks at: one value, from a Prometheus by six queries or from engines' own pages by two scrapes.
+"""The facts that the doctor checks, from six queries of a Prometheus or two scrapes of the engines.
 
-Must not: judge. None is "not asked here", which the checks pass over.
+Must not: judge. None means "not collected", and the checks skip it.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Facts:
 
     place: str
     scraped: bool
-    """Whether a Prometheus stands between: then labels, intervals and clocks matter."""
+    """Whether a Prometheus scrapes the engines: then labels, intervals and clocks matter."""
     skew: float | None = None
     """Seconds that our clock is ahead of the server's; between the two times that the question was on its way."""
     engines: dict[EngineKey, EngineFacts] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Evaluating one moment after the other with the operator's own functions; what Kubernetes would know is left open.
+"""Evaluating one moment after the other with the operator's own functions, without what only Kubernetes reports.
 
 Must not: hold a threshold, or print.
 """
@@ -38,9 +38,9 @@ class Subject:
 
     targets: Targets
     knobs: EngineKnobs
-    """The flags in effect, where the user told them."""
+    """The flags in effect, where the user gave them."""
     tuning: Tuning = field(default_factory=Tuning)
-    """Bounds, where a VLLMService tells them; without any, everything is recommended only."""
+    """Bounds, where a VLLMService has them; without any, everything is recommended only."""
     scaling: Scaling | None = None
     replicas: int | None = None
     """Replicas that are asked for; None: as many as report."""

@@ -1,4 +1,4 @@
-"""What a plot and a live table show of one evaluation: a handful of numbers, None where there is none.
+"""The numbers of one evaluation that plots and live tables show; None where unknown.
 
 Must not: judge. Seconds, shares 0..1, requests.
 """

@@ -1,6 +1,6 @@
-"""Which engines are one service, where no VLLMService says so: by labels and by how Kubernetes names pods.
+"""Which engines form one service without a VLLMService: by labels and by the pod names of Kubernetes.
 
-Must not: be used in the operator, which knows its pods.
+Must not: be used in the operator, which selects pods by its own labels.
 """
 
 import re

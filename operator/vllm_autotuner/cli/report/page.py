@@ -1,4 +1,4 @@
-"""A diagnosis as one HTML file that stands for itself: no script, nothing fetched, readable in ten years and on paper.
+"""A diagnosis as one self-contained HTML file: no script, nothing fetched, printable.
 
 Every text passes `_text`: names come from metrics, messages from servers, and neither is trusted. Must not: decide.
 """
@@ -28,7 +28,7 @@ FEWEST_POINTS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFacts:
-    """What stands at the head of a report."""
+    """The head of a report."""
 
     source: str
     """As it may be shown: no credentials."""
@@ -47,12 +47,12 @@ def page(reports: Sequence[ServiceReport], *, facts: ReportFacts) -> str:
         _overview(reports) if len(reports) > 1 else "",
         *(_service(report, facts=facts, identity=index) for index, report in enumerate(reports)),
         _list("Notes", facts.notes),
-        f"<footer>Written by vllm-autotuner {_text(facts.version)}. This file loads nothing from elsewhere.</footer>",
+        f"<footer>Written by vllm-autotuner {_text(facts.version)}. This file loads nothing from the network.</footer>",
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        # Should an escape ever be missed, the browser still runs and fetches nothing.
+        # If an escape is ever missed, the browser still runs and fetches nothing.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>{_text(title)}</title><style>{STYLE}</style></head><body>{''.join(body)}</body></html>\n"
     )
@@ -71,11 +71,11 @@ def _facts(facts: ReportFacts, *, reports: Sequence[ServiceReport]) -> str:
         "tensor-parallel-size": facts.knobs.tensor_parallel_size,
     }
     flags = " ".join(f"--{name}={value}" for name, value in known.items() if value is not None)
-    rows = [("Source", facts.source), ("Judged at", rfc3339(facts.at))]
+    rows = [("Source", facts.source), ("Evaluated at", rfc3339(facts.at))]
     if facts.span is not None:
         length = seconds(facts.span.last - facts.span.first)
         rows.append(("Span", f"{rfc3339(facts.span.first)} to {rfc3339(facts.span.last)} ({length})"))
-    rows.append(("Engine flags", flags or "not told (--engine-args), so answers that need them are less sure"))
+    rows.append(("Engine flags", flags or "unknown; give them with --engine-args for higher confidence"))
     if reports:
         targets = reports[0].targets
         words = [
@@ -93,7 +93,7 @@ def _overview(reports: Sequence[ServiceReport]) -> str:
         for index, report in enumerate(reports)
     ]
     return (
-        "<section><h2>Services</h2><table><thead><tr><th>service</th><th>class</th><th>what is seen</th></tr></thead>"
+        "<section><h2>Services</h2><table><thead><tr><th>service</th><th>class</th><th>diagnosis</th></tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></section>"
     )
 
@@ -112,8 +112,8 @@ def _service(report: ServiceReport, *, facts: ReportFacts, identity: int) -> str
         _figure(report, identity=identity),
         _evidence(diagnosis.evidence),
         _earlier(report, facts=facts),
-        _list("Considered and left out", report.plan.passed_over),
-        _refresh_slots(report),
+        _list("Considered and rejected", report.plan.passed_over),
+        _timeline(report),
         _list("Not a tuning problem", NOT_TUNING),
     ]
     return f'<section id="service-{identity}">{"".join(parts)}</section>'
@@ -130,7 +130,7 @@ def _list(title: str, lines: Iterable[str]) -> str:
 
 def _figure(report: ServiceReport, *, identity: int) -> str:
     if len(report.levels) < FEWEST_POINTS:
-        return "<p><small>One evaluation only: nothing to draw over time.</small></p>"
+        return "<p><small>Only one evaluation: no plot over time.</small></p>"
     shares: dict[DiagnosisClass, float] = {}
     for band in bands(report.levels):
         shares[band.named] = shares.get(band.named, 0.0) + band.end - band.start
@@ -156,12 +156,12 @@ def _evidence(evidence: Sequence[Evidence]) -> str:
         cells = (quantity(one.value, one.unit), limit, window)
         numbers = "".join(f'<td class="number">{_text(cell)}</td>' for cell in cells)
         rows.append(f"<tr><td>{_text(one.name)}</td>{numbers}<td>{_text(one.note)}</td></tr>")
-    head = "".join(f"<th>{name}</th>" for name in ("evidence", "value", "limit", "window", "note"))
+    head = "".join(f"<th>{name}</th>" for name in ("evidence", "value", "threshold", "window", "note"))
     return f"<h3>Evidence</h3><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _earlier(report: ServiceReport, *, facts: ReportFacts) -> str:
-    """What a reader of the last moment would miss: each limit that came and went before, as it was first seen."""
+    """Bottlenecks that ended before the last moment, as they were first seen."""
     now = report.diagnosis.primary
     seen: dict[DiagnosisClass, Evaluated] = {}
     for turn in report.turns:
@@ -172,10 +172,10 @@ def _earlier(report: ServiceReport, *, facts: ReportFacts) -> str:
         f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in ADVICE[named])}</ul>{_evidence(turn.diagnosis.evidence)}"
         for named, turn in seen.items()
     ]
-    return f"<h3>Earlier, and over at {_text(rfc3339(facts.at))}</h3>{''.join(parts)}" if parts else ""
+    return f"<h3>Earlier, no longer true at {_text(rfc3339(facts.at))}</h3>{''.join(parts)}" if parts else ""
 
 
-def _refresh_slots(report: ServiceReport) -> str:
+def _timeline(report: ServiceReport) -> str:
     levels = report.levels
     if len(levels) < FEWEST_POINTS:
         return ""
@@ -187,6 +187,6 @@ def _refresh_slots(report: ServiceReport) -> str:
         rows.append(f"<tr><td>{_text(when)}</td><td>{_text(length)}</td><td>{_badge(band.named)}</td></tr>")
     head = "<th>from</th><th>for</th><th>class</th>"
     return (
-        f"<details><summary>Timeline ({len(rows)} parts)</summary>"
+        f"<details><summary>Timeline ({len(rows)} rows)</summary>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
     )

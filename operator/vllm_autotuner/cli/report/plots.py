@@ -1,4 +1,4 @@
-"""The plots of a report: one SVG a service, drawn by matplotlib, which is an extra of the package.
+"""The plots of a report: one SVG per service, drawn by matplotlib, which is an extra of the package.
 
 Text and lines take the colours of the page (`currentColor`), so that one SVG is readable on dark, light and paper.
 Must not: draw a text that comes from metrics. matplotlib reads `$` as mathematics, and escaping is the page's business.
@@ -36,13 +36,13 @@ class Band:
 
 
 def require_plots(option: str = "--html") -> None:
-    """Raise CommandError where the plots cannot be drawn; asked before anything is sampled for a minute."""
+    """Raise CommandError without matplotlib; called before anything is sampled for a minute."""
     if importlib.util.find_spec("matplotlib") is None:
         raise CommandError(f"{option} needs matplotlib: run pip install '.[report]' in the repository")
 
 
 def bands(levels: Sequence[Levels]) -> Sequence[Band]:
-    """Join evaluations of one class. A band reaches back to the evaluation before: that is what was looked at."""
+    """Join evaluations of one class. A band reaches back to the evaluation before."""
     found: list[Band] = []
     before = levels[0].time if levels else 0.0
     for one in levels:

@@ -1,4 +1,4 @@
-"""The style sheet of a report. Apart from the page, because it is a language of its own.
+"""The style sheet of a report. Apart from the page, because it is CSS.
 
 Light and dark follow the reader's system; on paper it is dark on white and nothing is hidden.
 """

@@ -1,6 +1,6 @@
-"""Log lines of a long-running command: a constant message and fields, as text for people or JSON for a log store.
+"""Log lines of a long-running command: a constant message and fields, as text for people or JSON for log aggregation.
 
-Apart from the commands, because only `run` and what embeds it logs; other commands print.
+Apart from the command, because the format is a contract of its own. Only `run` logs; other commands print.
 """
 
 import json

@@ -113,7 +113,7 @@ def _of_service(service: VLLMService, knob: Knob, value: int | str) -> _Object:
 
 
 def _of_deployment(deployment: Mapping[str, Any], knob: Knob, value: int | str) -> _Object:
-    """What a person would edit in the Deployment: one list of flags as a whole, for lists do not merge."""
+    """The patch of a Deployment: the list of flags as a whole, because lists do not merge."""
     name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
     hint = ""
     if knob is Knob.REPLICAS:

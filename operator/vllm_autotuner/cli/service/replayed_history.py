@@ -1,7 +1,7 @@
-"""What would have been recommended when, how steady that was, and how its predictions stood the test of what came.
+"""What would have been recommended when, how stable it was, and how accurate its predictions were.
 
-The same evaluation as everywhere, one moment after the other; nothing is changed, so the history is that of the
-configuration that ran. Must not: print, open a source, or count a prediction as tested where no load tested it.
+The same evaluation as in the operator, one moment after the other; nothing is changed, so the history is that of the
+configuration that ran. Must not: print, open a source, or count a prediction as tested without a load that tested it.
 """
 
 from collections.abc import Sequence
@@ -118,7 +118,7 @@ def _same(one: Proposal, other: Proposal) -> bool:
 
 
 def _misses(standing: Standing, steps: Sequence[StepPoint]) -> list[float]:
-    """How far off the fit was where the load came near the recommended batch. Only seats are a batch."""
+    """How far off the fit was where the load came near the recommended batch size. Only max-num-seqs sets one."""
     model, proposal = standing.model, standing.proposal
     if model is None or proposal.knob is not Knob.MAX_NUM_SEQS:
         return []

@@ -1,6 +1,6 @@
-"""The answer of `simulate` for programs. The names are API: added to, never renamed.
+"""The answer of `simulate` as JSON. The keys are API: added to, never renamed.
 
-Latencies are seconds, shares 0..1, rates per second; null is "not known", never zero.
+Latencies are seconds, shares 0..1, rates per second; null means "unknown", never zero.
 """
 
 from typing import Any

@@ -13,7 +13,7 @@ from vllm_autotuner.cli.simulate.simulated_service import Run
 __all__ = ["Note", "notes_of"]
 
 BACKLOG: Final = 0.05
-"""Part of the requests that came from which those under way at the end tell of an unstable queue. Our choice."""
+"""Share of all requests still in progress at the end from which the queue is called unstable. Our choice."""
 FAR: Final = 1.5
 """Times the largest measured value from which a figure is called far from it. Our choice: a straight line holds a
 little beyond its ends."""

@@ -1,6 +1,6 @@
 """The figures of a run: computed once, for tables, JSON and plots.
 
-Must not: print, or know a format. A figure that there is none of is None, never zero.
+Must not: print or format. An unknown figure is None, never zero.
 """
 
 from collections.abc import Sequence

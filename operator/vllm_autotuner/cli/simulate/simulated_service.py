@@ -1,4 +1,4 @@
-"""One simulated service under one load, and the operator's own judgement of what a Prometheus would have seen.
+"""One simulated service under one load, and the operator's diagnosis of what a Prometheus would have scraped.
 
 Apart from the sweep, which runs many. The diagnosis is that of `evaluation`: scrapes go into a recording as they would
 from a real engine. Must not: hold a threshold, or print.
@@ -162,7 +162,7 @@ def _counted(pods: Sequence[VirtualPod]) -> tuple[int, int, int]:
 
 
 async def _judged(recording: Recording, *, scenario: Scenario, config: EngineConfig) -> ServiceReport:
-    """Let the operator's own functions look at it, at its own pace."""
+    """Evaluate the recording with the operator's own functions, at its interval."""
     end = scenario.warm_up + scenario.measured
     count = max(1, int((scenario.measured + min(RUN_IN, scenario.warm_up)) / REMOTE_TICK))
     ticks = tuple(end - REMOTE_TICK * index for index in range(count - 1, -1, -1))
