@@ -133,10 +133,10 @@ def effects(**changes: float | int | None) -> Outlook:
     ("before", "after", "target", "says"),
     [
         pytest.param({"ttft": 4.0}, {"ttft": 3.0}, ChangeTarget.TTFT, "", id="a quarter less"),
-        pytest.param({"ttft": 4.0}, {"ttft": 3.7}, ChangeTarget.TTFT, "improves by 7%, within noise (10%)", id="noise"),
+        pytest.param({"ttft": 4.0}, {"ttft": 3.7}, ChangeTarget.TTFT, "gain is 7% (noise 10%)", id="noise"),
         pytest.param({"ttft": 2.05}, {"ttft": 1.95}, ChangeTarget.TTFT, "", id="into the objective"),
         pytest.param(
-            {"tpot": 0.08, "error": 0.2}, {"tpot": 0.06, "error": 0.2}, ChangeTarget.TPOT, "within noise (40%)",
+            {"tpot": 0.08, "error": 0.2}, {"tpot": 0.06, "error": 0.2}, ChangeTarget.TPOT, "(noise 40%)",
             id="less than two deviations of the fit",
         ),
         pytest.param({}, {"tpot": 0.06, "ttft": 0.1}, ChangeTarget.TTFT, "over the objective", id="at TPOT's cost"),

@@ -85,7 +85,7 @@ def fp8_supported(shape: ModelShape, gpu: Gpu | None) -> Answer:
     if gpu is None:
         return Unsure("the GPU is not known: set spec.accelerator.product")
     if gpu.compute_capability is None:
-        return Unsure(f"the compute capability of {gpu.name} is not known, and so is its fp8 support")
+        return Unsure(f"the compute capability of {gpu.name} is not known, nor is its fp8 support")
     if gpu.compute_capability < FP8_SINCE:
         have, need = (".".join(map(str, each)) for each in (gpu.compute_capability, FP8_SINCE))
         return Infeasible(f"{gpu.name} has compute capability {have}; fp8 KV needs {need}")

@@ -170,7 +170,7 @@ def pool_with(situation: Situation, *, degree: int | None = None, kv_cache_dtype
         kv_cache_dtype=kv_cache_dtype or now.kv_cache_dtype,
     )
     if degree is not None and platform.bytes_per_weight is None:
-        return UnknownPool("the weight type is not known, so KV cache at another tensor-parallel size is unknown")
+        return UnknownPool("the weight type is not known, nor is the KV cache at another tensor-parallel size")
     bytes_per_weight = 2.0 if platform.bytes_per_weight is None else platform.bytes_per_weight
     return pool_after(now, then, shape=platform.shape, gpu=platform.gpu, bytes_per_weight=bytes_per_weight)
 

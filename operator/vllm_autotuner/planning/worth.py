@@ -53,7 +53,7 @@ def not_worth(before: Outlook, after: Outlook, *, target: ChangeTarget, targets:
     gain, noise = 1 - new / old, max(NOISE, DEVIATIONS * after.error)
     crosses = new <= limit < old
     if gain <= noise and not crosses:
-        return f"predicted {target.value} improves by {gain:.0%}, within noise ({noise:.0%})"
+        return f"predicted {target.value} gain is {gain:.0%} (noise {noise:.0%})"
     if not pays_back(max(gain, NOISE) if crosses else gain, disruption=START_UP):
         return f"a gain of {gain:.0%} does not pay for the restart within a week"
     return ""
