@@ -243,7 +243,7 @@ def settled(proposal: Proposal, context: Context) -> Answer:
     return Hold(reason=HoldReason.NOT_SETTLED, message=message)
 
 
-def lasts(proposal: Proposal, context: Context) -> Answer:
+def backlog_stays(proposal: Proposal, context: Context) -> Answer:
     """The problem outlasts a trial: a backlog that drains first needs no change (G15). Scaling checks this itself."""
     if not context.drains or proposal.knob is Knob.REPLICAS:
         return Allow()
@@ -260,7 +260,7 @@ def watched_long_enough(proposal: Proposal, context: Context) -> Answer:
     return Hold(reason=HoldReason.STARTING, message=message)
 
 
-def rested(proposal: Proposal, context: Context) -> Answer:
+def not_blocked(proposal: Proposal, context: Context) -> Answer:
     """A value that was rolled back is not retried for a while, longer after each failure (G30)."""
     if (proposal.knob.value, str(proposal.value)) not in context.blocked:
         return Allow()
@@ -268,7 +268,7 @@ def rested(proposal: Proposal, context: Context) -> Answer:
     return Hold(reason=HoldReason.RESTING, message=message)
 
 
-def finds_room(proposal: Proposal, context: Context) -> Answer:
+def fits_in_memory(proposal: Proposal, context: Context) -> Answer:
     """Configurations that need at least as much memory as one that ran out of it are never tried (G06)."""
     if proposal.knob is Knob.REPLICAS:
         return Allow()
@@ -287,7 +287,7 @@ def uncontested(proposal: Proposal, context: Context) -> Answer:
     return Hold(reason=HoldReason.CONTESTED, message=message)
 
 
-def its_turn(proposal: Proposal, context: Context) -> Answer:
+def fleet_allows(proposal: Proposal, context: Context) -> Answer:
     """The number of concurrent changes in the cluster is limited; scaling replicas is exempt (G12, G43, G51)."""
     if not context.queue or proposal.knob is Knob.REPLICAS:
         return Allow()
@@ -334,16 +334,16 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     watched_long_enough,  # a new leader observes first
     operator_well,  # metrics and API access are reliable
     settled,  # steady state
-    lasts,  # the problem does not clear by itself
+    backlog_stays,  # the problem does not clear by itself
     one_at_a_time,  # one change per service
     cooled_down,
     within_budget,
     circuit_closed,
-    rested,  # no early retry after a rollback
-    finds_room,  # no retry after an out-of-memory error
+    not_blocked,  # no early retry after a rollback
+    fits_in_memory,  # no retry after an out-of-memory error
     uncontested,  # no other field manager overwrites it
     finds_gpus,  # a node has room for one extra pod
-    its_turn,  # few changes at once in the cluster
+    fleet_allows,  # few changes at once in the cluster
 )
 
 

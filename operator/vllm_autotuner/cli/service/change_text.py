@@ -10,10 +10,9 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from vllm_autotuner.api.annotations import PREFIX
+from vllm_autotuner.api.annotations import ROLLBACK
 from vllm_autotuner.cli.number_format import figure, moment
 from vllm_autotuner.cli.terminal import printable
-from vllm_autotuner.control.decide.annotation_commands import RequestKind
 
 __all__ = ["change_lines"]
 
@@ -45,7 +44,7 @@ def change_lines(change: Mapping[str, Any], *, namespace: str, name: str) -> Ite
         rows.add_row(f"  {what}", Text(printable(text)))
     rows.add_row(
         "  to stop",
-        f"kubectl annotate vllm {name} -n {namespace} {PREFIX}{RequestKind.ROLLBACK}=$(date +%s) --overwrite",
+        f"kubectl annotate vllm {name} -n {namespace} {ROLLBACK}=$(date +%s) --overwrite",
     )
     yield rows
 

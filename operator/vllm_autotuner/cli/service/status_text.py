@@ -11,13 +11,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from vllm_autotuner.api.annotations import APPROVE, PREFIX
+from vllm_autotuner.api.annotations import APPROVE, RETRY
 from vllm_autotuner.cli.number_format import figure, moment
 from vllm_autotuner.cli.service.change_text import change_lines
 from vllm_autotuner.cli.service.history_text import entry_lines, predicted_effect
 from vllm_autotuner.cli.service.track_record_text import record_lines
 from vllm_autotuner.cli.terminal import printable
-from vllm_autotuner.control.decide.annotation_commands import RequestKind
 
 __all__ = ["print_status"]
 
@@ -84,7 +83,7 @@ def _remembered(entry: Mapping[str, Any], *, namespace: str, name: str) -> Itera
         yield Text(
             printable(
                 f"Rejected value: {candidate} was declined at {moment(declined)}; to retry it: "
-                f"kubectl annotate vllm {name} -n {namespace} {PREFIX}{RequestKind.RETRY}=$(date +%s) --overwrite"
+                f"kubectl annotate vllm {name} -n {namespace} {RETRY}=$(date +%s) --overwrite"
             )
         )
 

@@ -14,7 +14,7 @@ Handled first in every tick and in every state (T28). Must not: start a change; 
 from datetime import datetime
 from enum import StrEnum
 
-from vllm_autotuner.api.annotations import APPROVE, PAUSE, PREFIX
+from vllm_autotuner.api.annotations import APPROVE, PAUSE, PREFIX, REJECT, RETRY
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import Mode, VLLMServiceSpec
@@ -108,9 +108,8 @@ def _nothing_to_roll_back(status: VLLMServiceStatus, *, spec: VLLMServiceSpec) -
     """The answer to a rollback command while no change is in progress, with the steps that work instead."""
     answer = "no change in progress, nothing to roll back. "
     if status.rollback_failed is not None:
-        retry = f"{PREFIX}{RequestKind.RETRY}"
         return (
-            f"{answer}There is no last known good configuration: edit the spec, or annotate with {retry} to keep the "
+            f"{answer}There is no last known good configuration: edit the spec, or annotate with {RETRY} to keep the "
             "configuration that serves now"
         )
     written, effective = spec_knobs(spec), status.effective
@@ -127,7 +126,7 @@ def _nothing_to_roll_back(status: VLLMServiceStatus, *, spec: VLLMServiceSpec) -
         where = "spec.engine" if spec.target_ref is None else "the Deployment"
         answer += f"No tuned value is in force: edit {where} instead"
     advice = status.recommendation
-    return answer if advice is None else f"{answer}. To reject the recommendation: {PREFIX}reject={advice.id}"
+    return answer if advice is None else f"{answer}. To reject the recommendation: {REJECT}={advice.id}"
 
 
 def _rejected(status: VLLMServiceStatus, *, spec: VLLMServiceSpec, now: datetime) -> VLLMServiceStatus:

@@ -85,7 +85,7 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         ),
         where=Where.CHAIN,
         objects=(
-            "guardrails.chain:finds_room",
+            "guardrails.chain:fits_in_memory",
             "planning.feasibility:pool_starts",
             "planning.feasibility:finds_memory",
         ),
@@ -160,7 +160,7 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         where=Where.CHAIN,
         objects=(
             "guardrails.chain:settled",
-            "guardrails.chain:lasts",
+            "guardrails.chain:backlog_stays",
             "planning.feasibility:placeable",
             "scaling.backlog:ends_before_a_trial",
         ),
@@ -180,7 +180,7 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         ),
         where=Where.CHAIN,
         objects=(
-            "guardrails.chain:rested",
+            "guardrails.chain:not_blocked",
             "change.failure_memory:failed_values",
             "change.failure_memory:environment_of",
         ),

@@ -20,7 +20,7 @@ FLEET_ROWS: Final[tuple[Guardrail, ...]] = (
         objects=(
             "guardrails.concurrency:next_to_begin",
             "guardrails.chain:within_budget",
-            "guardrails.chain:its_turn",
+            "guardrails.chain:fleet_allows",
             "guardrails.chain:one_at_a_time",
         ),
         tests=(
@@ -118,7 +118,7 @@ FLEET_ROWS: Final[tuple[Guardrail, ...]] = (
         where=Where.QUEUE,
         objects=(
             "guardrails.concurrency:next_to_begin",
-            "guardrails.chain:its_turn",
+            "guardrails.chain:fleet_allows",
         ),
         tests=(
             "tests/guardrails/test_turns.py::test_while_one_waits_every_other_begins_at_most_once",
