@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tests.builders import latency
+from tests.control.crd_schema import require_valid
 from tests.control.field_owners import Owners
 from tests.control.objects import gpu_pod, node_object
 
@@ -172,6 +173,7 @@ class ApiServer:
         body = self._service(name)
         if body["metadata"]["resourceVersion"] != resource_version:
             raise Conflict(f"{name} has changed", reason="Conflict", status=409)
+        require_valid("status", status)
         written = self._store("VLLMService", name, {**body, "status": copy.deepcopy(status)})
         self._leave()
         return written

@@ -13,6 +13,7 @@ from typing import Any
 from tests.api.cases import changed
 from tests.builders import NOW as AT
 from tests.builders import WINDOW, engine, latency, no_answer, nobody, observation
+from tests.control.crd_schema import require_valid
 from tests.invariants.moment import Seen
 from tests.invariants.witness import Witness
 
@@ -202,6 +203,7 @@ class Desk:
         assert parse_status(written) == decision.status, (
             "the status does not survive the way to the API server and back"
         )
+        require_valid("status", written)
         self.writes += written != self.status
         before, self.status = self.replicas, written
         assert self.look(rollout) == []
