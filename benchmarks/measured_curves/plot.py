@@ -22,7 +22,7 @@ def draw(compared: Sequence[ComparedCurve], *, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise NoPlot("a plot needs matplotlib, which is not installed: pip install 'vllm-autotuner[report]'") from error
+        raise NoPlot("a plot needs matplotlib, which is not installed: pip install '.[report]'") from error
     panels: dict[str, list[ComparedCurve]] = {}
     for each in compared:
         title = f"{each.curve.model.rsplit('/', 1)[-1]}, {each.curve.gpu}, TP {each.curve.tensor_parallel_size}"

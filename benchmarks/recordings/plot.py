@@ -31,7 +31,7 @@ def draw(replays: Mapping[str, tuple[Recorded, tuple[Outcome, ...]]], *, path: P
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise NoPlot("a plot needs matplotlib, which is not installed: pip install 'vllm-autotuner[report]'") from error
+        raise NoPlot("a plot needs matplotlib, which is not installed: pip install '.[report]'") from error
     figure = Figure(figsize=(5.2 * len(replays), 9.5), layout="constrained")
     axes = figure.subplots(len(_ROWS), len(replays), sharex="col", squeeze=False)
     for column, (name, (recorded, outcomes)) in enumerate(replays.items()):

@@ -46,9 +46,7 @@ def created(ago: timedelta) -> dict[str, Any]:
             "CreateContainerConfigError",
             id="a reason that we do not know is told as it is",
         ),
-        pytest.param(
-            created(NEVER_READY_AFTER), StartupReason.UNKNOWN, "not ready after 30 minutes", id="never ready"
-        ),
+        pytest.param(created(NEVER_READY_AFTER), StartupReason.UNKNOWN, "not ready after 30 minutes", id="never ready"),
         pytest.param(
             CRASHED | {"last_termination": ENDED}, StartupReason.OUT_OF_MEMORY, "memory limit", id="killed by the host"
         ),

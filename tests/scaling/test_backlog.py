@@ -98,7 +98,9 @@ MEASURED = ENDS_WITHIN + MINUTE.total_seconds()
     ("waiting", "says"),
     [
         pytest.param(
-            line(1000 + 1000 * ELAPSED / MEASURED + 1, 1000), "the queue of 1000 drains in 1", id="before it is measured"
+            line(1000 + 1000 * ELAPSED / MEASURED + 1, 1000),
+            "the queue of 1000 drains in 1",
+            id="before it is measured",
         ),
         pytest.param(line(1000 + 1000 * ELAPSED / MEASURED - 1, 1000), "", id="while it is measured"),
         pytest.param(line(100, 100), "", id="it stands"),

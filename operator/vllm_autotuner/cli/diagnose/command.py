@@ -20,11 +20,11 @@ from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, subject
 from vllm_autotuner.cli.diagnosis.text import panel
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.metrics_source import NoEngine, source_name, source_of
-from vllm_autotuner.cli.options.access import AccessOptions
+from vllm_autotuner.cli.options.access_options import AccessOptions
 from vllm_autotuner.cli.options.groups import with_groups
-from vllm_autotuner.cli.options.objectives import ObjectiveOptions
+from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.options.output import is_text
-from vllm_autotuner.cli.options.platform import EngineArgs
+from vllm_autotuner.cli.options.platform_options import EngineArgs
 from vllm_autotuner.cli.options.source import AnySource, ServiceFilter
 from vllm_autotuner.cli.report.file import write_report
 from vllm_autotuner.cli.terminal import answers, failed, printable

@@ -8,7 +8,7 @@ import typer
 
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.metrics_source import DirectScrape, direct_scrape
-from vllm_autotuner.cli.options.access import AccessOptions
+from vllm_autotuner.cli.options.access_options import AccessOptions
 from vllm_autotuner.cli.options.moment import Moment
 from vllm_autotuner.cli.options.output import OutputFormat
 from vllm_autotuner.cli.options.source import AnySource, ServiceFilter

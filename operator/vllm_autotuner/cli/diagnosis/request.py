@@ -15,7 +15,7 @@ from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import Subject
 from vllm_autotuner.cli.evaluate.metrics_source import RemotePrometheus, Source
 from vllm_autotuner.cli.evaluate.service_groups import ServiceName
-from vllm_autotuner.cli.options.objectives import ObjectiveOptions
+from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.options.source import ServiceFilter
 from vllm_autotuner.cli.options.values import duration_of, one_of
 from vllm_autotuner.diagnosis.objectives import targets_of

@@ -17,9 +17,9 @@ from vllm_autotuner.cli.diagnosis.request import prometheus_of, subject_from
 from vllm_autotuner.cli.doctor.checks import Finding, Status, examined
 from vllm_autotuner.cli.doctor.facts import Facts, facts_of_engines, facts_of_prometheus
 from vllm_autotuner.cli.errors import CommandError
-from vllm_autotuner.cli.options.access import AccessOptions
+from vllm_autotuner.cli.options.access_options import AccessOptions
 from vllm_autotuner.cli.options.groups import with_groups
-from vllm_autotuner.cli.options.objectives import ObjectiveOptions
+from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.options.output import OutputFormat, is_text
 from vllm_autotuner.cli.options.source import LiveSource
 from vllm_autotuner.cli.terminal import answers, failed, printable

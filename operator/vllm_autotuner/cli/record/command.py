@@ -16,7 +16,7 @@ from rich.text import Text
 from vllm_autotuner.cli.diagnosis.text import seconds
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.interruption import interrupted
-from vllm_autotuner.cli.options.access import AccessOptions
+from vllm_autotuner.cli.options.access_options import AccessOptions
 from vllm_autotuner.cli.options.groups import with_groups
 from vllm_autotuner.cli.record.options import Plan, RecordOptions
 from vllm_autotuner.cli.terminal import failed, printable, progress, remarks

@@ -15,7 +15,7 @@ import typer
 from vllm_autotuner.api.durations import parse_duration
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.options.groups import with_groups
-from vllm_autotuner.cli.options.platform import load_catalogue
+from vllm_autotuner.cli.options.platform_options import load_catalogue
 from vllm_autotuner.cli.run.log_format import configure_logging
 from vllm_autotuner.cli.run.options import (
     ClusterOptions,

@@ -9,7 +9,7 @@ import typer
 
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.cli.options.kubernetes import Kubeconfig
-from vllm_autotuner.cli.options.platform import CatalogueFile
+from vllm_autotuner.cli.options.platform_options import CatalogueFile
 from vllm_autotuner.cli.run.log_format import LogFormat, LogLevel
 from vllm_autotuner.guardrails.concurrency import CHANGES_AT_ONCE, EXTRA_GPUS, Share, parse_share
 

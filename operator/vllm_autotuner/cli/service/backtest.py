@@ -28,11 +28,11 @@ from vllm_autotuner.cli.evaluate.metrics_source import (
 )
 from vllm_autotuner.cli.evaluate.moments import Schedule, recorded, rfc3339
 from vllm_autotuner.cli.evaluate.service_groups import by_labels, one_service
-from vllm_autotuner.cli.options.access import AccessOptions
+from vllm_autotuner.cli.options.access_options import AccessOptions
 from vllm_autotuner.cli.options.groups import with_groups
-from vllm_autotuner.cli.options.objectives import ObjectiveOptions
+from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.options.output import OutputFormat, is_text
-from vllm_autotuner.cli.options.platform import PlatformOptions, load_catalogue
+from vllm_autotuner.cli.options.platform_options import PlatformOptions, load_catalogue
 from vllm_autotuner.cli.options.source import ServiceFilter, StoredSource
 from vllm_autotuner.cli.options.values import duration_of
 from vllm_autotuner.cli.service.replayed_history import History, replay

@@ -26,13 +26,13 @@ from vllm_autotuner.cli.diagnosis.text import panel
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import Subject
 from vllm_autotuner.cli.evaluate.metrics_source import NoEngine, source_of
-from vllm_autotuner.cli.options.access import AccessOptions
+from vllm_autotuner.cli.options.access_options import AccessOptions
 from vllm_autotuner.cli.options.groups import with_groups
 from vllm_autotuner.cli.options.kubernetes import NAME_HELP, ClusterOptions
 from vllm_autotuner.cli.options.moment import Moment
-from vllm_autotuner.cli.options.objectives import ObjectiveOptions
+from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.options.output import OutputFormat, is_text
-from vllm_autotuner.cli.options.platform import PlatformOptions, load_catalogue
+from vllm_autotuner.cli.options.platform_options import PlatformOptions, load_catalogue
 from vllm_autotuner.cli.options.source import ServiceFilter, StoredSource
 from vllm_autotuner.cli.report.file import refuse_unwritable
 from vllm_autotuner.cli.report.plots import require_plots

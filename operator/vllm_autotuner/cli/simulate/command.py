@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from vllm_autotuner.cli.diagnosis.request import subject_from
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.options.groups import with_groups
-from vllm_autotuner.cli.options.objectives import ObjectiveOptions
+from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.options.output import OutputFormat, is_text
 from vllm_autotuner.cli.options.values import duration_of
 from vllm_autotuner.cli.simulate.as_json import as_json, sweep_as_json

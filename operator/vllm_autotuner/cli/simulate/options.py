@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Final
 
 import typer
 
-from vllm_autotuner.cli.options.platform import EngineArgs
+from vllm_autotuner.cli.options.platform_options import EngineArgs
 from vllm_autotuner.simulation.profiles import profile_names
 
 __all__ = ["CHAT_OUTPUTS", "CHAT_PROMPTS", "LENGTHS_HELP", "EngineOptions", "LoadOptions", "RunOptions"]
