@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from benchmarks.closedloop.behind import longest_behind, one_canary
 from benchmarks.closedloop.command import main
 from benchmarks.closedloop.comparing import figures_of, summary_of, versus
+from benchmarks.closedloop.page import closed_loop
 from benchmarks.closedloop.scoring import Score
 from benchmarks.closedloop.trial import PolicyName, Task, Trial
-from benchmarks.report import closed_loop
 
 APP = typer.Typer()
 APP.command()(main)
@@ -73,8 +73,8 @@ def test_the_summary_names_what_misses_the_targets() -> None:
     assert summary["gpu_hours_in_all"] == {"oracle": 2.0, "autotuner": pytest.approx(2.25)}
     text = "\n".join(closed_loop({"quick": False, "seed": 1, "summary": summary, "scenarios": report}))
     assert "| near | 1.00 (1.0) | 0.96 (1.1) |" in text
-    assert "against oracle: wins 0, level 0, loses 2 (loses: near, far)" in text
-    assert "2 changes kept, 4 rolled back." in text
+    assert "against oracle: better 0, equal 0, worse 2 (worse: near, far)" in text
+    assert "2 kept, 4 rolled back." in text
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import typer
 from tests.change.test_comparison import variants, with_means
 from typer.testing import CliRunner
 
-from benchmarks.report import verdict, verdict_in_place
 from benchmarks.verdicts.command import main
 from benchmarks.verdicts.drawing import draw_case
 from benchmarks.verdicts.in_place import PlayedInPlace, alarms_in_bake
 from benchmarks.verdicts.noise import COLUMNS, Effects, Noise, drawn, fitted
+from benchmarks.verdicts.page import verdict, verdict_in_place
 from benchmarks.verdicts.questions import QUESTIONS, answer
 from benchmarks.verdicts.rates import Rates, Verdict
 from benchmarks.verdicts.simulated import effect_on_tpot
