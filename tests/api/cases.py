@@ -54,7 +54,8 @@ def changed(spec: Mapping[str, Any], changes: Mapping[str, Any | EllipsisType]) 
         if value is ...:
             node.pop(last, None)
         else:
-            node[last] = value
+            # A copy: a later path of the same call may lead into it, and the value may be shared by all tests.
+            node[last] = copy.deepcopy(value)
     return result
 
 

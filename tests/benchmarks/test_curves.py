@@ -85,7 +85,7 @@ def test_one_curve_alone_has_no_unseen_mix(tmp_path: Path) -> None:
 def test_too_few_points_are_left_out_by_name_and_nothing_is_claimed(tmp_path: Path) -> None:
     write(tmp_path, "two.csv", curve(Planted(), MIXES[0], loads=(2, 4)))
     found = report(tmp_path)
-    assert found["left_out"] == [{"file": "two.csv", "why": "2 samples with load, 3 needed", "saturation": None}]
+    assert found["left_out"] == [{"file": "two.csv", "why": "only 2 samples with load (3 needed)", "saturation": None}]
     assert found["summary"]["tpot_median_abs_pct_error"] is None
     assert found["summary"]["goodput_regret_worst"] is None
 
@@ -127,7 +127,7 @@ def test_the_table_names_every_curve(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["--curves", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "unheard-20b Foo TP1   300x120" in out
-    assert "left out: two.csv: 1 samples with load, 3 needed" in out
+    assert "left out: two.csv: only 1 samples with load (3 needed)" in out
 
 
 def test_profiles_and_a_plot_are_written(tmp_path: Path) -> None:

@@ -13,9 +13,6 @@ from benchmarks import result_files
 from benchmarks.result_files import RESULTS, ROOT, UnrepeatableError, require_clean_tree, tree_of, write_result
 from benchmarks.verdicts import command
 
-OLD_DIRTY_FILES = frozenset({"bad_candidates"})
-"""Written before a dirty tree was refused, and dear to repeat. This set may only shrink; the page says so of each."""
-
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
@@ -116,9 +113,6 @@ def test_every_command_that_saves_checks_the_tree_first(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
 def test_a_results_file_names_a_commit_of_the_history(path: Path) -> None:
     commit = json.loads(path.read_text(encoding="utf-8"))["provenance"]["commit"]
-    if path.stem in OLD_DIRTY_FILES:
-        assert commit.endswith("-dirty"), "measured anew: take it out of OLD_DIRTY_FILES"
-        commit = commit.removesuffix("-dirty")
     assert not commit.endswith("-dirty")
     assert commit != "unknown"
     if shutil.which("git") is None or tree_of(ROOT).commit is None:

@@ -136,7 +136,7 @@ def test_a_quick_run_in_place(tmp_path: Path) -> None:
     assert all(rates["equals"]["trials"] > 0 for rates in figures["by_windows_before"].values())
     text = "\n".join(verdict_in_place(figures))
     assert "| 10 | equal, for TPOT |" in text
-    assert "The bake, 30 windows against ten before" in text
+    assert "The bake, 30 windows compared with ten before" in text
 
 
 def test_a_bake_of_equals_is_quiet_and_one_of_tokens_twice_as_slow_is_not() -> None:

@@ -173,7 +173,7 @@ class ApiServer:
         body = self._service(name)
         if body["metadata"]["resourceVersion"] != resource_version:
             raise Conflict(f"{name} has changed", reason="Conflict", status=409)
-        require_valid("status", status)
+        require_valid("status", status, stored=body.get("status"))
         written = self._store("VLLMService", name, {**body, "status": copy.deepcopy(status)})
         self._leave()
         return written

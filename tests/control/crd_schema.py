@@ -18,9 +18,13 @@ __all__ = ["require_valid", "violation"]
 UNPROCESSABLE = 422
 
 
-def require_valid(part: str, value: Mapping[str, Any]) -> None:
-    """Raise Refused as the API server would. `part`: spec or status."""
-    if found := violation(part, value):
+def require_valid(part: str, value: Mapping[str, Any], *, stored: Mapping[str, Any] | None = None) -> None:
+    """Raise Refused as the API server would. `part`: spec or status.
+
+    `stored`: what is there already. What was invalid before may stay as it is (CRD ratcheting, Kubernetes 1.33).
+    """
+    found = violation(part, value)
+    if found and (stored is None or found != violation(part, stored)):
         raise Refused(f"VLLMService is invalid: {found}", reason="Invalid", status=UNPROCESSABLE)
 
 
@@ -38,7 +42,7 @@ def violation(part: str, value: Mapping[str, Any]) -> str:
 def _of(part: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     (version,) = crd()["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"][part]
-    return schema, fastjsonschema.compile(schema)
+    return schema, fastjsonschema.compile(schema, use_default=False)
 
 
 def _repeated_keys(schema: Mapping[str, Any], value: Any, path: str) -> Iterator[str]:
