@@ -1,11 +1,12 @@
 """Two pytest runs at the same time are reported as one: nothing is lost, and one failure fails the whole."""
 
+import re
 import sys
 from collections import Counter
 
 import pytest
 
-from e2e.whole_run import HALVES, Half, counts, exit_code, main, selected, sentence
+from e2e.whole_run import HALVES, Half, counts, exit_code, framed, main, selected, sentence
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,10 @@ def test_a_half_that_dies_is_an_error_and_not_forgotten(capfd: pytest.CaptureFix
     lines = capfd.readouterr().out.splitlines()
     assert lines[1] == "e2e/: pytest ended with exit code -9 and printed no counts"
     assert " 2 passed, 1 error in " in lines[-1]
+
+
+def test_the_last_line_has_a_frame_however_long_it_is() -> None:
+    counted = Counter({"failed": 10, "passed": 7498, "skipped": 4, "deselected": 46, "warning": 12, "error": 2})
+    line = framed(f"{sentence(counted)} in 1351.30s (22 min 31 s)")
+    assert len(line) > 80
+    assert re.match(r"^=+ .*(passed|failed|error).* in [0-9.]+s", line), "what .ci/run looks for"

@@ -174,8 +174,8 @@ def sentence(total: Mapping[str, int]) -> str:
 
 
 def framed(text: str) -> str:
-    """A line as pytest ends a run with."""
-    return f" {text} ".center(80, "=")
+    """A line as pytest ends a run with, framed however long it is: `.ci/run` finds it by its frame."""
+    return f"= {text} =".center(80, "=")
 
 
 def exit_code(codes: Sequence[int]) -> int:
