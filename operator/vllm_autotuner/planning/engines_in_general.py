@@ -11,7 +11,7 @@ from vllm_autotuner.performance.physics import empty_step
 from vllm_autotuner.planning.demand import demand_of
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["seconds_alone", "seconds_per_sequence"]
+__all__ = ["seconds_alone"]
 
 
 def seconds_alone(situation: Situation) -> float | None:
@@ -21,15 +21,6 @@ def seconds_alone(situation: Situation) -> float | None:
     if itl is None or context is None or batch is None:
         return None
     return empty_step(itl, batch=batch, context=context, prefilling=_prefilling(situation))
-
-
-def seconds_per_sequence(situation: Situation) -> float | None:
-    """Return what one more sequence adds to a step; None where the same is not known."""
-    seen = situation.observation
-    alone, itl, batch = seconds_alone(situation), number(seen.itl.mean), batch_of_tokens(seen)
-    if alone is None or itl is None or batch is None:
-        return None
-    return (itl * (1 - _prefilling(situation)) - alone) / batch
 
 
 def _prefilling(situation: Situation) -> float:
