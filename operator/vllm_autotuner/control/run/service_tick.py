@@ -103,7 +103,10 @@ class ServiceTick:
 
     def begin_at_its_turn(self, decided: Decided) -> Decided:
         """The same service once it is its turn to begin a change."""
-        return replace(decided, decision=begin_at_its_turn(decided.decision, decided.inputs))
+        decision = begin_at_its_turn(decided.decision, decided.inputs)
+        # The turn outlives a conflict: what is decided again from the API server begins the change as well.
+        inputs = replace(decided.inputs, operator=replace(decided.inputs.operator, queue=""))
+        return replace(decided, inputs=inputs, decision=decision)
 
     async def carry_out(self, decided: Decided, *, look: Look, adopting: Adopting) -> Decision | None:
         """Persist a decision, announce it, and make the workload follow it; return what was carried out.
