@@ -47,7 +47,7 @@ test: binaries lint  ## All tests, including those on the real control plane, wh
 	@echo "test: of the crashes at each write on the control plane this has a sample; all of them: make crash-points"
 	@$(RUN) -m e2e.whole_run $(ARGS)
 
-faults: binaries  ## The fault tests T01 to T42 as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
+faults: binaries  ## The fault tests as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m tests.faults $(ARGS)
 
 crash-points: binaries  ## kill -9 at every write of a change, one run on the real control plane for each (an hour or more)

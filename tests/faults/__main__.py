@@ -1,4 +1,4 @@
-"""`python -m tests.faults`: runs every test that carries a fault number and prints the outcome of T01 to T42.
+"""`python -m tests.faults`: runs every test that carries a fault number and prints the outcome of each.
 
 Apart from pytest's own summary, which counts tests: this counts faults, and a fault without a test is a failure.
 Must not: select the tests; the marks do. Arguments are passed to pytest.

@@ -1,4 +1,4 @@
-"""The fault tests T01 to T42: the fault, what must hold, and what the tests do not cover yet, with the reason.
+"""The fault tests, T01 and on: the fault, what must hold, and what the tests do not cover yet, with the reason.
 
 Apart from the tests, which carry the numbers (`@pytest.mark.fault("T17")`), so that a number without a test is listed
 as well. `docs/fault-tests.md` and `make faults` combine this catalogue with the marks.
@@ -260,5 +260,10 @@ FAULTS: Final = (
         number="T42",
         happens="the changes of one service always fail while nine healthy services wait for their turn",
         holds="each of the nine gets its turn",
+    ),
+    Fault(
+        number="T43",
+        happens="a list in the status outgrows its limit in the CRD, for example because many Events wait",
+        holds="it is cut before it is sent: the API server refuses no status, and later decisions are written",
     ),
 )

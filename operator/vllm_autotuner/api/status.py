@@ -99,6 +99,9 @@ EVIDENCE_LENGTH: Final = 16
 REQUESTS_LENGTH: Final = 4
 """More than the number of request kinds."""
 
+CONDITIONS_LENGTH: Final = 32
+"""More than twice the operator's own: room for those of a newer version."""
+
 UNTOLD_LENGTH: Final = 10
 """Events kept until they can be posted: a change has at most eight. Our choice, for size."""
 
@@ -304,13 +307,8 @@ class VLLMServiceStatus(ApiModel):
 
     conditions: Annotated[
         tuple[Condition, ...],
-        Field(
-            json_schema_extra={
-                "maxItems": 32,
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-            }
-        ),
+        *newest(CONDITIONS_LENGTH),
+        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
     ] = ()
     """The conditions by type."""
 

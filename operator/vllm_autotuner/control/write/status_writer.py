@@ -12,7 +12,7 @@ from typing import Any, Final
 from vllm_autotuner.api.annotations import PREFIX
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
-from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
+from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus, parse_status
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import Conflict, NotFound, Unavailable
@@ -111,10 +111,13 @@ class StatusWriter:
         )
 
     async def _write(self, entry: ServiceEntry, before: VLLMServiceStatus, after: VLLMServiceStatus) -> ServiceEntry:
-        """Write the status if it says anything new."""
+        """Write the status if it says anything new. Raises StatusUnreadable when it is no valid status."""
         wire = to_wire(after)
         if wire == to_wire(before) and entry.body.get("status"):
             return entry
+        # One list that is too long, and the API server refuses this and every later status: the service is frozen, its
+        # rollback with it. So what is sent has been read like a stored one, which cuts lists and texts (T43).
+        wire = to_wire(parse_status(wire))
         for attempts_left in reversed(range(ATTEMPTS)):
             try:
                 body = await self._cluster.write_status(
