@@ -138,7 +138,7 @@ async def test_rates_do_not_depend_on_the_scrape_interval() -> None:
 
 
 async def test_a_growing_queue_counts_as_arrivals() -> None:
-    found = await seen(Engine(gauges={WAITING: lambda time: 100 + 3 * (time - NOW)}))
+    found = await seen(Engine(gauges={WAITING: lambda time: 2000 + 3 * (time - NOW)}))
     assert found.arrivals_per_second == pytest.approx(5.0)
     assert found.finished_per_second == pytest.approx(2.0)
 

@@ -7,6 +7,7 @@ from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+from vllm_autotuner.observation.observation import Observation
 
 __all__ = ["MetricsBlind"]
 
@@ -45,13 +46,21 @@ class MetricsBlind:
             window=observation.window,
             note=f"silent: {', '.join(observation.silent[:5])}" if observation.silent else "",
         )
+        if not observation.engines and observation.unreadable:
+            pod, why = next(iter(observation.unreadable.items()))
+            message = f"No vLLM engine reports metrics that can be true: {pod or 'the engine'}: {why}."
+            return Holds(message=message, evidence=(evidence,))
         if not observation.engines:
             silent = f"{len(observation.silent)} engine(s) stopped reporting" if observation.silent else "no series"
             message = f"No vLLM engine reports fresh metrics ({silent}). Check the scraping of the pods' /metrics."
             return Holds(message=message, evidence=(evidence,))
         if expected is not None and reporting <= expected * self.fresh.limit:
-            message = (
-                f"Only {reporting} of {expected} ready pods report fresh metrics. Check the scraping of the others."
-            )
+            message = f"Only {reporting} of {expected} ready pods report fresh metrics. {_check(observation)}"
             return Holds(message=message, evidence=(evidence,))
         return Fails()
+
+
+def _check(observation: Observation) -> str:
+    for pod, why in observation.unreadable.items():
+        return f"Check {pod}: {why}."
+    return "Check the scraping of the others."

@@ -58,19 +58,25 @@ class Meaning(StrEnum):
     OUTPUT_LENGTH = "output length"
 
 
+MOST_REQUESTS: Final = 1e7
+"""On one engine, running or waiting. Our choice: a thousand times more than any queue that was seen."""
+
+
 @dataclass(frozen=True, slots=True)
 class MetricNames:
     """The family names of one meaning, newest first. Counters carry their `_total`, histograms no suffix."""
 
     kind: Kind
     names: tuple[str, ...]
+    highest: float = MOST_REQUESTS
+    """The largest value of a gauge that can be true."""
 
 
 NAMES: Final[Mapping[Meaning, MetricNames]] = {
     Meaning.RUNNING: MetricNames(Kind.GAUGE, ("vllm:num_requests_running",)),
     Meaning.WAITING: MetricNames(Kind.GAUGE, ("vllm:num_requests_waiting",)),
     Meaning.WAITING_BY_REASON: MetricNames(Kind.GAUGE, ("vllm:num_requests_waiting_by_reason",)),
-    Meaning.KV_USAGE: MetricNames(Kind.GAUGE, ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")),
+    Meaning.KV_USAGE: MetricNames(Kind.GAUGE, ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), highest=1.0),
     Meaning.PREEMPTIONS: MetricNames(Kind.COUNTER, ("vllm:num_preemptions_total",)),
     Meaning.PROMPT_TOKENS: MetricNames(Kind.COUNTER, ("vllm:prompt_tokens_total",)),
     Meaning.PROMPT_TOKENS_BY_SOURCE: MetricNames(Kind.COUNTER, ("vllm:prompt_tokens_by_source_total",)),

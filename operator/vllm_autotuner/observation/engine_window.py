@@ -4,6 +4,7 @@ Separate from `observation`, which combines the engines of one service.
 Must not: judge, except for freshness: no later package may see a stale sample.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,6 +32,8 @@ BY_ERROR: Final = "error"
 """The finished reason of a request that the engine failed on."""
 COMPUTED: Final = "local_compute"
 """The source of prompt tokens that no cache held."""
+SMALLEST, LARGEST = 1e-6, 1e15
+"""Numbers of a KV cache pool that can be true, in any unit. Whoever exports the labels chooses their text."""
 UNKNOWN_INTERVAL: Final = 60.0
 """Assumed scrape interval (s) where an engine has a single sample: the slowest that Prometheus is commonly set to."""
 
@@ -132,7 +135,7 @@ class EngineWindow:
 def engine_window(key: EngineKey, series: EngineSeries, *, snapshot: FleetSnapshot) -> EngineWindow | None:
     """What one engine did in the state window; None when its last sample is stale or it reports nothing usable."""
     running, waiting = series.gauges.get(Meaning.RUNNING), series.gauges.get(Meaning.WAITING)
-    if running is None or waiting is None or not running.times:
+    if series.unreadable or running is None or waiting is None or not running.times:
         return None
     # Its own pace where it shows one: in a fleet of mixed intervals the slowest would let a dead engine look alive.
     interval = running.pace or snapshot.scrape_interval or UNKNOWN_INTERVAL
@@ -299,6 +302,7 @@ def _whole(text: str | None) -> int | None:
 def _fraction(text: str | None) -> float | None:
     # Labels say "None" for what an engine has not resolved.
     try:
-        return float(text) if text is not None else None
+        value = float(text) if text is not None else math.nan
     except ValueError:
         return None
+    return value if SMALLEST <= value <= LARGEST else None

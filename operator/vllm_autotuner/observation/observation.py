@@ -5,7 +5,7 @@ Must not: judge. `engine_window` has already left out stale samples.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vllm_autotuner.engine.metric_names import Meaning
@@ -53,6 +53,8 @@ class Observation:
     window: float
     engines: tuple[EngineWindow, ...]
     silent: tuple[str, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Of the silent ones, why: those that report what no vLLM does."""
     expected: int | None = None
     """Ready pods that are expected to report; None outside Kubernetes, where the number is not known."""
     problem: NoData | None = None
@@ -169,11 +171,14 @@ def observe(
     fresh: list[EngineWindow] = []
     series: list[EngineSeries] = []
     silent: list[str] = []
+    unreadable: dict[str, str] = {}
     for key in sorted(keys):
         found = snapshot.engines.get(key)
         window = engine_window(key, found, snapshot=snapshot) if found is not None else None
         if found is None or window is None:
-            silent.append(key.pod or f"engine {key.engine}")
+            silent.append(name := key.pod or f"engine {key.engine}")
+            if found is not None and found.unreadable:
+                unreadable[name] = found.unreadable
         else:
             fresh.append(window)
             series.append(found)
@@ -182,6 +187,7 @@ def observe(
         window=snapshot.state_window,
         engines=tuple(fresh),
         silent=tuple(silent),
+        unreadable=unreadable,
         expected=expected,
         ttft=distribution_of(series, Meaning.TTFT, snapshot=snapshot),
         itl=distribution_of(series, Meaning.ITL, snapshot=snapshot),

@@ -30,6 +30,11 @@ Our choice."""
 LARGEST_PAGE: Final = 32 * 2**20
 """Bytes of one page of metrics. An engine's has 50 KiB; an aggregating gateway's may have some MiB. Our choice."""
 
+ANNOTATION: Final = "PromQL "
+"""How Prometheus begins a warning about single series, such as one that mixes native histograms and numbers."""
+MOST_SHOWN: Final = 300
+"""Characters of a server's own words that are shown."""
+
 
 class PrometheusSource:
     """Answers questions by instant queries."""
@@ -103,8 +108,8 @@ class PrometheusSource:
             # 422 is temporary in Prometheus (query execution) and in Thanos (a store is missing).
             kind = Overloaded if response.status_code == 422 else Rejected
             raise kind(f"{url} refused the query: {body.get('error', response.status_code)}")
-        if warnings := body.get("warnings"):
-            raise Unusable(f"{url} returned a partial answer: {warnings[0]}")
+        if partial := _partial(body.get("warnings")):
+            raise Unusable(f"{url} returned a partial answer: {partial[:MOST_SHOWN]}")
         return body
 
 
@@ -117,17 +122,34 @@ async def _read(response: httpx.Response, *, limit: int, place: str) -> str:
     return body.decode(errors="replace")
 
 
+def _partial(warnings: object) -> str:
+    """Return what is missing from an answer; empty when all of it is there.
+
+    An annotation of PromQL is about single series, which are left out of the answer: their engine misses them. Any
+    other warning is about the store (Thanos, remote read), and then the whole fleet may be missing.
+    """
+    texts = warnings if isinstance(warnings, list) else [] if warnings is None else [warnings]
+    return next((str(text) for text in texts if not str(text).startswith(ANNOTATION)), "")
+
+
 def _series_of(body: Mapping[str, Any]) -> Sequence[Series]:
     try:
-        found = []
-        for entry in body["data"]["result"]:
-            points = entry["values"] if "values" in entry else [entry["value"]]
-            times = [float(time) for time, _ in points]
-            found.append(Series(labels=entry["metric"], times=times, values=[float(value) for _, value in points]))
-        return found
-    except (KeyError, TypeError, ValueError) as error:
+        return [_one_series(entry) for entry in body["data"]["result"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         excerpt = json.dumps(body)[:120]
         raise Unusable(f"the answer does not follow the Prometheus API: {excerpt}") from error
+
+
+def _one_series(entry: Mapping[str, Any]) -> Series:
+    points = entry["values"] if "values" in entry else [entry["value"]] if "value" in entry else []
+    if "histogram" in entry or "histograms" in entry:
+        points = []
+    elif not points:
+        raise KeyError("value")
+    labels = {str(label): str(text) for label, text in entry["metric"].items()}
+    return Series(
+        labels=labels, times=[float(time) for time, _ in points], values=[float(value) for _, value in points]
+    )
 
 
 def _first_line(text: str) -> str:

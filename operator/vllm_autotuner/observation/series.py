@@ -20,7 +20,10 @@ STALE_AFTER_INTERVALS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series: its labels (with `__name__`), sample times (Unix seconds, ascending) and values, same length."""
+    """One series: its labels (with `__name__`), sample times (Unix seconds, ascending) and values, same length.
+
+    Without any sample: the source holds native histograms where numbers were asked for.
+    """
 
     labels: Mapping[str, str]
     times: Sequence[float]

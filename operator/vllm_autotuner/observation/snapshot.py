@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import isfinite
 from typing import Final, TypeVar
 
 from vllm_autotuner.engine.metric_names import (
@@ -22,6 +23,7 @@ from vllm_autotuner.engine.metric_names import (
     canonical_names,
 )
 from vllm_autotuner.observation.errors import SourceError
+from vllm_autotuner.observation.odd_series import OddSeries, edge_of, refuse_odd_counts, refuse_odd_levels
 from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, MetricsSource, Question, Samples
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.series import Series
@@ -88,6 +90,8 @@ class EngineSeries:
     """Unix seconds at which its server's process began; None where that is not exported."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """All labels of the running gauge: where a configured service label is found."""
+    unreadable: str = ""
+    """Which of its series cannot be what it says; empty when all can. Nothing of such an engine may be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +115,8 @@ MEANS: Final = (*STATE_HISTOGRAMS, *TIMES, Meaning.STEP_TOKENS, *LENGTHS)
 async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSettings) -> FleetSnapshot:
     """Ask everything about the moment `at` (Unix seconds). Never raises SourceError: a failed round is a value."""
     try:
-        gauges = await source.ask(Samples(names=_names_of(Kind.GAUGE), window=settings.gauges), at=at)
+        first = Samples(names=_names_of(Kind.GAUGE), window=settings.gauges)
+        gauges = await source.ask(first, at=at)
         interval = _scrape_interval(gauges, at=at, settings=settings)
         window = _state_window(interval, settings=settings)
         questions = _second_round(window, settings=settings)
@@ -124,10 +129,10 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
         return FleetSnapshot(at=at, state_window=settings.state, scrape_interval=None, engines={}, error=problem)
     engines: dict[EngineKey, EngineSeries] = {}
     for series in gauges:
-        _file_raw(engines, series)
+        _file_or_refuse(engines, series, topic=None, question=first)
     for (topic, question), answer in zip(questions, answers, strict=True):
         for series in answer:
-            _file(engines, series, topic=topic, question=question)
+            _file_or_refuse(engines, series, topic=topic, question=question)
     _file_starts(engines, beginnings)
     _file_rejections(engines)
     return FleetSnapshot(at=at, state_window=window, scrape_interval=interval, engines=engines)
@@ -155,20 +160,33 @@ def _second_round(window: int, *, settings: WindowSettings) -> list[tuple[Meanin
     ]
 
 
+def _file_or_refuse(
+    engines: dict[EngineKey, EngineSeries], series: Series, *, topic: Meaning | StepPart | None, question: Question
+) -> None:
+    try:
+        _file(engines, series, topic=topic, question=question)
+    except OddSeries as error:
+        # Whoever is scraped chooses what is on its page: an odd series costs the engine whose labels it bears.
+        engine = engines.setdefault(_key_of(series), EngineSeries())
+        engine.unreadable, engine.labels = engine.unreadable or str(error), engine.labels or series.labels
+
+
 def _file(
     engines: dict[EngineKey, EngineSeries], series: Series, *, topic: Meaning | StepPart | None, question: Question
 ) -> None:
+    """Put a series where it belongs. Raises OddSeries."""
     match question:
         case Samples():
             _file_raw(engines, series)
         case Buckets() if isinstance(topic, Meaning):
             engine = engines.setdefault(_key_of(series), EngineSeries())
             shelf = engine.long_buckets if topic in LENGTHS else engine.buckets
-            edges, edge = shelf.setdefault(topic, {}), float(series.labels["le"])
+            edges, edge = shelf.setdefault(topic, {}), edge_of(series)
             edges[edge] = edges.get(edge, 0.0) + series.values[-1]
         case Means() | Growths() if isinstance(topic, StepPart):
             engine = engines.setdefault(_key_of(series), EngineSeries())
-            points = dict(zip(series.times, series.values, strict=True))
+            # A window with a gap has no mean.
+            points = {time: value for time, value in zip(series.times, series.values, strict=True) if isfinite(value)}
             known = engine.steps.get(topic, {})
             if topic is not StepPart.RUNNING:
                 # Growths are per address: those of a pod that changed it add up. A mean does not.
@@ -182,6 +200,8 @@ def _file_raw(engines: dict[EngineKey, EngineSeries], series: Series) -> None:
     engine = engines.setdefault(_key_of(series), EngineSeries())
     name = series.name
     if name == CACHE_INFO:
+        if not series.values:
+            return  # its labels are the content, but the newest of several cannot be told
         # A restarted engine may have found another pool: the labels differ, so the old series stays for a while.
         if engine.cache_info is None or series.times[-1] > engine.cache_info.times[-1]:
             engine.cache_info = series
@@ -190,15 +210,19 @@ def _file_raw(engines: dict[EngineKey, EngineSeries], series: Series) -> None:
     meaning = canonical_names()[family]
     match NAMES[meaning].kind:
         case Kind.GAUGE if meaning is Meaning.WAITING_BY_REASON:
+            refuse_odd_levels(series, meaning=meaning)
             _keep(engine.waiting_by_reason, series.labels.get("reason", ""), series)
         case Kind.GAUGE:
+            refuse_odd_levels(series, meaning=meaning)
             _keep(engine.gauges, meaning, series)
             if meaning is Meaning.RUNNING:
                 engine.labels = engine.gauges[meaning].labels
         case Kind.COUNTER:
+            refuse_odd_counts(series)
             part = series.labels.get(PARTS[meaning], "") if meaning in PARTS else ""
             _keep(engine.counters.setdefault(meaning, {}), part, series)
         case Kind.HISTOGRAM:
+            refuse_odd_counts(series)
             _keep(engine.sums if part == "_sum" else engine.counts, meaning, series)
 
 
@@ -206,6 +230,8 @@ def _file_starts(engines: Mapping[EngineKey, EngineSeries], beginnings: Sequence
     """A process has no engine label: its start is that of every engine core in its pod. The latest counts."""
     latest: dict[tuple[str, str], float] = {}
     for series in beginnings:
+        if not series.values or not isfinite(series.values[-1]):
+            continue
         key = _key_of(series)
         place = (key.namespace, key.pod)
         latest[place] = max(latest.get(place, 0.0), series.values[-1])

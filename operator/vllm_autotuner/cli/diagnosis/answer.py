@@ -90,10 +90,11 @@ async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> A
         filters = {"namespace": request.services.namespace, "service": request.services.service}
         chosen = "".join(f", {name} {value}" for name, value in filters.items() if value is not None)
         raise NoEngine(f"no vLLM engine reports to {shown_url(address.url)}{chosen}")
+    odd = tuple(note for report in reports for note in _unreadable(report))
     if request.back is None:
-        return Answer(reports=reports, at=at)
+        return Answer(reports=reports, at=at, notes=odd)
     span = Span(schedule.ticks[0], at)
-    notes = tuple(f"{report.service.name} {note}" for report in reports for note in _earlier(report, span=span))
+    notes = odd + tuple(f"{report.service.name} {note}" for report in reports for note in _earlier(report, span=span))
     return Answer(reports=reports, at=at, span=span, notes=notes)
 
 
@@ -122,9 +123,16 @@ async def _from_samples(request: Request, *, opened: Opened, place: str) -> Answ
         raise NoEngine(
             f"no vLLM engine reports in {place} at that moment" if known else f"{place} contains no vLLM metrics"
         )
+    notes += tuple(note for report in reports for note in _unreadable(report))
     if not schedule.shown:
         notes += tuple(note for report in reports for note in _earlier(report, span=span))
     return Answer(reports=reports, at=schedule.ticks[-1], span=span, notes=notes)
+
+
+def _unreadable(report: ServiceReport) -> Iterable[str]:
+    """The engines that were left out although they answer."""
+    for pod, why in report.observation.unreadable.items():
+        yield f"{pod or report.service.name} is left out: {why}"
 
 
 def _earlier(report: ServiceReport, *, span: Span) -> Iterable[str]:

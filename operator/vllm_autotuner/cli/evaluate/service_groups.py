@@ -74,4 +74,5 @@ def _grouped(
 def _engines(snapshot: FleetSnapshot) -> list[tuple[EngineKey, Mapping[str, str]]]:
     # The long window still shows engines that were deleted half an hour ago: they are not silent, they are gone.
     found = snapshot.engines.items()
-    return sorted((key, engine.labels) for key, engine in found if Meaning.RUNNING in engine.gauges)
+    seen = [(key, each.labels) for key, each in found if Meaning.RUNNING in each.gauges or each.unreadable]
+    return sorted(seen, key=lambda engine: engine[0])
