@@ -67,8 +67,7 @@ async def self_healing(play: Play, name: str, *, seats: int) -> AsyncIterator[No
 @side_by_side(stage="owners")
 async def test_a_tool_that_resets_our_field_all_the_time_is_named_and_written_against_twice(play: Play) -> None:
     await play.serves("self-healed")
-    async with self_healing(play, "self-healed", seats=4):
-        await play.load("self-healed", CROWD)
+    async with self_healing(play, "self-healed", seats=6):
         status = await play.until(
             "self-healed", "a conflict", lambda status: condition(status, "OwnershipConflict") == "True"
         )
@@ -76,18 +75,31 @@ async def test_a_tool_that_resets_our_field_all_the_time_is_named_and_written_ag
         assert said["reason"] == "FieldManagerConflict"
         assert said["message"].startswith(f"{ARGO} keeps overwriting args of Deployment self-healed")
         assert len(status["contest"]["restored"]) == 2
-        entry = await play.finished("self-healed")
-        assert (entry["outcome"], entry["reason"]) == ("Superseded", f"{ARGO} keeps overwriting args")
         before = await play.stage.deployment("self-healed")
         await play.ticks(8)
         after = await play.stage.deployment("self-healed")
         assert after["metadata"]["generation"] == before["metadata"]["generation"], "it was written again"
     assert len(await play.events("self-healed", "WorkloadRestored")) == 2
     assert len(await play.events("self-healed", "OwnershipConflict")) == 1
-    status = await play.status("self-healed")
-    assert not status.get("failureMemory"), "the candidate is not to blame"
-    assert condition(status, "Ready") == "True"
+    assert condition(await play.status("self-healed"), "Ready") == "True"
     play.served_all_along("self-healed")
+
+
+@pytest.mark.fault("T29", "T44")
+@side_by_side(stage="owners")
+async def test_a_change_whose_value_a_tool_overwrites_is_over_and_the_value_is_not_written_again(play: Play) -> None:
+    await play.serves("overwritten")
+    async with self_healing(play, "overwritten", seats=4):
+        await play.load("overwritten", CROWD)
+        entry = await play.finished("overwritten")
+        assert (entry["outcome"], entry["reason"]) == ("Superseded", f"{ARGO} overwrote args during the change")
+        await play.rolled_out("overwritten", seats=4)
+        before = await play.stage.deployment("overwritten")
+        await play.ticks(8)
+        after = await play.stage.deployment("overwritten")
+        assert after["metadata"]["generation"] == before["metadata"]["generation"], "it was written again"
+    assert not (await play.status("overwritten")).get("failureMemory"), "the candidate is not to blame"
+    play.served_all_along("overwritten")
 
 
 @side_by_side(stage="owners")

@@ -1,15 +1,17 @@
 """Somebody else writes the workload: what was changed by hand comes back, a machine that insists wins and is named."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from datetime import timedelta
 
 import pytest
-from tests.control.cluster_model import Body
+from tests.control.cluster_model import Body, Load
 from tests.control.desk import SCALED
 from tests.control.loop_bed import Bed, bed, queueing
+from tests.control.test_canary import until
 
 from vllm_autotuner.api.conditions import Condition, ConditionType, find_condition
-from vllm_autotuner.api.status import Outcome
+from vllm_autotuner.api.status import ChangeState, Outcome
 
 ARGO = "argocd-controller"
 STEADY = 6
@@ -192,12 +194,84 @@ async def test_a_change_that_is_not_let_happen_is_over_without_blame() -> None:
     before = applies(found)
     await insists(found, seats(64), ticks=6)
     (entry,) = found.status().history
-    assert (entry.outcome, entry.reason) == (Outcome.SUPERSEDED, "argocd-controller keeps overwriting args")
+    assert (entry.outcome, entry.reason) == (
+        Outcome.SUPERSEDED,
+        "argocd-controller overwrote args during the change",
+    )
     assert (found.status().failure_memory, found.status().circuit) == ((), None)
-    assert applies(found) == before + 2
+    assert applies(found) == before + 1, "the value under test is not written over an edit"
     await found.ticks(30)
     assert found.change() is None
     assert found.seats() == 64
+
+
+def slow_once(found: Bed) -> None:
+    """From now on, the value under test makes tokens and first tokens late."""
+    slow = Load(running=128.0, kv=0.6, ttft=9.0, tpot=0.2)
+    found.api.load = lambda value: slow if value > 64 else queueing(value)
+
+
+@pytest.mark.fault("T44")
+async def test_someone_who_scales_three_times_under_a_harmful_change_keeps_his_number_and_loses_the_candidate() -> None:
+    found = bed(load=queueing)
+    await until(found, ChangeState.ANALYZING)
+    slow_once(found)
+    for _ in range(3):
+        found.api.overwrite("chat", replicas(5), by="kubectl", via="scale")
+        await found.tick()
+    assert found.deployment()["spec"]["replicas"] == 5
+    while found.change() is not None:
+        await found.tick()
+    (entry,) = found.status().history
+    assert (entry.outcome, found.seats()) == (Outcome.ROLLED_BACK, 64)
+    assert found.deployment()["spec"]["replicas"] == 5
+    await found.ticks(STEADY)
+    said = conflict(found)
+    assert said is not None
+    assert said.message.startswith("kubectl keeps overwriting replicas of Deployment chat: gave up after 2 restores")
+    ready = find_condition(found.status().conditions, ConditionType.READY)
+    assert ready is not None
+    assert ready.status.value == "True"
+
+
+@pytest.mark.fault("T44")
+@pytest.mark.parametrize("change", [pytest.param(image, id="the image"), pytest.param(variable, id="a variable")])
+async def test_another_field_that_is_contested_under_a_change_leaves_no_candidate_behind(
+    change: Callable[[Body], None],
+) -> None:
+    found = bed(load=queueing, spec=WITH_ENV)
+    await until(found, ChangeState.ANALYZING)
+    assert found.seats() == 128
+    await insists(found, change, ticks=8)
+    theirs = deepcopy(found.deployment())
+    change(theirs)
+    assert found.deployment() == theirs, "it is left to whoever insists"
+    assert (found.seats(), found.change()) == (64, None)
+    assert [entry.outcome for entry in found.status().history] == [Outcome.SUPERSEDED]
+    found.api.edit("chat", lambda body: body["spec"].update(replicas=2))
+    await insists(found, change, ticks=STEADY)
+    assert found.deployment()["spec"]["replicas"] == 2, "every other field is still ours"
+
+
+@pytest.mark.fault("T44")
+async def test_a_canary_is_deleted_where_the_service_itself_is_contested() -> None:
+    found = bed(load=queueing, spec={"replicas": 3})
+    await until(found, ChangeState.ANALYZING)
+    await insists(found, seats(48), ticks=8)
+    assert [entry.outcome for entry in found.status().history] == [Outcome.SUPERSEDED]
+    assert (found.seats(), [name for kind, name in found.api.objects if kind == "Deployment"]) == (48, ["chat"])
+
+
+@pytest.mark.fault("T44")
+async def test_on_call_takes_the_candidate_back_by_hand_and_is_obeyed() -> None:
+    found = bed(load=queueing)
+    await until(found, ChangeState.ANALYZING)
+    found.api.overwrite("chat", seats(64), by="kubectl-rollout")
+    for _ in range(STEADY):
+        await found.tick()
+        assert found.seats() == 64
+    (entry,) = found.status().history
+    assert (entry.outcome, entry.reason) == (Outcome.SUPERSEDED, "kubectl-rollout overwrote args during the change")
 
 
 @pytest.mark.fault("T30")

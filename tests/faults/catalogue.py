@@ -266,4 +266,11 @@ FAULTS: Final = (
         happens="a list in the status outgrows its limit in the CRD, for example because many Events wait",
         holds="it is cut before it is sent: the API server refuses no status, and later decisions are written",
     ),
+    Fault(
+        number="T44",
+        happens="another field manager overwrites the Deployment during a change: on-call scales three times or undoes "
+        "the rollout, or a tool insists on an image",
+        holds="only the contested field is given up; the value under test is not written again and does not stay: "
+        "the configuration before the change is restored",
+    ),
 )

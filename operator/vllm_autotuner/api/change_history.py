@@ -14,6 +14,8 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
 
 RESTORES_LENGTH: Final = 10
+GIVEN_UP_LENGTH: Final = 8
+"""More than the number of fields that can be given up."""
 
 
 class Outcome(StrEnum):
@@ -140,8 +142,11 @@ class Contest(ApiModel):
     restored: Annotated[tuple[Timestamp, ...], *newest(RESTORES_LENGTH)] = ()
     """When the operator restored the workload."""
 
+    given_up: Annotated[tuple[str, ...], *newest(GIVEN_UP_LENGTH)] = ()
+    """The fields that the operator leaves to the other field manager: args, image, env, config-hash or replicas."""
+
     given_up_at: Timestamp | None = None
-    """When the operator gave up and left the workload to the other field manager."""
+    """When the operator last gave up a field."""
 
     quiet_since: Timestamp | None = None
     """Since when the workload is as intended again."""

@@ -17,6 +17,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.change_windows import why_closed
 from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
+from vllm_autotuner.guardrails.contest import REPLICAS, gave_up_replicas
 from vllm_autotuner.guardrails.cooldown import BUDGET_WINDOW
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
@@ -279,9 +280,10 @@ def fits_in_memory(proposal: Proposal, context: Context) -> Answer:
 
 
 def uncontested(proposal: Proposal, context: Context) -> Answer:
-    """No other field manager overwrites the workload: it would revert the change (G33)."""
+    """No other field manager overwrites what the pods run: it would revert the change (G33)."""
     contest = context.status.contest
-    if contest is None:
+    theirs = gave_up_replicas(contest) and contest is not None and contest.fields == REPLICAS
+    if contest is None or (theirs and proposal.knob is not Knob.REPLICAS):
         return Allow()
     message = f"{contest.manager} also writes {contest.fields or 'fields'} of the workload"
     return Hold(reason=HoldReason.CONTESTED, message=message)

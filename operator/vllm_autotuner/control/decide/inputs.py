@@ -69,7 +69,7 @@ class Workload:
     runs: EngineKnobs | None = None
     """The knobs in the Deployment's arguments, where another field manager has overwritten them."""
     scaled_by: str = ""
-    """The autoscaler that sets the Deployment's replicas; the operator then does not."""
+    """The autoscaler, or the other field manager, that sets the Deployment's replicas; the operator then does not."""
     refusal: Refusal | None = None
     """Of the last apply, which is retried every tick until its cause is repaired."""
 

@@ -23,7 +23,7 @@ from vllm_autotuner.control.decide.ownership_status import ownership
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
-from vllm_autotuner.guardrails.contest import is_lost
+from vllm_autotuner.guardrails.contest import gave_up_pods
 
 __all__ = ["about_change", "conditions_of"]
 
@@ -121,7 +121,7 @@ def _serving(
     enough = rollout.ready >= floor
     # Tuning is not reconciling: a rollout that a change causes leaves a service that serves its spec Ready.
     # Nor are the edits of another field manager: the workload does not follow the spec after the operator gave up.
-    follows_spec = (change is None and not is_lost(status.contest)) and (
+    follows_spec = (change is None and not gave_up_pods(status.contest)) and (
         rollout.config_hash is None
         or (status.effective is not None and rollout.config_hash != status.effective.config_hash)
         or not rollout.rolled_out

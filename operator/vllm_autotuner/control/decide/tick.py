@@ -12,6 +12,7 @@ from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import (
     ActiveChange,
+    ChangeState,
     ConfigRef,
     Effective,
     LastKnownGood,
@@ -25,7 +26,7 @@ from vllm_autotuner.change.failure_memory import DECLINED, environment_of
 from vllm_autotuner.change.finishing import finished
 from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.trial_deployments import gpus_added
-from vllm_autotuner.change.world import Ending, World
+from vllm_autotuner.change.world import Ending, World, reaches_the_service
 from vllm_autotuner.control.decide.annotation_commands import RequestKind, answered, asked
 from vllm_autotuner.control.decide.inputs import Inputs, serves, wanted_replicas
 from vllm_autotuner.control.decide.prediction_tracking import tracked
@@ -36,7 +37,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, case_of, diagnose
 from vllm_autotuner.diagnosis.objectives import Targets, targets_of
 from vllm_autotuner.guardrails.concurrency import Asking
-from vllm_autotuner.guardrails.contest import after_interference, is_lost
+from vllm_autotuner.guardrails.contest import after_interference, gave_up_pods, gave_up_replicas
 from vllm_autotuner.planning.bounds import opted_in, outside, value_of
 from vllm_autotuner.planning.plan import LADDER
 
@@ -195,13 +196,20 @@ def _with_hashes_of_now(change: ActiveChange, hash_for: Callable[[EngineKnobs], 
 def _contested(
     status: VLLMServiceStatus, inputs: Inputs
 ) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
-    """Count overwrites of the workload; a change that another field manager keeps overwriting ends without blame."""
-    generation = inputs.service.metadata.generation
-    contest = after_interference(status.contest, inputs.workload.interference, generation=generation, now=inputs.now)
+    """Count overwrites of the workload; a change of pods that another field manager overwrites ends without blame.
+
+    What is restored is then the configuration before the change: a value under test is never written over an edit, and
+    never left behind in a field that is given up. The number of replicas is no part of a change.
+    """
+    generation, seen = inputs.service.metadata.generation, inputs.workload.interference
+    contest = after_interference(status.contest, seen, generation=generation, now=inputs.now)
     status, change = status.updated(contest=contest), status.active_change
-    if contest is None or change is None or not is_lost(contest):
+    if change is None or contest is None or seen is None:
         return status, None
-    ending = Ending(outcome=Outcome.SUPERSEDED, reason=f"{contest.manager} keeps overwriting {contest.fields}")
+    tested = reaches_the_service(change) and change.state is not ChangeState.ROLLING_BACK
+    if not gave_up_pods(contest) and not (seen.of_pods and tested):
+        return status, None
+    ending = Ending(outcome=Outcome.SUPERSEDED, reason=f"{seen.text} during the change")
     return finished(status, change, ending, spec=inputs.service.spec, now=inputs.now), (change, ending)
 
 
@@ -283,10 +291,12 @@ def _effective(status: VLLMServiceStatus, inputs: Inputs) -> VLLMServiceStatus:
     if status.active_change is not None:
         return status
     spec, before = inputs.service.spec, status.effective
-    knobs, replicas = (
-        settled_knobs(spec, status),
-        wanted_replicas(inputs.service, status, scaled_by=inputs.workload.scaled_by),
-    )
+    knobs = settled_knobs(spec, status)
+    if gave_up_replicas(status.contest):
+        # The other field manager's number: scaling goes on from there once the conflict is over.
+        replicas: int | None = inputs.workload.rollout.replicas
+    else:
+        replicas = wanted_replicas(inputs.service, status, scaled_by=inputs.workload.scaled_by)
     effective = Effective(
         **knobs.model_dump(),
         replicas=replicas,

@@ -20,7 +20,9 @@ from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.rendered_hashes import hashes_of
 from vllm_autotuner.control.read.service_memory import ServiceMemory
 from vllm_autotuner.control.read.trial_state import own_pods, variants_of
+from vllm_autotuner.control.read.views import DeploymentView
 from vllm_autotuner.control.read.workload_state import knobs_of, observed, rollout_of, verification_of
+from vllm_autotuner.guardrails.contest import gave_up_replicas
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 from vllm_autotuner.workload.hashing import RENDERING_VERSION
 from vllm_autotuner.workload.rendering import pod_selector
@@ -98,7 +100,7 @@ class InputsReader:
             adoption=None if adopted is None else adopted.adoption,
             interference=interference,
             runs=knobs_of(deployment) if interference is not None else None,
-            scaled_by=deployment.scaled_by if deployment is not None and adopted is None else "",
+            scaled_by=_scaled_by(service, deployment) if adopted is None else "",
             refusal=self._memory.refusal(service),
         )
         return Inputs(
@@ -111,3 +113,11 @@ class InputsReader:
             free_gpus=self._free_gpus.of(service, workload.pod_names, now=now),
             unreadable=unreadable,
         )
+
+
+def _scaled_by(service: VLLMService, deployment: DeploymentView | None) -> str:
+    """The autoscaler or other field manager that sets the replicas; empty where the operator does."""
+    contest = service.status.contest
+    if contest is not None and gave_up_replicas(contest):
+        return contest.manager
+    return deployment.scaled_by if deployment is not None else ""

@@ -5,7 +5,8 @@ under the operator's name, and a field that the operator owns is corrected by it
 `workload_state`, because the escalation of a contest (`guardrails.contest`) depends on it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 from vllm_autotuner.api.pod_template import ENGINE_CONTAINER
@@ -14,11 +15,11 @@ from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.control.decide.inputs import wanted_replicas
 from vllm_autotuner.control.read.views import DeploymentView
-from vllm_autotuner.guardrails.contest import Interference
+from vllm_autotuner.guardrails.contest import REPLICAS, Interference
 from vllm_autotuner.workload.labels import CONFIG_HASH
 from vllm_autotuner.workload.rendering import render_deployment
 
-__all__ = ["interference_of", "wanted_deployment"]
+__all__ = ["interference_of", "wanted_deployment", "without_fields"]
 
 
 def wanted_deployment(service: VLLMService, status: VLLMServiceStatus, live: DeploymentView | None) -> dict[str, Any]:
@@ -37,17 +38,15 @@ def interference_of(live: DeploymentView | None, asked: Mapping[str, Any]) -> In
 
 
 def _taken(live: DeploymentView, asked: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    spec = asked["spec"]
-    engine = next(each for each in spec["template"]["spec"]["containers"] if each["name"] == ENGINE_CONTAINER)
-    values: list[tuple[str, object, object]] = [
-        ("args", live.args, tuple(engine.get("args") or ())),
-        ("image", live.image, engine["image"]),
-        ("config-hash", live.config_hash, asked["metadata"]["annotations"][CONFIG_HASH]),
-    ]
-    if "replicas" in spec:
-        values.append(("replicas", live.replicas, spec["replicas"]))
-    for name, has, wanted in values:
-        if has != wanted and name in live.taken:
+    engine = _engine(asked)
+    values: dict[str, tuple[object, object]] = {
+        "args": (live.args, tuple(engine["args"]) if "args" in engine else None),
+        "image": (live.image, engine.get("image")),
+        "config-hash": (live.config_hash, asked["metadata"]["annotations"].get(CONFIG_HASH)),
+        REPLICAS: (live.replicas, asked["spec"].get("replicas")),
+    }
+    for name, (has, wanted) in values.items():
+        if wanted is not None and has != wanted and name in live.taken:
             yield name, live.taken[name]
     for variable in engine.get("env") or []:
         name = variable["name"]
@@ -55,3 +54,25 @@ def _taken(live: DeploymentView, asked: Mapping[str, Any]) -> Iterator[tuple[str
             continue
         if manager := live.taken.get(f"env {name}") or (live.last_writer if name not in live.env else ""):
             yield f"env {name}", manager
+
+
+def without_fields(body: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
+    """A rendered Deployment without these fields (see `Interference`): an apply leaves them to their owner."""
+    made: dict[str, Any] = deepcopy(dict(body))
+    engine = _engine(made)
+    for field in fields:
+        match field:
+            case "args" | "image":
+                engine.pop(field, None)
+            case "config-hash":
+                made["metadata"]["annotations"].pop(CONFIG_HASH, None)
+            case "replicas":
+                made["spec"].pop(field, None)
+            case _:
+                engine["env"] = [each for each in engine.get("env") or [] if f"env {each['name']}" != field]
+    return made
+
+
+def _engine(body: Mapping[str, Any]) -> dict[str, Any]:
+    containers: list[dict[str, Any]] = body["spec"]["template"]["spec"]["containers"]
+    return next(each for each in containers if each["name"] == ENGINE_CONTAINER)

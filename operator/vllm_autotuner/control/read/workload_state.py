@@ -96,7 +96,7 @@ def rollout_of(
     latest = [pod for pod in staying if pod.config_hash == deployment.config_hash]
     crashed = {pod.name for pod in latest if has_crashed(pod)}
     causes = [start.failure for start in starts.failing if start.name in crashed and start.failure is not None]
-    ours = interference is None or interference.fields == ("replicas",)
+    ours = interference is None or not interference.of_pods
     return Rollout(
         config_hash=deployment.config_hash if ours else None,
         rolled_out=rolled_out,

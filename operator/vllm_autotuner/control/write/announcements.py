@@ -127,7 +127,7 @@ def _contested(before: Contest | None, after: Contest | None) -> Iterable[Event]
         if at not in known:
             note = f"Restored {after.fields} of the workload, overwritten by {after.manager}"
             yield Event(reason="WorkloadRestored", note=note, action="Restore", transition=f"restored/{at}")
-    if after.given_up_at is not None and (before is None or before.given_up_at is None):
+    if after.given_up_at is not None and (before is None or before.given_up_at != after.given_up_at):
         note = f"Gave up restoring {after.fields} of the workload, repeatedly overwritten by {after.manager}"
         transition = f"contest/{after.given_up_at}"
         yield Event(reason="OwnershipConflict", note=note, action="Restore", transition=transition, warning=True)

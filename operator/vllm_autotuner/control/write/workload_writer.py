@@ -17,13 +17,13 @@ from vllm_autotuner.change.trial_deployments import Trial, trials
 from vllm_autotuner.change.world import reaches_the_service
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.kinds import DEPLOYMENT
-from vllm_autotuner.control.read.interference import interference_of, wanted_deployment
+from vllm_autotuner.control.read.interference import interference_of, wanted_deployment, without_fields
 from vllm_autotuner.control.read.registry import Key, Registry, RegistrySnapshot
 from vllm_autotuner.control.read.rendered_hashes import is_of_another_version
 from vllm_autotuner.control.read.service_memory import ServiceMemory
 from vllm_autotuner.control.read.trial_state import is_orphan, surplus
 from vllm_autotuner.control.read.views import DeploymentView
-from vllm_autotuner.guardrails.contest import is_lost
+from vllm_autotuner.guardrails.contest import left_alone
 from vllm_autotuner.workload.labels import CONFIG_HASH
 from vllm_autotuner.workload.rendering import render_service, render_trial, rendered_hash
 from vllm_autotuner.workload.restoring import restored
@@ -63,16 +63,17 @@ class WorkloadWriter:
     ) -> None:
         """Apply the written status to the workload; writes nothing in steady state. Raises ClusterError."""
         cluster, epoch = self._cluster, self._epoch()
-        key, lost = Key(service.metadata.namespace, service.metadata.name), is_lost(status.contest)
+        key = Key(service.metadata.namespace, service.metadata.name)
         own = fleet.deployments.get(key)
-        if not lost and (own is None or memory.is_new(service.metadata.uid)):
+        if own is None or memory.is_new(service.metadata.uid):
             await cluster.apply(render_service(service), epoch=epoch)
             memory.seen(service.metadata.uid)
         too_many = surplus(status, fleet.deployments_of(key), service_uid=service.metadata.uid)
-        missing = [trial for trial in trials(status) if not lost and not _runs(trial, service, fleet=fleet)]
+        missing = [trial for trial in trials(status) if not _runs(trial, service, fleet=fleet)]
         body = wanted_deployment(service, status, own)
-        # Fields that another field manager keeps overwriting are left to it (G33); trials can still be deleted.
-        apply = not lost and not _is_as_wanted(own, body, service=service, status=status)
+        # Fields that another field manager keeps overwriting are left to it (G33), and only those.
+        body = without_fields(body, left_alone(status.contest, interference_of(own, body)))
+        apply = not _is_as_wanted(own, body, service=service, status=status)
         if not (too_many or missing or apply) or not await unchanged():
             return
         for found in too_many:
@@ -142,8 +143,9 @@ def _is_as_wanted(
     replicas = body["spec"].get("replicas")
     if own is None or interference_of(own, body) is not None or (replicas is not None and own.replicas != replicas):
         return False
-    recorded = own.config_hash == body["metadata"]["annotations"][CONFIG_HASH]
-    return recorded or is_of_another_version(service, own, knobs=effective_knobs(service.spec, status))
+    if own.config_hash == body["metadata"]["annotations"].get(CONFIG_HASH, own.config_hash):
+        return True
+    return is_of_another_version(service, own, knobs=effective_knobs(service.spec, status))
 
 
 def _runs(trial: Trial, service: VLLMService, *, fleet: RegistrySnapshot) -> bool:
