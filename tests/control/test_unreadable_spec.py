@@ -3,6 +3,7 @@
 The API server refuses most of it; one with an older CRD knows less, and so does an operator older than the CRD.
 """
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,7 @@ ODD: dict[str, Callable[[dict[str, Any]], object]] = {
     "a number of replicas": lambda spec: spec.update(replicas=-1),
     "the engine": lambda spec: spec.update(engine={"image": 7}),
     "how it is tuned": lambda spec: spec["tuning"].update(cooldown="soon"),
+    "a pod template without an end": lambda spec: spec.update(podTemplate={"spec": json.loads('{"a":' * 99 + "{}" + "}" * 99)}),
 }
 SAFE_WITHIN = timedelta(minutes=20)
 """A trial is held for as long as metrics may be missing (15 min) and then taken back, in two or three looks more."""

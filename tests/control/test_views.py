@@ -4,8 +4,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.control.objects import deployment_object, pod_object
+from tests.control.objects import deployment_object, pod_object, service_object
 
+from vllm_autotuner.api.service import InvalidService
 from vllm_autotuner.control.read.views import (
     DeploymentView,
     PodView,
@@ -13,6 +14,7 @@ from vllm_autotuner.control.read.views import (
     Termination,
     deployment_view,
     pod_view,
+    service_entry,
 )
 
 
@@ -149,3 +151,12 @@ def test_being_deleted_is_seen() -> None:
     body = pod_object()
     body["metadata"]["deletionTimestamp"] = "2026-11-20T12:09:00Z"
     assert pod_view(body).deleting
+
+
+def test_of_a_refused_pod_template_only_the_reason_is_kept() -> None:
+    body = service_object(podTemplate={"spec": {"x": "y" * 100_000}})
+    entry = service_entry(body)
+    assert entry.body["spec"]["podTemplate"].startswith("larger than 64 KiB")
+    assert isinstance(entry.service, InvalidService)
+    assert entry.service.message.startswith("spec.podTemplate: larger than 64 KiB of JSON")
+    assert body["spec"]["podTemplate"] == {"spec": {"x": "y" * 100_000}}, "whose object it is, nobody else changes"

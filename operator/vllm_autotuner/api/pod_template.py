@@ -1,24 +1,57 @@
 """The model of `spec.podTemplate`: a partial Kubernetes pod template that is merged into the rendered pods.
 
-Kubernetes validates it when the Deployment is created; this file only rejects fields that conflict with the rendering.
+Kubernetes validates it when the Deployment is created; this file only rejects fields that conflict with the rendering,
+and templates whose size or depth no pod needs: a schema that passes fields through can bound neither.
 """
 
+import json
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from vllm_autotuner.api.model import ApiModel, Rule
+from vllm_autotuner.budgets import POD_TEMPLATE_BYTES, POD_TEMPLATE_DEPTH
 
 PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
 
+MOST_FIELDS: Final = 64
+"""Fields of one object of a template; a pod spec has 40. The one limit that the schema of the CRD can express."""
+
 ENGINE_CONTAINER: Final = "vllm"
 """Name of the engine's container, to which a pod template adds env, volume mounts and resources."""
+
+TOO_LARGE: Final = f"larger than {POD_TEMPLATE_BYTES.limit // 1024} KiB of JSON; shorten it, or use a ConfigMap"
+TOO_DEEP: Final = f"nested deeper than {POD_TEMPLATE_DEPTH.limit} levels, which no pod template is"
+
+
+def refusal(template: object) -> str:
+    """Return why a pod template is not read at all; empty when it is.
+
+    A text in its place is such a reason already, of the reader that has cut it out.
+    """
+    if isinstance(template, str):
+        return template
+    if _is_deeper(template, than=POD_TEMPLATE_DEPTH.limit):
+        POD_TEMPLATE_DEPTH.exceeded()
+        return TOO_DEEP
+    if len(json.dumps(template, separators=(",", ":"), ensure_ascii=False)) > POD_TEMPLATE_BYTES.limit:
+        POD_TEMPLATE_BYTES.exceeded()
+        return TOO_LARGE
+    return ""
+
+
+def _is_deeper(value: object, *, than: int) -> bool:
+    level = [value]
+    for _ in range(than):
+        inside = [each for each in level if isinstance(each, dict | list)]
+        level = [part for each in inside for part in (each.values() if isinstance(each, dict) else each)]
+    return any(isinstance(each, dict | list) for each in level)
 
 
 class _PassedThrough(ApiModel):
     """An object whose undeclared fields are passed through unchanged."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={PRESERVE: True})
+    model_config = ConfigDict(extra="allow", json_schema_extra={PRESERVE: True, "maxProperties": MOST_FIELDS})
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -80,6 +113,13 @@ class PodTemplate(_PassedThrough):
 
     spec: TemplateSpec | None = None
     """Any field of a pod spec."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _can_be_read(cls, value: Any) -> Any:
+        if why := refusal(value):
+            raise ValueError(why)
+        return value
 
     def overlay(self) -> dict[str, Any]:
         """Return the template as written, including explicit nulls."""

@@ -239,7 +239,7 @@ class VLLMServiceSpec(ApiModel):
     """The device of a replica. Default: none is requested (CPU, or the pod template requests it)."""
 
     pod_template: PodTemplate | None = None
-    """Metadata and spec to merge into the pods: volumes, env, nodeSelector, tolerations, resources."""
+    """Metadata and spec to merge into the pods: volumes, env, tolerations. At most 64 KiB of JSON and 32 levels."""
 
     replicas: _Replicas | None = None
     """A fixed number of replicas; also the target of the scale subresource. Exactly one of replicas and scaling."""

@@ -19,8 +19,8 @@ from vllm_autotuner.cluster.ownership import controller_of, objection
 from vllm_autotuner.cluster.throttle import Throttle
 from vllm_autotuner.workload.labels import LEASE_EPOCH, OPERATOR, SERVICE
 
-PAGE_SIZE: Final = 500
-"""Objects per list request: a page of 10,000 services is 20 MB that the API server and we would hold at once."""
+PAGE_SIZE: Final = 100
+"""Objects per list request: 2 MB of usual ones, and no more than 150 MB where each is as large as etcd allows."""
 LOG_READ_LIMIT: Final = 8 * 1024 * 1024
 """Bytes read of one log at most while looking for its end."""
 LOG_TAIL_LINES: Final = 20_000

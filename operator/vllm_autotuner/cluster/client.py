@@ -7,7 +7,6 @@ Must not: depend on a kind, retry, or write to the kubeconfig.
 """
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ import aiohttp
 from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client import ApiClient, Configuration
 
+from vllm_autotuner.cluster.bounded_json import BoundedResponse, decoded
 from vllm_autotuner.cluster.errors import (
     NOT_CONFIGURED,
     UNREADABLE,
@@ -64,7 +64,7 @@ class Connection:
             method, path, query=query, body=body, content_type=content_type, accept=accept, timeout=timeout
         ) as response:
             with translated(name):
-                answer = json.loads(await response.read())
+                answer = await decoded(await response.read())
         if not isinstance(answer, dict):
             raise Unavailable(f"{name}: the response is not a JSON object", reason=UNREADABLE)
         return answer
@@ -104,7 +104,7 @@ class Connection:
         return value.strip() if value else None
 
     def session(self) -> aiohttp.ClientSession:
-        """Return a new session for another HTTP client (kopf's watches): same trust, same proxy, same user.
+        """Return a new session for another HTTP client (kopf's watches): same trust, proxy, user and bounds of answers.
 
         Each request carries the credentials of its moment, so that a rotated token interrupts nothing. The caller
         closes it. Connections are not limited: each watch keeps one for itself.
@@ -120,7 +120,11 @@ class Connection:
 
         connector = aiohttp.TCPConnector(limit=0, ssl=self._client.rest_client.ssl_context)
         return aiohttp.ClientSession(
-            connector=connector, middlewares=(authorize,), proxy=configuration.proxy, trust_env=True
+            connector=connector,
+            middlewares=(authorize,),
+            proxy=configuration.proxy,
+            trust_env=True,
+            response_class=BoundedResponse,
         )
 
     async def close(self) -> None:

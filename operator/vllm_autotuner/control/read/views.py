@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from vllm_autotuner.api.pod_template import refusal
 from vllm_autotuner.api.service import InvalidService, VLLMService, parse_service
 from vllm_autotuner.cluster.field_managers import last_writer, scaled_by, taken_by, template_list
 from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, HASH_VERSION, SERVICE, STABLE, TRACK
@@ -33,7 +34,7 @@ class ServiceEntry:
     generation: int
     resource_version: str
     body: Body
-    """The whole object but for managedFields. Must not be changed."""
+    """The whole object but for managedFields, and for a pod template that is refused. Must not be changed."""
 
     service: VLLMService | InvalidService
 
@@ -148,6 +149,10 @@ def service_entry(body: Body) -> ServiceEntry:
     """Read a VLLMService. Unreadable specs and statuses are values of `service`, not errors."""
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     kept = {**body, "metadata": metadata}
+    spec = body.get("spec") or {}
+    if why := refusal(spec.get("podTemplate")):
+        # Kept for as long as the object is there: the reason is enough, and a hundred such objects would fill memory.
+        kept["spec"] = {**spec, "podTemplate": why}
     service = parse_service(kept)
     return ServiceEntry(
         namespace=service.metadata.namespace,

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
+from vllm_autotuner.budgets import exceeded_so_far
 from vllm_autotuner.cluster.errors import Conflict
 from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
 
@@ -127,6 +128,13 @@ class OperatorMetrics:
             "Objects whose deletion the watch missed.",
             registry=registry,
         )
+        self.budget_exceeded = Counter(
+            "vllm_autotuner_budget_exceeded",
+            "Times that data of others was larger than a budget allows, by budget (docs/budgets.md).",
+            ["budget"],
+            registry=registry,
+        )
+        self._counted = Counts[str]()
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
@@ -141,7 +149,14 @@ class OperatorMetrics:
 
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
+        self._count_budgets()
         return generate_latest(self.registry)
+
+    def _count_budgets(self) -> None:
+        # Data is read in many places and threads, which know no metrics: their tally is taken over at each scrape.
+        for name, count in exceeded_so_far().items():
+            self.budget_exceeded.labels(budget=name).inc(count - self._counted[name])
+            self._counted[name] = count
 
     def count_write(self, verb: str, kind: str, outcome: str) -> None:
         """Count one write; fits `Cluster(observe=...)`."""
