@@ -12,9 +12,9 @@ PAGE = Path(__file__).with_name("budgets.md")
 
 HEAD = """# Budgets
 
-Generated from `operator/vllm_autotuner/budgets.py` by `make docs`; do not edit. Anyone who may create a VLLMService, label a
-pod or be scraped chooses data that the operator reads. Data of one service costs at most that service, a bounded time
-and bounded memory. `vllm_autotuner_budget_exceeded_total{budget}` counts each time a limit bites.
+Generated from `operator/vllm_autotuner/budgets.py` by `make docs`; do not edit. Anyone who may create a VLLMService,
+label a pod or be scraped chooses data that the operator reads. Data of one service costs at most that service, a
+bounded time and bounded memory. `vllm_autotuner_budget_exceeded_total{budget}` counts each time a limit bites.
 
 | budget | limit | why | beyond it |
 |---|---|---|---|

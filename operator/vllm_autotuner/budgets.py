@@ -78,7 +78,7 @@ JSON_DEPTH: Final = Budget(
     name="json-depth",
     limit=64,
     unit="levels",
-    reason="An object of 18 KB can be nested 3,000 levels deep; there, Python's JSON reader gives up on the whole list. "
+    reason="An object of 18 KB can be nested 3,000 levels deep; Python's JSON reader then gives up on the whole list. "
     "Objects of Kubernetes stay below 30.",
     beyond="what lies deeper is read as null, and the object is refused for its pod template",
 )

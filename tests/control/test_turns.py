@@ -10,7 +10,7 @@ from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond
 
 from vllm_autotuner.api.service import InvalidReason, InvalidService, ObjectMeta, VLLMService, parse_service
 from vllm_autotuner.api.status import ChangeState, Outcome, parse_status
-from vllm_autotuner.control.decide.fleet_budget import Fleet, fleet_of
+from vllm_autotuner.control.decide.fleet_budget import Fleet, fleet_of, part_of
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.run.fleet_loop import FleetLoop
 from vllm_autotuner.guardrails.concurrency import Running, Share
@@ -170,7 +170,8 @@ CHANGE = {
 def fleet_now(*services: VLLMService | InvalidService) -> Fleet:
     """Every service may change at once, with as many GPUs as serve: the limits show what was counted."""
     everything = Share(percent=100)
-    return fleet_of(services, changes_at_once=everything, extra_gpus=everything, now=START)
+    parts = [part_of(each, now=START) for each in services]
+    return fleet_of(parts, changes_at_once=everything, extra_gpus=everything)
 
 
 def test_a_change_counts_with_the_gpus_of_the_pods_that_it_adds() -> None:

@@ -23,7 +23,7 @@ ODD: dict[str, Callable[[dict[str, Any]], object]] = {
     "a number of replicas": lambda spec: spec.update(replicas=-1),
     "the engine": lambda spec: spec.update(engine={"image": 7}),
     "how it is tuned": lambda spec: spec["tuning"].update(cooldown="soon"),
-    "a pod template without an end": lambda spec: spec.update(podTemplate={"spec": json.loads('{"a":' * 99 + "{}" + "}" * 99)}),
+    "a pod template without an end": lambda spec: spec.update(podTemplate=json.loads('{"a":' * 99 + "{}" + "}" * 99)),
 }
 SAFE_WITHIN = timedelta(minutes=20)
 """A trial is held for as long as metrics may be missing (15 min) and then taken back, in two or three looks more."""

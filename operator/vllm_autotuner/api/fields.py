@@ -22,6 +22,10 @@ MESSAGE_MAX_LENGTH: Final = 1024
 NOTE_MAX_LENGTH: Final = 256
 """The same for messages in lists."""
 
+EARLIEST_YEAR, LATEST_YEAR = 1970, 2500
+"""The first is what a clock without a battery says. Our choice: further from the ends of the calendar than any duration
+of a spec is long."""
+
 
 def matching(pattern: str, *, max_length: int, message: str) -> tuple[AfterValidator, Any]:
     """Return the metadata of a string that must match a pattern, with a readable error message.
@@ -52,6 +56,9 @@ def _duration(value: object) -> timedelta:
 
 
 def _utc(moment: datetime) -> datetime:
+    # A status is edited by hand, too: near the ends of the calendar every sum overflows, and stops the whole loop.
+    if not EARLIEST_YEAR <= moment.year < LATEST_YEAR:
+        raise ValueError(f"write a time between the years {EARLIEST_YEAR} and {LATEST_YEAR}")
     return moment.astimezone(UTC)
 
 

@@ -3,7 +3,7 @@
 Apart from `tick`, because it is a sum over all services. Must not: keep state, or read anything but the objects.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -15,7 +15,7 @@ from vllm_autotuner.change.machine import PAUSED
 from vllm_autotuner.change.trial_deployments import gpus_added
 from vllm_autotuner.guardrails.concurrency import Asking, Running, Share, next_to_begin
 
-__all__ = ["Fleet", "fleet_of"]
+__all__ = ["Fleet", "Part", "fleet_of", "part_of"]
 
 OVERDUE: Final = timedelta(minutes=10)
 """A passed deadline is handled within a tick. If it passed this long ago, the object cannot be handled (e.g. a missing
@@ -45,22 +45,37 @@ class Fleet:
         )
 
 
-def fleet_of(
-    services: Iterable[VLLMService | InvalidService], *, changes_at_once: Share, extra_gpus: Share, now: datetime
-) -> Fleet:
-    """Sum up the fleet. An object with an unreadable spec counts with its change in progress."""
-    running, count, gpus = [], 0, 0
-    for service in services:
-        count += 1
-        status = service.status
-        if status is None:
-            continue
-        if status.active_change is not None and _takes_a_turn(status.active_change, now=now):
-            change = status.active_change
-            running.append(Running(gpus=gpus_added(change), parked=_is_parked(change)))
-        if isinstance(service, VLLMService):
-            gpus += (status.replicas or 0) * (settled_knobs(service.spec, status).tensor_parallel_size or 1)
-    return Fleet(running=tuple(running), most_changes=changes_at_once.of(count), most_gpus=extra_gpus.of(gpus))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one service is in the fleet."""
+
+    running: Running | None = None
+    """Its change, while it counts against the limits."""
+    gpus: int = 0
+    """That serve."""
+
+
+def part_of(service: VLLMService | InvalidService, *, now: datetime) -> Part:
+    """What this service is in the fleet. An object with an unreadable spec counts with its change in progress."""
+    status = service.status
+    if status is None:
+        return Part()
+    change = status.active_change
+    counts = change is not None and _takes_a_turn(change, now=now)
+    running = Running(gpus=gpus_added(change), parked=_is_parked(change)) if change is not None and counts else None
+    if not isinstance(service, VLLMService):
+        return Part(running=running)
+    degree = settled_knobs(service.spec, status).tensor_parallel_size or 1
+    return Part(running=running, gpus=(status.replicas or 0) * degree)
+
+
+def fleet_of(parts: Sequence[Part], *, changes_at_once: Share, extra_gpus: Share) -> Fleet:
+    """Sum up the fleet."""
+    return Fleet(
+        running=tuple(part.running for part in parts if part.running is not None),
+        most_changes=changes_at_once.of(len(parts)),
+        most_gpus=extra_gpus.of(sum(part.gpus for part in parts)),
+    )
 
 
 def _takes_a_turn(change: ActiveChange, *, now: datetime) -> bool:

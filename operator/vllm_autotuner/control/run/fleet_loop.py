@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.cluster.errors import ClusterError, NotFound, Unavailable
 from vllm_autotuner.control.decide.figures_refresh import RefreshSlots
-from vllm_autotuner.control.decide.fleet_budget import Fleet, fleet_of
+from vllm_autotuner.control.decide.fleet_budget import Fleet, Part, fleet_of, part_of
 from vllm_autotuner.control.decide.inputs import OperatorState
 from vllm_autotuner.control.read.adopting import Adopting
 from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
@@ -102,7 +102,11 @@ class FleetLoop:
         await self._limit()
         with context.metrics.tick_duration.time():
             await self._each(Look(fleet=fleet, snapshots=snapshots), adopting=adopting)
-        self._export_fleet()
+        try:
+            self._export_fleet()
+        except Exception:
+            context.metrics.ticks.labels(outcome="Failed").inc()
+            logger.exception("failed to export the figures of the fleet")
         context.metrics.ticks.labels(outcome="Done").inc()
         self._health.looked(took=context.wall() - started, now=context.wall())
 
@@ -155,12 +159,17 @@ class FleetLoop:
 
     def _fleet(self) -> Fleet:
         entries, settings = self._context.registry.services.views().values(), self._context.settings
-        return fleet_of(
-            (entry.service for entry in entries),
-            changes_at_once=settings.changes_at_once,
-            extra_gpus=settings.extra_gpus,
-            now=self._context.wall(),
-        )
+        parts = [self._part(entry) for entry in entries]
+        return fleet_of(parts, changes_at_once=settings.changes_at_once, extra_gpus=settings.extra_gpus)
+
+    def _part(self, entry: ServiceEntry) -> Part:
+        try:
+            return part_of(entry.service, now=self._context.wall())
+        except Exception:
+            # The others must get their turns; what is wrong with this one is reported when it is handled.
+            self._context.metrics.ticks.labels(outcome="Failed").inc()
+            logger.exception("failed to count service", extra={"service": entry.service.key})
+            return Part()
 
     def _operator_state(self, service: VLLMService, *, queue: str, services: int) -> OperatorState:
         uid, now = service.metadata.uid, self._context.wall()
