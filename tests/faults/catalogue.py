@@ -273,4 +273,15 @@ FAULTS: Final = (
         holds="only the contested field is given up; the value under test is not written again and does not stay: "
         "the configuration before the change is restored",
     ),
+    Fault(
+        number="T45",
+        happens="one child object is refused during a rollback: a Service by a permission, a quota or a webhook, or "
+        "the deletion of a canary",
+        holds="the Deployment is rolled back nevertheless; the object reports the refusal",
+    ),
+    Fault(
+        number="T46",
+        happens="a user deletes the Service of a VLLMService",
+        holds="it is created again within minutes; a Service that exists is only read",
+    ),
 )

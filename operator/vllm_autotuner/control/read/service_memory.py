@@ -1,6 +1,7 @@
 """What a leader keeps in memory per service between ticks. Losing it delays a diagnosis, and loses no decision."""
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.status import Confidence
@@ -12,11 +13,11 @@ __all__ = ["ServiceMemory"]
 
 
 class ServiceMemory:
-    """By uid: the history of the diagnosis, which children are known to exist, and which workload was refused."""
+    """By uid: the history of the diagnosis, when children were last seen to exist, and which workload was refused."""
 
     def __init__(self) -> None:
         self._histories: dict[str, History] = {}
-        self._seen: set[str] = set()
+        self._seen: dict[str, datetime] = {}
         self._refusals: dict[str, tuple[int, Refusal]] = {}
 
     def of(self, service: VLLMService) -> History:
@@ -30,20 +31,20 @@ class ServiceMemory:
     def keep_only(self, uids: set[str]) -> None:
         """Forget what no longer exists."""
         self._histories = {uid: history for uid, history in self._histories.items() if uid in uids}
-        self._seen &= uids
+        self._seen = {uid: at for uid, at in self._seen.items() if uid in uids}
         self._refusals = {uid: found for uid, found in self._refusals.items() if uid in uids}
 
     def classes(self) -> Iterator[str]:
         """The class of each service."""
         return (history.named.primary.value for history in self._histories.values() if history.named is not None)
 
-    def is_new(self, uid: str) -> bool:
-        """Whether this leader has not yet applied the service's children that no watch covers."""
-        return uid not in self._seen
+    def seen_at(self, uid: str) -> datetime | None:
+        """When this leader last applied or saw the service's children that no watch covers; None if it never did."""
+        return self._seen.get(uid)
 
-    def seen(self, uid: str) -> None:
-        """Note that they are applied."""
-        self._seen.add(uid)
+    def seen(self, uid: str, *, at: datetime) -> None:
+        """Note that they exist."""
+        self._seen[uid] = at
 
     def refusal(self, service: VLLMService) -> Refusal | None:
         """Why the API server refused the workload of this generation at the last apply; None when it did not."""

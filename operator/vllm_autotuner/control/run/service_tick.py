@@ -162,7 +162,13 @@ class ServiceTick:
         try:
             if adopted is None:
                 await self._workload_writer.follow(
-                    service, status, fleet=look.fleet, memory=self.memory, unchanged=unchanged
+                    service,
+                    status,
+                    fleet=look.fleet,
+                    memory=self.memory,
+                    unchanged=unchanged,
+                    now=decided.inputs.now,
+                    idle=decided.inputs.operator.refresh_due,
                 )
             elif adopted.differs(status) and await unchanged():
                 await adopted.follow(status, cluster=self._context.cluster, epoch=self._context.election.epoch)

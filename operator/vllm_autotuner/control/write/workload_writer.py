@@ -1,22 +1,27 @@
 """Applies a written status to the workload: the service's own Deployment, and the trial Deployments of a change.
 
 Apart from `fleet_loop`, because the order here is about traffic and not about services: writes that take requests away
-from a trial come first, writes that send it requests come last (G28). Every step can be repeated.
+from a trial come first, writes that send it requests come last (G28). Every step can be repeated, and a step that fails
+keeps no other from being taken: a Service that is refused must not be in the way of a rollback.
 Must not: decide, or act on a status that is not written or has changed since.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
 
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.status import ChangeState, VLLMServiceStatus
+from vllm_autotuner.api.status import ActiveChange, ChangeState, VLLMServiceStatus
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.change.trial_deployments import Trial, trials
 from vllm_autotuner.change.world import reaches_the_service
 from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.cluster.kinds import DEPLOYMENT
+from vllm_autotuner.cluster.errors import ClusterError, NotFound, Refused
+from vllm_autotuner.cluster.kinds import DEPLOYMENT, SERVICE
 from vllm_autotuner.control.read.interference import interference_of, wanted_deployment, without_fields
 from vllm_autotuner.control.read.registry import Key, Registry, RegistrySnapshot
 from vllm_autotuner.control.read.rendered_hashes import is_of_another_version
@@ -34,6 +39,11 @@ logger = logging.getLogger(__name__)
 
 Unchanged = Callable[[], Awaitable[bool]]
 """Reads from the API server whether the VLLMService still has the status that is applied."""
+Effect = Callable[[], Awaitable[None]]
+"""Writes one child object. Raises ClusterError."""
+LOOK_AFTER: Final = timedelta(minutes=5)
+"""How long a Service is taken to exist. No watch covers it: one that is deleted is created again after this time, in a
+fleet of over 600 services later. Our choice: a read per service, and clients notice the deletion before."""
 
 
 class WorkloadWriter:
@@ -60,33 +70,42 @@ class WorkloadWriter:
         fleet: RegistrySnapshot,
         memory: ServiceMemory,
         unchanged: Unchanged,
+        now: datetime,
+        idle: bool,
     ) -> None:
-        """Apply the written status to the workload; writes nothing in steady state. Raises ClusterError."""
-        cluster, epoch = self._cluster, self._epoch()
-        key = Key(service.metadata.namespace, service.metadata.name)
+        """Apply the written status to the workload; writes nothing in steady state.
+
+        `idle`: this tick may also look for what no watch would tell of. Raises the first ClusterError after every child
+        was tried, a refusal before others.
+        """
+        key, uid = Key(service.metadata.namespace, service.metadata.name), service.metadata.uid
         own = fleet.deployments.get(key)
-        if own is None or memory.is_new(service.metadata.uid):
-            await cluster.apply(render_service(service), epoch=epoch)
-            memory.seen(service.metadata.uid)
-        too_many = surplus(status, fleet.deployments_of(key), service_uid=service.metadata.uid)
+        too_many = surplus(status, fleet.deployments_of(key), service_uid=uid)
         missing = [trial for trial in trials(status) if not _runs(trial, service, fleet=fleet)]
         body = wanted_deployment(service, status, own)
         # Fields that another field manager keeps overwriting are left to it (G33), and only those.
         body = without_fields(body, left_alone(status.contest, interference_of(own, body)))
         apply = not _is_as_wanted(own, body, service=service, status=status)
-        if not (too_many or missing or apply) or not await unchanged():
+        seen_at = memory.seen_at(uid)
+        exposed = own is not None and seen_at is not None
+        if exposed and idle and not (too_many or apply) and seen_at is not None and now - seen_at >= LOOK_AFTER:
+            exposed = await self._is_exposed(service)
+            memory.seen(uid, at=now)
+        if not (too_many or missing or apply or not exposed) or not await unchanged():
             return
-        for found in too_many:
-            await self._delete(found, service, status)
+        effects: list[Effect] = [partial(self._delete, found, service, status) for found in too_many]
         if apply:
-            knobs, replicas = to_wire(effective_knobs(service.spec, status)), body["spec"].get("replicas")
-            logger.info("applying deployment", extra={"service": service.key, "knobs": knobs, "replicas": replicas})
-            applied = await cluster.apply(body, epoch=epoch)
-            self._registry.deployments.see(applied)
-        for trial in missing:
-            logger.info("applying trial deployment", extra={"service": service.key, "trial": trial.name})
-            applied = await cluster.apply(render_trial(service, trial), epoch=epoch)
-            self._registry.deployments.see(applied)
+            effects.append(partial(self._apply, body, service, effective_knobs(service.spec, status)))
+        if not exposed:
+            effects.append(partial(self._expose, service, memory=memory, now=now))
+        failed = await _each(effects)
+        if not failed:
+            # Requests are sent to a trial only where nothing is wrong with what it is compared with.
+            failed = await _each(
+                partial(self._apply, render_trial(service, trial), service, trial.knobs) for trial in missing
+            )
+        if failed:
+            raise next((error for error in failed if isinstance(error, Refused)), failed[0])
 
     async def undo(
         self, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot, unchanged: Unchanged
@@ -107,20 +126,49 @@ class WorkloadWriter:
         )
         if not (too_many or back) or not await unchanged():
             return
-        for found in too_many:
-            await self._delete(found, service, status)
+        effects: list[Effect] = [partial(self._delete, found, service, status) for found in too_many]
         if back and change is not None:
-            cluster, epoch = self._cluster, self._epoch()
-            live = await cluster.read(DEPLOYMENT, namespace=key.namespace, name=key.name)
-            logger.info("restoring deployment, spec is unreadable", extra={"service": service.key, "knob": change.knob})
-            patched = await cluster.patch_child(
-                live,
-                restored(live, to=change.to, back=change.from_),
-                service_name=service.metadata.name,
-                service_uid=service.metadata.uid,
-                epoch=epoch,
-            )
-            self._registry.deployments.see(patched)
+            effects.append(partial(self._restore, service, change))
+        if failed := await _each(effects):
+            raise failed[0]
+
+    async def _apply(self, body: dict[str, Any], service: VLLMService, knobs: EngineKnobs) -> None:
+        told = {
+            "deployment": body["metadata"]["name"],
+            "knobs": to_wire(knobs),
+            "replicas": body["spec"].get("replicas"),
+        }
+        logger.info("applying deployment", extra={"service": service.key, **told})
+        self._registry.deployments.see(await self._cluster.apply(body, epoch=self._epoch()))
+
+    async def _expose(self, service: VLLMService, *, memory: ServiceMemory, now: datetime) -> None:
+        await self._cluster.apply(render_service(service), epoch=self._epoch())
+        memory.seen(service.metadata.uid, at=now)
+
+    async def _is_exposed(self, service: VLLMService) -> bool:
+        """Whether its Service exists; also where that cannot be found out now."""
+        try:
+            await self._cluster.read(SERVICE, namespace=service.metadata.namespace, name=service.metadata.name)
+        except NotFound:
+            logger.warning("service was deleted, it is created again", extra={"service": service.key})
+            return False
+        except ClusterError as error:
+            logger.info("failed to look for the service", extra={"service": service.key, "error": str(error)})
+        return True
+
+    async def _restore(self, service: VLLMService, change: ActiveChange) -> None:
+        """Write the old value over the live Deployment."""
+        namespace, name = service.metadata.namespace, service.metadata.name
+        live = await self._cluster.read(DEPLOYMENT, namespace=namespace, name=name)
+        logger.info("restoring deployment, spec is unreadable", extra={"service": service.key, "knob": change.knob})
+        patched = await self._cluster.patch_child(
+            live,
+            restored(live, to=change.to, back=change.from_),
+            service_name=name,
+            service_uid=service.metadata.uid,
+            epoch=self._epoch(),
+        )
+        self._registry.deployments.see(patched)
 
     async def _delete(self, found: DeploymentView, service: VLLMService, status: VLLMServiceStatus) -> None:
         logger.info("deleting trial deployment", extra={"service": service.key, "trial": found.name})
@@ -135,6 +183,18 @@ class WorkloadWriter:
         if is_orphan(found, status):
             self._count_orphan()
         self._registry.deployments.evict(Key(found.namespace, found.name), uid=found.uid)
+
+
+async def _each(effects: Iterable[Effect]) -> list[ClusterError]:
+    """Try every effect in turn; return what went wrong."""
+    failed = []
+    for effect in effects:
+        try:
+            await effect()
+        except ClusterError as error:
+            logger.warning("failed to write child object", extra={"error": str(error)})
+            failed.append(error)
+    return failed
 
 
 def _is_as_wanted(

@@ -54,7 +54,8 @@ CLUSTER_ROWS: Final[tuple[Guardrail, ...]] = (
         ),
         missing=(
             "detection of other edits: in the pod template only arguments, image, environment and the configuration "
-            "hash are compared, besides the number of replicas; an edited Service goes unnoticed"
+            "hash are compared, besides the number of replicas; an edited Service goes unnoticed, a deleted one "
+            "is created again"
         ),
     ),
     Guardrail(
