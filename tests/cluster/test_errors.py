@@ -60,6 +60,17 @@ def status(reason: str, message: str = "no", **details: object) -> bytes:
         pytest.param(408, b"", Unavailable, "HTTP408", id="a request that took too long is tried next tick"),
         pytest.param(429, status("TooManyRequests"), Unavailable, "TooManyRequests", id="too many is tried later"),
         pytest.param(500, status("InternalError"), Unavailable, "InternalError", id="a failing server is tried later"),
+        pytest.param(
+            500,
+            status(
+                "Invalid",
+                "failed to create typed patch object (prod/chat; apps/v1, Kind=Deployment): "
+                ".spec.template.spec.nodeSelectr: field not declared in schema",
+            ).replace(b'"reason": "Invalid"', b'"reason": ""'),
+            Refused,
+            "Invalid",
+            id="an applied body with an unknown field is told",
+        ),
         pytest.param(503, b"<html>", Unavailable, "HTTP503", id="a proxy's error page is no answer"),
         pytest.param(302, b"", Unavailable, "HTTP302", id="a redirect to a login page is no answer"),
         pytest.param(504, b"[1]", Unavailable, "HTTP504", id="a body that is not an object is ignored"),

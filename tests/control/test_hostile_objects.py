@@ -13,6 +13,7 @@ from vllm_autotuner.api.conditions import ConditionType, Reason, find_condition
 from vllm_autotuner.api.fields import EARLIEST_YEAR, LATEST_YEAR
 from vllm_autotuner.api.service import InvalidReason, InvalidService, parse_service
 from vllm_autotuner.api.status import Outcome, parse_status
+from vllm_autotuner.cluster.errors import from_response
 
 Body = dict[str, Any]
 TICKS: Final = 60
@@ -63,6 +64,23 @@ async def test_a_poisoned_object_is_reported_on_itself_and_costs_nobody_else(poi
     stalled = find_condition(conditions, ConditionType.STALLED)
     assert stalled is not None
     assert (stalled.status, stalled.reason) == ("True", reason)
+
+
+async def test_a_typo_in_a_pod_template_is_told_on_the_object_and_is_no_outage() -> None:
+    found = bed("chat", "odd", "odd2", "odd3", load=queueing)
+    message = (
+        "failed to create typed patch object (prod/odd; apps/v1, Kind=Deployment): "
+        ".spec.template.spec.nodeSelectr: field not declared in schema"
+    )
+    body = json.dumps({"kind": "Status", "status": "Failure", "message": message, "code": 500}).encode()
+    error = from_response(status=500, body=body, headers={}, request="PATCH deployments/odd")
+    found.api.refuses = lambda verb, name: error if verb == "apply Deployment" and name.startswith("odd") else None
+    outcome, _ = await until_it_ends(found)
+    assert outcome is Outcome.SUCCEEDED
+    stalled = find_condition(found.status("odd").conditions, ConditionType.STALLED)
+    assert stalled is not None
+    assert (stalled.status, stalled.reason) == ("True", Reason.INVALID_SPEC)
+    assert "nodeSelectr: field not declared in schema" in stalled.message
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 * ClusterError
   - Conflict      409, 410, a uid that changed, or a precondition of ours -> read again, decide again
   - NotFound      404                                                     -> forget the object
-  - Refused       other 4xx, or an object not ours                        -> tell the admin; asking again fails too
+  - Refused       other 4xx, an apply that is no object of its kind       -> tell the admin; asking again fails too
+                  (500), or an object not ours
   - Unavailable   no answer, 401, 408, 429, 5xx                           -> next tick, not before `retry_after`
 
 Apart from the client, because callers match on these types and must not see which library made the request.
@@ -34,6 +35,10 @@ UNREADABLE: Final = "Unreadable"
 """An answer that is not what the API promises, e.g. a proxy's login page."""
 NOT_CONFIGURED: Final = "NotConfigured"
 """There is no usable kubeconfig and no service account to connect with."""
+
+UNTYPED_PATCH: Final = "failed to create typed patch object"
+"""How the API server begins its 500 for an applied body with an unknown field, a wrong type or a doubled list item. It
+is the body's fault, and repeats for as long as the body is the same."""
 
 FORBIDDEN: Final = 403
 """The HTTP status of a missing permission, which only an administrator can give."""
@@ -88,6 +93,8 @@ def from_response(*, status: int, body: bytes, headers: Mapping[str, str], reque
         return Conflict(message, reason=reason, status=status)
     if status == 404:
         return NotFound(message, reason=reason, status=status)
+    if status == 500 and str(answer.get("message", "")).startswith(UNTYPED_PATCH):
+        return Refused(message, reason="Invalid", status=status)
     if 400 <= status < 500 and status not in _UNAVAILABLE:
         return Refused(message, reason=reason, status=status)
     return Unavailable(message, reason=reason, status=status, retry_after=_retry_after(answer, headers))
