@@ -1,7 +1,7 @@
 """Closed-loop benchmark: the product's decisions against rivals on simulated fleets, hours of load in virtual time.
 
-Usage: python benchmarks/closed_loop.py [--quick] [--scenario NAME]... [--policy NAME]... [--seed N] ...
-Every policy of a run gets the same requests. Figures go to benchmarks/results/closed_loop.json, pictures beside it.
+Usage: PYTHONPATH=.:operator python benchmarks/closed_loop.py [--quick] [--scenario NAME]... [--policy NAME]... --json
+Every policy of a case gets the same requests, pods and noise. `--help` has examples; docs/benchmarks.md the figures.
 The work is in `benchmarks/closedloop`; this file only makes it run as a script and as a module.
 """
 

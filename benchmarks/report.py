@@ -214,8 +214,8 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section(
         name="closed_loop",
         title="Closed loop",
-        question="How does the whole product compare with defaults, autoscalers, an offline sweep and an oracle?",
-        command="python benchmarks/closed_loop.py --save",
+        question="Over days of load: are the objectives kept, on how many GPUs, against rivals and an oracle?",
+        command="python benchmarks/closed_loop.py --seed 201 --seeds 5 --save",
         body=closed_loop,
     ),
     Section(

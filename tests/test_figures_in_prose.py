@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import report
-from benchmarks.closedloop.fleets import FLEET
-from benchmarks.closedloop.service import CHANGES_PER_DAY, COOLDOWN
+from benchmarks.closedloop.fleets import FLEET, RHYTHM
 from benchmarks.verdicts.command import REGRESSION
 from benchmarks.verdicts.drawing import POD_SPEED_SPREAD
 from benchmarks.verdicts.error_rates import BEGIN, END, MOST_EQUALS_REJECTED, MOST_HARM_KEPT
@@ -73,7 +72,7 @@ def test_parameters_in_the_prose_of_the_benchmarks_are_those_that_ran() -> None:
         f"a TPOT that is truly {100 * REGRESSION:g} % longer",
         f"differ by {100 * POD_SPEED_SPREAD:g} % in speed",
         f"judged under {OBJECTIVES_A_CASE} draws of objectives",
-        f"a cooldown of {COOLDOWN.removesuffix('m')} minutes and {CHANGES_PER_DAY} changes a day",
+        f"a cooldown of {(RHYTHM.cooldown or '').removesuffix('m')} minutes and {RHYTHM.changes_per_day} changes a day",
     ):
         assert told in text
     assert "about an hour each" in text

@@ -13,7 +13,7 @@ from benchmarks.closedloop.cluster import Deployment, SimulatedCluster
 from benchmarks.closedloop.pods import NAMESPACE, Body, pod_body
 from benchmarks.closedloop.service import Owner
 from vllm_autotuner.cluster.adapter import Page
-from vllm_autotuner.cluster.errors import Conflict
+from vllm_autotuner.cluster.errors import Conflict, NotFound
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, Kind
 from vllm_autotuner.control.read.registry import Key, Registry
@@ -29,6 +29,7 @@ class ApiServer:
         self._owner = owner
         self._cluster = cluster
         self._version = 1
+        self._others: dict[tuple[str, str], Body] = {}
 
     def tell(self, registry: Registry) -> None:
         """What the watches bring: everything as it is now, and the end of what is gone."""
@@ -51,6 +52,14 @@ class ApiServer:
         """See Cluster."""
         return self._service()
 
+    async def read(self, kind: Kind, *, namespace: str, name: str) -> Body:
+        """See Cluster. What was applied and is not simulated, a Service for one, is there as it was applied."""
+        if kind == DEPLOYMENT and (found := self._cluster.deployments.get(name)) is not None:
+            return self._deployment(name, found)
+        if (body := self._others.get((kind.kind, name))) is not None:
+            return body
+        raise NotFound(f"there is no {kind.kind} {name}", reason="NotFound")
+
     async def write_status(self, namespace: str, name: str, status: Body, *, resource_version: str) -> Body:
         """See Cluster."""
         if resource_version != str(self._version):
@@ -63,6 +72,7 @@ class ApiServer:
         """See Cluster."""
         self._version += 1
         if body["kind"] != DEPLOYMENT.kind:
+            self._others[body["kind"], body["metadata"]["name"]] = body
             return body
         name = body["metadata"]["name"]
         self._cluster.apply(body)

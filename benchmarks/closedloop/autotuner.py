@@ -4,13 +4,15 @@ Nothing of the product is played here: it reads, decides, writes its status and 
 Must not: hold a threshold, or look into an engine.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from benchmarks.closedloop.api_server import ApiServer
 from benchmarks.closedloop.cluster import SimulatedCluster
+from benchmarks.closedloop.pods import EPOCH
 from benchmarks.closedloop.scenario import Scenario
 from benchmarks.closedloop.scraping import Scraper
 from benchmarks.closedloop.service import Owner
@@ -30,6 +32,9 @@ from vllm_autotuner.observation.prometheus import PrometheusAddress
 from vllm_autotuner.observation.snapshot import FleetSnapshot, WindowSettings, take_snapshot
 
 __all__ = ["Autotuner", "Ended"]
+
+DAY: Final = 86_400.0
+"""Seconds that the budget of changes is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,23 @@ class Autotuner:
         """As it was last written."""
         assert self._api is not None
         return self._api.status
+
+    @property
+    def quiet_since(self) -> float:
+        """See Policy: after the last change, and where there is budget for another after the cooldown before it."""
+        status = parse_status(self.status)
+        if status.active_change is not None or status.queued_since is not None:
+            return math.inf
+        last = max((one.at for one in self.ended), default=0.0)
+        tuning = self.owner.service().spec.tuning
+        today = sum(one.at > self._now_in_run() - DAY for one in self.ended)
+        if status.cooldown_until is None or today >= tuning.budget.changes_per_day:
+            return last
+        rested = (status.cooldown_until - EPOCH).total_seconds()
+        return last if rested >= self.scenario.duration else max(last, rested)
+
+    def _now_in_run(self) -> float:
+        return self._now() - EPOCH.timestamp()
 
     def begin(self, cluster: SimulatedCluster) -> None:
         """The service has been serving at its start before the operator looks at it."""

@@ -39,9 +39,20 @@ def _mean(lengths: Lengths) -> float:
     return sum(lengths.at((index + 0.5) / QUANTILES) for index in range(QUANTILES)) / QUANTILES
 
 
-def engine_of(hardware: Hardware) -> EngineConfig:
-    """The engine at its own defaults."""
-    flags = EngineFlags(tensor_parallel_size=hardware.tensor_parallel_size, max_model_len=hardware.max_model_len)
+def engine_of(
+    hardware: Hardware,
+    *,
+    seats: int | None = None,
+    kv_cache_dtype: str | None = None,
+    tensor_parallel_size: int | None = None,
+) -> EngineConfig:
+    """The engine with these flags, and its own defaults for the rest. Raises StartupRefused where it does not start."""
+    flags = EngineFlags(
+        tensor_parallel_size=tensor_parallel_size or hardware.tensor_parallel_size,
+        max_model_len=hardware.max_model_len,
+        max_num_seqs=seats,
+        kv_cache_dtype=kv_cache_dtype,
+    )
     return configure(flags, profile=hardware.profile)
 
 

@@ -19,6 +19,7 @@ from vllm_autotuner.engine.flags import parse_flags
 from vllm_autotuner.simulation.arguments import parse_arguments
 from vllm_autotuner.simulation.configuration import EngineConfig, StartupRefused, configure
 from vllm_autotuner.simulation.startup import announcement, capacity, refusal
+from vllm_autotuner.simulation.step_duration import StepLaw
 from vllm_autotuner.simulation.virtual import RESTART_FIRST, RESTART_LONGEST, ClientPatience, VirtualFleet
 
 __all__ = ["Deployment", "SimulatedCluster"]
@@ -187,7 +188,8 @@ class SimulatedCluster:
         new_count = sum(pod.template == template for pod in live)
         room = replicas + (new_count < len(live)) - len(live)
         for _ in range(min(room, replicas - new_count)):
-            self._create(name, template, startup=self.scenario.startup if startup is None else startup)
+            usual = self.scenario.startup * self.scenario.noise.startup(len(self.pods))
+            self._create(name, template, startup=usual if startup is None else startup)
 
     def _create(self, name: str, template: Template, *, startup: float) -> None:
         assert self._candidates is not None
@@ -241,9 +243,19 @@ class SimulatedCluster:
                 )
                 profile = replace(profile, step=slower)
         config = configure(parse_flags(template.args), profile=profile)
-        return replace(config, num_gpu_blocks=int(config.num_gpu_blocks * pool))
+        law = _slower(config.law, self.scenario.noise.speed(len(self.pods)))
+        return replace(config, law=law, num_gpu_blocks=int(config.num_gpu_blocks * pool))
 
     def _delete(self, pod: Pod, *, grace: float) -> None:
         pod.deleted, pod.next_event, pod.ended = True, math.inf, self.now
         if pod.virtual is not None:
             self.fleet.terminate(pod.virtual, grace=grace)
+
+
+def _slower(law: StepLaw, factor: float) -> StepLaw:
+    return StepLaw(
+        base=law.base * factor,
+        per_sequence=law.per_sequence * factor,
+        per_held_token=law.per_held_token * factor,
+        per_prefill_token=law.per_prefill_token * factor,
+    )

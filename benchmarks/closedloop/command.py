@@ -1,59 +1,91 @@
 """The command of the closed-loop benchmark: which runs, in how many processes, and what is written of them.
 
+Figures go to stdout where `--json` asks for them and everything else to stderr, so that a pipe reads one object.
 Must not: play or judge a run.
 """
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from benchmarks.closedloop.comparing import figures_of, plotted, summarised, summary_of, tabled
 from benchmarks.closedloop.fleets import FLEETS
 from benchmarks.closedloop.hardware import hardware_of
 from benchmarks.closedloop.harm import HarmTask, HarmTrial, suffer
 from benchmarks.closedloop.harm_report import harm_summarised, harm_summary, harm_tabled
 from benchmarks.closedloop.scenarios import SCENARIOS
-from benchmarks.closedloop.trial import PolicyName, Task, Trial, run
-from benchmarks.result_files import RESULTS, require_clean_tree, write_result
+from benchmarks.closedloop.summary import Played, case_figures, summary_of
+from benchmarks.closedloop.tables import case_table, summary_table
+from benchmarks.closedloop.trial import CaseOf, PolicyName, Setting, Task, Trial, run
+from benchmarks.result_files import RESULTS, provenance, require_clean_tree, write_result
 from vllm_autotuner.simulation.profiles import ProfileError, profile_names
 
 __all__ = ["main", "run_command"]
 
-TABLE_WIDTH = 130
+TABLE_WIDTH = 150
 """Columns that the tables need; a terminal has its own idea, a file has none."""
-LONGEST_FIRST = (PolicyName.ORACLE, PolicyName.AUTOTUNER, PolicyName.SWEEP)
+LONGEST_FIRST = (PolicyName.AUTOTUNER, PolicyName.REPLICAS_ONLY, PolicyName.FLAGS_ONLY, PolicyName.ORACLE)
 """So that no worker begins the longest task last."""
+EXAMPLES = """Play the product's decisions against rivals, ablations and an oracle, on days of load in virtual time.
+
+Examples:
+
+  benchmarks/closed_loop.py --quick --scenario cap-bound --policy autotuner --json
+
+  benchmarks/closed_loop.py --seed 100 --seeds 5 --output out/
+
+  benchmarks/closed_loop.py --setting fixed --policy autotuner --policy defaults
+
+  benchmarks/closed_loop.py --scenario wedge --exact
+
+  benchmarks/closed_loop.py --bad 0.3 --seeds 10
+"""
 
 
 def main(
     scenario: Annotated[list[str] | None, typer.Option(help="A scenario; repeat it for more. Default: all.")] = None,
-    policy: Annotated[list[PolicyName] | None, typer.Option(help="A policy; repeat it for more. Default: all.")] = None,
+    policy: Annotated[
+        list[PolicyName] | None,
+        typer.Option(help="A policy; repeat it for more. Default: all. The oracle is always played with others."),
+    ] = None,
+    setting: Annotated[Setting, typer.Option(help="Whether GPUs come on demand or are a fixed number.")] = (
+        Setting.ON_DEMAND
+    ),
     engine_profile: Annotated[
         list[str] | None, typer.Option(help=f"Engines to draw from: {', '.join(profile_names())}, or a .json file.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random: cases, requests, engines.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of everything random: cases, requests, engines, noise.")] = 1,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="So many seeds, from --seed on. Default: 1; 10 with --bad.")
+    ] = None,
+    noise: Annotated[str, typer.Option(help="on: pods, starts and scrapes differ; off: they do not.")] = "on",
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Not at the default pace: 12 changes a day, 5 min apart; early events."),
+    ] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Play all of each day; nothing is extrapolated.")] = False,
     bad: Annotated[
         float | None,
         typer.Option(min=0.0, max=1.0, help="Instead: fleets in which each value is secretly bad with this chance."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="With --bad: so many seeds, from --seed on.")] = 10,
-    quick: Annotated[bool, typer.Option("--quick", help="Under an hour of load each and a coarse oracle.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Write the figures to benchmarks/results.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write figures and pictures of goodput over time here.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the figures here, anew after each case.")] = None,
 ) -> None:
-    """Run policies through scenarios and compare them."""
-    console = Console()
+    console = Console(stderr=True)
     if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH)
+        console = Console(stderr=True, width=TABLE_WIDTH)
+    if noise not in ("on", "off"):
+        raise typer.BadParameter("--noise is on or off")
     names = _known(scenario, of=SCENARIOS if bad is None else FLEETS, what="scenario")
     try:
         hardware = hardware_of(engine_profile)
@@ -63,50 +95,74 @@ def main(
         require_clean_tree()
     folders = [*([RESULTS] if save else []), *([output] if output is not None else [])]
     if bad is not None:
-        tasks_of_harm = [
+        harms = [
             HarmTask(scenario=name, seed=each, share=bad, hardware=hardware)
-            for each in range(seed, seed + seeds)
+            for each in range(seed, seed + (seeds or 10))
             for name in names
         ]
-        _harm(console, tasks_of_harm, jobs=jobs, folders=folders)
+        summary = _harm(console, harms, jobs=jobs, folders=folders)
+        if as_json:
+            print(json.dumps(summary))
         return
-    policies = list(dict.fromkeys(policy or PolicyName))
-    tasks = [
-        Task(scenario=name, policy=each, seed=seed, hardware=hardware, quick=quick)
+    policies = list(dict.fromkeys([PolicyName.ORACLE, *(policy or PolicyName)]))
+    cases = [
+        CaseOf(
+            scenario=name, seed=each, hardware=hardware, setting=setting, quick=quick, noise=noise == "on", exact=exact
+        )
+        for each in range(seed, seed + (seeds or 1))
         for name in names
-        for each in sorted(policies, key=lambda one: one not in LONGEST_FIRST)
     ]
-    trials: dict[str, dict[PolicyName, Trial]] = {name: {} for name in names}
+    about = {
+        "setting": setting.value,
+        "seeds": list(range(seed, seed + (seeds or 1))),
+        "noise": noise,
+        "pace": "compressed: cooldown 5m, bake 2m, 12 changes a day" if quick else "the product's defaults",
+        "played": "every hour" if exact else "until settled; see extrapolated_from_hours of each",
+        "quick": quick,
+    }
+    figures: dict[str, Any] = {}
+    finished: list[Played] = []
+    for played in _play(console, cases, policies, jobs=jobs):
+        finished.append(played)
+        console.print(case_table(played))
+        figures = {**about, "summary": summary_of(finished), "cases": [case_figures(one) for one in finished]}
+        for folder in folders:
+            if folder is not RESULTS or len(finished) == len(cases):
+                write_result("closed_loop", figures, folder=folder)
+    console.print(summary_table(figures["summary"]))
+    if as_json:
+        print(json.dumps({"provenance": provenance(), **figures}, allow_nan=False))
+
+
+main.__doc__ = EXAMPLES
+
+
+def _play(
+    console: Console, cases: Sequence[CaseOf], policies: Sequence[PolicyName], *, jobs: int
+) -> Iterator[dict[PolicyName, Trial]]:
+    """Yield each case as its last policy ends."""
+    ordered = sorted(policies, key=lambda one: one not in LONGEST_FIRST)
+    trials: dict[tuple[str, int], dict[PolicyName, Trial]] = {}
+    tasks = [Task(case=case, policy=each) for case in cases for each in ordered]
     with _progress(console, total=len(tasks)) as progress, _workers(jobs) as pool:
         for future in as_completed([pool.submit(run, task) for task in tasks]):
             trial = future.result()
-            trials[trial.task.scenario][trial.task.policy] = trial
+            case = trial.task.case
+            played = trials.setdefault((case.scenario, case.seed), {})
+            played[trial.task.policy] = trial
             progress.console.print(
-                f"{trial.task.scenario}, {trial.task.policy.value}: {trial.score.goodput:.2f}/s, "
-                f"{trial.score.gpu_hours:.2f} GPU-h ({trial.seconds:.0f} s)"
+                f"{case.scenario} {case.seed}, {trial.task.policy.value}: {trial.score.attainment:.1%} attained, "
+                f"{trial.score.gpu_hours:.1f} GPU-h ({trial.seconds:.0f} s)"
             )
             progress.advance(progress.task_ids[0])
-    report = {}
-    for name in names:
-        drawn = next(task for task in tasks if task.scenario == name).scenario_drawn()
-        played = {each: trials[name][each] for each in policies}
-        report[name] = figures_of(drawn, played)
-        console.print(tabled(drawn, played))
-        if output is not None:
-            try:
-                plotted(drawn, played, folder=output)
-            except ImportError:
-                console.print("no pictures: install the extra `report` (matplotlib)")
-    summary = summary_of(report)
-    console.print(summarised(summary))
-    figures = {"quick": quick, "seed": seed, "summary": summary, "scenarios": report}
-    for folder in folders:
-        console.print(f"figures: {write_result('closed_loop', figures, folder=folder)}")
+            if len(played) == len(ordered):
+                yield {name: played[name] for name in policies}
 
 
-def _harm(console: Console, tasks: Sequence[HarmTask], *, jobs: int, folders: Sequence[Path]) -> None:
+def _harm(console: Console, tasks: Sequence[HarmTask], *, jobs: int, folders: Sequence[Path]) -> dict[str, Any]:
     """Play fleets with secretly bad values, and tell what these cost. Each case is kept as it ends."""
     trials: list[HarmTrial] = []
+    figures: dict[str, Any] = {}
     with _progress(console, total=len(tasks)) as progress, _workers(jobs) as pool:
         for future in as_completed([pool.submit(suffer, task) for task in tasks]):
             trials.append(trial := future.result())
@@ -123,6 +179,7 @@ def _harm(console: Console, tasks: Sequence[HarmTask], *, jobs: int, folders: Se
             progress.advance(progress.task_ids[0])
     console.print(harm_tabled(trials))
     console.print(harm_summarised(harm_summary(trials)))
+    return figures
 
 
 def _known(given: list[str] | None, *, of: Iterable[str], what: str) -> list[str]:

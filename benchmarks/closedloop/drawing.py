@@ -12,9 +12,10 @@ import numpy as np
 
 from benchmarks.closedloop.capacity import Means, engine_of, knee_batch, kv_batch, rate_at
 from benchmarks.closedloop.scenario import Hardware
-from vllm_autotuner.simulation.lengths import LogNormal
+from vllm_autotuner.simulation.configuration import EngineConfig, StartupRefused
+from vllm_autotuner.simulation.lengths import Lengths, LogNormal
 
-__all__ = ["FULL", "MOST_REPLICAS", "MOST_SEATS", "QUICK", "Draw", "Pace", "TooSlow"]
+__all__ = ["FULL", "HOUR", "MOST_REPLICAS", "MOST_SEATS", "QUICK", "Draw", "Modes", "Pace", "TooSlow"]
 
 MOST_SEATS: Final = 1024
 """Upper bound of max-num-seqs that every user grants: vLLM's own default on these GPUs."""
@@ -24,22 +25,31 @@ MOST_REPLICAS: Final = 8
 """GPUs are not endless, neither here nor where services run. Our choice."""
 
 
+HOUR: Final = 3600.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """For how long, and on how many replicas a case is played."""
+    """For how long, and on how many replicas a case is played. Times in seconds, drawn from ranges."""
 
     seconds: tuple[float, float]
-    """Of a run, drawn from this range."""
+    """Of a run whose load is steady in the end."""
     startup: tuple[float, float]
-    """Seconds of a start, drawn from this range."""
+    """Of a start."""
     fewest: int | None
     """Replicas that the start has at least; None: always one."""
+    event: tuple[float, float] = (3 * HOUR, 6 * HOUR)
+    """When something happens that the scenario is about."""
+    day: float = 24 * HOUR
+    """Of a load that moves all day long; its shape is squeezed into this."""
 
 
-FULL: Final = Pace(seconds=(7200.0, 10_800.0), startup=(60.0, 240.0), fewest=1)
-"""Hours, for the real figures."""
-QUICK: Final = Pace(seconds=(1800.0, 2100.0), startup=(60.0, 90.0), fewest=None)
-"""One or two changes happen."""
+FULL: Final = Pace(seconds=(24 * HOUR, 24 * HOUR), startup=(120.0, 480.0), fewest=1)
+"""A day, for the real figures."""
+QUICK: Final = Pace(
+    seconds=(24 * HOUR, 24 * HOUR), startup=(120.0, 240.0), fewest=1, event=(0.5 * HOUR, 0.75 * HOUR), day=4 * HOUR
+)
+"""What happens does so early, and a moving day has four hours."""
 
 
 class TooSlow(ValueError):
@@ -82,13 +92,47 @@ class Draw:
         p50 = self.between(low, high)
         return LogNormal(p50=p50, p95=p50 * self.between(*tail), longest=self.hardware.max_model_len // 2 - 1)
 
-    def useful_batch(self, mix: Means, *, tpot: float) -> float:
+    def event(self) -> float:
+        """Return when it happens, on a whole quarter of a minute."""
+        return round(self.between(*self.pace.event) / 15) * 15.0
+
+    def with_flags(
+        self, *, seats: int | None = None, kv_cache_dtype: str | None = None, tensor_parallel_size: int | None = None
+    ) -> EngineConfig:
+        """Return the engine with other flags. Raises TooSlow where it does not start with them."""
+        try:
+            return engine_of(
+                self.hardware, seats=seats, kv_cache_dtype=kv_cache_dtype, tensor_parallel_size=tensor_parallel_size
+            )
+        except StartupRefused as error:
+            raise TooSlow(f"{self.name}: {self.hardware.name}: {error}") from None
+
+    def useful_batch(self, mix: Means, *, tpot: float, engine: EngineConfig | None = None) -> float:
         """The largest batch that an engine can run inside the TPOT objective and its pool."""
-        found = min(knee_batch(self.engine, mix, tpot=tpot), 0.9 * kv_batch(self.engine, mix), float(MOST_SEATS))
+        engine = engine or self.engine
+        found = min(knee_batch(engine, mix, tpot=tpot), 0.9 * kv_batch(engine, mix), float(engine.max_num_seqs))
         if found < SMALLEST_BATCH:
             raise TooSlow(f"{self.name}: {self.hardware.name} cannot meet {tpot * 1000:.0f} ms per token with a batch")
         return found
 
-    def carried(self, mix: Means, *, tpot: float) -> float:
+    def carried(self, mix: Means, *, tpot: float, engine: EngineConfig | None = None) -> float:
         """Requests per second that one replica serves well."""
-        return rate_at(self.engine, mix, batch=self.useful_batch(mix, tpot=tpot))
+        engine = engine or self.engine
+        return rate_at(engine, mix, batch=self.useful_batch(mix, tpot=tpot, engine=engine))
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Lengths of two kinds of work on one service."""
+
+    first: Lengths
+    second: Lengths
+    share: float
+    """Of the second, 0..1."""
+
+    def at(self, quantile: float) -> int:
+        """See Lengths. All of the first come before all of the second: drawn evenly it is a mixture all the same."""
+        edge = 1 - self.share
+        if quantile < edge:
+            return self.first.at(quantile / edge)
+        return self.second.at((quantile - edge) / self.share)

@@ -11,7 +11,7 @@ from typing import Final
 
 from benchmarks.closedloop.capacity import means_of, rate_at, step_seconds
 from benchmarks.closedloop.drawing import MOST_SEATS, Draw, Pace
-from benchmarks.closedloop.scenario import Hardware, Objectives, Scenario
+from benchmarks.closedloop.scenario import Hardware, Objectives, Rhythm, Scenario
 from benchmarks.closedloop.scenarios import Case, cast
 from vllm_autotuner.simulation.traffic import Content, Mix
 
@@ -21,11 +21,14 @@ FLEET: Final = Pace(seconds=(3300.0, 3600.0), startup=(60.0, 90.0), fewest=3)
 """Time for one change to the end of its bake, or for as many failures as the circuit lets through. From three replicas
 on a canary has a fresh pod to be compared with."""
 
+RHYTHM: Final = Rhythm(cooldown="5m", changes_per_day=12)
+"""The product's own bake: a bad value that passed the canary is to be found there."""
+
 
 def draw_fleet(name: str, *, seed: int, hardware: Sequence[Hardware], bad: float) -> Scenario:
     """Draw one case. Raises KeyError for a name that does not exist, TooSlow without an engine for it."""
     drawn = cast(FLEETS[name], name, seed=seed, hardware=hardware, pace=FLEET)
-    return replace(drawn, scales=False, bad=bad)
+    return replace(drawn, scales=False, bad=bad, rhythm=RHYTHM)
 
 
 def _work(figures: Draw) -> Mix:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,6 @@ from benchmarks.closedloop.service import Owner
 from vllm_autotuner.api.status import Outcome
 
 __all__ = ["HarmTask", "HarmTrial", "harm_of", "seconds_below", "suffer"]
-
-BAKE: Final = "30m"
-"""The product's default: a bad value that passed the canary is to be found there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +64,7 @@ async def harm_of(scenario: Scenario) -> dict[str, Any]:
     """Play the three runs of one case and compare them."""
     product, tuned = await _tuned(scenario)
     owner = Owner(scenario)
-    off = await play(scenario, Fixed(owner, scenario.seats, scenario.replicas), owner=owner)
+    off = (await play(scenario, Fixed(owner, scenario.seats, scenario.replicas), owner=owner)).cluster
     bad = [pod for pod in tuned.pods if pod.bad]
     # Where no bad value was tried the run without them is the same run.
     clean = (await _tuned(replace(scenario, bad=0.0)))[1] if bad else tuned
@@ -106,9 +103,9 @@ async def harm_of(scenario: Scenario) -> dict[str, Any]:
 
 
 async def _tuned(scenario: Scenario) -> tuple[Autotuner, SimulatedCluster]:
-    owner = Owner(scenario, bake=BAKE)
+    owner = Owner(scenario)
     product = Autotuner(scenario, owner, Scraper())
-    return product, await play(scenario, product, owner=owner)
+    return product, (await play(scenario, product, owner=owner)).cluster
 
 
 def _kept(ended: Sequence[Ended], wrong: set[str]) -> set[str]:

@@ -1,17 +1,30 @@
-"""One policy through one scenario in virtual time.
+"""One policy through one scenario in virtual time, to its end or until it has settled.
 
 Must not: score, or compare. Everything that a run depends on is in the scenario and the policy.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.policies import Policy
 from benchmarks.closedloop.scenario import Scenario
-from benchmarks.closedloop.scraping import INTERVAL
+from benchmarks.closedloop.scraping import TICK
 from benchmarks.closedloop.service import Owner
+from benchmarks.closedloop.settling import Settling
 
-__all__ = ["play"]
+__all__ = ["Run", "play"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A fleet with its ledger full."""
+
+    cluster: SimulatedCluster
+    played: float
+    """Seconds of load that were played."""
+    settled_since: float | None = None
+    """From when on it went as it would have gone on; None: all was played."""
 
 
 async def play(
@@ -20,24 +33,28 @@ async def play(
     *,
     owner: Owner,
     faults: bool = True,
+    settling: Settling | None = None,
     given_up: Callable[[SimulatedCluster], bool] = lambda cluster: False,
-) -> SimulatedCluster:
-    """Run it and return the fleet with its ledger full. `faults` False: nothing goes wrong (offline trials).
+) -> Run:
+    """Run it. `faults` False: nothing goes wrong (offline trials). `settling`: says when the rest may be left out.
 
     `given_up`: asked after each tick; where it says yes the run ends, and its ledger tells of no more than that.
     """
     cluster = SimulatedCluster(scenario, faults=faults)
     policy.begin(cluster)
-    now = 0.0
-    while now + INTERVAL <= scenario.duration:
-        now += INTERVAL
-        cluster.advance(now)
-        owner.tick(now)
+    now, since = 0.0, None
+    while now + TICK <= scenario.duration and since is None:
+        now += TICK
         if policy.scraper is not None:
-            policy.scraper.scrape(cluster)
+            policy.scraper.until(cluster, now)
+        else:
+            cluster.advance(now)
+        owner.tick(now)
         await policy.tick(cluster)
         if given_up(cluster):
-            return cluster
+            return Run(cluster=cluster, played=now)
+        if settling is not None:
+            since = settling.since(cluster, policy)
     # The longest wait of a client, counted from the last arrival: then every request has ended one way or the other.
-    cluster.advance(now + scenario.patience + INTERVAL)
-    return cluster
+    cluster.advance(now + scenario.patience + TICK)
+    return Run(cluster=cluster, played=now, settled_since=since)

@@ -2,7 +2,7 @@
 
 * HPA   Kubernetes' HorizontalPodAutoscaler on the average of waiting requests per pod
 * KEDA  a ScaledObject with a Prometheus trigger on the sum of waiting requests; KEDA hands it to an HPA
-* WVA   llm-d's workload variant autoscaler, saturation analyser V1
+* WVA   llm-d's workload variant autoscaler: saturation analyser V1, and V2 by token capacity
 
 Must not: look at anything but gauges that these tools read, or know the scenario.
 """
@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from benchmarks.closedloop.scraping import INTERVAL, Gauges
+from benchmarks.closedloop.scraping import Gauges
 
-__all__ = ["Hpa", "Keda", "Rule", "Saturation", "Seen"]
+__all__ = ["Hpa", "Keda", "Rule", "Saturation", "Seen", "TokenCapacity"]
 
-STALE_AFTER: Final = 3 * INTERVAL
-"""Seconds without a scrape after which a pod's metric counts as missing."""
+STALE_AFTER: Final = 90.0
+"""Seconds without a scrape after which a pod's metric counts as missing: three scrapes of the longest interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,9 @@ class Keda:
 
     threshold: float = 5.0
     """As production-stack's chart sets it (peers 1.5)."""
+    running: bool = False
+    """`sum(vllm:num_requests_running + vllm:num_requests_waiting)` instead: the threshold is then what an offline load
+    test of one replica has found, 0.8 of its knee."""
     hpa: _Hpa = field(default_factory=_Hpa)
 
     def wanted(self, seen: Seen) -> int:
@@ -127,7 +130,7 @@ class Keda:
         fresh = seen.fresh
         if not fresh:
             return seen.replicas
-        total = sum(one.waiting for one in fresh)
+        total = sum(one.waiting + (one.running if self.running else 0.0) for one in fresh)
         if abs(total / (self.threshold * seen.replicas) - 1) <= self.hpa.tolerance:
             return self.hpa.persist(seen.replicas, seen=seen)
         return self.hpa.persist(math.ceil(total / self.threshold), seen=seen)
@@ -172,3 +175,55 @@ class Saturation:
         queue_after = self.queue_threshold - sum(one.waiting for one in free) / fewer
         safe = kv_after >= self.kv_spare and queue_after >= self.queue_spare
         return seen.replicas - 1 if safe else seen.replicas
+
+
+@dataclass(slots=True)
+class TokenCapacity:
+    """WVA V2 (peers 1.3): demand and capacity in tokens of KV cache, applied by an HPA like V1.
+
+    A replica holds k1 = kv_threshold of its pool, or k2 where that is less: what it held when it was last saturated
+    (mean of ten), else derived from its flags, N = min(B * O / (I + O), S) sequences of I + O / 2 tokens. Replicas are
+    added when demand is above `scale_up` of the supply, starting ones included, and taken away when what is left would
+    be below `scale_down`.
+    """
+
+    seats: float
+    """--max-num-seqs (S) and --max-num-batched-tokens (B), which it reads from the pod."""
+    batched_tokens: float
+    kv_threshold: float = 0.80
+    queue_threshold: float = 5.0
+    scale_up: float = 0.85
+    scale_down: float = 0.70
+    interval: float = 60.0
+    hpa: _Hpa = field(default_factory=lambda: _Hpa(down_window=240.0))
+    _due: float = 0.0
+    _desired: int | None = None
+    _saturated: list[float] = field(default_factory=list)
+
+    def wanted(self, seen: Seen) -> int:
+        """As many as demand asks for, once a minute."""
+        if seen.now >= self._due or self._desired is None:
+            self._due = seen.now + self.interval
+            self._desired = self._analysed(seen)
+        return self.hpa.persist(self._desired, seen=seen)
+
+    def _analysed(self, seen: Seen) -> int:
+        fresh = seen.fresh
+        finished = sum(one.finished for one in fresh)
+        if not fresh or not finished:
+            return seen.replicas
+        prompt = sum(one.prompt_tokens for one in fresh) / finished
+        output = sum(one.generated_tokens for one in fresh) / finished
+        held = prompt + output / 2
+        for one in fresh:
+            if one.waiting >= self.queue_threshold:
+                self._saturated = [*self._saturated[-9:], one.kv * one.pool_tokens]
+        derived = min(self.batched_tokens * output / (prompt + output), self.seats) * held
+        k2 = sum(self._saturated) / len(self._saturated) if self._saturated else derived
+        capacity = min(self.kv_threshold * sum(one.pool_tokens for one in fresh) / len(fresh), k2)
+        demand = sum(one.kv * one.pool_tokens + one.waiting * held for one in fresh)
+        if demand > self.scale_up * capacity * seen.replicas:
+            return seen.replicas + math.ceil(demand / self.scale_up / capacity - seen.replicas)
+        if seen.ready != seen.replicas:
+            return seen.replicas
+        return max(1, min(seen.replicas, math.ceil(demand / self.scale_down / capacity)))

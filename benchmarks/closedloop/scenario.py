@@ -8,16 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from benchmarks.closedloop.noise import QUIET, Noise
 from vllm_autotuner.simulation.arrivals import RateCurve
 from vllm_autotuner.simulation.configuration import Profile
 from vllm_autotuner.simulation.routing import Routing
 from vllm_autotuner.simulation.traffic import Content, OpenLoop
 
 __all__ = [
+    "COMPRESSED",
+    "DEFAULTS",
     "Disturbance",
     "Hardware",
     "MetricsOutage",
     "Objectives",
+    "Rhythm",
     "Scenario",
     "Upgrade",
     "Wedge",
@@ -46,6 +50,23 @@ class Objectives:
 
     ttft: float
     tpot: float
+    quantile: float = 0.95
+    """Part of the requests that have to meet each; the product's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """How often the user allows a change; None leaves it to the product's default."""
+
+    cooldown: str | None = None
+    bake: str | None = None
+    changes_per_day: int | None = None
+
+
+DEFAULTS: Final = Rhythm()
+"""6 h between changes, 30 min of bake, two changes a day, whatever the product's defaults become."""
+COMPRESSED: Final = Rhythm(cooldown="5m", bake="2m", changes_per_day=12)
+"""For runs of an hour (`--quick`, tests): no user has these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +133,16 @@ class Scenario:
     """terminationGracePeriodSeconds: how long a pod that leaves may finish its requests."""
     kv_cache_dtypes: tuple[str, ...] = ("auto",)
     """What the user allows; the first is the start."""
+    tensor_parallel_sizes: tuple[int, ...] = ()
+    """What the user allows; empty: only the start, which `hardware` tells."""
+    length_bounds: tuple[int, int] | None = None
+    """Of max-model-len; None: the user allows no change."""
+    tunes: bool = True
+    """Whether the user allows any flag to change; else the spec gives no bounds."""
+    rhythm: Rhythm = DEFAULTS
+    noise: Noise = QUIET
+    steady_from: float | None = None
+    """From when on the load and everything else about the case stays as it is; None: it never does."""
     disturbances: Sequence[Disturbance] = ()
     scales: bool = True
     """Whether the number of replicas may change; else it stays at `replicas`."""
@@ -131,6 +162,17 @@ class Scenario:
         outages = [one.until for one in self.disturbances if isinstance(one, MetricsOutage)]
         drifts = [change.at + change.over for change in self.content.changes]
         return max([self.duration / 2, *(until + REACTION + self.startup for until in (*outages, *drifts))])
+
+    @property
+    def parallel_sizes(self) -> tuple[int, ...]:
+        """Tensor parallel sizes that may run, the start first."""
+        start = self.hardware.tensor_parallel_size
+        return (start, *(size for size in self.tensor_parallel_sizes if size != start)) if self.tunes else (start,)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the start."""
+        return self.replicas * self.hardware.tensor_parallel_size
 
     def traffic(self) -> OpenLoop:
         """The requests, from the first on: the same for everyone who asks."""

@@ -8,14 +8,26 @@ Azure and ServeGen traces, cold starts of 1 to 4 minutes as reported to peers; e
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from benchmarks.closedloop.capacity import kv_batch, means_of, rate_at, step_seconds
-from benchmarks.closedloop.drawing import FULL, MOST_REPLICAS, MOST_SEATS, QUICK, Draw, Pace, TooSlow
+from benchmarks.closedloop.capacity import Means, kv_batch, means_of, rate_at, step_seconds
+from benchmarks.closedloop.drawing import (
+    FULL,
+    MOST_REPLICAS,
+    MOST_SEATS,
+    QUICK,
+    Draw,
+    Modes,
+    Pace,
+    TooSlow,
+)
+from benchmarks.closedloop.noise import QUIET, drawn_noise
 from benchmarks.closedloop.scenario import (
+    COMPRESSED,
+    DEFAULTS,
     Disturbance,
     Hardware,
     MetricsOutage,
@@ -47,25 +59,44 @@ class Case:
     disturbances: tuple[Disturbance, ...] = ()
     moments: tuple[float, ...] = (0.0,)
     kv_cache_dtypes: tuple[str, ...] = ("auto",)
+    tensor_parallel_sizes: tuple[int, ...] = ()
+    steady_from: float | None = 0.0
+    """See Scenario; None for a load that moves all day long."""
+    startup: float | None = None
+    """Seconds, where the scenario is about it."""
+    tensor_parallel_size: int | None = None
+    """Of the start, where it is another than the one that the engine was measured at."""
 
 
-def draw(name: str, *, seed: int, hardware: Sequence[Hardware], quick: bool) -> Scenario:
+def draw(name: str, *, seed: int, hardware: Sequence[Hardware], quick: bool, noise: bool = True) -> Scenario:
     """Draw one case. Raises KeyError for a name that does not exist, TooSlow without an engine for it."""
-    return cast(SCENARIOS[name], name, seed=seed, hardware=hardware, pace=QUICK if quick else FULL)
+    return cast(SCENARIOS[name], name, seed=seed, hardware=hardware, pace=QUICK if quick else FULL, noise=noise)
 
 
-def cast(story: Callable[[Draw], Case], name: str, *, seed: int, hardware: Sequence[Hardware], pace: Pace) -> Scenario:
+def cast(
+    story: Callable[[Draw], Case],
+    name: str,
+    *,
+    seed: int,
+    hardware: Sequence[Hardware],
+    pace: Pace,
+    noise: bool = False,
+) -> Scenario:
     """Draw one case of a story. Raises TooSlow without an engine for it."""
     figures, case = _case(story, name, seed=seed, hardware=hardware, pace=pace)
+    duration = figures.duration if case.steady_from is not None else pace.day
+    hardware_drawn = figures.hardware
+    if case.tensor_parallel_size is not None:
+        hardware_drawn = replace(hardware_drawn, tensor_parallel_size=case.tensor_parallel_size)
     mixes = (case.content.first, *(change.mix for change in case.content.changes))
     longest = max(mix.output.at(0.999) for mix in mixes) * case.objectives.tpot
     return Scenario(
         name=name,
         seed=seed,
         story=case.story,
-        duration=figures.duration,
-        hardware=figures.hardware,
-        rate=RateCurve.steps([*case.levels, (figures.duration, 0.0)]),
+        duration=duration,
+        hardware=hardware_drawn,
+        rate=RateCurve.steps([*case.levels, (duration, 0.0)]),
         content=case.content,
         burstiness=case.burstiness,
         objectives=case.objectives,
@@ -75,13 +106,17 @@ def cast(story: Callable[[Draw], Case], name: str, *, seed: int, hardware: Seque
         max_replicas=case.max_replicas,
         # A user who has fewer allows them.
         seat_bounds=(min(8, case.seats or 8), MOST_SEATS),
-        startup=figures.between(*pace.startup),
+        startup=case.startup or figures.between(*pace.startup),
         # A client waits for the longest answers at twice the objective's pace, and half a minute or more on top.
         patience=figures.between(30, 90) + 2 * longest,
         routing=Routing.RANDOM if figures.maybe() else Routing.LEAST_OUTSTANDING,
         # Long answers need a long goodbye.
         grace=math.ceil(max(65.0, 2 * longest)),
         kv_cache_dtypes=case.kv_cache_dtypes,
+        tensor_parallel_sizes=case.tensor_parallel_sizes,
+        rhythm=COMPRESSED if pace is QUICK else DEFAULTS,
+        noise=drawn_noise(seed, name=name) if noise else QUIET,
+        steady_from=case.steady_from,
         disturbances=case.disturbances,
         moments=case.moments,
     )
@@ -102,8 +137,8 @@ def _case(
 
 
 def _chat(figures: Draw) -> Mix:
-    """Chat as in the Azure conversation trace: median prompt 1,020, output 129, p95 4,083 and 451."""
-    return Mix(prompt=figures.lengths(300, 1200, tail=(2.5, 4.5)), output=figures.lengths(130, 600, tail=(2.0, 3.5)))
+    """Chat with the prompts of the Azure conversation trace (median 1,020) and the longer answers of today's models."""
+    return Mix(prompt=figures.lengths(300, 1200, tail=(2.5, 4.5)), output=figures.lengths(400, 900, tail=(2.0, 3.0)))
 
 
 def _tpot(figures: Draw) -> float:
@@ -115,20 +150,43 @@ def _ttft(figures: Draw) -> float:
     return round(figures.between(1.0, 4.0), 1)
 
 
+def _seats(figures: Draw, means: Means, *, tpot: float) -> int | None:
+    """As users write them: two in three copied a value that is a third to a half of what would do, one wrote none."""
+    if figures.whole(0, 2) == 0:
+        return None
+    return max(8, int(figures.useful_batch(means, tpot=tpot) * figures.between(0.3, 0.5)))
+
+
+def _told(seats: int | None) -> str:
+    return f"; max-num-seqs {seats}" if seats else ""
+
+
 def kv_bound(figures: Draw) -> Case:
     """Long outputs fill the pool long before tokens come slowly."""
+    fp8 = figures.maybe()
+    return _kv_bound(figures, fp8=fp8)
+
+
+def kv_fp8(figures: Draw) -> Case:
+    """The same, and the user accepts fp8 for the KV cache: twice the sequences on one replica."""
+    return _kv_bound(figures, fp8=True)
+
+
+def _kv_bound(figures: Draw, *, fp8: bool) -> Case:
     mix = Mix(prompt=figures.lengths(400, 1500, tail=(1.6, 2.5)), output=figures.lengths(1200, 2500, tail=(1.6, 2.2)))
     means = means_of(mix)
     held = kv_batch(figures.engine, means)
     full = rate_at(figures.engine, means, batch=held)
-    replicas, load, fp8 = figures.few(2), figures.between(1.05, 1.4), figures.maybe()
+    replicas, load = figures.few(2), figures.between(1.05, 1.4)
+    slack = figures.between(1.2, 1.6)
     return Case(
         story=f"outputs of {means.output:.0f} tokens at {load:.2f} times what {replicas} KV cache(s) hold"
         + ("; fp8 KV is allowed" if fp8 else ""),
         levels=[(0.0, full * replicas * load)],
         content=Content(mix),
+        # Tokens of two pools of 16 bit are still in time.
         objectives=Objectives(
-            ttft=_ttft(figures), tpot=round(1.5 * step_seconds(figures.engine, means, batch=held), 3)
+            ttft=_ttft(figures), tpot=round(slack * step_seconds(figures.engine, means, batch=2 * held), 3)
         ),
         replicas=replicas,
         max_replicas=replicas * 2 + 1,
@@ -155,24 +213,27 @@ def cap_bound(figures: Draw) -> Case:
     )
 
 
-def _past_knee(figures: Draw, tpot: float) -> Case:
+def _past_knee(figures: Draw, tpot: float, *, sizes: tuple[int, ...] = ()) -> Case:
     mix = _chat(figures)
     means = means_of(mix)
     knee, replicas, load = figures.useful_batch(means, tpot=tpot), figures.few(2), figures.between(1.1, 1.5)
     return Case(
-        story=f"{load:.2f} times what {replicas} replica(s) serve at {tpot * 1000:.0f} ms per token, batch {knee:.0f}",
+        story=f"{load:.2f} times what {replicas} replica(s) serve at {tpot * 1000:.0f} ms per token, batch {knee:.0f}"
+        + (f"; TP {' or '.join(map(str, sizes))} is allowed" if sizes else ""),
         levels=[(0.0, figures.carried(means, tpot=tpot) * replicas * load)],
         content=Content(mix),
         objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
         replicas=replicas,
         max_replicas=replicas * 2 + 1,
         seats=None if figures.maybe() else figures.whole(256, MOST_SEATS),
+        tensor_parallel_sizes=sizes,
     )
 
 
 def past_knee_20(figures: Draw) -> Case:
-    """Tokens within 20 ms: the batch must stay small."""
-    return _past_knee(figures, 0.020)
+    """Tokens within 20 ms: the batch must stay small, or the tensor parallel size become larger."""
+    start = figures.hardware.tensor_parallel_size
+    return _past_knee(figures, 0.020, sizes=(start, 2 * start))
 
 
 def past_knee_50(figures: Draw) -> Case:
@@ -182,7 +243,7 @@ def past_knee_50(figures: Draw) -> Case:
 
 def prefill_bound(figures: Draw) -> Case:
     """Long prompts, short answers: first tokens are late while KV cache and seats are free."""
-    mix = Mix(prompt=figures.lengths(2500, 5000, tail=(1.4, 2.0)), output=figures.lengths(20, 60, tail=(1.4, 2.0)))
+    mix = Mix(prompt=figures.lengths(2500, 5000, tail=(1.4, 2.0)), output=figures.lengths(40, 120, tail=(1.4, 2.0)))
     law, budget = figures.engine.law, figures.engine.max_num_batched_tokens
     replicas, load = figures.few(2), figures.between(0.85, 1.2)
     limit = 1 / (means_of(mix).prompt * law.per_prefill_token)
@@ -197,64 +258,162 @@ def prefill_bound(figures: Draw) -> Case:
     )
 
 
+def kv_and_prefill(figures: Draw) -> Case:
+    """Documents are read and reports written: long prompts and long answers, so that pool and prompts bind together."""
+    mix = Mix(prompt=figures.lengths(2500, 4500, tail=(1.4, 1.8)), output=figures.lengths(500, 1100, tail=(1.5, 2.0)))
+    means, fp8 = means_of(mix), figures.maybe()
+    held, replicas = kv_batch(figures.engine, means), figures.few(2)
+    load, slack = figures.between(1.0, 1.3), figures.between(1.3, 1.7)
+    seats = None if figures.maybe() else max(8, int(held * figures.between(0.3, 0.5)))
+    engine = figures.with_flags(kv_cache_dtype="fp8") if fp8 else figures.engine
+    tpot = round(slack * step_seconds(engine, means, batch=0.8 * kv_batch(engine, means)), 3)
+    return Case(
+        story=f"prompts of {means.prompt:.0f} and answers of {means.output:.0f} tokens at {load:.2f} times "
+        f"{replicas} replica(s)" + ("; fp8 KV is allowed" if fp8 else "") + _told(seats),
+        levels=[(0.0, load * replicas * rate_at(figures.engine, means, batch=min(held, seats or held)))],
+        content=Content(mix),
+        objectives=Objectives(ttft=round(figures.between(2.0, 5.0), 1), tpot=tpot),
+        replicas=replicas,
+        max_replicas=min(MOST_REPLICAS, replicas * 2 + 2),
+        seats=seats,
+        kv_cache_dtypes=("auto", "fp8") if fp8 else ("auto",),
+    )
+
+
 def bursty(figures: Draw) -> Case:
-    """Quiet on average, with bursts of many requests at once."""
+    """Bursts, a tight TPOT and no bound on the seats: whoever comes in a burst slows down everybody."""
     mix, tpot = _chat(figures), _tpot(figures)
+    means = means_of(mix)
     burstiness, replicas, load = figures.between(3.0, 6.0), figures.few(3), figures.between(0.5, 0.75)
     return Case(
-        story=f"gaps with a coefficient of variation of {burstiness:.1f} at {load:.0%} load",
-        levels=[(0.0, figures.carried(means_of(mix), tpot=tpot) * replicas * load)],
+        story=f"gaps with a coefficient of variation of {burstiness:.1f} at {load:.0%} load, max-num-seqs unset",
+        levels=[(0.0, figures.carried(means, tpot=tpot) * replicas * load)],
         content=Content(mix),
-        objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
+        # Whoever waits for a seat instead still begins in time.
+        objectives=Objectives(ttft=round(figures.between(3.0, 10.0), 1), tpot=tpot),
         replicas=replicas,
         max_replicas=replicas + 3,
         burstiness=burstiness,
-        seats=None if figures.maybe() else figures.whole(64, 512),
+    )
+
+
+def two_modes(figures: Draw) -> Case:
+    """Chat and retrieval on one service: most prompts are short, the others ten times as long."""
+    chat, tpot = _chat(figures), _tpot(figures)
+    share, long = figures.between(0.15, 0.4), figures.lengths(3000, 5500, tail=(1.3, 1.6))
+    mix = Mix(prompt=Modes(chat.prompt, long, share), output=chat.output)
+    means = means_of(mix)
+    seats, replicas = _seats(figures, means, tpot=tpot), figures.few(2)
+    return Case(
+        story=f"{share:.0%} of the prompts have {long.p50:.0f} tokens, the others {chat.prompt.at(0.5)}" + _told(seats),
+        levels=[(0.0, figures.carried(means, tpot=tpot) * replicas * figures.between(0.5, 0.75))],
+        content=Content(mix),
+        objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
+        replicas=replicas,
+        max_replicas=min(MOST_REPLICAS, replicas * 2 + 2),
+        seats=seats,
     )
 
 
 def diurnal(figures: Draw) -> Case:
-    """Two days, squeezed: trough to peak 2 to 5 times, as in ServeGen's language models."""
+    """A day: trough to peak 2 to 5 times, as in ServeGen's language models."""
     mix, tpot = _chat(figures), _tpot(figures)
-    ratio, peak = figures.between(2.0, 5.0), figures.between(2.2, 3.8)
-    carried, period = figures.carried(means_of(mix), tpot=tpot), figures.duration / 2
+    ratio, peak = figures.between(2.0, 5.0), figures.between(1.5, 3.0)
+    means, period = means_of(mix), figures.pace.day
+    seats, carried = _seats(figures, means, tpot=tpot), figures.carried(means, tpot=tpot)
     middle, swing = carried * peak * (1 + 1 / ratio) / 2, carried * peak * (1 - 1 / ratio) / 2
-    times = np.arange(0.0, figures.duration, period / 96)
+    times = np.arange(0.0, period, period / 96)
     return Case(
-        story=f"waves of {period / 60:.0f} min between {peak / ratio:.1f} and {peak:.1f} replicas' worth of load",
+        story=f"a day between {peak / ratio:.1f} and {peak:.1f} replicas' worth of load" + _told(seats),
         levels=[(float(at), float(middle - swing * np.cos(2 * np.pi * at / period))) for at in times],
         content=Content(mix),
         objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
         replicas=max(1, math.ceil(peak / ratio)),
-        max_replicas=math.ceil(peak) + 2,
+        max_replicas=MOST_REPLICAS,
+        seats=seats,
+        steady_from=None,
+    )
+
+
+OFFICE: Final = (0.12, 0.1, 0.1, 0.1, 0.12, 0.15, 0.25, 0.45, 0.75, 0.95, 1.0, 0.95, 0.8, 0.85, 0.95, 0.9, 0.8, 0.65,
+                 0.45, 0.35, 0.3, 0.25, 0.2, 0.15)  # fmt: skip
+"""Share of the peak by hour of a working day: a wall in the morning, a dip at noon, an evening. Our choice of shape."""
+
+
+def weekday(figures: Draw) -> Case:
+    """An office: nearly nobody at night, a wall in the morning, a dip at noon."""
+    mix, tpot = _chat(figures), _tpot(figures)
+    peak, means = figures.between(1.5, 3.0), means_of(mix)
+    seats, carried = _seats(figures, means, tpot=tpot), figures.carried(means, tpot=tpot)
+    hour = figures.pace.day / 24
+    ends = [*OFFICE[1:], OFFICE[0]]
+    quarters = [
+        (hour * (index + part / 4), carried * peak * (begin + (end - begin) * part / 4))
+        for index, (begin, end) in enumerate(zip(OFFICE, ends, strict=True))
+        for part in range(4)
+    ]
+    return Case(
+        story=f"an office day with {peak:.1f} replicas' worth of load at its peak" + _told(seats),
+        levels=quarters,
+        content=Content(mix),
+        objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
+        replicas=math.ceil(peak),
+        max_replicas=MOST_REPLICAS,
+        seats=seats,
+        steady_from=None,
+    )
+
+
+def step_fivefold(figures: Draw) -> Case:
+    """Five times the load within two minutes, on engines that take six minutes to start."""
+    mix, tpot = _chat(figures), _tpot(figures)
+    means, at = means_of(mix), figures.event()
+    seats, carried = _seats(figures, means, tpot=tpot), figures.carried(means, tpot=tpot)
+    after = figures.between(1.6, 2.8)
+    rise = [(at + 15.0 * index, carried * after * (0.2 + 0.8 * index / 8)) for index in range(9)]
+    return Case(
+        story=f"from {after / 5:.1f} to {after:.1f} replicas' worth of load within two minutes, after "
+        f"{at / 60:.0f} min" + _told(seats),
+        levels=[(0.0, carried * after * 0.2), *rise],
+        content=Content(mix),
+        objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
+        replicas=1,
+        max_replicas=MOST_REPLICAS,
+        seats=seats,
+        steady_from=at + 120.0,
+        startup=360.0,
+        moments=(at,),
     )
 
 
 def drift(figures: Draw) -> Case:
     """Chat becomes long-context work in mid-run at the same request rate."""
     chat, tpot = _chat(figures), _tpot(figures)
-    at, growth = figures.duration * figures.between(0.3, 0.45), figures.between(4, 8)
+    at, growth, over = figures.event(), figures.between(4, 8), figures.between(60, 600)
     longer = min(6000.0, chat.prompt.at(0.5) * growth)
     later = Mix(prompt=figures.lengths(longer, longer, tail=(1.4, 2.0)), output=chat.output)
-    replicas = figures.few(2)
-    rate = figures.carried(means_of(chat), tpot=tpot) * replicas * figures.between(0.6, 0.8)
+    replicas, fp8 = figures.few(2), figures.maybe()
+    rate = figures.carried(means_of(chat), tpot=tpot) * replicas * figures.between(0.5, 0.7)
     needed = rate / figures.carried(means_of(later), tpot=tpot)
     return Case(
         story=f"prompts grow from {means_of(chat).prompt:.0f} to {means_of(later).prompt:.0f} tokens after "
-        f"{at / 60:.0f} min: then {needed:.1f} replicas' worth of load",
+        f"{at / 60:.0f} min: then {needed:.1f} replicas' worth of load" + ("; fp8 KV is allowed" if fp8 else ""),
         levels=[(0.0, rate)],
-        content=Content(chat, changes=(Change(at=at, mix=later, over=figures.between(60, 600)),)),
+        content=Content(chat, changes=(Change(at=at, mix=later, over=over),)),
         objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
         replicas=replicas,
         max_replicas=min(MOST_REPLICAS, max(replicas + 1, math.ceil(needed) + 2)),
+        kv_cache_dtypes=("auto", "fp8") if fp8 else ("auto",),
+        steady_from=at + over,
         moments=(at,),
     )
 
 
 def bad_upgrade(figures: Draw) -> Case:
-    """A new image in mid-run: slower steps, a smaller pool, or no start at all."""
+    """A new image in mid-day: slower steps, a smaller pool, or no start at all."""
     mix, tpot = _chat(figures), _tpot(figures)
-    at, replicas, kind = figures.duration * figures.between(0.25, 0.35), figures.few(3), figures.whole(0, 2)
+    means, at = means_of(mix), figures.event()
+    replicas, kind, seats = figures.few(2), figures.whole(0, 2), _seats(figures, means, tpot=tpot)
     step = figures.between(1.15, 1.4) if kind == 0 else 1.0
     pool = figures.between(0.15, 0.3) if kind == 1 else 0.0 if kind == 2 else 1.0
     what = (
@@ -263,13 +422,15 @@ def bad_upgrade(figures: Draw) -> Case:
         "it does not start",
     )
     return Case(
-        story=f"a new image after {at / 60:.0f} min: {what[kind]}",
-        levels=[(0.0, figures.carried(means_of(mix), tpot=tpot) * replicas * figures.between(0.55, 0.75))],
+        story=f"a new image after {at / 60:.0f} min: {what[kind]}" + _told(seats),
+        levels=[(0.0, figures.carried(means, tpot=tpot) * replicas * figures.between(0.4, 0.6))],
         content=Content(mix),
         objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
         replicas=replicas,
         max_replicas=replicas + 3,
+        seats=seats,
         disturbances=(Upgrade(at=at, image="vllm/vllm-openai:v0.33.0", step_factor=step, pool_factor=pool),),
+        steady_from=at,
         moments=(at,),
     )
 
@@ -277,16 +438,18 @@ def bad_upgrade(figures: Draw) -> Case:
 def wedge(figures: Draw) -> Case:
     """One engine stops computing while its health check stays green; a person replaces the pod later."""
     mix, tpot = _chat(figures), _tpot(figures)
-    at, replicas = figures.duration * figures.between(0.3, 0.4), figures.few(3)
-    lasting = figures.between(360, 720) if figures.pace is QUICK else figures.between(900, 2400)
+    means, at, replicas = means_of(mix), figures.event(), figures.few(3)
+    seats, lasting = _seats(figures, means, tpot=tpot), figures.between(900, 2400)
     return Case(
-        story=f"one of {replicas} engine(s) hangs after {at / 60:.0f} min for {lasting / 60:.0f} min",
-        levels=[(0.0, figures.carried(means_of(mix), tpot=tpot) * replicas * figures.between(0.4, 0.65))],
+        story=f"one of {replicas} engine(s) hangs after {at / 60:.0f} min for {lasting / 60:.0f} min" + _told(seats),
+        levels=[(0.0, figures.carried(means, tpot=tpot) * replicas * figures.between(0.4, 0.65))],
         content=Content(mix),
         objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
         replicas=replicas,
         max_replicas=replicas + 3,
+        seats=seats,
         disturbances=(Wedge(at=at, repaired=at + lasting),),
+        steady_from=at + lasting,
         moments=(at,),
     )
 
@@ -294,18 +457,21 @@ def wedge(figures: Draw) -> Case:
 def metrics_outage(figures: Draw) -> Case:
     """Metrics go missing, and the load rises meanwhile."""
     mix, tpot = _chat(figures), _tpot(figures)
-    at, replicas = figures.duration * figures.between(0.25, 0.35), figures.few(2)
-    lasting, growth = figures.between(480, 900 if figures.pace is QUICK else 1800), figures.between(1.4, 1.9)
+    means, at, replicas = means_of(mix), figures.event(), figures.few(2)
+    seats, lasting, growth = _seats(figures, means, tpot=tpot), figures.between(480, 1800), figures.between(1.4, 1.9)
     rises = at + lasting * figures.between(0.2, 0.6)
-    before = figures.carried(means_of(mix), tpot=tpot) * replicas * figures.between(0.5, 0.65)
+    before = figures.carried(means, tpot=tpot) * replicas * figures.between(0.5, 0.65)
     return Case(
-        story=f"no metrics from {at / 60:.0f} min for {lasting / 60:.0f} min; load grows {growth:.1f} times within",
+        story=f"no metrics from {at / 60:.0f} min for {lasting / 60:.0f} min; load grows {growth:.1f} times within"
+        + _told(seats),
         levels=[(0.0, before), (rises, before * growth)],
         content=Content(mix),
         objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
         replicas=replicas,
-        max_replicas=replicas + 3,
+        max_replicas=min(MOST_REPLICAS, replicas * 3 + 2),
+        seats=seats,
         disturbances=(MetricsOutage(at=at, until=at + lasting),),
+        steady_from=at + lasting,
         moments=(rises,),
     )
 
@@ -327,18 +493,114 @@ def flapping(figures: Draw) -> Case:
     )
 
 
+def noisy_cycle(figures: Draw) -> Case:
+    """A batch job comes every ten minutes, never quite as large: the load of a cron that is no forecast's friend."""
+    mix, tpot = _chat(figures), _tpot(figures)
+    means, mean, swing = means_of(mix), figures.between(0.8, 1.8), figures.between(0.2, 0.4)
+    seats, carried = _seats(figures, means, tpot=tpot), figures.carried(means, tpot=tpot)
+    times = np.arange(0.0, figures.duration, 30.0)
+    noise = np.exp(figures.source.normal(0.0, 0.15, size=len(times)))
+    rates = carried * mean * (1 + swing * np.sin(2 * np.pi * times / 600.0)) * noise
+    return Case(
+        story=f"{mean:.1f} replicas' worth of load, {swing:.0%} up and down every ten minutes, with noise"
+        + _told(seats),
+        levels=list(zip(times.tolist(), rates.tolist(), strict=True)),
+        content=Content(mix),
+        objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
+        replicas=math.ceil(mean),
+        max_replicas=MOST_REPLICAS,
+        seats=seats,
+    )
+
+
+def over_provisioned(figures: Draw) -> Case:
+    """Twice the replicas that are needed, to be on the safe side: the commonest case in the field."""
+    mix, tpot = _chat(figures), _tpot(figures)
+    means = means_of(mix)
+    seats, carried = _seats(figures, means, tpot=tpot), figures.carried(means, tpot=tpot)
+    needed = figures.whole(1, 2)
+    # What is needed is counted by what the seats of the start serve, as its owner has found them to do.
+    served = carried if seats is None else rate_at(figures.engine, means, batch=seats)
+    return Case(
+        story=f"{2 * needed} replicas where {needed} would do" + _told(seats),
+        levels=[(0.0, served * needed * figures.between(0.55, 0.75))],
+        content=Content(mix),
+        objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
+        replicas=2 * needed,
+        max_replicas=2 * needed + 2,
+        seats=seats,
+    )
+
+
+def tp_too_high(figures: Draw) -> Case:
+    """A tensor parallel size from a larger model's recipe: half of the GPUs would serve as well."""
+    low = figures.hardware.tensor_parallel_size
+    high = low * (4 if low == 1 and figures.maybe() else 2)
+    mix = _chat(figures)
+    means, tpot = means_of(mix), round(figures.engine.law.base * figures.between(2.0, 3.0), 3)
+    figures.with_flags(tensor_parallel_size=high)
+    replicas, load = figures.few(2), figures.between(0.5, 0.75)
+    sizes = tuple(size for size in (1, 2, 4, 8) if low <= size <= high)
+    return Case(
+        story=f"TP {high} where TP {low} would do at {load:.0%} load, on {replicas} replica(s)",
+        levels=[(0.0, figures.carried(means, tpot=tpot) * replicas * load)],
+        content=Content(mix),
+        objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
+        replicas=replicas,
+        max_replicas=replicas + 3,
+        tensor_parallel_sizes=sizes,
+        tensor_parallel_size=high,
+    )
+
+
+def tp_starves(figures: Draw) -> Case:
+    """The weights leave next to no KV cache: twice the GPUs in one replica hold many times the sequences."""
+    low = figures.hardware.tensor_parallel_size
+    mix = Mix(prompt=figures.lengths(600, 1800, tail=(1.6, 2.5)), output=figures.lengths(600, 1400, tail=(1.6, 2.2)))
+    means = means_of(mix)
+    small, large = figures.engine, figures.with_flags(tensor_parallel_size=2 * low)
+    if kv_batch(large, means) < STARVED * kv_batch(small, means):
+        raise TooSlow(f"{figures.name}: the weights leave {figures.hardware.name} enough of its memory")
+    held = kv_batch(small, means)
+    replicas, load = figures.few(2), figures.between(1.05, 1.5)
+    tpot = round(1.2 * step_seconds(small, means, batch=1.5 * held), 3)
+    return Case(
+        story=f"{load:.2f} times the {replicas * held:.0f} sequences that {replicas} replica(s) hold; TP {2 * low} holds "
+        f"{kv_batch(large, means) / held:.1f} times as much",
+        levels=[(0.0, load * replicas * rate_at(small, means, batch=held))],
+        content=Content(mix),
+        objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
+        replicas=replicas,
+        max_replicas=min(MOST_REPLICAS, replicas * 2 + 2),
+        tensor_parallel_sizes=(low, 2 * low),
+    )
+
+
+STARVED: Final = 2.7
+"""Times the sequences at twice the GPUs, from which on a case is about starvation. Our choice."""
+
+
 SCENARIOS: Final[Mapping[str, Callable[[Draw], Case]]] = {
     "kv-bound": kv_bound,
+    "kv-fp8": kv_fp8,
     "cap-bound": cap_bound,
     "past-knee-20ms": past_knee_20,
     "past-knee-50ms": past_knee_50,
     "prefill-bound": prefill_bound,
+    "kv-and-prefill": kv_and_prefill,
     "bursty": bursty,
+    "two-modes": two_modes,
     "diurnal": diurnal,
+    "weekday": weekday,
+    "step-fivefold": step_fivefold,
     "length-drift": drift,
     "bad-upgrade": bad_upgrade,
     "wedge": wedge,
     "metrics-outage": metrics_outage,
     "flapping": flapping,
+    "noisy-cycle": noisy_cycle,
+    "over-provisioned": over_provisioned,
+    "tp-too-high": tp_too_high,
+    "tp-starves": tp_starves,
 }
 """By the name that `--scenario` takes."""

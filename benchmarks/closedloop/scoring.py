@@ -1,104 +1,88 @@
 """From the ledger of a run to its figures. Each request counts once, by its arrival.
 
+Attainment is what the spec promises (`windows`), the price is GPU-hours; goodput stays as a raw figure. Where a run was
+played until it had settled, the rest of the day is what the settled part says, for all of them alike.
 Must not: prefer a policy, or drop a request.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.closedloop.cluster import SimulatedCluster
+from benchmarks.closedloop.playing import Run
 from benchmarks.closedloop.scenario import Scenario, Upgrade
+from benchmarks.closedloop.windows import judged
 from vllm_autotuner.simulation.ledger import Fate, Period
 
-__all__ = ["MINUTE", "Score", "recovery", "score", "served_well", "timeline"]
-
-MINUTE: Final = 60.0
-RECOVERED: Final = 0.9
-"""Share of a minute's requests that must be served well for that minute to count as recovered: both objectives are
-about the 95th percentile, so 5 % may miss each."""
-RECOVERED_MINUTES: Final = 5
-"""Minutes in a row before recovery is believed; it counts from the first. Our choice: a burst is shorter."""
+__all__ = ["Score", "score", "served_well"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Figures of one run."""
+    """Figures of one run, for the whole of the load."""
 
     requests: int
-    goodput: float
-    """Requests per second, over the whole run, that met both objectives."""
-    settled_goodput: float
-    """The same from `Scenario.settled_from` on: what a policy reaches once it had time to learn."""
+    """Played."""
     attainment: float
-    """Part of all requests, 0..1, that met both objectives. A failed one met neither."""
-    failed: int
+    """Share of the five-minute windows with load in which every objective held at its quantile."""
+    settled_attainment: float
     gpu_hours: float
     settled_gpus: float
-    """Mean GPUs that were paid for in that time."""
+    """Mean GPUs that were paid for in the settled part."""
+    goodput: float
+    """Requests per second that met both objectives."""
+    settled_goodput: float
+    in_time: float
+    """Part of the requests played that met both objectives. A failed one met neither."""
+    failed: int
     restarts: int
     """Rollouts that the policy asked for; the user's own are not counted."""
     scalings: int
     """Changes of the number of replicas."""
-    recoveries: tuple[float | None, ...]
-    """Seconds from each moment of trouble to the first of five good minutes; None: not before the next, or the end."""
-    per_minute: tuple[float, ...]
-    """Goodput of each minute, requests per second."""
-    came_per_minute: tuple[float, ...]
-    """Requests per second that came in each minute."""
+    extrapolated_from_hours: float | None
+    """Hours that were played where the rest was left out; None: all were."""
 
 
-def score(scenario: Scenario, cluster: SimulatedCluster) -> Score:
+def score(scenario: Scenario, run: Run) -> Score:
     """Reduce a finished run."""
-    ledger, settled = cluster.fleet.ledger, scenario.settled_from
-    lasting = scenario.duration - settled
-    ended = ledger.between(-1.0, cluster.now)
+    cluster, played = run.cluster, run.played
+    settled = scenario.settled_from if run.settled_since is None else run.settled_since
+    ended = cluster.fleet.ledger.between(-1.0, cluster.now)
+    # After the last tick requests come for as long as a client waits; they belong to no whole window of this run.
+    known = played if run.settled_since is None else played - scenario.patience
+    windows = judged(scenario, ended, since=0.0, until=known)
+    lasting = windows.within(settled, known)
+    left = scenario.duration - played if run.settled_since is not None else 0.0
     met = served_well(scenario, ended)
-    upgrades = sum(isinstance(one, Upgrade) for one in scenario.disturbances)
-    minutes, came, shares = timeline(ended.arrival, met, duration=scenario.duration)
+    settled_goodput = _rate(ended.arrival[met], since=settled, until=known)
+    settled_gpus = cluster.gpu_seconds(settled, played) / max(1.0, played - settled)
+    inside = ended.arrival < played
+    upgrades = sum(isinstance(one, Upgrade) and one.at <= played for one in scenario.disturbances)
     return Score(
-        requests=len(ended),
-        goodput=float(met.sum() / scenario.duration),
-        settled_goodput=float(met[ended.arrival >= settled].sum() / lasting),
-        attainment=float(met.mean()) if len(ended) else 1.0,
-        failed=len(ended) - ended.count(Fate.ANSWERED),
-        gpu_hours=cluster.gpu_seconds(0.0, scenario.duration) / 3600,
-        settled_gpus=cluster.gpu_seconds(settled, scenario.duration) / lasting,
+        requests=int(inside.sum()),
+        attainment=_longer(windows.attainment, lasting.attainment, played=played, left=left),
+        settled_attainment=lasting.attainment,
+        gpu_hours=(cluster.gpu_seconds(0.0, played) + settled_gpus * left) / 3600,
+        settled_gpus=settled_gpus,
+        goodput=_longer(_rate(ended.arrival[met], since=0.0, until=known), settled_goodput, played=played, left=left),
+        settled_goodput=settled_goodput,
+        in_time=float(met[inside].mean()) if inside.any() else 1.0,
+        failed=int((ended.fate[inside] != Fate.ANSWERED).sum()),
         restarts=max(0, cluster.rollouts - upgrades),
         scalings=max(0, len(cluster.scalings) - 1),
-        recoveries=tuple(
-            recovery(shares, since=since, until=until)
-            for since, until in zip(scenario.moments, (*scenario.moments[1:], scenario.duration), strict=True)
-        ),
-        per_minute=tuple(round(float(value), 4) for value in minutes),
-        came_per_minute=tuple(round(float(value), 4) for value in came),
+        extrapolated_from_hours=played / 3600 if left else None,
     )
+
+
+def _rate(arrival: NDArray[np.float64], *, since: float, until: float) -> float:
+    return float(((arrival >= since) & (arrival < until)).sum() / max(1.0, until - since))
+
+
+def _longer(played_value: float, settled_value: float, *, played: float, left: float) -> float:
+    return (played_value * played + settled_value * left) / (played + left)
 
 
 def served_well(scenario: Scenario, ended: Period) -> NDArray[np.bool_]:
     """Say of each request whether it met both objectives."""
     return (ended.ttft <= scenario.objectives.ttft) & (ended.tpot <= scenario.objectives.tpot)
-
-
-def timeline(
-    arrival: NDArray[np.float64], met: NDArray[np.bool_], *, duration: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Goodput, arrivals and the share served well, by minute of arrival; a minute without arrivals has share 1."""
-    count = int(np.ceil(duration / MINUTE))
-    minute = np.minimum(arrival // MINUTE, count - 1).astype(np.int64)
-    came = np.bincount(minute, minlength=count).astype(np.float64)
-    served = np.bincount(minute[met], minlength=count).astype(np.float64)
-    share = np.divide(served, came, out=np.ones(count), where=came > 0)
-    return served / MINUTE, came / MINUTE, share
-
-
-def recovery(shares: Sequence[float] | NDArray[np.float64], *, since: float, until: float) -> float | None:
-    """Seconds from `since` to the first of enough good minutes in a row before `until`; None when there is none."""
-    first, last = int(since // MINUTE), int(until // MINUTE)
-    for minute in range(first, last - RECOVERED_MINUTES + 1):
-        if all(share >= RECOVERED for share in shares[minute : minute + RECOVERED_MINUTES]):
-            return max(0.0, minute * MINUTE - since)
-    return None

@@ -4,27 +4,21 @@ Must not: decide. Rivals and the product render their workload by the product's 
 """
 
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any
 
 from benchmarks.closedloop.pods import EPOCH, IMAGE, NAME, NAMESPACE
-from benchmarks.closedloop.scenario import Scenario, Upgrade
+from benchmarks.closedloop.scenario import Rhythm, Scenario, Upgrade
 from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService, parse_service
 from vllm_autotuner.workload.rendering import render_deployment
 
 __all__ = ["Owner"]
 
-COOLDOWN: Final = "5m"
-BAKE: Final = "2m"
-"""The default of 30m would leave no time for another change in most runs."""
-CHANGES_PER_DAY: Final = 12
-"""What a user grants who wants to see a service tuned within hours; the defaults (6h, 2 a day) are made for weeks."""
-
 
 class Owner:
     """The person whose object it is: writes the spec, and edits it when the scenario says so."""
 
-    def __init__(self, scenario: Scenario, *, bake: str = BAKE) -> None:
-        self.spec = _spec(scenario, bake=bake)
+    def __init__(self, scenario: Scenario) -> None:
+        self.spec = _spec(scenario)
         self.generation = 1
         self._edits = sorted((one for one in scenario.disturbances if isinstance(one, Upgrade)), key=lambda one: one.at)
 
@@ -59,16 +53,25 @@ class Owner:
             raise AssertionError(f"the scenario writes an object that nobody can read: {service.message}")
         return service
 
-    def rendered(self, *, seats: int | None, replicas: int, kv_cache_dtype: str | None = None) -> dict[str, Any]:
+    def rendered(
+        self,
+        *,
+        seats: int | None,
+        replicas: int,
+        kv_cache_dtype: str | None = None,
+        tensor_parallel_size: int | None = None,
+    ) -> dict[str, Any]:
         """The Deployment with these values and everything else as written."""
         service = self.service()
         engine = service.spec.engine
         assert engine is not None
         knobs = engine.knobs.updated(max_num_seqs=seats, kv_cache_dtype=kv_cache_dtype)
+        if tensor_parallel_size is not None:
+            knobs = knobs.updated(tensor_parallel_size=tensor_parallel_size)
         return render_deployment(service, knobs, replicas)
 
 
-def _spec(scenario: Scenario, *, bake: str) -> dict[str, Any]:
+def _spec(scenario: Scenario) -> dict[str, Any]:
     hardware, objectives = scenario.hardware, scenario.objectives
     engine: dict[str, Any] = {
         "image": IMAGE,
@@ -77,7 +80,6 @@ def _spec(scenario: Scenario, *, bake: str) -> dict[str, Any]:
     }
     if scenario.seats is not None:
         engine["maxNumSeqs"] = scenario.seats
-    low, high = scenario.seat_bounds
     scaling = {"minReplicas": scenario.min_replicas, "maxReplicas": scenario.max_replicas}
     return {
         "model": {"name": hardware.name},
@@ -86,18 +88,38 @@ def _spec(scenario: Scenario, *, bake: str) -> dict[str, Any]:
         "podTemplate": {"spec": {"terminationGracePeriodSeconds": scenario.grace}},
         **({"scaling": scaling} if scenario.scales else {"replicas": scenario.replicas}),
         "objectives": {
-            "ttft": {"target": _milliseconds(objectives.ttft)},
-            "tpot": {"target": _milliseconds(objectives.tpot)},
+            "ttft": {"target": _milliseconds(objectives.ttft), "quantile": f"{objectives.quantile:g}"},
+            "tpot": {"target": _milliseconds(objectives.tpot), "quantile": f"{objectives.quantile:g}"},
         },
-        "tuning": {
-            "mode": "Automatic",
-            "maxNumSeqs": {"min": low, "max": high},
-            "kvCacheDtype": {"allowed": list(scenario.kv_cache_dtypes)},
-            "budget": {"changesPerDay": CHANGES_PER_DAY},
-            "cooldown": COOLDOWN,
-            "strategy": {"bake": bake},
-        },
+        "tuning": {"mode": "Automatic", **_bounds(scenario), **_rhythm(scenario.rhythm)},
     }
+
+
+def _bounds(scenario: Scenario) -> dict[str, Any]:
+    """Of each flag that the user lets change."""
+    if not scenario.tunes:
+        return {}
+    low, high = scenario.seat_bounds
+    bounds: dict[str, Any] = {
+        "maxNumSeqs": {"min": low, "max": high},
+        "kvCacheDtype": {"allowed": list(scenario.kv_cache_dtypes)},
+    }
+    if len(scenario.parallel_sizes) > 1:
+        bounds["tensorParallelSize"] = {"allowed": sorted(scenario.parallel_sizes)}
+    if scenario.length_bounds is not None:
+        bounds["maxModelLen"] = dict(zip(("min", "max"), scenario.length_bounds, strict=True))
+    return bounds
+
+
+def _rhythm(rhythm: Rhythm) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    if rhythm.changes_per_day is not None:
+        told["budget"] = {"changesPerDay": rhythm.changes_per_day}
+    if rhythm.cooldown is not None:
+        told["cooldown"] = rhythm.cooldown
+    if rhythm.bake is not None:
+        told["strategy"] = {"bake": rhythm.bake}
+    return told
 
 
 def _milliseconds(seconds: float) -> str:

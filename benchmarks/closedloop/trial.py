@@ -1,4 +1,4 @@
-"""One policy in one scenario, from names to figures: what a worker process is asked to do.
+"""One policy in one case, from names to figures: what a worker process is asked to do.
 
 Apart from the command, because it must be picklable and knows no terminal. Must not: compare policies.
 """
@@ -6,23 +6,38 @@ Apart from the command, because it must be picklable and knows no terminal. Must
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.closedloop.autotuner import Autotuner
-from benchmarks.closedloop.playing import play
+from benchmarks.closedloop.capacity import engine_of
+from benchmarks.closedloop.offline import knee_of, sweep
+from benchmarks.closedloop.oracle import Found, best_on_demand, best_with_fixed_gpus
+from benchmarks.closedloop.playing import Run, play
 from benchmarks.closedloop.policies import Fixed, Policy, Ruled
-from benchmarks.closedloop.rivals import Hpa, Keda, Rule, Saturation
+from benchmarks.closedloop.rivals import Hpa, Keda, Rule, Saturation, TokenCapacity
 from benchmarks.closedloop.scenario import Hardware, Scenario
 from benchmarks.closedloop.scenarios import draw
 from benchmarks.closedloop.scoring import Score, score
 from benchmarks.closedloop.scraping import Scraper
-from benchmarks.closedloop.searching import best_fixed, sweep
 from benchmarks.closedloop.service import Owner
+from benchmarks.closedloop.settling import QUICK, USUAL, Patience, Settling
 from vllm_autotuner.api.status import Outcome
 
-__all__ = ["PolicyName", "Task", "Trial", "run"]
+__all__ = ["ABLATIONS", "ORACLES", "RIVALS", "CaseOf", "PolicyName", "Setting", "Task", "Trial", "run"]
+
+KNEE_SHARE: Final = 0.8
+"""Of the knee batch that an offline load test found, as the target of running and waiting requests per pod."""
+
+
+class Setting(StrEnum):
+    """What the user has."""
+
+    ON_DEMAND = "on-demand"
+    """Replicas are free within bounds; GPUs come when they are asked for."""
+    FIXED = "fixed"
+    """A fixed number of GPUs: `spec.replicas` in place of `spec.scaling`."""
 
 
 class PolicyName(StrEnum):
@@ -31,29 +46,58 @@ class PolicyName(StrEnum):
     AUTOTUNER = "autotuner"
     """This product, mode Automatic."""
     ORACLE = "oracle"
-    """The best fixed setting, found by trying all of them on the same requests. Nobody can have it."""
+    ORACLE_FROZEN = "oracle-frozen"
+    """The same with the flags of the start."""
     DEFAULTS = "defaults"
     """The engine's own defaults and the replicas of the start."""
     HPA = "hpa"
     KEDA = "keda"
+    KEDA_CALIBRATED = "keda-calibrated"
     SATURATION = "saturation"
-    SWEEP = "sweep"
-    """max-num-seqs from an offline sweep before the run; the replicas of the start."""
+    TOKEN_CAPACITY = "token-capacity"
+    SWEEP_HPA = "sweep-hpa"
+    """max-num-seqs from an offline sweep before the run, then an HPA."""
+    REPLICAS_ONLY = "replicas-only"
+    """This product where the user lets no flag change."""
+    FLAGS_ONLY = "flags-only"
+    """This product where replicas are fixed."""
+
+
+ORACLES: Final = (PolicyName.ORACLE, PolicyName.ORACLE_FROZEN)
+ABLATIONS: Final = (PolicyName.REPLICAS_ONLY, PolicyName.FLAGS_ONLY)
+RIVALS: Final = tuple(one for one in PolicyName if one not in (*ORACLES, *ABLATIONS, PolicyName.AUTOTUNER))
+PRODUCT: Final = (PolicyName.AUTOTUNER, *ABLATIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseOf:
+    """How a case is drawn and played: what all policies of a table have in common."""
+
+    scenario: str
+    seed: int
+    hardware: Sequence[Hardware]
+    setting: Setting = Setting.ON_DEMAND
+    quick: bool = False
+    noise: bool = True
+    exact: bool = False
+
+    @property
+    def patience(self) -> Patience | None:
+        """When a run has settled; None plays everything."""
+        return None if self.exact else QUICK if self.quick else USUAL
+
+    def drawn(self) -> Scenario:
+        """The case; the same in every process."""
+        found = draw(self.scenario, seed=self.seed, hardware=self.hardware, quick=self.quick, noise=self.noise)
+        return replace(found, scales=self.setting is Setting.ON_DEMAND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """What to run."""
 
-    scenario: str
+    case: CaseOf
     policy: PolicyName
-    seed: int
-    hardware: Sequence[Hardware]
-    quick: bool
-
-    def scenario_drawn(self) -> Scenario:
-        """The case; the same in every process."""
-        return draw(self.scenario, seed=self.seed, hardware=self.hardware, quick=self.quick)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,58 +109,107 @@ class Trial:
     notes: dict[str, Any]
     """What only this policy has to tell."""
     seconds: float
-    """Of real time."""
+    """Of CPU time."""
 
     def figures(self) -> dict[str, Any]:
         """For JSON."""
-        told = {name: value for name, value in asdict(self.score).items() if not name.endswith("per_minute")}
-        return {**told, **self.notes, "real_seconds": round(self.seconds, 1)}
+        return {**asdict(self.score), **self.notes, "cpu_seconds": round(self.seconds, 1)}
 
 
 def run(task: Task) -> Trial:
     """Play one task."""
-    began = time.perf_counter()
-    found, notes = asyncio.run(_played(task.scenario_drawn(), task))
-    return Trial(task=task, score=found, notes=notes, seconds=time.perf_counter() - began)
+    began = time.process_time()
+    found, notes = asyncio.run(_outcome(task.case.drawn(), task))
+    return Trial(task=task, score=found, notes=notes, seconds=time.process_time() - began)
 
 
-async def _played(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any]]:
-    owner, scraper = Owner(scenario), Scraper()
-    notes: dict[str, Any] = {}
-    match task.policy:
-        case PolicyName.ORACLE:
-            best = await best_fixed(scenario, fine=not task.quick)
-            setting = {"seats": best.seats, "replicas": best.replicas, "kv_cache_dtype": best.kv_cache_dtype}
-            return best.score, {"setting": setting, "runs": best.tried, "settings": best.covered}
-        case PolicyName.AUTOTUNER:
-            product = Autotuner(scenario, owner, scraper)
-            cluster = await play(scenario, product, owner=owner)
-            kept = sum(one.outcome is Outcome.SUCCEEDED for one in product.ended)
-            undone = sum(one.outcome is Outcome.ROLLED_BACK for one in product.ended)
-            notes = {
-                "changes_kept": kept,
-                "changes_rolled_back": undone,
-                "changes": [asdict(one) for one in product.ended],
-                "ticks_by_class": dict(product.classes.most_common()),
-                "classes": product.named,
-            }
-        case PolicyName.SWEEP:
-            swept = await sweep(scenario)
-            cluster = await play(scenario, Fixed(owner, swept.seats, scenario.replicas), owner=owner)
-            notes = {"trial_restarts": swept.restarts, "trial_gpu_hours": swept.gpu_hours}
-        case PolicyName.DEFAULTS:
-            cluster = await play(scenario, Fixed(owner, None, scenario.replicas), owner=owner)
-        case PolicyName.HPA | PolicyName.KEDA | PolicyName.SATURATION:
-            policy: Policy = Ruled(scenario, owner, _rule(task.policy), scraper)
-            cluster = await play(scenario, policy, owner=owner)
-    notes |= {"seats_over_time": cluster.seats, "replicas_over_time": cluster.scalings}
-    return score(scenario, cluster), notes
+async def _outcome(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any]]:
+    if task.policy in ORACLES:
+        return await _oracle(scenario, task)
+    if task.policy in PRODUCT:
+        return await _product(scenario, task)
+    return await _rival(scenario, task)
 
 
-def _rule(name: PolicyName) -> Rule:
-    rules: dict[PolicyName, Rule] = {
-        PolicyName.HPA: Hpa(),
-        PolicyName.KEDA: Keda(),
-        PolicyName.SATURATION: Saturation(),
+async def _oracle(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any]]:
+    search = best_on_demand if task.case.setting is Setting.ON_DEMAND else best_with_fixed_gpus
+    frozen = task.policy is PolicyName.ORACLE_FROZEN
+    found: Found = await search(scenario, frozen=frozen, patience=task.case.patience)
+    flags = asdict(found.plan.flags)
+    return found.score, {
+        "setting": {**flags, "replicas": [list(one) for one in found.plan.schedule]},
+        "plans_played": found.played,
+        "searched_on": "a fluid approximation; the named number of plans was played",
     }
-    return rules[name]
+
+
+async def _product(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any]]:
+    if task.policy is PolicyName.REPLICAS_ONLY:
+        scenario = replace(scenario, tunes=False)
+    if task.policy is PolicyName.FLAGS_ONLY:
+        scenario = replace(scenario, scales=False)
+    owner, scraper = Owner(scenario), Scraper()
+    product = Autotuner(scenario, owner, scraper)
+    found = await _played(scenario, product, owner, task)
+    kept = [one for one in product.ended if one.outcome is Outcome.SUCCEEDED]
+    notes = {
+        "kept_changes": [
+            {"knob": one.knob, "from": one.from_value, "to": one.to_value, "hours": round(one.at / 3600, 2)}
+            for one in kept
+        ],
+        "rolled_back": [
+            {"knob": one.knob, "from": one.from_value, "to": one.to_value, "reason": one.reason}
+            for one in product.ended
+            if one.outcome is Outcome.ROLLED_BACK
+        ],
+        "ticks_by_class": dict(product.classes.most_common()),
+        "states": product.states,
+    }
+    return score(scenario, found), {**notes, **_over_time(found)}
+
+
+async def _rival(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any]]:
+    owner, notes, seats = Owner(scenario), dict[str, Any](), scenario.seats
+    policy: Policy
+    if task.policy is PolicyName.DEFAULTS:
+        policy = Fixed(owner, None, scenario.replicas)
+    else:
+        if task.policy is PolicyName.SWEEP_HPA:
+            swept = await sweep(scenario)
+            seats = swept.seats
+            notes = {"sweep": asdict(swept)}
+        rule = _rule(task.policy, scenario)
+        if isinstance(rule, Keda) and rule.running:
+            notes = {"threshold": rule.threshold}
+        policy = (
+            Ruled(scenario, owner, rule, Scraper(records=False), seats)
+            if scenario.scales
+            else Fixed(owner, seats, scenario.replicas)
+        )
+    found = await _played(scenario, policy, owner, task)
+    return score(scenario, found), {**notes, **_over_time(found)}
+
+
+async def _played(scenario: Scenario, policy: Policy, owner: Owner, task: Task) -> Run:
+    patience = task.case.patience
+    settling = None if patience is None else Settling(scenario=scenario, patience=patience)
+    return await play(scenario, policy, owner=owner, settling=settling)
+
+
+def _over_time(found: Run) -> dict[str, Any]:
+    return {"seats_over_time": found.cluster.seats, "replicas_over_time": found.cluster.scalings}
+
+
+def _rule(name: PolicyName, scenario: Scenario) -> Rule:
+    match name:
+        case PolicyName.KEDA:
+            return Keda()
+        case PolicyName.KEDA_CALIBRATED:
+            return Keda(threshold=KNEE_SHARE * knee_of(scenario), running=True)
+        case PolicyName.SATURATION:
+            return Saturation()
+        case PolicyName.TOKEN_CAPACITY:
+            engine = engine_of(scenario.hardware, seats=scenario.seats)
+            return TokenCapacity(seats=engine.max_num_seqs, batched_tokens=engine.max_num_batched_tokens)
+        case _:
+            return Hpa()

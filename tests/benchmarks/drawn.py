@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.closedloop.scenario import Hardware, Objectives, Scenario
+from benchmarks.closedloop.scenario import COMPRESSED, Hardware, Objectives, Scenario
 from vllm_autotuner.simulation.arrivals import RateCurve
 from vllm_autotuner.simulation.configuration import Profile
 from vllm_autotuner.simulation.lengths import Fixed
@@ -38,5 +38,6 @@ def case(*, rate: float = 1.0, seconds: float = 600.0, **changes: Any) -> Scenar
         patience=60.0,
         routing=Routing.LEAST_OUTSTANDING,
         grace=65,
+        rhythm=COMPRESSED,
     )
     return replace(scenario, **changes)

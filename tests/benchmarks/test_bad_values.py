@@ -37,7 +37,7 @@ def tuned(**changes: Any) -> tuple[Autotuner, SimulatedCluster]:
     scenario = replace(FLEET, **changes)
     owner = Owner(scenario)
     product = Autotuner(scenario, owner, Scraper())
-    return product, asyncio.run(play(scenario, product, owner=owner))
+    return product, asyncio.run(play(scenario, product, owner=owner)).cluster
 
 
 def test_what_the_user_wrote_is_never_bad_and_of_the_rest_as_much_as_was_asked_for() -> None:
@@ -84,7 +84,7 @@ def test_a_bad_value_is_found_out_and_taken_back(way: Way, says: str, monkeypatc
 
 def test_the_floor_counts_every_second_without_enough_pods() -> None:
     owner = Owner(FLEET)
-    cluster = asyncio.run(play(FLEET, Fixed(owner, 8, 3), owner=owner))
+    cluster = asyncio.run(play(FLEET, Fixed(owner, 8, 3), owner=owner)).cluster
     assert seconds_below(3, cluster.pods, until=600.0) == 0
     assert seconds_below(3, cluster.pods[1:], until=600.0) == 600
 

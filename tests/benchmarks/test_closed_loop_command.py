@@ -2,154 +2,124 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
-from tests.benchmarks.drawn import case
 from typer.testing import CliRunner
 
-from benchmarks.closedloop.behind import longest_behind, one_canary
 from benchmarks.closedloop.command import main
-from benchmarks.closedloop.comparing import figures_of, summary_of, versus
+from benchmarks.closedloop.hardware import hardware_of
 from benchmarks.closedloop.page import closed_loop
 from benchmarks.closedloop.scoring import Score
-from benchmarks.closedloop.trial import PolicyName, Task, Trial
+from benchmarks.closedloop.summary import Played, case_figures, policy_summary, summary_of
+from benchmarks.closedloop.trial import CaseOf, PolicyName, Task, Trial
 
 APP = typer.Typer()
 APP.command()(main)
+SETTING = {"seats": 64, "kv_cache_dtype": "auto", "tensor_parallel_size": 1, "replicas": [[0.0, 1]]}
+KEYS = (
+    "attainment_vs_oracle_median",
+    "attainment_vs_oracle_worst",
+    "gpu_hours_vs_oracle_median",
+    "gpu_hours_vs_oracle_worst",
+    "cases",
+    "cases_met",
+    "kept_changes",
+    "rolled_back",
+)
 
 
-def trial(
-    policy: PolicyName, *, goodput: float, gpu_hours: float = 1.0, restarts: int = 0, minutes: Sequence[float] = ()
-) -> Trial:
+def trial(policy: PolicyName, *, attainment: float, gpu_hours: float, scenario: str = "cap-bound") -> Trial:
     score = Score(
         requests=600,
-        goodput=goodput,
-        settled_goodput=goodput,
-        attainment=goodput,
-        failed=0,
+        attainment=attainment,
+        settled_attainment=attainment,
         gpu_hours=gpu_hours,
-        settled_gpus=gpu_hours,
-        restarts=restarts,
+        settled_gpus=1.0,
+        goodput=1.0,
+        settled_goodput=1.0,
+        in_time=attainment,
+        failed=0,
+        restarts=1,
         scalings=0,
-        recoveries=(None,),
-        per_minute=tuple(minutes) or (goodput,) * 20,
-        came_per_minute=(1.0,) * 20,
+        extrapolated_from_hours=9.0,
     )
-    task = Task(scenario="case", policy=policy, seed=1, hardware=(), quick=True)
-    notes = {"changes_kept": 1, "changes_rolled_back": 2} if policy is PolicyName.AUTOTUNER else {}
-    return Trial(task=task, score=score, notes=notes, seconds=1.0)
+    notes: dict[str, Any] = {}
+    if policy is PolicyName.AUTOTUNER:
+        kept = {"knob": "maxNumSeqs", "from": "18", "to": "55", "hours": 1.0}
+        notes = {"kept_changes": [kept], "rolled_back": []}
+    if policy is PolicyName.ORACLE:
+        notes = {"setting": SETTING}
+    case = CaseOf(scenario=scenario, seed=1, hardware=hardware_of(None))
+    return Trial(task=Task(case=case, policy=policy), score=score, notes=notes, seconds=1.0)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "verdict"),
-    [
-        pytest.param((1.0, 1.0), (0.9, 0.5), "wins", id="goodput first"),
-        pytest.param((0.9, 0.5), (1.0, 9.0), "loses", id="whatever it cost"),
-        pytest.param((1.0, 1.0), (0.995, 2.0), "wins", id="level in goodput, cheaper"),
-        pytest.param((1.0, 2.0), (0.995, 1.0), "loses", id="level in goodput, dearer"),
-        pytest.param((1.0, 1.0), (0.995, 1.005), "level", id="level in both"),
-    ],
-)
-def test_who_beats_whom(ours: tuple[float, float], theirs: tuple[float, float], verdict: str) -> None:
-    one = trial(PolicyName.AUTOTUNER, goodput=ours[0], gpu_hours=ours[1])
-    assert versus(one, trial(PolicyName.HPA, goodput=theirs[0], gpu_hours=theirs[1])) == verdict
+def played(*trials: Trial) -> Played:
+    return {one.task.policy: one for one in trials}
 
 
-def test_the_summary_names_what_misses_the_targets() -> None:
-    near = {
-        PolicyName.ORACLE: trial(PolicyName.ORACLE, goodput=1.0),
-        PolicyName.AUTOTUNER: trial(PolicyName.AUTOTUNER, goodput=0.96, gpu_hours=1.05),
-    }
-    far = near | {PolicyName.AUTOTUNER: trial(PolicyName.AUTOTUNER, goodput=0.9, gpu_hours=1.2, restarts=4)}
-    report = {"near": figures_of(case(), near), "far": figures_of(replace(case(), name="far"), far)}
-    assert report["far"]["policies"]["autotuner"]["regret"] == pytest.approx(0.1)
-    summary = summary_of(report)
-    assert summary["autotuner_against"] == {"oracle": {"wins": [], "level": [], "loses": ["near", "far"]}}
-    missed = ("below_95_pct_of_the_oracle", "over_110_pct_of_its_gpus", "over_three_restarts")
-    assert [summary[name] for name in missed] == [["far"]] * 3
-    assert summary["gpu_hours_in_all"] == {"oracle": 2.0, "autotuner": pytest.approx(2.25)}
-    text = "\n".join(closed_loop({"quick": False, "seed": 1, "summary": summary, "scenarios": report}))
-    assert "| near | 1.00 (1.0) | 0.96 (1.1) |" in text
-    assert "against oracle: better 0, equal 0, worse 2 (worse: near, far)" in text
-    assert "2 kept, 4 rolled back." in text
-
-
-@pytest.mark.parametrize(
-    ("goodput", "gpu_hours", "over"),
-    [(1.0, 1.12, True), (1.3, 1.12, False), (1.3, 1.5, True), (0.96, 1.12, True), (0.5, 0.9, False)],
-)
-def test_gpus_may_be_more_for_as_much_more_as_is_served(goodput: float, gpu_hours: float, over: bool) -> None:
-    """Where the oracle does not know of a hang; and who serves less gets no discount."""
-    played = {
-        PolicyName.ORACLE: trial(PolicyName.ORACLE, goodput=1.0),
-        PolicyName.AUTOTUNER: trial(PolicyName.AUTOTUNER, goodput=goodput, gpu_hours=gpu_hours),
-    }
-    summary = summary_of({"case": figures_of(case(), played)})
-    assert summary["over_110_pct_of_its_gpus"] == (["case"] if over else [])
-
-
-WELL = [1.0] * 20
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "seconds"),
-    [
-        pytest.param(WELL, WELL, 0.0, id="never"),
-        pytest.param([0.0] * 20, [0.0] * 20, 0.0, id="both serve nobody well"),
-        pytest.param([1.0] * 5 + [0.0] * 4 + [1.0] * 11, WELL, 360.0, id="four minutes are in six windows"),
-        pytest.param([0.9] * 20, WELL, 1080.0, id="a tenth, all the time"),
-        pytest.param([0.995] * 20, WELL, 0.0, id="level within a part in a hundred"),
-        # 180 requests in a window: 90 and 81 well are 189 late ones, by chance 2 * 13.7 apart.
-        pytest.param([0.45] * 20, [0.5] * 20, 0.0, id="chance does as much where half come late"),
-        pytest.param([0.3] * 20, [0.5] * 20, 1080.0, id="and not as much as this"),
-        pytest.param([0.0, 1.0, 1.0, 1.0] * 5, [1.0, 0.0, 1.0, 1.0] * 5, 60.0, id="now one is ahead, now the other"),
-    ],
-)
-def test_for_how_long_one_serves_fewer_well_than_the_other(
-    ours: list[float], theirs: list[float], seconds: float
-) -> None:
-    one = trial(PolicyName.AUTOTUNER, goodput=1.0, minutes=ours)
-    other = trial(PolicyName.DEFAULTS, goodput=1.0, minutes=theirs)
-    assert longest_behind(one.score, other.score, level=0.01) == seconds
-
-
-def test_nobody_may_be_below_the_defaults_for_longer_than_a_canary() -> None:
-    scenario = case()
-    canary = one_canary(scenario).total_seconds()
-    # Ten windows of a minute, after the start of a pod and its warm-up.
-    assert canary == scenario.startup + 600 + 60
-    defaults = trial(PolicyName.DEFAULTS, goodput=1.0)
-    report = {
-        name: figures_of(
-            replace(scenario, name=name),
-            {
-                PolicyName.AUTOTUNER: trial(
-                    PolicyName.AUTOTUNER, goodput=1.0, minutes=[0.5] * low + [1.0] * (20 - low)
-                ),
-                PolicyName.DEFAULTS: defaults,
-            },
+def cases() -> Sequence[Played]:
+    return [
+        played(
+            trial(PolicyName.ORACLE, attainment=1.0, gpu_hours=10.0, scenario=name),
+            trial(PolicyName.ORACLE_FROZEN, attainment=1.0, gpu_hours=20.0, scenario=name),
+            trial(PolicyName.AUTOTUNER, attainment=ours, gpu_hours=11.0, scenario=name),
+            trial(PolicyName.HPA, attainment=0.5, gpu_hours=9.0, scenario=name),
+            trial(PolicyName.REPLICAS_ONLY, attainment=1.0, gpu_hours=20.0, scenario=name),
         )
-        for name, low in (("short", 4), ("long", 20))
+        for name, ours in (("cap-bound", 0.97), ("bursty", 0.96))
+    ]
+
+
+def test_a_case_is_met_by_its_attainment_and_then_the_price_counts() -> None:
+    summary = summary_of(cases())
+    assert [summary[key] for key in KEYS] == [pytest.approx(0.965), 0.96, 1.1, 1.1, 2, 1, 2, 0]
+    assert summary["rivals"]["hpa"]["cases_met"] == 0
+    assert summary["ablations"]["replicas-only"]["gpu_hours_vs_oracle_median"] == 2.0
+    assert set(KEYS) <= set(summary["rivals"]["hpa"])
+    assert "keda" not in summary["rivals"], "who did not run is not told of"
+    assert (summary["worth_of_flags_median"], summary["cases_with_worth_above_1_3"]) == (2.0, 2)
+    assert summary["against"] == {"hpa": {"better": 2, "as_good": 0, "worse": 0}}
+
+
+def test_an_interval_resamples_scenarios() -> None:
+    summary = summary_of(cases())
+    assert summary["attainment_vs_oracle_interval"] == [pytest.approx(0.96), pytest.approx(0.97)]
+    one = summary_of(cases()[:1])
+    assert one["attainment_vs_oracle_interval"] is None
+    assert policy_summary([])["cases"] == 0
+
+
+def test_the_page_tells_what_was_played_and_what_it_was_worth() -> None:
+    found = {
+        "setting": "on-demand",
+        "seeds": [1],
+        "noise": "on",
+        "pace": "the product's defaults",
+        "summary": summary_of(cases()),
+        "cases": [case_figures(one) for one in cases()],
     }
-    summary = summary_of(report)
-    assert summary["below_the_defaults_for_longer_than_a_canary"] == ["long"]
-    text = "\n".join(closed_loop({"quick": False, "seed": 1, "summary": summary, "scenarios": report}))
-    assert f"| 18 min ({canary / 60:.0f} min) |" in text
+    text = "\n".join(closed_loop(found))
+    assert "10 of 10 runs were played until they had settled (the longest for 9.0 h)" in text
+    assert "| autotuner | 1 of 2 | 96.5% (96.0% to 97.0%) | 96.0% | 1.10 (1.10 to 1.10) | 1.10 | 1.10 | 2, 0 |" in text
+    assert "above 1.3 in 2 of 2 cases" in text
+    assert "maxNumSeqs 18 to 55" in text
 
 
-def test_a_quick_run_of_one_scenario(tmp_path: Path) -> None:
-    arguments = ["--quick", "--scenario", "kv-bound", "--engine-profile", "llama-3.1-70b-h200", "--jobs", "1"]
-    policies = ["--policy", "autotuner", "--policy", "defaults"]
-    found = CliRunner().invoke(APP, [*arguments, *policies, "--output", str(tmp_path)])
+def test_a_quick_run_prints_one_object() -> None:
+    arguments = ["--quick", "--scenario", "kv-fp8", "--engine-profile", "llama-3.1-70b-h200", "--jobs", "1", "--json"]
+    found = CliRunner().invoke(APP, [*arguments, "--policy", "defaults", "--policy", "keda-calibrated"])
     assert found.exit_code == 0, found.output
-    figures = json.loads((tmp_path / "closed_loop.json").read_text())
+    figures = json.loads(found.stdout)
     assert figures["quick"] is True
-    assert set(figures["scenarios"]["kv-bound"]["policies"]) == {"autotuner", "defaults"}
-    assert figures["scenarios"]["kv-bound"]["policies"]["autotuner"]["requests"] > 1000
-    assert (tmp_path / "closed_loop-kv-bound.png").stat().st_size > 10_000
+    assert "compressed" in figures["pace"]
+    assert set(figures["cases"][0]["policies"]) == {"oracle", "defaults", "keda-calibrated"}
+    assert figures["summary"]["rivals"]["defaults"]["cases"] == 1
+    oracle = figures["cases"][0]["policies"]["oracle"]
+    assert oracle["attainment"] > 0.9
+    assert oracle["setting"]["kv_cache_dtype"] == "fp8"
+    assert 1 < oracle["extrapolated_from_hours"] < 6
 
 
 @pytest.mark.parametrize(
@@ -159,6 +129,7 @@ def test_a_quick_run_of_one_scenario(tmp_path: Path) -> None:
         pytest.param(["--engine-profile", "nothing"], "unknown profile 'nothing'", id="an engine that does not exist"),
         pytest.param(["--policy", "nothing"], "nothing", id="a policy that does not exist"),
         pytest.param(["--jobs", "0"], "jobs", id="no process at all"),
+        pytest.param(["--noise", "loud"], "--noise is on or off", id="another noise"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(arguments: list[str], says: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.closedloop.rivals import Hpa, Keda, Saturation, Seen
+from benchmarks.closedloop.rivals import Hpa, Keda, Saturation, Seen, TokenCapacity
 from benchmarks.closedloop.scraping import Gauges
 
 
@@ -46,7 +46,7 @@ def test_hpa_and_keda_keep_what_is_without_any_metric() -> None:
 
 
 def test_stale_metrics_are_missing_metrics() -> None:
-    old = Seen(now=100.0, replicas=3, ready=3, gauges={"pod-0": [Gauges(40.0, 1.0, 50.0, 0.1)]})
+    old = Seen(now=140.0, replicas=3, ready=3, gauges={"pod-0": [Gauges(40.0, 1.0, 50.0, 0.1)]})
     assert Hpa().wanted(old) == 3
 
 
@@ -90,3 +90,23 @@ def test_saturation_decides_once_a_minute() -> None:
     assert rule.wanted(seen((0.0, 0.1))) == 1
     assert rule.wanted(seen((9.0, 0.9), now=45.0)) == 1
     assert rule.wanted(seen((9.0, 0.9), now=60.0)) == 2
+
+
+def test_calibrated_keda_counts_what_runs_as_well() -> None:
+    # Ten running and 6 waiting on each of two pods: 32 over a target of 8 a pod is four.
+    assert Keda(threshold=8.0, running=True).wanted(seen((6.0, 0.1), (6.0, 0.1))) == 4
+
+
+@pytest.mark.parametrize(
+    ("kv", "waiting", "wanted"),
+    [
+        # Pool 10,000: k1 = 8,000. I = 100 and O = 200: N = min(8192 * 200 / 300, 32) = 32, 32 * 200 = k2 = 6,400.
+        pytest.param(0.5, 0.0, 1, id="5,000 of 6,400 tokens are 78 %"),
+        pytest.param(0.6, 0.0, 2, id="6,000 are more than 85 %"),
+        pytest.param(0.5, 4.0, 2, id="and 4 waiting ones bring 800 more"),
+    ],
+)
+def test_token_capacity_by_its_published_thresholds(kv: float, waiting: float, wanted: int) -> None:
+    one = Gauges(0.0, 20.0, waiting, kv, prompt_tokens=1e5, generated_tokens=2e5, finished=1e3, pool_tokens=10_000)
+    looked = Seen(now=0.0, replicas=1, ready=1, gauges={"pod-0": [one]})
+    assert TokenCapacity(seats=32, batched_tokens=8192).wanted(looked) == wanted

@@ -1,0 +1,255 @@
+"""The cheapest setting that keeps the objectives, found by somebody who knows the whole day: nobody can have it.
+
+Flags are fixed for the day; replicas are one number, or for a load that moves a schedule that asks for each pod a
+start-up before it is needed, hangs included. The search is on a fluid approximation (`fluid`), its few best settings
+are played exactly, and the cheapest of those whose attainment is within 1 % of the best counts.
+`frozen`: the same with the flags of the start, so that the ratio of the two prices is what flags are worth.
+Must not: be compared with on cost of finding it.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from benchmarks.closedloop.capacity import engine_of
+from benchmarks.closedloop.fluid import demand_of, largest_rate
+from benchmarks.closedloop.playing import play
+from benchmarks.closedloop.policies import Fixed
+from benchmarks.closedloop.scenario import Objectives, Scenario, Upgrade, Wedge
+from benchmarks.closedloop.scoring import Score, score
+from benchmarks.closedloop.service import Owner
+from benchmarks.closedloop.settling import Patience, Settling
+from vllm_autotuner.simulation.configuration import EngineConfig, StartupRefused
+from vllm_autotuner.simulation.step_duration import StepLaw
+from vllm_autotuner.simulation.traffic import Mix
+
+__all__ = ["TIE", "Flags", "Found", "Plan", "best_on_demand", "best_with_fixed_gpus", "flags_of", "plans"]
+
+TIE: Final = 0.01
+"""Attainment within 1 % of the best is as good, and the cheaper setting wins."""
+SLOT: Final = 900.0
+"""Seconds for which a schedule keeps its replicas."""
+MARGINS: Final = (1.1, 1.0, 0.9, 0.8)
+"""How much of what the approximation calls the largest rate a replica is given: exact runs break between 0.85 and
+1.05 of it."""
+SWINGING: Final = (1.5, 1.3, 1.1, 0.95, 0.8)
+"""The same of the highest rate of a quarter of an hour, where the load swings within it: queues bridge the peaks."""
+ENOUGH: Final = 3
+"""Settings that are played once one was in order; `--exact` of the command does not change this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Flags:
+    """Of one engine."""
+
+    seats: int | None
+    kv_cache_dtype: str
+    tensor_parallel_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Flags for the day, and replicas from each second on."""
+
+    flags: Flags
+    schedule: tuple[tuple[float, int], ...]
+    gpu_seconds: float
+    strain: float
+    """The highest part of the largest rate that a replica gets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The plan that won, and how it went."""
+
+    plan: Plan
+    score: Score
+    played: int
+    """Plans that were played exactly."""
+
+
+def flags_of(scenario: Scenario) -> Sequence[Flags]:
+    """All that the user's bounds allow, seats in steps of a factor of about 1.4; the start comes first."""
+    start = Flags(
+        seats=scenario.seats,
+        kv_cache_dtype=scenario.kv_cache_dtypes[0],
+        tensor_parallel_size=scenario.hardware.tensor_parallel_size,
+    )
+    if not scenario.tunes:
+        return [start]
+    low, high = scenario.seat_bounds
+    grid = {round(8 * 2 ** (step / 2)) for step in range(15)}
+    seats: list[int | None] = [scenario.seats, *sorted(one for one in grid if low <= one <= high)]
+    found = [
+        Flags(seats=each, kv_cache_dtype=dtype, tensor_parallel_size=size)
+        for size in scenario.parallel_sizes
+        for dtype in scenario.kv_cache_dtypes
+        for each in seats
+    ]
+    return list(dict.fromkeys([start, *found]))
+
+
+def plans(scenario: Scenario, flags: Iterable[Flags]) -> Sequence[Plan]:
+    """The cheapest plan at each margin, by the approximation; cheapest first."""
+    swings = _swings(scenario)
+    best: list[Plan] = []
+    known = list(flags)
+    for margin in SWINGING if swings else MARGINS:
+        found = [plan for one in known if (plan := _plan(scenario, one, margin=margin)) is not None]
+        if found:
+            best.append(min(found, key=lambda one: (round(one.gpu_seconds), one.strain)))
+    distinct = {(plan.flags, plan.schedule): plan for plan in best}
+    return sorted(distinct.values(), key=lambda one: (one.gpu_seconds, one.strain))
+
+
+async def best_on_demand(scenario: Scenario, *, frozen: bool = False, patience: Patience | None) -> Found:
+    """The best plan with GPUs on demand. Raises ValueError where no engine starts."""
+    known = flags_of(scenario)
+    candidates = plans(scenario, known[:1] if frozen else known)
+    if not candidates:
+        raise ValueError(f"{scenario.name}: no setting within the bounds starts an engine")
+    runs: list[tuple[Score, Plan]] = []
+    for plan in candidates:
+        runs.append((await _played(scenario, plan, patience=patience), plan))
+        if runs[-1][0].attainment >= 1 - TIE:
+            break
+    most = max(one.attainment for one, _ in runs)
+    enough = [run for run in runs if run[0].attainment >= most * (1 - TIE)]
+    found, plan = min(enough, key=lambda run: (run[0].gpu_hours, -run[0].attainment))
+    return Found(plan=plan, score=found, played=len(runs))
+
+
+async def best_with_fixed_gpus(scenario: Scenario, *, frozen: bool = False, patience: Patience | None) -> Found:
+    """The best setting of the GPUs of the start: attainment first, then goodput."""
+    known = flags_of(scenario)
+    ranked: list[Plan] = []
+    for one in known[:1] if frozen else known:
+        replicas = scenario.gpus // one.tensor_parallel_size
+        if replicas < 1 or (limits := _limits(scenario, one)) is None:
+            continue
+        strain = max(rate / (replicas * max(limit, 1e-9)) for rate, limit in limits)
+        gpus = replicas * one.tensor_parallel_size
+        seconds = scenario.duration * gpus
+        ranked.append(Plan(flags=one, schedule=((0.0, replicas),), gpu_seconds=seconds, strain=strain))
+    ranked.sort(key=lambda one: one.strain)
+    runs = [(await _played(scenario, plan, patience=patience), plan) for plan in ranked[:ENOUGH]]
+    if not runs:
+        raise ValueError(f"{scenario.name}: no setting within the bounds starts an engine")
+    found, plan = max(runs, key=lambda run: (round(run[0].attainment, 2), run[0].goodput))
+    return Found(plan=plan, score=found, played=len(runs))
+
+
+async def _played(scenario: Scenario, plan: Plan, *, patience: Patience | None) -> Score:
+    owner = Owner(scenario)
+    flags = plan.flags
+    policy = Fixed(
+        owner,
+        flags.seats,
+        plan.schedule[0][1],
+        flags.kv_cache_dtype,
+        flags.tensor_parallel_size,
+        schedule=plan.schedule,
+    )
+    settling = None if patience is None else Settling(scenario=scenario, patience=patience)
+    return score(scenario, await play(scenario, policy, owner=owner, settling=settling))
+
+
+def _plan(scenario: Scenario, flags: Flags, *, margin: float) -> Plan | None:
+    """Replicas by slot; None where the engine does not start."""
+    limits = _limits(scenario, flags)
+    if limits is None:
+        return None
+    most = max(1, scenario.max_replicas)
+    lead = math.ceil(1.5 * scenario.startup / SLOT)
+    needed = [
+        max(scenario.min_replicas, min(most, math.ceil(rate / (margin * limit)) if limit > 0 else most))
+        for rate, limit in limits
+    ]
+    for hang in (one for one in scenario.disturbances if isinstance(one, Wedge)):
+        for slot in range(int(hang.at // SLOT), min(len(needed), int(hang.repaired // SLOT) + 1)):
+            needed[slot] = min(most, needed[slot] + 1)
+    replicas = [max(needed[slot : slot + lead + 1]) for slot in range(len(needed))]
+    schedule = [(SLOT * slot, count) for slot, count in enumerate(replicas) if slot == 0 or count != replicas[slot - 1]]
+    strain = max(rate / (count * max(limit, 1e-9)) for (rate, limit), count in zip(limits, replicas, strict=True))
+    return Plan(
+        flags=flags,
+        schedule=tuple(schedule),
+        gpu_seconds=sum(replicas) * SLOT * flags.tensor_parallel_size,
+        strain=strain,
+    )
+
+
+def _limits(scenario: Scenario, flags: Flags) -> Sequence[tuple[float, float]] | None:
+    """By slot: the highest rate in it, and the largest rate of one replica; None where the engine does not start."""
+    try:
+        engine = engine_of(
+            scenario.hardware,
+            seats=flags.seats,
+            kv_cache_dtype=flags.kv_cache_dtype,
+            tensor_parallel_size=flags.tensor_parallel_size,
+        )
+    except StartupRefused:
+        return None
+    found = []
+    for slot in range(max(1, int(scenario.duration // SLOT))):
+        begin, end = slot * SLOT, (slot + 1) * SLOT
+        limit = min(
+            _largest(_upgraded(scenario, engine, at=end), mix, scenario.burstiness, scenario.objectives)
+            for mix in _mixes(scenario, end)
+        )
+        found.append((_highest(scenario, begin, end), limit))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _largest(engine: EngineConfig, mix: Mix, burstiness: float, objectives: Objectives) -> float:
+    return largest_rate(engine, demand_of(mix, burstiness=burstiness), objectives=objectives)
+
+
+def _mixes(scenario: Scenario, at: float) -> Sequence[Mix]:
+    """What requests may be like in the slot that ends at `at`: from the moment of a change both mixes are to be met."""
+    begun = [change for change in scenario.content.changes if change.at < at]
+    if not begun:
+        return [scenario.content.first]
+    last = begun[-1]
+    over = last.at + last.over < at - SLOT
+    before = begun[-2].mix if len(begun) > 1 else scenario.content.first
+    return [last.mix] if over else [before, last.mix]
+
+
+def _highest(scenario: Scenario, begin: float, end: float) -> float:
+    """The highest mean of two minutes in a slot."""
+    rates = [scenario.rate.rate(min(begin + 15.0 * step, scenario.duration - 1)) for step in range(int(SLOT / 15))]
+    return max(sum(rates[index : index + 8]) / 8 for index in range(len(rates) - 7))
+
+
+def _swings(scenario: Scenario) -> bool:
+    """Whether the load goes up and down within a slot."""
+    return (
+        max(
+            _highest(scenario, at, at + SLOT)
+            / max(1e-9, sum(scenario.rate.rate(at + 15.0 * step) for step in range(60)) / 60)
+            for at in (0.0, max(0.0, scenario.duration / 2))
+        )
+        > SWING
+    )
+
+
+SWING: Final = 1.15
+"""The highest two minutes of a slot against its mean, from which on a load swings. Our choice."""
+
+
+def _upgraded(scenario: Scenario, engine: EngineConfig, *, at: float) -> EngineConfig:
+    for change in scenario.disturbances:
+        if isinstance(change, Upgrade) and change.at < at and change.pool_factor > 0:
+            law, factor = engine.law, change.step_factor
+            slower = StepLaw(
+                base=law.base * factor,
+                per_sequence=law.per_sequence * factor,
+                per_held_token=law.per_held_token * factor,
+                per_prefill_token=law.per_prefill_token * factor,
+            )
+            engine = replace(engine, law=slower, num_gpu_blocks=int(engine.num_gpu_blocks * change.pool_factor))
+    return engine
