@@ -13,7 +13,11 @@ from typing import Final
 
 __all__ = [
     "BUDGETS",
+    "COMMAND_LINE_BYTES",
     "JSON_DEPTH",
+    "LOG_LINE_BYTES",
+    "LOG_READ_SECONDS",
+    "LOG_TICK_SECONDS",
     "MANAGED_FIELDS_BYTES",
     "POD_TEMPLATE_BYTES",
     "POD_TEMPLATE_DEPTH",
@@ -82,6 +86,46 @@ JSON_DEPTH: Final = Budget(
     "Objects of Kubernetes stay below 30.",
     beyond="what lies deeper is read as null, and the object is refused for its pod template",
 )
+COMMAND_LINE_BYTES: Final = Budget(
+    name="command-line-bytes",
+    limit=32 * 1024,
+    unit="characters",
+    reason="The owner of an adopted Deployment writes it, up to 1.5 MB. Splitting a script takes time by the square "
+    "of its length: 95 s for 800 KB. A script that starts an engine has 2 KB.",
+    beyond="the flags count as not parsable: the service is diagnosed and not tuned",
+)
+LOG_LINE_BYTES: Final = Budget(
+    name="log-line-bytes",
+    limit=2048,
+    unit="characters",
+    reason="The crash log of a pod is what its image prints. The time to search a line grows with the square of its "
+    "length: one of 64 KB took 4 s. vLLM's longest line that names a cause has 1 KB.",
+    beyond="only the beginning of the line is searched for the cause of a crash",
+)
+LOG_READ_SECONDS: Final = Budget(
+    name="log-read-seconds",
+    limit=3,
+    unit="seconds",
+    reason="A log comes from the kubelet of the pod's node, through the API server; one that answers does so within 1 s.",
+    beyond="the pod's status says why its engine ended, and its node is not asked again for 2 minutes",
+)
+LOG_TICK_SECONDS: Final = Budget(
+    name="log-tick-seconds",
+    limit=5,
+    unit="seconds per tick",
+    reason="A third of a tick. Where a zone is gone, every log in it runs into its timeout: 12 services made a tick of "
+    "255 s, and the liveness probe ended the operator.",
+    beyond="the remaining logs are read in a later tick",
+)
 
-BUDGETS: Final[tuple[Budget, ...]] = (POD_TEMPLATE_BYTES, POD_TEMPLATE_DEPTH, MANAGED_FIELDS_BYTES, JSON_DEPTH)
+BUDGETS: Final[tuple[Budget, ...]] = (
+    POD_TEMPLATE_BYTES,
+    POD_TEMPLATE_DEPTH,
+    MANAGED_FIELDS_BYTES,
+    JSON_DEPTH,
+    COMMAND_LINE_BYTES,
+    LOG_LINE_BYTES,
+    LOG_READ_SECONDS,
+    LOG_TICK_SECONDS,
+)
 """All of them, in the order of the documentation."""

@@ -11,15 +11,20 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from vllm_autotuner.budgets import COMMAND_LINE_BYTES
 from vllm_autotuner.engine.flags import TUNED_FLAGS, EngineFlags, FlagError, parse_flags, tuned_knob
 
 __all__ = ["CommandLine", "Field", "Unreadable", "changed", "command_line", "serving_containers"]
 
 _SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh", "ksh"})
 _OPERATORS: Final = frozenset("();<>|&\n")
+_VARIABLE: Final = re.compile(r"\$\(([\w.-]+)\)")
+SCRIPTS_KEPT: Final = 256
+"""Scripts whose commands are remembered: at most 16 MB with the longest ones."""
 _FIELDS: Final[Mapping[str, str]] = {knob: knob.replace("-", "_") for knob in TUNED_FLAGS}
 """Tuned flag -> its field of EngineFlags."""
 
@@ -55,23 +60,49 @@ class CommandLine:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What the engine is given. Raises FlagError for a script that is not understood."""
+        """What the engine is given. Raises FlagError for a script that is not understood, and for what is too long."""
+        words = self._filled_in((*self.before, *self.words))
         if self.script is None:
-            words = tuple(self.filled_in(word) for word in (*self.before, *self.words))
             start = _start(words)
             # A program that is not vLLM itself is given the arguments, and hands them on or does not.
             return words[start:] if start is not None else words[len(self.before) :]
         # Kubernetes fills in before any shell reads.
-        return tuple(_engine_command(self.filled_in(self.words[self.script])))
+        found = _engine_command(words[len(self.before) + self.script])
+        if isinstance(found, NotUnderstood):
+            raise FlagError("shell script", problem=found.problem, remedy=found.remedy)
+        return found
 
     @property
     def flags(self) -> EngineFlags:
         """The arguments as flags. Raises FlagError for a flag that vLLM would refuse, or that we cannot see."""
         return parse_flags(self.arguments)
 
-    def filled_in(self, word: str) -> str:
-        """Substitute variables as Kubernetes does; one without a literal value stays as it is."""
-        return re.sub(r"\$\(([\w.-]+)\)", lambda found: self.variables.get(found[1], found[0]), word)
+    def filled_in(self) -> tuple[str, ...]:
+        """Return the words with their variables filled in. Raises FlagError for what is too long."""
+        return self._filled_in(self.words)
+
+    def _filled_in(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Substitute variables as Kubernetes does; one without a literal value stays as it is. Raises FlagError."""
+        left = COMMAND_LINE_BYTES.limit
+
+        def took(text: str) -> str:
+            # Counted while it grows: a variable of 100 KB can be named ten thousand times.
+            nonlocal left
+            left -= len(text)
+            if left < 0:
+                COMMAND_LINE_BYTES.exceeded()
+                problem = f"it has more than {COMMAND_LINE_BYTES.limit // 1024} KiB with its variables filled in"
+                raise FlagError("command line", problem=problem, remedy="Start vLLM with a script in the image")
+            return text
+
+        def filled_in(word: str) -> str:
+            parts, done = [], 0
+            for found in _VARIABLE.finditer(word):
+                parts += [took(word[done : found.start()]), took(self.variables.get(found[1], found[0]))]
+                done = found.end()
+            return "".join([*parts, took(word[done:])])
+
+        return tuple(filled_in(word) for word in words)
 
 
 def serving_containers(containers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -161,7 +192,7 @@ def _in_script(line: CommandLine, knob: str, value: int | str) -> CommandLine | 
         script = f"{text[:start]}{value}{text[end:]}"
     elif any(tuned_knob(word) == knob for word in line.arguments):
         return Unreadable(f"the script in {line.field} sets --{knob} to something that is not a plain value")
-    elif "#" in text or len(_commands(line.filled_in(text))) != 1:
+    elif "#" in text or _count_of_commands(line) != 1:
         return Unreadable(f"the script in {line.field} does more than start the engine: add --{knob} to it once")
     else:
         script = f"{text.rstrip()} --{knob}={value}"
@@ -181,14 +212,31 @@ def _script_place(words: Sequence[str]) -> int | None:
     return None
 
 
-def _engine_command(script: str) -> list[str]:
-    """Return the arguments of the one command of a script that starts vLLM. Raises FlagError when there is none."""
+@dataclass(frozen=True, slots=True)
+class NotUnderstood:
+    """What is wrong with a script, and what to write instead."""
+
+    problem: str
+    remedy: str
+
+
+def _engine_command(script: str) -> tuple[str, ...] | NotUnderstood:
+    """Return the arguments of the one command of a script that starts vLLM."""
     commands = _commands(script)
+    if isinstance(commands, NotUnderstood):
+        return commands
     found = [command[start:] for command in commands if (start := _start(command)) is not None]
     if len(found) != 1:
-        problem = f"it starts vLLM {len(found)} times"
-        raise FlagError("shell script", problem=problem, remedy="Let it start one engine, or write command and args")
+        return NotUnderstood(
+            f"it starts vLLM {len(found)} times", remedy="Let it start one engine, or write command and args"
+        )
     return found[0]
+
+
+def _count_of_commands(line: CommandLine) -> int:
+    assert line.script is not None
+    commands = _commands(line.filled_in()[line.script])
+    return 0 if isinstance(commands, NotUnderstood) else len(commands)
 
 
 def _start(words: Sequence[str]) -> int | None:
@@ -205,11 +253,11 @@ def _runs_vllm(words: Sequence[str]) -> bool:
     return _start(words) is not None or any(scripted)
 
 
-def _commands(script: str) -> list[list[str]]:
-    """Split a script into its commands. Raises FlagError for what only a shell could tell."""
+@lru_cache(SCRIPTS_KEPT)
+def _commands(script: str) -> tuple[tuple[str, ...], ...] | NotUnderstood:
+    """Split a script into its commands, once: every property of a Deployment asks for its flags."""
     if "$(" in script or "`" in script:
-        problem = "it uses command substitution"
-        raise FlagError("shell script", problem=problem, remedy="Write the flags out")
+        return NotUnderstood("it uses command substitution", remedy="Write the flags out")
     lexer = shlex.shlex(script.replace("\\\n", " "), posix=True, punctuation_chars="();<>|&\n")
     lexer.commenters, lexer.whitespace, lexer.whitespace_split = "", " \t\r", True
     commands: list[list[str]] = [[]]
@@ -220,8 +268,8 @@ def _commands(script: str) -> list[list[str]]:
             else:
                 commands[-1].append(token)
     except ValueError as error:
-        raise FlagError("shell script", problem=str(error).lower(), remedy="Close the quotes") from error
-    return [command for command in commands if command]
+        return NotUnderstood(str(error).lower(), remedy="Close the quotes")
+    return tuple(tuple(command) for command in commands if command)
 
 
 def _all_words(container: Mapping[str, Any]) -> tuple[str, ...]:

@@ -70,6 +70,8 @@ class EngineFlags:
     """Arguments that are none of the above, as they were written."""
 
 
+LARGEST: Final = 10**12
+"""Of any count or length: beyond, a number is a slip or an attack, and one of 4,300 digits cannot even be printed."""
 _SUFFIXES: Final = {
     "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
     "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
@@ -102,8 +104,12 @@ def _tokens(flag: str, text: str) -> int:
 def _at_least_one(flag: str, *, text: str, read: Any, example: str) -> int:
     try:
         value = int(read(text))
-    except ValueError:
-        raise FlagError(flag, problem=f"{text!r} is not a number vLLM accepts", remedy=f"Write {example}") from None
+    except (ValueError, OverflowError):
+        raise FlagError(
+            flag, problem=f"{text[:40]!r} is not a number vLLM accepts", remedy=f"Write {example}"
+        ) from None
+    if value > LARGEST:
+        raise FlagError(flag, problem=f"{text[:40]!r} is larger than vLLM accepts", remedy=f"Write {example}")
     if value < 1:
         raise FlagError(flag, problem=f"{text!r} is below 1", remedy=f"Write {example}")
     return value
@@ -258,7 +264,9 @@ def render_flags(
     return [f"{flag}={value}" for flag, value in knobs.items() if value is not None]
 
 
-_EFFECTIVE_LINE: Final = re.compile(r"non-default args: (\{.*\})\s*$", re.MULTILINE)
+_EFFECTIVE: Final = "non-default args: "
+_LONGEST_EFFECTIVE: Final = 16 * 1024
+"""Characters of that line that are parsed, as Python: a usual one has 1,000. Whoever owns the image prints it."""
 
 
 def parse_effective(log: str) -> EngineFlags | None:
@@ -269,8 +277,12 @@ def parse_effective(log: str) -> EngineFlags | None:
     nothing is proven.
     The last line counts, as a restarted server appends to its log.
     """
-    for line in reversed(_EFFECTIVE_LINE.findall(log)):
-        if (given := _top_level_literals(line)) is not None:
+    for line in reversed(log.splitlines()):
+        _, marked, printed = line.partition(_EFFECTIVE)
+        text = printed.rstrip()
+        if not (marked and text.startswith("{") and text.endswith("}") and len(text) <= _LONGEST_EFFECTIVE):
+            continue
+        if (given := _top_level_literals(text)) is not None:
             return flags_from(given)
     return None
 

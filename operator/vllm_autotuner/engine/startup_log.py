@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from vllm_autotuner.budgets import LOG_LINE_BYTES
+
 
 class StartupReason(StrEnum):
     """Why the engine did not start. The values are API: alerts match them."""
@@ -87,9 +89,9 @@ _CAUSES: Final[tuple[tuple[StartupReason, re.Pattern[str]], ...]] = tuple(
     )
 )
 _LENGTHS: Final = (
-    re.compile(r"estimated maximum model length is (\d+)"),
-    re.compile(r"max_position_embeddings=(\d+)"),
-    re.compile(r"stored in KV cache \((\d+)\)"),
+    re.compile(r"estimated maximum model length is (\d{1,12})"),
+    re.compile(r"max_position_embeddings=(\d{1,12})"),
+    re.compile(r"stored in KV cache \((\d{1,12})\)"),
 )
 _STARTED: Final = "Application startup complete."
 _LOGGED: Final = re.compile(r"^(?:\([^()]*\) )?(?P<level>[A-Z]+) [\d-]+ [\d:]+ \[[^\]]*\] ?(?P<text>.*)$")
@@ -130,7 +132,10 @@ def _failure(reason: StartupReason, text: str) -> StartupFailure:
 def _serious_lines(log: str) -> list[tuple[str, str]]:
     """Return (level, text) of each line that is not a mere notice; the level is empty for what was not logged."""
     lines = []
-    for line in log.splitlines():
+    for whole in log.splitlines():
+        line = whole[: LOG_LINE_BYTES.limit]
+        if len(whole) > len(line):
+            LOG_LINE_BYTES.exceeded()
         match = _LOGGED.match(line)
         level, text = (match["level"], match["text"]) if match else ("", line)
         if level not in {"DEBUG", "INFO", "WARNING"}:
