@@ -106,7 +106,7 @@ LOG_READ_SECONDS: Final = Budget(
     name="log-read-seconds",
     limit=3,
     unit="seconds",
-    reason="A log comes from the kubelet of the pod's node, through the API server; one that answers does so within 1 s.",
+    reason="A log comes from the kubelet of the pod's node, through the API server; a healthy one answers within 1 s.",
     beyond="the pod's status says why its engine ended, and its node is not asked again for 2 minutes",
 )
 LOG_TICK_SECONDS: Final = Budget(

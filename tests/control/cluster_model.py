@@ -106,6 +106,8 @@ class ApiServer:
     """Every version of every object: when it was stored, its kind, the object."""
     reports: Callable[[int], int | None] = lambda seats: seats
     """How many seats an engine that was asked for so many says it has; None: its log is gone."""
+    node: Callable[[Pod], str] = lambda pod: "gpus"
+    """Where a pod that is scheduled runs."""
     stored: Callable[[str, bool], object] = lambda name, by_hand: None
     """Told the name of the service whenever an object of it is another one, and whether a person wrote its status."""
     disturbances: int = 0
@@ -331,7 +333,7 @@ class ApiServer:
         known = set(registry.pods.views())
         for pod in self.pods:
             self.version += 1
-            registry.pods.see(_pod_body(pod, version=self.version))
+            registry.pods.see(_pod_body(pod, version=self.version, node=self.node(pod)))
             known.discard(Key("prod", pod.name))
         for key in known:
             registry.pods.evict(key, uid=key.name)
@@ -377,7 +379,7 @@ def seats_of(args: Iterable[str]) -> int:
     return parse_flags(tuple(args)).max_num_seqs or 256
 
 
-def _pod_body(pod: Pod, *, version: int) -> Body:
+def _pod_body(pod: Pod, *, version: int, node: str) -> Body:
     ready: Body = {"type": "Ready", "status": "True" if pod.ready_since else "False"}
     place: Body = {"type": "PodScheduled", "status": str(pod.scheduled)}
     if not pod.scheduled:
@@ -397,7 +399,10 @@ def _pod_body(pod: Pod, *, version: int) -> Body:
             "labels": pod.labels,
             "annotations": {CONFIG_HASH: pod.config_hash},
         },
-        "spec": {"containers": [{"name": "vllm", "args": list(pod.args)}]},
+        "spec": {
+            "containers": [{"name": "vllm", "args": list(pod.args)}],
+            **({"nodeName": node} if pod.scheduled else {}),
+        },
         "status": {"phase": "Running", "conditions": [ready, place], "containerStatuses": [container]},
     }
 

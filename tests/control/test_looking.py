@@ -18,6 +18,8 @@ from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecide
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import NotFound
 from vllm_autotuner.control.decide.annotation_commands import approved_id, is_paused
+from vllm_autotuner.control.read.crash_causes import CrashCauses
+from vllm_autotuner.control.read.pod_logs import PodLogs
 from vllm_autotuner.control.read.pod_state import pods_view
 from vllm_autotuner.control.read.views import DeploymentView, PodView, Termination, deployment_view, pod_view
 from vllm_autotuner.control.read.workload_state import YOUNG, observed, rollout_of, verification_of
@@ -43,8 +45,15 @@ class Logs:
         return self.texts[name]
 
 
-def cluster(logs: Logs | None = None) -> Cluster:
-    return cast(Cluster, logs or Logs())
+def pod_logs(logs: Logs | None = None) -> PodLogs:
+    return PodLogs(cast(Cluster, logs or Logs()), monotonic=NOW.timestamp)
+
+
+async def causes_of(pods: Sequence[PodView], logs: Logs | None = None) -> CrashCauses:
+    """What the logs say about the crashes of these pods."""
+    causes = CrashCauses(pod_logs(logs))
+    await causes.look([pods])
+    return causes
 
 
 def pod(name: str = "chat-0", **changed: Any) -> PodView:
@@ -62,7 +71,8 @@ CRASHED: dict[str, Any] = {"ready": False, "ready_since": None, "restarts": 2, "
 
 
 async def rollout(deployment: DeploymentView | None, pods: Sequence[PodView], *, asked: Logs | None = None) -> Rollout:
-    starts = await pods_view(pods, warm_up=timedelta(seconds=60), cluster=cluster(asked), now=NOW)
+    causes = await causes_of(pods, asked)
+    starts = pods_view(pods, warm_up=timedelta(seconds=60), causes=causes, now=NOW)
     return rollout_of(deployment, pods, starts=starts)
 
 
@@ -241,7 +251,7 @@ SAYS_8 = "INFO [api_utils.py:286] non-default args: {'model': 'example/tiny', 'm
 
 async def verified(*pods: PodView, logs: Logs, status: dict[str, Any] | None = None) -> object:
     given = service(status=VERIFYING if status is None else status)
-    return await verification_of(given, pods, cluster=cluster(logs), observation=observation())
+    return await verification_of(given, pods, logs=pod_logs(logs), observation=observation())
 
 
 async def test_the_start_up_log_confirms() -> None:
@@ -343,7 +353,7 @@ async def test_a_pod_that_is_ready_again_and_silent_is_missed_when_it_has_report
 ) -> None:
     started = None if container_started is None else NOW - container_started
     again = pod(ready_since=NOW - timedelta(seconds=3), container_started_at=started)
-    starts = await pods_view([again], warm_up=timedelta(seconds=60), cluster=cluster(), now=NOW)
+    starts = pods_view([again], warm_up=timedelta(seconds=60), causes=await causes_of([again]), now=NOW)
     found = observed(gone_silent(seconds_ago=30), [again], now=NOW, starts=starts)
     assert (found.engines, found.silent, found.expected) == ((), ("chat-0",), expected)
     missed = DiagnosisClass.METRICS_BLIND if expected else DiagnosisClass.COLD_START

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.control.test_looking import CRASHED, ENDED, NOW, Logs, cluster, pod
+from tests.control.test_looking import CRASHED, ENDED, NOW, Logs, causes_of, pod
 
 from vllm_autotuner.control.read.pod_state import NEVER_READY_AFTER, UNSCHEDULABLE_AFTER, pods_view
 from vllm_autotuner.control.read.views import PodView
@@ -20,7 +20,7 @@ SECOND = timedelta(seconds=1)
 
 
 async def viewed(*pods: PodView, logs: Logs | None = None) -> PodsView:
-    return await pods_view(pods, warm_up=WARM_UP, cluster=cluster(logs), now=NOW)
+    return pods_view(pods, warm_up=WARM_UP, causes=await causes_of(pods, logs), now=NOW)
 
 
 def created(ago: timedelta) -> dict[str, Any]:

@@ -284,4 +284,10 @@ FAULTS: Final = (
         happens="a user deletes the Service of a VLLMService",
         holds="it is created again within minutes; a Service that exists is only read",
     ),
+    Fault(
+        number="T47",
+        happens="the nodes of twelve services' crashed pods are gone: no kubelet answers a request for a log",
+        holds="logs cost a tick a bounded time, no node is asked twice in a row, and no rollback waits for a log",
+        missing="a real kubelet that hangs: the time-outs are played in process",
+    ),
 )

@@ -10,8 +10,8 @@ from vllm_autotuner.api.crd import crd
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.scale_ins import SCALE_INS_LENGTH, ScaleInTried
 from vllm_autotuner.api.status import VLLMServiceStatus, parse_status
+from vllm_autotuner.control.decide.tick import decide
 from vllm_autotuner.control.run import service_tick
-from vllm_autotuner.control.run.service_tick import decide
 
 TOO_MANY = 40
 """More than any list of the status may hold."""

@@ -6,7 +6,7 @@ Must not: write, or keep anything: the next tick reads again.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from vllm_autotuner.api.conditions import Reason
@@ -18,7 +18,7 @@ from vllm_autotuner.cluster.kinds import AUTOSCALER, DEPLOYMENT, POD
 from vllm_autotuner.cluster.ownership import controller_of
 from vllm_autotuner.control.read.adopted import Adopted, adopted_from
 from vllm_autotuner.control.read.registry import Key
-from vllm_autotuner.control.read.views import Body, ServiceEntry
+from vllm_autotuner.control.read.views import Body, PodView, ServiceEntry
 from vllm_autotuner.workload.adoption import Unadoptable, read_target
 from vllm_autotuner.workload.labels import MANAGED_BY, OPERATOR, SERVICE
 
@@ -46,6 +46,10 @@ class Adopting:
             if isinstance(entry.service, VLLMService) and entry.service.spec.target_ref is not None
         ]
         await asyncio.gather(*(self._remember(each) for each in services if not each.metadata.deleting))
+
+    def pods(self) -> Iterator[Sequence[PodView]]:
+        """The pods of each Deployment that was read and is adopted."""
+        yield from (found.pods for found in self._read.values() if isinstance(found, Adopted))
 
     async def of(self, service: VLLMService) -> Adopted | Unadoptable | None:
         """What was read for a service; the second call reads again. None where the service names no Deployment.

@@ -1,7 +1,7 @@
 """Builds the `Inputs` of one service from the registry and the metrics of a tick.
 
-The only API reads are pod logs, and only when a decision needs them: the start-up line while a change is verified, and
-the end of the log after a crash. Must not: write, or decide.
+The only API reads are pod logs, and only when a decision needs them: the start-up line while a change is verified.
+Must not: write, or decide.
 """
 
 from collections.abc import Mapping
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.control.decide.inputs import Inputs, OperatorState, Workload
 from vllm_autotuner.control.read.adopted import Adopted
+from vllm_autotuner.control.read.crash_causes import CrashCauses
 from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
 from vllm_autotuner.control.read.interference import interference_of, wanted_deployment
 from vllm_autotuner.control.read.metrics_sources import Sources
+from vllm_autotuner.control.read.pod_logs import PodLogs
 from vllm_autotuner.control.read.pod_state import pods_view
 from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.rendered_hashes import hashes_of
@@ -42,8 +43,17 @@ class Look:
 class InputsReader:
     """Builds the inputs of a decision."""
 
-    def __init__(self, *, cluster: Cluster, sources: Sources, free_gpus: FreeGpuLookup, memory: ServiceMemory) -> None:
-        self._cluster = cluster
+    def __init__(
+        self,
+        *,
+        logs: PodLogs,
+        causes: CrashCauses,
+        sources: Sources,
+        free_gpus: FreeGpuLookup,
+        memory: ServiceMemory,
+    ) -> None:
+        self._logs = logs
+        self._causes = causes
         self._sources = sources
         self._free_gpus = free_gpus
         self._memory = memory
@@ -71,16 +81,16 @@ class InputsReader:
         elif not unreadable:
             interference = interference_of(deployment, wanted_deployment(service, service.status, deployment))
         warm_up = service.spec.tuning.strategy.warm_up
-        starts = await pods_view(pods, warm_up=warm_up, cluster=self._cluster, now=now)
+        starts = pods_view(pods, warm_up=warm_up, causes=self._causes, now=now)
         snapshot = self._sources.of(service, look.snapshots)
         observation = observed(snapshot, pods, now=now, starts=starts)
-        variants = await variants_of(
+        variants = variants_of(
             service.status.active_change,
             deployments=look.fleet.deployments_of(key),
             pods=everything,
             snapshot=snapshot,
             warm_up=warm_up,
-            cluster=self._cluster,
+            causes=self._causes,
             now=now,
         )
         workload = Workload(
@@ -89,7 +99,7 @@ class InputsReader:
             verification=await verification_of(
                 service,
                 everything,
-                cluster=self._cluster,
+                logs=self._logs,
                 observation=variants.canary.observation if variants.canary is not None else observation,
             ),
             hash_of=hashes_of(service, deployment) if adopted is None else adopted.hash_of,

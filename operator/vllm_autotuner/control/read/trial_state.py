@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from vllm_autotuner.api.status import ActiveChange, TrialRef, VLLMServiceStatus
 from vllm_autotuner.change.trial_deployments import Track, trials
 from vllm_autotuner.change.world import Variant, Variants
-from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.control.read.crash_causes import CrashCauses
 from vllm_autotuner.control.read.pod_state import pods_view
 from vllm_autotuner.control.read.views import DeploymentView, PodView
 from vllm_autotuner.control.read.workload_state import observed, rollout_of
@@ -28,24 +28,24 @@ def own_pods(pods: Iterable[PodView]) -> tuple[PodView, ...]:
     return tuple(pod for pod in pods if pod.track == STABLE)
 
 
-async def variants_of(
+def variants_of(
     change: ActiveChange | None,
     *,
     deployments: Sequence[DeploymentView],
     pods: Sequence[PodView],
     snapshot: FleetSnapshot,
     warm_up: timedelta,
-    cluster: Cluster,
+    causes: CrashCauses,
     now: datetime,
 ) -> Variants:
     """The canary and the baseline of this change as they are now."""
 
-    async def variant(ref: TrialRef | None, track: Track) -> Variant | None:
+    def variant(ref: TrialRef | None, track: Track) -> Variant | None:
         live = next((one for one in deployments if ref is not None and one.name == ref.name), None)
         if live is None or change is None:
             return None
         mine = [pod for pod in pods if pod.track == track and pod.change == change.id]
-        starts = await pods_view(mine, warm_up=warm_up, cluster=cluster, now=now)
+        starts = pods_view(mine, warm_up=warm_up, causes=causes, now=now)
         return Variant(
             rollout=rollout_of(live, mine, starts=starts),
             observation=observed(snapshot, mine, now=now, starts=starts),
@@ -54,8 +54,8 @@ async def variants_of(
     if change is None:
         return Variants()
     return Variants(
-        canary=await variant(change.canary_ref, Track.CANARY),
-        baseline=await variant(change.baseline_ref, Track.BASELINE),
+        canary=variant(change.canary_ref, Track.CANARY),
+        baseline=variant(change.baseline_ref, Track.BASELINE),
     )
 
 

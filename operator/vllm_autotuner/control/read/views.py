@@ -141,6 +141,8 @@ class PodView:
     container_started_at: datetime | None
     container: str = ENGINE_CONTAINER
     """The name of the engine's container."""
+    node: str = ""
+    """Where it runs; empty while it is not scheduled."""
     track: str = STABLE
     change: str = ""
 
@@ -242,6 +244,7 @@ def pod_view(body: Body, *, container: str = ENGINE_CONTAINER) -> PodView:
         last_termination=_termination(engine),
         container_started_at=_moment(_part(_part(engine, "state"), "running").get("startedAt")),
         container=container,
+        node=str(spec.get("nodeName") or ""),
         track=labels.get(TRACK, STABLE),
         change=labels.get(CHANGE, ""),
     )

@@ -1,12 +1,11 @@
 """The state of one workload from its Deployment, pods and metrics: observation, rollout, verification of a change.
 
 The only API reads are pod logs, and only when a decision needs them: the start-up line while a change is verified (the
-log of a crash is read in `pod_state`). Must not: write, or decide.
+log of a crash is read in `crash_causes`). Must not: write, or decide.
 """
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -15,11 +14,10 @@ from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.change.verification import Undecided, Verification, Witness, knobs_in, verify
 from vllm_autotuner.change.world import Rollout
-from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.cluster.errors import ClusterError
-from vllm_autotuner.control.read.pod_state import has_crashed, how_it_ended
+from vllm_autotuner.control.read.crash_causes import has_crashed, how_it_ended
+from vllm_autotuner.control.read.pod_logs import PodLogs
 from vllm_autotuner.control.read.views import DeploymentView, PodView
-from vllm_autotuner.engine.flags import FlagError, parse_effective, parse_flags
+from vllm_autotuner.engine.flags import EngineFlags, FlagError, parse_effective, parse_flags
 from vllm_autotuner.engine.metric_names import Meaning
 from vllm_autotuner.engine.startup_log import LACK_OF_MEMORY, REFUSALS
 from vllm_autotuner.guardrails.contest import Interference
@@ -125,7 +123,7 @@ def _start_up(pods: Sequence[PodView]) -> timedelta | None:
 
 
 async def verification_of(
-    service: VLLMService, pods: Sequence[PodView], *, cluster: Cluster, observation: Observation
+    service: VLLMService, pods: Sequence[PodView], *, logs: PodLogs, observation: Observation
 ) -> Verification:
     """Whether the running engines use the value under test; checked only while a change is being verified."""
     change = service.status.active_change
@@ -135,19 +133,29 @@ async def verification_of(
         return Undecided(f"this version does not support the knob {change.knob}")
     serving = [pod for pod in pods if pod.ready and not pod.deleting and pod.config_hash == change.to.config_hash]
     pools = {engine.key.pod: engine.pool for engine in observation.engines}
-    witnesses = [replace(await _witness(pod, cluster=cluster), pool=pools.get(pod.name)) for pod in serving]
+    asked = {pod.name: _flags(pod) for pod in serving}
+    started: dict[str, str] = {}
+
+    async def read(pod: PodView) -> None:
+        if (text := await logs.text(pod, head_bytes=START_LOG_BYTES)) is not None:
+            started[pod.name] = text
+
+    await logs.within_budget(read(pod) for pod in serving if asked[pod.name] is not None)
+    witnesses = [
+        Witness(
+            pod=pod.name,
+            asked=asked[pod.name],
+            started_with=parse_effective(started[pod.name]) if pod.name in started else None,
+            pool=pools.get(pod.name),
+        )
+        for pod in serving
+    ]
     return verify(Knob(change.knob), change.to.knobs, witnesses=witnesses)
 
 
-async def _witness(pod: PodView, *, cluster: Cluster) -> Witness:
+def _flags(pod: PodView) -> EngineFlags | None:
     try:
-        asked = parse_flags(pod.args)
+        return parse_flags(pod.args)
     except FlagError as error:
         logger.warning("failed to parse engine arguments", extra={"pod": pod.name, "error": str(error)})
-        return Witness(pod=pod.name, asked=None, started_with=None)
-    try:
-        log = await cluster.pod_log(pod.namespace, pod.name, pod.container, head_bytes=START_LOG_BYTES)
-    except ClusterError as error:
-        logger.info("failed to read start-up log", extra={"pod": pod.name, "error": str(error)})
-        return Witness(pod=pod.name, asked=asked, started_with=None)
-    return Witness(pod=pod.name, asked=asked, started_with=parse_effective(log))
+        return None

@@ -98,6 +98,7 @@ class FleetLoop:
         self._note_failures(snapshots)
         adopting = Adopting(fleet.services, cluster=context.cluster)
         await adopting.read_all()
+        await self._services.read_logs(fleet, adopting=adopting)
         # Last before the decisions, so that a switch flipped during a slow look counts.
         await self._limit()
         with context.metrics.tick_duration.time():
@@ -133,9 +134,9 @@ class FleetLoop:
 
         waiting: dict[str, Decided] = {}
         for count, (key, entry) in enumerate(look.fleet.services.items()):
+            # A long tick must not look like a hung one, and the watches and the lease must breathe.
+            self._context.heartbeat.beat()
             if count % 50 == 0:
-                # A long tick must not look like a hung one, and the watches and the lease must breathe.
-                self._context.heartbeat.beat()
                 await asyncio.sleep(0)
             async with self._isolated(key, entry):
                 decided = await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
@@ -147,6 +148,7 @@ class FleetLoop:
         asking = [each.decision.turn.asking for each in waiting.values() if each.decision.turn is not None]
         begin = self._fleet().begin(asking)
         for decided in waiting.values():
+            self._context.heartbeat.beat()
             async with self._isolated(decided.key, decided.entry):
                 if decided.entry.uid in begin:
                     decided = self._services.begin_at_its_turn(decided)

@@ -17,10 +17,12 @@ from vllm_autotuner.control.decide.tick import Decision, begin_at_its_turn, deci
 from vllm_autotuner.control.decide.unreadable_object import invalid, not_adopted
 from vllm_autotuner.control.read.adopted import Adopted
 from vllm_autotuner.control.read.adopting import Adopting
+from vllm_autotuner.control.read.crash_causes import CrashCauses
 from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
 from vllm_autotuner.control.read.inputs_reader import InputsReader, Look
 from vllm_autotuner.control.read.metrics_sources import Sources
-from vllm_autotuner.control.read.registry import Key
+from vllm_autotuner.control.read.pod_logs import PodLogs
+from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.service_memory import ServiceMemory
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.context import ControlContext
@@ -68,12 +70,21 @@ class ServiceTick:
             epoch=lambda: context.election.epoch,
             count_orphan=context.metrics.orphans_removed.inc,
         )
-        self._reader = InputsReader(cluster=context.cluster, sources=sources, free_gpus=free_gpus, memory=self.memory)
+        self._logs = PodLogs(context.cluster, monotonic=context.monotonic)
+        self._causes = CrashCauses(self._logs)
+        self._reader = InputsReader(
+            logs=self._logs, causes=self._causes, sources=sources, free_gpus=free_gpus, memory=self.memory
+        )
 
     def keep_only(self, uids: set[str]) -> None:
         """Forget what no longer exists."""
         self.memory.keep_only(uids)
         self.status_writer.keep_only(uids)
+
+    async def read_logs(self, fleet: RegistrySnapshot, *, adopting: Adopting) -> None:
+        """Look up why engines of the fleet crashed, before any decision: all at once, and within a tick's budget."""
+        self._logs.begin_tick()
+        await self._causes.look([*map(fleet.pods_of, fleet.services), *adopting.pods()])
 
     async def decide(
         self, key: Key, entry: ServiceEntry, *, look: Look, adopting: Adopting, operator_of: OperatorStateOf

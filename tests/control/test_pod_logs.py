@@ -1,0 +1,88 @@
+"""Logs that nobody sends cost a tick a bounded time, and no service its rollback."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.control.cluster_model import ApiServer
+from tests.control.loop_bed import Bed, bed, queueing
+from tests.control.test_canary import ask, until
+
+from vllm_autotuner.api.status import ChangeState
+from vllm_autotuner.cluster.errors import Unavailable
+from vllm_autotuner.control.read import pod_logs
+
+SERVICES = 12
+LIMITS = {"LOG_READ_SECONDS": 0.05, "LOG_TICK_SECONDS": 0.2}
+"""Seconds of real time, instead of 3 and 5."""
+QUICK = sum(LIMITS.values()) + 1.0
+"""A tick of the whole fleet takes less than a second."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The pods whose logs were asked for; no kubelet answers."""
+    names: list[str] = []
+
+    async def hangs(self: ApiServer, namespace: str, name: str, container: str, **cut: Any) -> str:
+        names.append(name)
+        await asyncio.Event().wait()
+        raise AssertionError("never comes here")
+
+    monkeypatch.setattr(ApiServer, "pod_log", hangs)
+    for name, limit in LIMITS.items():
+        monkeypatch.setattr(pod_logs, name, replace(getattr(pod_logs, name), limit=limit))
+    return names
+
+
+async def timed(found: Bed) -> float:
+    """Seconds of one tick."""
+    began = asyncio.get_running_loop().time()
+    await found.tick()
+    return asyncio.get_running_loop().time() - began
+
+
+@pytest.mark.fault("T47")
+async def test_twelve_services_on_a_zone_that_is_gone_do_not_make_a_tick_long(asked: list[str]) -> None:
+    found = bed(*(f"chat-{number}" for number in range(SERVICES)), crashes=lambda seats: True)
+    found.api.node = lambda pod: f"node-of-{pod.name}"
+    assert max([await timed(found) for _ in range(6)]) < QUICK
+    assert len(asked) == SERVICES, "every service was given its chance, and no silent node a second one"
+
+
+@pytest.mark.fault("T47")
+async def test_logs_that_do_not_come_do_not_delay_a_rollback(asked: list[str]) -> None:
+    found = bed("chat", load=queueing)
+    await until(found, ChangeState.ANALYZING, at_most=100)
+    found.api.crashes = lambda seats: True
+    ask(found, "rollback", "now")
+    assert await timed(found) < QUICK
+    assert found.seats() == 64
+
+
+async def test_a_log_is_read_once_for_each_end_of_a_container() -> None:
+    found = bed(crashes=lambda seats: True)
+    await found.ticks(10)
+    assert found.api.requests["log"] == 1
+
+
+async def test_a_node_that_answers_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = bed(crashes=lambda seats: True)
+    real, silent = ApiServer.pod_log, [True]
+
+    async def log(self: ApiServer, namespace: str, name: str, container: str, **cut: Any) -> str:
+        if silent[0]:
+            self.requests["log"] += 1
+            raise Unavailable("kubelet does not answer", reason="NoAnswer")
+        return await real(self, namespace, name, container, **cut)
+
+    monkeypatch.setattr(ApiServer, "pod_log", log)
+    await found.ticks(5)
+    assert found.api.requests["log"] == 1
+    silent[0] = False
+    await found.ticks(int(timedelta(seconds=pod_logs.SILENT_FOR) / timedelta(seconds=15)))
+    diagnosis = found.status().diagnosis
+    assert diagnosis is not None
+    assert "OutOfMemory" in diagnosis.message
