@@ -24,6 +24,8 @@ class ChangeTarget(StrEnum):
     TTFT = "TTFT"
     TPOT = "TPOT"
     THROUGHPUT = "Throughput"
+    GPUS = "GPUs"
+    """Fewer of them: every objective must stay as good."""
 
 
 class ChangeState(StrEnum):

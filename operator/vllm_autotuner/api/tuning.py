@@ -4,7 +4,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from vllm_autotuner.api.cron import CRON_MAX_LENGTH, CRON_MESSAGE, CRON_PATTERN
 from vllm_autotuner.api.fields import Duration, matching
@@ -141,6 +141,10 @@ class Tuning(ApiModel):
 
     tensor_parallel_size: AllowedInts | None = None
     """Allowed values of tensorParallelSize. Default: recommended only, never changed."""
+
+    save_gpus: StrictBool = True
+    """Whether a setting may also change to save GPUs while all objectives are met. Default: true; false: only when an
+    objective is missed."""
 
     strategy: Strategy = Strategy()
     """How a change is rolled out and measured."""

@@ -30,7 +30,7 @@ def collected(
 
 
 def level_of(window: Measurement, objective: ChangeTarget) -> float | None:
-    """Seconds, or tokens per second; None when unknown."""
+    """Seconds, or tokens per second; None when unknown, and for GPUs, which no window measures."""
     match objective:
         case ChangeTarget.TTFT:
             level = window.ttft_seconds
@@ -38,6 +38,8 @@ def level_of(window: Measurement, objective: ChangeTarget) -> float | None:
             level = window.tpot_seconds
         case ChangeTarget.THROUGHPUT:
             level = window.tokens_per_second
+        case ChangeTarget.GPUS:
+            level = None
     return _positive(level)
 
 
@@ -48,7 +50,7 @@ def mean_of(window: Measurement, objective: ChangeTarget) -> float | None:
             return _positive(window.ttft_mean_seconds)
         case ChangeTarget.TPOT:
             return _positive(window.tpot_mean_seconds)
-        case ChangeTarget.THROUGHPUT:
+        case ChangeTarget.THROUGHPUT | ChangeTarget.GPUS:
             return level_of(window, objective)
 
 

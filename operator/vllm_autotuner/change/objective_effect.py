@@ -110,7 +110,7 @@ def concluded(
 ) -> tuple[Judgement, str]:
     """Keep if the target is helped and all else is safe, Revert if any objective is hurt; with the reason in words.
 
-    If the target is cured, all else need only be inside. A candidate with fewer GPUs must only be safe. So must one
+    If the target is cured, all else need only be inside. A candidate that saves GPUs must only be safe. So must one
     against a queue that is gone on both sides, because the extra pods of the trial drained it and will not stay; TPOT
     must then be as good as well, even if its objective has reserve. `rejected`: None if unknown.
     """
@@ -123,8 +123,8 @@ def concluded(
     if serves_all and latencies and all(effect.merits.safe for effect in latencies):
         if any(effect.merits.helped for effect in effects if effect.objective is question.target):
             return Judgement.KEEP, f"{question.target.value} improved"
-        if question.gpu_ratio < 1:
-            return Judgement.KEEP, "no regression on fewer GPUs"
+        if question.gpu_ratio < 1 or question.target is ChangeTarget.GPUS:
+            return Judgement.KEEP, "no regression, and fewer GPUs are needed"
         if _is_relieved(effects, question=question):
             return Judgement.KEEP, "no regression; the extra pods of the trial drained the queue"
     cured = any(effect.merits.cured for effect in effects if effect.objective is question.target)
@@ -211,8 +211,8 @@ def target_of(objective: ChangeTarget, targets: Targets) -> Target:
             return targets.ttft
         case ChangeTarget.TPOT:
             return targets.tpot
-        case ChangeTarget.THROUGHPUT:
-            raise ValueError("throughput has no service level")
+        case ChangeTarget.THROUGHPUT | ChangeTarget.GPUS:
+            raise ValueError(f"{objective.value} has no service level")
 
 
 def _change(ratio: float) -> str:

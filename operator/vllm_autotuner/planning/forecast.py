@@ -1,32 +1,40 @@
-"""Forecasts a configuration under the current demand: TPOT, TTFT, throughput, KV cache capacity and GPUs.
+"""Forecasts a configuration under the load of now: what it serves, what it needs, and what users will see.
 
-One forecast for every knob, so that candidates can be compared, and the current configuration with them.
-Must not: choose. A number that its models do not give is None, and a fit that is missing takes its numbers with it.
-The queue is a balance, not a process: what does not fit into the running batches waits, and leaves at the rate at which
-requests finish. Enough to rank, and to tell a queue that ends from one that stays.
+One forecast for every knob, from the capacity model, so that candidates can be compared, and the current configuration
+with them. Must not: choose. A number that its models do not give is None.
 """
 
+import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from vllm_autotuner.api.knobs import Knob
-from vllm_autotuner.diagnosis.case import step_time
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.observation.reading import number
+from vllm_autotuner.performance.capacity import FirstToken, Replica, capacity, load_at, replicas_for
 from vllm_autotuner.performance.kv_capacity import Pool, PoolEstimate, PoolForecast, UnknownPool, pool_after
-from vllm_autotuner.performance.step_time import NoFit, StepTimeFit, at_quantile
+from vllm_autotuner.performance.step_time import NEWEST_STRETCHES, NoFit
 from vllm_autotuner.performance.tensor_parallel import PREFILL_SCALING, at_degree
-from vllm_autotuner.planning.demand import Demand
-from vllm_autotuner.planning.max_num_seqs import kv_bound
+from vllm_autotuner.planning.current_replica import (
+    UnknownReplica,
+    current_replica,
+    highest_mean,
+    limits_of,
+    output_tokens,
+    rate_now,
+    tokens_by_window,
+)
 from vllm_autotuner.planning.proposal import Predicted
-from vllm_autotuner.planning.ranking import Effect
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["Outlook", "Setting", "current_setting", "outlook", "pool_with", "predicted", "setting_with"]
+__all__ = ["Outlook", "Setting", "current_setting", "outlook", "planned_rate", "pool_with", "predicted", "setting_with"]
 
 MEASURED: Final = ("s", "tokens/s")
 """Units of what a verdict will compare: worth showing where it stays, too."""
 UTILIZATION: Final = 0.9
 """Stands on both sides of every comparison here, as we never change it: no result depends on it."""
+
+ReplicaModel: TypeAlias = Replica | UnknownReplica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,102 +43,105 @@ class Setting:
 
     replicas: int
     degree: int
-    seats: int | None
-    held: float | None
-    """Sequences of observed lengths that the cache of one replica holds."""
+    replica: ReplicaModel
     pool: float | None
-    """Tokens that it holds."""
-    step: StepTimeFit
-    prefill: float | None
-
-    @property
-    def capacity(self) -> float | None:
-        """Largest number of sequences that one replica runs; None if not known."""
-        return min((each for each in (self.seats, self.held) if each is not None), default=None)
+    """Tokens that the cache of one replica holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
     """What a setting does; seconds at the objectives' quantiles, output tokens per second of all replicas."""
 
-    tpot: float | None
-    ttft: float | None
-    tokens_per_second: float | None
-    goodput: float | None
-    """Output tokens per second while every objective is met, else 0."""
-    held: float | None
-    pool: float | None
     gpus: int
-    error: float
+    """Of the setting, with the replicas of now."""
+    pool: float | None = None
+    held: float | None = None
+    tpot: float | None = None
+    ttft: float | None = None
+    """None where a queue would grow without end, too."""
+    tokens_per_second: float | None = None
+    goodput: float | None = None
+    """Output tokens per second within every objective."""
+    error: float = 0.0
     """Relative error of the fit behind it; 0 without one."""
+    capacity: float | None = None
+    """Requests per second that one replica serves within the objectives."""
+    limited_by: str = ""
+    """What ends that capacity."""
+    needed: int | None = None
+    """Replicas that serve the load surely within the objectives, within the user's bounds; None if no number does."""
+    needed_gpus: int | None = None
+    missing: float | None = None
+    """Share of the requests (0..1) beyond what so many replicas serve within the objectives."""
 
-    @property
-    def effect(self) -> Effect | None:
-        """The same for ranking; None where a number is missing."""
-        if self.ttft is None or self.tpot is None or self.tokens_per_second is None:
-            return None
-        return Effect(ttft=self.ttft, tpot=self.tpot, tokens_per_second=self.tokens_per_second, gpus=self.gpus)
+
+def planned_rate(seen: Observation) -> float | None:
+    """Requests per second to plan for: the most of the last ten minutes; None if not known.
+
+    More than now, because a change outlasts the moment; no longer back, because a load that has ended asks for nothing.
+    """
+    now, output = rate_now(seen), output_tokens(seen)
+    if now is None or not output:
+        return None
+    made = tokens_by_window(seen, over=NEWEST_STRETCHES[1])
+    return max(now, highest_mean(made, window=seen.window) / seen.window / output)
 
 
-def current_setting(situation: Situation, demand: Demand) -> Setting:
+def current_setting(situation: Situation) -> Setting:
     """Return what runs now."""
-    seen, knobs = situation.observation, situation.knobs
-    held = kv_bound(seen)
     return Setting(
         replicas=max(1, situation.replicas),
-        degree=knobs.tensor_parallel_size or 1,
-        seats=knobs.max_num_seqs,
-        held=None if held is None else float(held),
-        pool=_pool_tokens(seen),
-        step=step_time(seen),
-        prefill=demand.prefill,
+        degree=situation.knobs.tensor_parallel_size or 1,
+        replica=current_replica(situation.case),
+        pool=_pool_tokens(situation.observation),
     )
 
 
-def setting_with(now: Setting, knob: Knob, value: int | str, *, situation: Situation, demand: Demand) -> Setting:
+def setting_with(now: Setting, knob: Knob, value: int | str, *, situation: Situation) -> Setting:
     """Return `now` with one knob moved: what the cache and the step become by it, as far as that is known."""
     match knob:
-        case Knob.MAX_NUM_SEQS:
-            return replace(now, seats=int(value))
         case Knob.REPLICAS:
             return replace(now, replicas=int(value))
         case Knob.MAX_MODEL_LEN:
             # vLLM's V1 reserves nothing by the longest length: the pool stays, only the worst case is bounded.
             return now
+        case Knob.MAX_NUM_SEQS:
+            if isinstance(now.replica, UnknownReplica):
+                return now
+            return replace(now, replica=replace(now.replica, seats=int(value)))
         case Knob.KV_CACHE_DTYPE:
             return _with_pool(now, pool_with(situation, kv_cache_dtype=str(value)))
         case Knob.TENSOR_PARALLEL_SIZE:
             degree = int(value)
             moved = _with_pool(now, pool_with(situation, degree=degree))
-            faster = (now.degree / degree) ** PREFILL_SCALING
-            prefill = None if now.prefill is None else now.prefill * faster
-            step = _step_at(now, degree, situation=situation, demand=demand)
-            return replace(moved, degree=degree, prefill=prefill, step=step)
+            return replace(moved, degree=degree, replica=_at_degree(moved.replica, now, degree, situation=situation))
 
 
-def outlook(setting: Setting, *, now: Setting, situation: Situation, demand: Demand) -> Outlook:
-    """Return what a setting does under the demand; TTFT is carried over from the measured one of `now`."""
-    targets, gpus = situation.targets, setting.replicas * setting.degree
-    step = setting.step
-    if isinstance(step, NoFit):
-        return Outlook(
-            tpot=None, ttft=None, tokens_per_second=None, goodput=None, held=setting.held, pool=setting.pool,
-            gpus=gpus, error=0.0,
-        )  # fmt: skip
-    batch = _batch(setting, demand, rate_of=now)
-    tokens = setting.replicas * batch / step.predict(batch)
-    tpot = at_quantile(step, tail=demand.tail, seen_at=demand.batch).predict(batch)
-    ttft = _ttft(setting, now=now, demand=demand)
-    met = tpot <= targets.tpot.seconds and (ttft is None or ttft <= targets.ttft.seconds)
+def outlook(setting: Setting, *, situation: Situation) -> Outlook:
+    """Return what a setting does under the load of now."""
+    gpus, rate = setting.replicas * setting.degree, planned_rate(situation.observation)
+    replica = setting.replica
+    if isinstance(replica, UnknownReplica) or not rate:
+        return Outlook(gpus=gpus, pool=setting.pool)
+    limits = limits_of(situation.targets)
+    known = capacity(replica, limits=limits)
+    load = load_at(replica, rate / setting.replicas, limits=limits)
+    needed = _needed(replicas_for(rate, known.low), setting=setting, situation=situation)
+    serves = (setting.replicas if needed is None else needed) * known.rate
     return Outlook(
-        tpot=tpot,
-        ttft=ttft,
-        tokens_per_second=tokens,
-        goodput=tokens if met else 0.0,
-        held=setting.held,
-        pool=setting.pool,
         gpus=gpus,
-        error=step.error,
+        pool=setting.pool,
+        held=replica.held,
+        tpot=load.tpot,
+        ttft=load.ttft if math.isfinite(load.ttft) and replica.first is not None else None,
+        tokens_per_second=load.rate * setting.replicas * replica.output,
+        goodput=min(rate, serves) * replica.output,
+        error=replica.step.error,
+        capacity=known.rate,
+        limited_by=known.limited_by,
+        needed=needed,
+        needed_gpus=None if needed is None else needed * setting.degree,
+        missing=max(0.0, 1 - serves / rate),
     )
 
 
@@ -141,15 +152,34 @@ def predicted(before: Outlook, after: Outlook) -> tuple[Predicted, ...]:
         ("TPOT", "s", before.tpot, after.tpot),
         ("output tokens per second", "tokens/s", before.tokens_per_second, after.tokens_per_second),
         ("goodput", "tokens/s", before.goodput, after.goodput),
+        ("capacity of a replica", "requests/s", before.capacity, after.capacity),
         ("KV cache", "tokens", before.pool, after.pool),
         ("sequences that the KV cache holds", "sequences", before.held, after.held),
         ("GPUs", "GPUs", float(before.gpus), float(after.gpus)),
+        ("GPUs that the load needs", "GPUs", _float(before.needed_gpus), _float(after.needed_gpus)),
     )
     return tuple(
         Predicted(name=name, unit=unit, current=old, predicted=new)
         for name, unit, old, new in rows
         if new is not None and (unit in MEASURED or old != new)
     )
+
+
+def _float(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _needed(replicas: int | None, *, setting: Setting, situation: Situation) -> int | None:
+    """Replicas within the user's bounds; the maximum where even that is too few, as `missing` says.
+
+    Those of the setting where the operator does not change them.
+    """
+    scaling = situation.scaling
+    if scaling is None:
+        return setting.replicas
+    if replicas is None:
+        return None
+    return max(scaling.min_replicas, min(scaling.max_replicas, replicas))
 
 
 def pool_with(situation: Situation, *, degree: int | None = None, kv_cache_dtype: str | None = None) -> PoolForecast:
@@ -177,73 +207,37 @@ def pool_with(situation: Situation, *, degree: int | None = None, kv_cache_dtype
 
 def _with_pool(now: Setting, pool: PoolForecast) -> Setting:
     if not isinstance(pool, PoolEstimate) or not now.pool:
-        return replace(now, pool=None, held=None)
-    # What sequences are seen to hold stays: only the pool they hold it of grows.
-    return replace(now, pool=pool.tokens, held=None if now.held is None else now.held * pool.tokens / now.pool)
+        return replace(now, pool=None, replica=UnknownReplica("the KV cache of this configuration is not known"))
+    replica = now.replica
+    if isinstance(replica, Replica) and replica.held is not None:
+        # What sequences are seen to hold stays: only the pool they hold it of grows.
+        replica = replace(replica, held=replica.held * pool.tokens / now.pool)
+    return replace(now, pool=pool.tokens, replica=replica)
 
 
-def _step_at(now: Setting, degree: int, *, situation: Situation, demand: Demand) -> StepTimeFit:
-    platform, context = situation.platform, demand.context
-    if isinstance(now.step, NoFit):
-        return now.step
-    if context is None:
-        return NoFit("request lengths are not known")
-    return at_degree(
-        now.step,
+def _at_degree(moved: ReplicaModel, now: Setting, degree: int, *, situation: Situation) -> ReplicaModel:
+    if isinstance(moved, UnknownReplica):
+        return moved
+    platform, prompt = situation.platform, number(situation.observation.recent_prompt_length.mean)
+    if prompt is None:
+        return UnknownReplica("request lengths are not known")
+    line = at_degree(
+        moved.step,
         degree=now.degree,
         wanted=degree,
         shape=platform.shape,
         gpu=platform.gpu,
         bytes_per_weight=platform.bytes_per_weight,
-        context=context,
+        context=prompt + moved.output / 2,
     )
-
-
-def _batch(setting: Setting, demand: Demand, *, rate_of: Setting) -> float:
-    """Sequences that one replica runs: its share of what is there, up to its capacity.
-
-    Where nothing waits, requests arrive at a rate of their own: faster tokens then mean fewer at once, and slower more.
-    """
-    share = demand.in_system / setting.replicas
-    if not demand.queued and not isinstance(setting.step, NoFit) and not isinstance(rate_of.step, NoFit):
-        before = demand.in_system / rate_of.replicas
-        rate = rate_of.replicas * before / max(rate_of.step.predict(before), 1e-12) / setting.replicas
-        spare = 1 - rate * setting.step.per_sequence
-        share = rate * setting.step.base / spare if spare > 0 else demand.in_system
-    return max(1.0, share if setting.capacity is None else min(share, setting.capacity))
-
-
-def _ttft(setting: Setting, *, now: Setting, demand: Demand) -> float | None:
-    """Return TTFT at its quantile: the measured one, by as much as waiting and prefill change.
-
-    Where nothing waits yet, what will wait comes on top: no ratio leads from no queue to one. And where a queue ends,
-    what is left of it is no less than the prefill itself at that quantile: all wait alike, but long prompts stay long.
-    """
-    then, before = _wait(setting, now=now, demand=demand), _wait(now, now=now, demand=demand)
-    if then is None or before is None or demand.ttft is None or not setting.prefill or not now.prefill:
-        return None
-    if not demand.queued:
-        return demand.ttft * setting.prefill / now.prefill + then
-    scaled = demand.ttft * (setting.prefill + then) / (now.prefill + before)
-    floor = (demand.prefill_tail or 0.0) * setting.prefill / now.prefill
-    return max(scaled, min(floor, demand.ttft))
-
-
-def _wait(setting: Setting, *, now: Setting, demand: Demand) -> float | None:
-    """Mean queue time of a request (seconds); None if not known."""
-    if isinstance(setting.step, NoFit):
-        return None
-    space = None if setting.capacity is None else setting.replicas * setting.capacity
-    if not demand.queued:
-        # A burst at one scrape is no queue: what holds as many as now still holds it.
-        enough = demand.in_system if now.capacity is None else min(demand.in_system, now.replicas * now.capacity)
-        if space is None or space >= enough:
-            return 0.0
-    if demand.output_tokens is None or space is None:
-        return None
-    batch = _batch(setting, demand, rate_of=now)
-    finishing = setting.replicas * batch / setting.step.predict(batch) / demand.output_tokens
-    return max(0.0, demand.in_system - space) / finishing
+    if isinstance(line, NoFit):
+        return UnknownReplica(line.why)
+    faster = (now.degree / degree) ** PREFILL_SCALING
+    first = moved.first
+    if first is not None:
+        prompts = min(1.0, first.prompts * faster)
+        first = FirstToken(seconds=first.seconds * faster, rate=first.rate, batch=first.batch, prompts=prompts)
+    return replace(moved, step=line, first=first)
 
 
 def _pool_tokens(seen: Observation) -> float | None:

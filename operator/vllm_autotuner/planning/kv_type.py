@@ -9,10 +9,11 @@ from typing import Final
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.observation.noise import NOISE
+from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.planning.bounds import opted_in, outside
 from vllm_autotuner.planning.feasibility import Infeasible, Unsure, fp8_supported, not_failed, pool_starts, verdict
 from vllm_autotuner.planning.forecast import pool_with
-from vllm_autotuner.planning.max_num_seqs import NothingToGain, kv_bound
+from vllm_autotuner.planning.max_num_seqs import NothingToGain
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 

@@ -6,18 +6,14 @@ too slow for a single sequence).
 Must not: propose a size that cannot start, or trust its prediction beyond the GPUs that it was measured on.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.performance.batch_curve import BatchCurve
-from vllm_autotuner.performance.step_time import NoFit, StepTime
 from vllm_autotuner.performance.tensor_parallel import measured_links
 from vllm_autotuner.planning.bounds import opted_in
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
-from vllm_autotuner.planning.demand import demand_of
 from vllm_autotuner.planning.feasibility import (
     Infeasible,
     Unsure,
@@ -28,16 +24,13 @@ from vllm_autotuner.planning.feasibility import (
     rolls_out,
     verdict,
 )
-from vllm_autotuner.planning.forecast import current_setting, outlook, pool_with, setting_with
+from vllm_autotuner.planning.forecast import pool_with
 from vllm_autotuner.planning.max_num_seqs import NothingToGain
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["TIE", "best_split", "goodput_within", "larger_degree", "smaller_degree"]
+__all__ = ["larger_degree", "smaller_degree"]
 
-TIE: Final = 0.02
-"""Relative difference of predicted goodput below which two splits of the same GPUs count as equal: measurements repeat
-no better than that. Predictions are off by more (2-6 %), but a wider tie would add to their error."""
 NOT_OURS: Final = "spec.accelerator is not set, so the operator does not set the GPUs of a replica"
 
 
@@ -47,8 +40,6 @@ def larger_degree(situation: Situation) -> Proposal | NothingToGain:
     degree = min((each for each in _degrees(situation) if now < each <= now * LARGEST_STEP), default=None)
     if degree is None:
         return NothingToGain(f"spec.tuning.tensorParallelSize allows no larger size up to twice the current {now}")
-    if (lost := _replicas_do_better(situation, degree)) is not None:
-        return lost
     target = ChangeTarget.TPOT if _slow_steps(situation) else ChangeTarget.TTFT
     return _proposal(situation, degree, target=target, reason=f"{situation.diagnosis.message} {degree} GPUs per "
                      "replica read weights and KV cache faster and leave more memory for the KV cache.")  # fmt: skip
@@ -64,35 +55,6 @@ def smaller_degree(situation: Situation) -> Proposal | NothingToGain:
                      "GPU(s) per replica, the freed GPUs serve more as additional replicas.")  # fmt: skip
 
 
-def best_split(goodput: Mapping[int, float], *, gpus: int, current: int) -> int:
-    """Return the degree at which `gpus` GPUs serve most; `goodput` is that of one replica by degree.
-
-    Ties (`TIE`) go to the current degree, else to the smallest. Raises ValueError when no degree fits into the GPUs.
-    """
-    totals = {degree: each * (gpus // degree) for degree, each in goodput.items() if 0 < degree <= gpus}
-    if not totals:
-        raise ValueError(f"no degree fits into {gpus} GPUs")
-    most = max(totals.values())
-    level = [degree for degree, total in totals.items() if total >= most * (1 - TIE)]
-    return current if current in level else min(level)
-
-
-def goodput_within(step: StepTime | BatchCurve, *, tpot: float, held: float) -> float:
-    """Return the output tokens per second of one replica whose mean step stays within `tpot` seconds; 0 when none does.
-
-    `held`: sequences that it runs at most. Throughput grows with the batch, so the largest that latency allows is best.
-    """
-    if step.predict(1) > tpot:
-        return 0.0
-    low, high = 1.0, max(1.0, held)
-    if step.predict(high) > tpot:
-        while high - low > 1e-3 * low:
-            middle = (low + high) / 2
-            low, high = (middle, high) if step.predict(middle) <= tpot else (low, middle)
-        high = low
-    return high / step.predict(high)
-
-
 def _degrees(situation: Situation) -> tuple[int, ...]:
     """The degrees to choose from: the listed ones, else the powers of two that we may only recommend."""
     allowed = situation.tuning.tensor_parallel_size
@@ -103,29 +65,6 @@ def _slow_steps(situation: Situation) -> bool:
     return situation.diagnosis.primary in (
         DiagnosisClass.DECODE_BANDWIDTH_BOUND,
         DiagnosisClass.COMMUNICATION_BOUND,
-    )
-
-
-def _replicas_do_better(situation: Situation, degree: int) -> NothingToGain | None:
-    """Whether the same GPUs as replicas serve at least as much: then the present degree stays."""
-    if _slow_steps(situation):
-        return None
-    demand = demand_of(situation)
-    now = current_setting(situation, demand)
-    wider = setting_with(now, Knob.TENSOR_PARALLEL_SIZE, degree, situation=situation, demand=demand)
-    if isinstance(wider.step, NoFit):
-        # Without a prediction the order of the ladder decides, and there replicas come first.
-        return None
-    replicas = max(1, wider.replicas * degree // now.degree)
-    more = setting_with(now, Knob.REPLICAS, replicas, situation=situation, demand=demand)
-    with_degree, with_replicas = (
-        outlook(each, now=now, situation=situation, demand=demand).goodput or 0.0 for each in (wider, more)
-    )
-    if with_degree > with_replicas * (1 + TIE):
-        return None
-    return NothingToGain(
-        f"tensor-parallel size {degree}: {wider.replicas * degree} GPUs would serve {with_degree:.0f} tokens/s within "
-        f"the objectives; as {replicas} replicas of {now.degree} they would serve {with_replicas:.0f}"
     )
 
 

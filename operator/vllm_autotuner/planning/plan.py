@@ -1,24 +1,23 @@
-"""Chooses at most one proposal for a diagnosis, with the predicted effect of each candidate and why the others lost.
+"""Chooses at most one proposal: the best configuration one step away, with all forecasts and why the others lost.
 
-Each class has a ladder of candidates, the cheapest to undo first. Must not: decide whether the proposal may be applied
-now (guardrails), or how (change).
+Every knob is asked in every situation that a setting can change. Each class has a ladder of candidates that its cause
+suggests, the cheapest to undo first; the other knobs follow. Must not: decide whether the proposal may be applied now
+(guardrails), or how (change).
 
-Candidates that may be applied come before those that may only be recommended, and those that add no GPUs before those
-that do. Among equals the first of the ladder is chosen, unless a later one is predicted to be clearly better
-(`ranking`).
+Candidates that may be applied come before those that may only be recommended. Among them the best forecast wins
+(`worth.order`): fewest requests that miss their objectives, then fewest GPUs, then most capacity; then the ladder's.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
-from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.context_length import shorter_context, shorter_to_start
-from vllm_autotuner.planning.demand import demand_of
 from vllm_autotuner.planning.feasibility import Infeasible, finds_memory
 from vllm_autotuner.planning.forecast import Outlook, current_setting, outlook, predicted, setting_with
 from vllm_autotuner.planning.kv_type import smaller_kv_values
@@ -28,12 +27,11 @@ from vllm_autotuner.planning.max_num_seqs import (
     lower_max_num_seqs,
     raise_max_num_seqs,
 )
-from vllm_autotuner.planning.more_replicas import add_replicas, end_queue, spread_batch
+from vllm_autotuner.planning.more_replicas import add_replicas
 from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.ranking import clearly_better
 from vllm_autotuner.planning.situation import Situation
-from vllm_autotuner.planning.worth import not_worth
+from vllm_autotuner.planning.worth import MET, not_worth, order, saves
 
 __all__ = ["LADDER", "Considered", "Plan", "plan"]
 
@@ -54,19 +52,24 @@ def _if_oversized(situation: Situation) -> Proposal | NothingToGain:
 
 
 _MORE_CACHE: Final = (smaller_kv_values, _if_oversized, add_replicas, larger_degree)
+_SAVING: Final = (raise_max_num_seqs, smaller_kv_values, smaller_degree, larger_degree)
 LADDER: Final[Mapping[DiagnosisClass, tuple[Candidate, ...]]] = {
     DiagnosisClass.STARTUP_FAILURE: (_length_that_starts,),
     DiagnosisClass.CONCURRENCY_CAPPED: (raise_max_num_seqs, add_replicas),
-    DiagnosisClass.PAST_TPOT_KNEE: (lower_max_num_seqs, spread_batch),
+    DiagnosisClass.PAST_TPOT_KNEE: (lower_max_num_seqs, add_replicas),
     DiagnosisClass.PREEMPTION_THRASH: (fit_to_kv_cache, *_MORE_CACHE),
     DiagnosisClass.KV_CACHE_SATURATED: _MORE_CACHE,
     DiagnosisClass.PREFILL_BOUND: (add_replicas, larger_degree),
-    DiagnosisClass.DECODE_BANDWIDTH_BOUND: (larger_degree, end_queue),
-    DiagnosisClass.COMMUNICATION_BOUND: (smaller_degree, end_queue),
+    DiagnosisClass.DECODE_BANDWIDTH_BOUND: (larger_degree, add_replicas),
+    DiagnosisClass.COMMUNICATION_BOUND: (smaller_degree, add_replicas),
     DiagnosisClass.HEAD_OF_LINE_BLOCKING: (shorter_context,),
     DiagnosisClass.OVERLOADED: (add_replicas,),
+    DiagnosisClass.HEALTHY: _SAVING,
+    DiagnosisClass.UNDERUTILIZED: _SAVING,
 }
 """Other classes propose nothing: they need waiting, a restart or a fix elsewhere."""
+_NO_SEARCH: Final = frozenset({DiagnosisClass.STARTUP_FAILURE, DiagnosisClass.HEAD_OF_LINE_BLOCKING})
+"""Classes that no other knob helps: nothing of a replica is measured, or the cause is a few requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,24 +96,30 @@ class Plan:
 
 
 def plan(situation: Situation) -> Plan:
-    """Propose the best candidate of the ladder that has a benefit."""
-    ladder = LADDER.get(situation.diagnosis.primary, ())
-    serves = bool(situation.observation.engines)
-    if not ladder or (not serves and situation.diagnosis.primary is not DiagnosisClass.STARTUP_FAILURE):
+    """Propose the best candidate that is worth it."""
+    primary, serves = situation.diagnosis.primary, bool(situation.observation.engines)
+    ladder = LADDER.get(primary, ())
+    if not ladder or (not serves and primary is not DiagnosisClass.STARTUP_FAILURE):
         return Plan()
-    answers = [candidate(situation) for candidate in ladder]
-    passed_over = [answer.why for answer in answers if isinstance(answer, NothingToGain)]
-    asked = {answer: _known_infeasible(answer, situation) for answer in answers if isinstance(answer, Proposal)}
-    passed_over += filter(None, asked.values())
-    proposals = [answer for answer, why in asked.items() if not why]
+    others = () if primary in _NO_SEARCH else tuple(each for each in _SAVING if each not in ladder)
+    answers = [(candidate, candidate(situation)) for candidate in (*ladder, *others)]
+    passed_over = [answer.why for candidate, answer in answers if isinstance(answer, NothingToGain)]
+    proposals = []
+    for candidate, answer in answers:
+        if not isinstance(answer, Proposal):
+            continue
+        if why := _known_infeasible(answer, situation):
+            passed_over.append(why)
+        else:
+            proposals.append((answer, candidate in ladder))
     if not proposals or not serves:
-        found = tuple(Considered(proposal=each) for each in proposals)
-        return Plan(proposal=proposals[0] if proposals else None, passed_over=tuple(passed_over), considered=found)
+        found = tuple(Considered(proposal=each) for each, _ in proposals)
+        return Plan(proposal=proposals[0][0] if proposals else None, passed_over=tuple(passed_over), considered=found)
     before, judged = _judged(proposals, situation)
     for each in judged:
         if each.lost:
             passed_over.append(f"{each.proposal.knob.value} {each.proposal.value}: {each.lost}")
-    ranked = _ranked([each for each in judged if not each.lost], situation)
+    ranked = _ranked([each for each in judged if not each.lost])
     return Plan(
         proposal=ranked[0].proposal if ranked else None,
         passed_over=tuple(passed_over),
@@ -127,42 +136,62 @@ def _known_infeasible(proposal: Proposal, situation: Situation) -> str:
     return f"{proposal.knob.value} {proposal.value}: {answer.why}" if isinstance(answer, Infeasible) else ""
 
 
-def _judged(proposals: Iterable[Proposal], situation: Situation) -> tuple[Outlook, list[Considered]]:
-    """Forecast each proposal, and note why it is not worth it if it is not."""
-    demand = demand_of(situation)
-    now = current_setting(situation, demand)
-    before = outlook(now, now=now, situation=situation, demand=demand)
-    # No forecast includes the cost of preemptions or the time that tokens wait for prompts, so it cannot judge
-    # proposals that reduce them.
-    evicting = situation.diagnosis.primary is DiagnosisClass.PREEMPTION_THRASH
-    contending = prompts_contend(situation.case)
+def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) -> tuple[Outlook, list[Considered]]:
+    """Forecast each proposal, and note why it is not worth it if it is not. With each: whether the ladder names it."""
+    now = current_setting(situation)
+    before = outlook(now, situation=situation)
+    met, saving = situation.diagnosis.primary in MET, situation.tuning.save_gpus
     judged = []
-    for proposal in proposals:
-        then = setting_with(now, proposal.knob, proposal.value, situation=situation, demand=demand)
-        after = outlook(then, now=now, situation=situation, demand=demand)
-        blind = evicting or (contending and proposal.knob is Knob.REPLICAS)
-        restarts = proposal.knob is not Knob.REPLICAS
-        why = not_worth(before, after, target=proposal.target, targets=situation.targets, restarts=restarts)
-        lost = "" if blind else why
-        judged.append(
-            Considered(proposal=replace(proposal, predicted=predicted(before, after)), after=after, lost=lost)
-        )
+    for proposal, named in proposals:
+        after = outlook(setting_with(now, proposal.knob, proposal.value, situation=situation), situation=situation)
+        lost = ""
+        if not (named and _is_blind(proposal, situation)):
+            lost = not_worth(
+                before, after, met=met, saving=saving, fixed=situation.scaling is None, targets=situation.targets
+            )
+            if not lost and not named and after.capacity is None:
+                lost = "its effect is not known"
+        judged.append(Considered(proposal=_with_effect(proposal, before, after, met=met), after=after, lost=lost))
     return before, judged
 
 
-def _ranked(candidates: Sequence[Considered], situation: Situation) -> tuple[Considered, ...]:
+def _is_blind(proposal: Proposal, situation: Situation) -> bool:
+    """Whether the forecast leaves out what the proposal is about, so that only its trial can judge it.
+
+    No forecast knows the cost of preemptions, or the time that tokens wait for prompts. Fewer slots past the knee keep
+    TPOT in time whatever the load; what they cost is what `lower_max_num_seqs` has looked at.
+    """
+    match proposal.knob:
+        case Knob.MAX_NUM_SEQS:
+            return situation.diagnosis.primary in (DiagnosisClass.PREEMPTION_THRASH, DiagnosisClass.PAST_TPOT_KNEE)
+        case Knob.REPLICAS:
+            return prompts_contend(situation.case) or situation.scaling is not None
+        case Knob.MAX_MODEL_LEN:
+            return True
+        case _:
+            return False
+
+
+def _with_effect(proposal: Proposal, before: Outlook, after: Outlook, *, met: bool) -> Proposal:
+    """The proposal with what it is expected to do. Where the objectives are met, it is judged by doing no harm."""
+    effects = predicted(before, after)
+    saved = saves(before, after)
+    if not saved or before.needed_gpus is None or before.capacity is None or after.capacity is None:
+        return replace(proposal, predicted=effects)
+    told = (
+        f"{proposal.reason} A replica would serve {after.capacity:.2f} requests/s within the objectives instead of "
+        f"{before.capacity:.2f}: saves {saved} of {before.needed_gpus} GPUs ({saved * 24} GPU-hours a day)."
+    )
+    return replace(proposal, predicted=effects, reason=told, target=ChangeTarget.GPUS if met else proposal.target)
+
+
+def _ranked(candidates: Sequence[Considered]) -> tuple[Considered, ...]:
     """Order the candidates, the best first, and note for each other one why it lost."""
-    rest, order = list(candidates), list[Considered]()
-    while rest:
-        tier = min(map(_tier, rest))
-        chosen = _best([each for each in rest if _tier(each) == tier], situation)
-        rest.remove(chosen)
-        order.append(replace(chosen, lost=_why_lost(chosen, against=order[0])) if order else chosen)
-    return tuple(order)
-
-
-def _tier(candidate: Considered) -> tuple[bool, bool]:
-    return _only_shown(candidate.proposal), _extra_gpus(candidate) > 0
+    # The sort is stable: among equals the ladder's order stays.
+    ordered = sorted(candidates, key=lambda each: (_only_shown(each.proposal), order(each.after)))
+    return tuple(
+        replace(each, lost=_why_lost(each, against=ordered[0])) if index else each for index, each in enumerate(ordered)
+    )
 
 
 def _only_shown(proposal: Proposal) -> bool:
@@ -171,25 +200,15 @@ def _only_shown(proposal: Proposal) -> bool:
     return bool(proposal.recommend_only) or guess
 
 
-def _extra_gpus(candidate: Considered) -> int:
-    return candidate.proposal.extra_gpus + candidate.proposal.extra_replicas
-
-
-def _best(candidates: Sequence[Considered], situation: Situation) -> Considered:
-    best = candidates[0]
-    for each in candidates[1:]:
-        ours, theirs = (one.after.effect if one.after is not None else None for one in (best, each))
-        if ours is not None and theirs is not None and clearly_better(theirs, ours, targets=situation.targets):
-            best = each
-    return best
-
-
 def _why_lost(candidate: Considered, *, against: Considered) -> str:
     best, own = against.proposal, candidate.proposal
     if _only_shown(own) and not _only_shown(best):
         return f"recommended only: {own.recommend_only or 'confidence is Low'}"
-    if _extra_gpus(candidate) > 0 >= _extra_gpus(against):
-        return f"it adds GPUs; {best.knob.value} {best.value} adds none"
-    if candidate.after is None or candidate.after.effect is None:
+    theirs, ours = against.after, candidate.after
+    if theirs is None or ours is None or theirs.missing is None or ours.missing is None:
         return f"{best.knob.value} {best.value} is cheaper to undo, and the effect of this candidate is not known"
-    return f"not clearly better than {best.knob.value} {best.value}, or with more GPUs"
+    if order(ours)[0] > order(theirs)[0]:
+        return f"{ours.missing:.0%} of the requests would miss their objectives; {theirs.missing:.0%} with the best"
+    if order(ours)[1] > order(theirs)[1]:
+        return f"it needs more GPUs than {best.knob.value} {best.value}"
+    return f"no better than {best.knob.value} {best.value}"

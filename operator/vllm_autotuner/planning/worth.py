@@ -1,68 +1,61 @@
-"""Decides whether a predicted effect is worth a change: above noise, and above the cost of the change.
+"""Decides whether a forecast effect is worth a change: objectives met that are missed now, or as good on fewer GPUs.
 
-Separate from ranking, which compares candidates with each other; here each is compared with no change.
-A proposal without a predicted effect passes: the verdict of its trial decides.
+Separate from the order of candidates, which compares them with each other; here each is compared with no change.
+A proposal whose effect is not known passes: the verdict of its trial decides.
 """
 
+from collections.abc import Set
 from typing import Final
 
-from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.api.wording import told_seconds
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.planning.forecast import Outlook
 
-__all__ = ["START_UP", "not_worth", "pays_back"]
+__all__ = ["MET", "not_worth", "order", "saves"]
 
-HORIZON: Final = 7 * 86_400.0
-"""Seconds over which a gain counts. Design choice: a week includes every daily peak and rarely a change of model."""
-PAYBACK: Final = 2.0
-"""Number of disruptions that a gain must pay for: the change and a possible rollback. Design choice."""
-START_UP: Final = 600.0
-"""Seconds in which a replaced replica does not serve: loading, compiling, an empty prefix cache. Large models take
-minutes; our choice, unmeasured."""
-MOST_OF_IT: Final = 0.5
-"""Share of an objective's excess that one more replica must remove. Where a small batch is hardly faster, this is less
-than noise of the latency itself and yet decides about most requests: in a simulated service at 21 ms (objective 19 ms)
-a quarter of requests were late for an hour, with one more replica a tenth. Our choice."""
-DEVIATIONS: Final = 2.0
-"""Standard deviations of the fit that an effect must exceed. Design choice: two sigma."""
+MET: Final[Set[DiagnosisClass]] = {DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED}
+"""Classes in which every objective is met: there a change can only save GPUs."""
 
 
-def not_worth(before: Outlook, after: Outlook, *, target: ChangeTarget, targets: Targets, restarts: bool = True) -> str:
-    """Return why the effect on the target is not worth the change; empty if it is, or if the effect is not known.
+def saves(before: Outlook, after: Outlook) -> int:
+    """GPUs that the load needs less; 0 if not known."""
+    if before.needed_gpus is None or after.needed_gpus is None:
+        return 0
+    return max(0, before.needed_gpus - after.needed_gpus)
 
-    `restarts`: whether engines restart for it. Adding a replica needs no restart.
+
+def not_worth(before: Outlook, after: Outlook, *, met: bool, saving: bool, fixed: bool, targets: Targets) -> str:
+    """Return why a change is not worth it; empty if it is, or if its effect is not known.
+
+    `met`: the objectives are met now. `saving`: the user wants changes that only save GPUs. `fixed`: the operator does
+    not change the replicas, so that a setting is all that can help.
     """
     if before.tpot is not None and after.tpot is not None and before.tpot <= targets.tpot.seconds < after.tpot:
         return f"TPOT would be {told_seconds(after.tpot)}, over the objective that is met now"
-    match target:
-        case ChangeTarget.TTFT:
-            pair, limit = (before.ttft, after.ttft), targets.ttft.seconds
-        case ChangeTarget.TPOT:
-            pair, limit = (before.tpot, after.tpot), targets.tpot.seconds
-        case ChangeTarget.THROUGHPUT:
-            # Reciprocal, so that less is better here as well.
-            pair = (_per_token(before), _per_token(after))
-            limit = 0.0
-    old, new = pair
-    if old is None or new is None or old <= 0:
+    if before.missing is None or after.missing is None or before.capacity is None or after.capacity is None:
+        return "its effect is not known" if met else ""
+    if after.missing > before.missing + NOISE:
+        return f"{after.missing:.0%} of the requests would be beyond what it serves within the objectives"
+    if after.missing < before.missing - NOISE or (not met and after.missing == 0 < before.missing):
         return ""
-    if not restarts and old > limit > 0 and old - new > (old - limit) * MOST_OF_IT:
+    if before.needed_gpus is not None and (after.needed_gpus is None or after.needed_gpus > before.needed_gpus):
+        return "the load would need more GPUs"
+    if saves(before, after) and (saving or not met):
         return ""
-    gain, noise = 1 - new / old, max(NOISE, DEVIATIONS * after.error)
-    crosses = new <= limit < old
-    if gain <= noise and not crosses:
-        return f"predicted {target.value} gain is {gain:.0%} (noise {noise:.0%})"
-    if not pays_back(max(gain, NOISE) if crosses else gain, disruption=START_UP):
-        return f"a gain of {gain:.0%} does not pay for the restart within a week"
-    return ""
+    if met:
+        return (
+            "the load needs as many GPUs with it" if saving else "objectives are met, and spec.tuning.saveGpus is off"
+        )
+    if fixed and after.capacity * before.gpus > before.capacity * after.gpus * (1 + NOISE):
+        return ""
+    return f"a replica would serve {after.capacity:.2f} requests/s within the objectives, now {before.capacity:.2f}"
 
 
-def pays_back(gain: float, *, disruption: float) -> bool:
-    """Whether a gain (0..1, of what is served) over `HORIZON` is worth `PAYBACK` disruptions (seconds of service)."""
-    return gain * HORIZON >= PAYBACK * disruption
-
-
-def _per_token(outlook: Outlook) -> float | None:
-    return None if not outlook.tokens_per_second else 1 / outlook.tokens_per_second
+def order(after: Outlook | None) -> tuple[float, float, float]:
+    """The sort key of a forecast, the best first: requests that miss their objectives, then GPUs, then capacity."""
+    if after is None or after.missing is None or after.capacity is None:
+        return (1.0, float("inf"), 0.0)
+    gpus = after.gpus if after.needed_gpus is None else after.needed_gpus
+    return (round(after.missing / NOISE) * NOISE, float(gpus), -after.capacity)

@@ -1,22 +1,61 @@
 """Computes the desired number of replicas: the entry point of scaling. Pure.
 
-Scale-out follows `scale_out`. Scale-in goes directly to the minimum when idle, and otherwise by one replica where
-`scale_in` predicts that fewer are enough.
+More at once: when requests have waited for capacity for as long as the user says, which needs no model; when more is
+late than the objectives allow, or the load surely rises, and by the capacity of one replica more of them are needed.
+Fewer, one at a time: when the rest carry the highest load of the stabilization time by the low end of their capacity.
 """
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from vllm_autotuner.api.spec import Scaling
-from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.diagnosis.case import Case, queues, reaches_behind
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
+from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.performance.capacity import Capacity, capacity, replicas_for
+from vllm_autotuner.planning.current_replica import UnknownReplica, current_replica, limits_of, rate_now
+from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
+from vllm_autotuner.scaling.error_budget import budget_spent, late_for
 from vllm_autotuner.scaling.failed_scale_ins import too_few
-from vllm_autotuner.scaling.scale_in import fewer_do, peak_tokens_per_second
-from vllm_autotuner.scaling.scale_out import more
+from vllm_autotuner.scaling.request_rate import peak_rate, peak_tokens_per_second, rate_ahead
 from vllm_autotuner.scaling.supply import Scale, Supply
 
-__all__ = ["desired_replicas"]
+__all__ = ["ABOUT_TOKENS", "SCALE_OUT_ON", "desired_replicas", "hides_queue"]
+
+SCALE_OUT_ON: Final = frozenset(
+    {
+        DiagnosisClass.OVERLOADED,
+        DiagnosisClass.PREEMPTION_THRASH,
+        DiagnosisClass.KV_CACHE_SATURATED,
+        DiagnosisClass.CONCURRENCY_CAPPED,
+        DiagnosisClass.PREFILL_BOUND,
+    }
+)
+"""Classes in which requests wait for capacity. Wedged, DeferredQueue and MetricsBlind never scale out, nor does
+RunawayOutputs, even if it only contributes."""
+ABOUT_TOKENS: Final = frozenset(
+    {
+        DiagnosisClass.PAST_TPOT_KNEE,
+        DiagnosisClass.DECODE_BANDWIDTH_BOUND,
+        DiagnosisClass.COMMUNICATION_BOUND,
+    }
+)
+"""Classes about slow tokens. They may hide a queue, because the classes about queues require TPOT in time or have lower
+precedence. More replicas help against that queue, whatever makes the tokens slow."""
+SERVES: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED})
+UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
+"""The classes of `SCALE_OUT_ON` that can hold without a queue; then no request has waited."""
+LARGEST_STEP: Final = 2
+"""Factor by which the number of replicas grows at most in one step: a wrong estimate costs at most a doubling, and the
+next step follows as soon as the new replicas serve. Our choice."""
+
+
+def hides_queue(primary: DiagnosisClass, *, case: Case) -> bool:
+    """Whether the class is about slow tokens while TTFT is late because of a queue."""
+    return primary in ABOUT_TOKENS and first_tokens_wait(case)
 
 
 def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, now: datetime) -> Scale:
@@ -32,11 +71,22 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, 
     held = now - datetime.fromtimestamp(diagnosis.since, tz=now.tzinfo)
     if diagnosis.primary is DiagnosisClass.IDLE and held >= scaling.scale_in.stabilization:
         return _from_idle(current, held=held, scaling=scaling, observation=case.observation)
-    if current > scaling.min_replicas and _may_be_spare(diagnosis, held=held, stable=scaling.scale_in.stabilization):
-        fewer = _fewer(supply, scaling=scaling, case=case, now=now)
-        if fewer is not None:
-            return fewer
-    return more(supply, scaling=scaling, diagnosis=diagnosis, case=case, held=held, now=now)
+    if (why_never := _never(diagnosis)) is not None:
+        return Scale(replicas=current, reason=why_never)
+    replica = current_replica(case)
+    known = None if isinstance(replica, UnknownReplica) else capacity(replica, limits=limits_of(case.targets))
+    question = _Question(
+        supply=supply, scaling=scaling, diagnosis=diagnosis, case=case, capacity=known, held=held, now=now
+    )
+    return question.fewer() or question.more()
+
+
+def _never(diagnosis: Diagnosis) -> str | None:
+    if diagnosis.primary not in SCALE_OUT_ON | ABOUT_TOKENS | SERVES:
+        return f"{diagnosis.primary.value} does not call for scaling"
+    if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
+        return "outputs run to their token limit: more GPUs do not help"
+    return None
 
 
 def _from_idle(current: int, *, held: timedelta, scaling: Scaling, observation: Observation) -> Scale:
@@ -48,39 +98,159 @@ def _from_idle(current: int, *, held: timedelta, scaling: Scaling, observation: 
     return Scale(replicas=scaling.min_replicas, reason=f"idle for {held.total_seconds():.0f} s")
 
 
-def _may_be_spare(diagnosis: Diagnosis, *, held: timedelta, stable: timedelta) -> bool:
-    """Whether to check if fewer replicas are enough.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """Everything known at this moment."""
 
-    Always for `Underutilized`, which uses the steepest slope that the windows allow. A constant load allows any slope
-    and so stays `Healthy` with any number of replicas; `Healthy` must last, because it also holds between two bursts.
-    """
-    match diagnosis.primary:
-        case DiagnosisClass.UNDERUTILIZED:
-            return True
-        case DiagnosisClass.HEALTHY:
-            return held >= stable
-        case _:
-            return False
+    supply: Supply
+    scaling: Scaling
+    diagnosis: Diagnosis
+    case: Case
+    capacity: Capacity | None
+    """Of one replica; None if not known: then only requests that wait add one."""
+    held: timedelta
+    """How long the class has been named."""
+    now: datetime
 
+    @property
+    def _stable(self) -> timedelta:
+        return self.scaling.scale_in.stabilization
 
-def _fewer(supply: Supply, *, scaling: Scaling, case: Case, now: datetime) -> Scale | None:
-    """One replica fewer if the rest carry the load, unless that number failed at such a load before; else None.
+    @property
+    def _newest(self) -> float | None:
+        return None if self.supply.newest_since is None else self.supply.newest_since.timestamp()
 
-    Evaluated every 15 s, a prediction will be wrong by chance at some time: failures are remembered, so that this
-    happens once. A replica that was added stays for the stabilization time. The class may be recent: the figures of the
-    whole time decide, and those come from the metrics.
-    """
-    current, observation, stable = supply.current, case.observation, scaling.scale_in.stabilization
-    moments = [moment for moment in (supply.newest_since, supply.asked_since) if moment is not None]
-    whole = supply.ready == current and observation.everybody_reports
-    if not whole or any(now - moment < stable for moment in moments):
+    def _ahead(self, *, within: float) -> float | None:
+        fewer = self.supply.fewer_since
+        since = None if fewer is None else fewer.timestamp()
+        return rate_ahead(self.case.observation, within=within, over=self._stable, since=since)
+
+    def more(self) -> Scale:
+        """The desired replicas, `supply.current` or more, and why."""
+        current = self.supply.current
+        waits = self._why_not_for_waiting()
+        if waits is None:
+            # What waits is proof enough, whatever the model says of those that serve.
+            wanted = max(current + 1, self._needed_now() or 0)
+            return self._to(wanted, why=f"demand exceeds capacity: {self.diagnosis.message}")
+        late = self._why_not_for_lateness()
+        if late is None:
+            return self._to(self._needed_now() or current, why=f"objectives are missed: {self.diagnosis.message}")
+        soon = self._needed_soon()
+        if soon is not None and soon > current and current < self.scaling.max_replicas:
+            within = self.supply.serves_in
+            why = f"the load rises: in the {within:.0f} s that a replica takes to start it needs {soon} replicas"
+            return self._to(soon, why=why)
+        queued = self.diagnosis.primary in SCALE_OUT_ON or self._hidden()
+        return Scale(replicas=current, reason=waits if queued else late)
+
+    def _to(self, wanted: int, *, why: str) -> Scale:
+        current = self.supply.current
+        most = min(max(current + 1, current * LARGEST_STEP), self.scaling.max_replicas)
+        # While replicas are starting, only what those that serve are known to lack beyond them is added.
+        return Scale(replicas=max(current, min(wanted, most)), reason=why)
+
+    def _hidden(self) -> bool:
+        return hides_queue(self.diagnosis.primary, case=self.case)
+
+    def _why_not_for_waiting(self) -> str | None:
+        """Return why waiting requests add no replica; None if they do."""
+        primary, seen, newest = self.diagnosis.primary, self.case.observation, self.supply.newest_since
+        hidden = self._hidden()
+        if primary not in SCALE_OUT_ON and not hidden:
+            return f"{primary.value} does not call for scaling"
+        if not queues(seen) and (primary in UNQUEUED or not _waits_now(seen)):
+            return "no requests wait for capacity"
+        # The classes require that requests waited for most of the window before the class was named. A class that only
+        # hides the queue says nothing of its age.
+        waited = timedelta(seconds=late_for(self.case)) if hidden else self.held + timedelta(seconds=seen.window)
+        if newest is not None:
+            waited = min(waited, self.now - newest)
+        if waited < self.scaling.scale_out.waiting_for:
+            threshold = self.scaling.scale_out.waiting_for.total_seconds()
+            return f"demand has exceeded capacity for {waited.total_seconds():.0f} s (threshold {threshold:.0f} s)"
+        if (why := self._why_not_yet()) is not None:
+            return why
+        return ends_by_itself(seen, since=self._newest, within=max(ENDS_WITHIN, self.supply.serves_in))
+
+    def _why_not_for_lateness(self) -> str | None:
+        """Return why late tokens add no replica; None if they do."""
+        if not budget_spent(self.case, over=self._stable, since=self._newest):
+            return "late requests are within the error budget"
+        if self._newest is not None and reaches_behind(self.case.observation, self._newest):
+            return "the measurements still cover the time before the newest replica"
+        if (why := self._why_not_yet()) is not None:
+            return why
+        if (self._needed_now() or 0) <= self.supply.current:
+            return "by the capacity model another replica would not help"
         return None
-    since = max((moment.timestamp() for moment in moments), default=None)
-    why = fewer_do(case, replicas=current, over=stable, since=since)
-    if why is None:
+
+    def _why_not_yet(self) -> str | None:
+        supply = self.supply
+        if supply.current >= self.scaling.max_replicas:
+            return f"at scaling.maxReplicas ({self.scaling.max_replicas})"
+        if supply.ready < supply.current and (self._needed_now() or 0) <= supply.current:
+            return f"{supply.current - supply.ready} replica(s) are still starting"
         return None
-    load = peak_tokens_per_second(observation, over=stable)
-    against = None if load is None else too_few(supply.failed, replicas=current - 1, load=load)
-    if against is None:
-        return Scale(replicas=current - 1, reason=why)
-    return Scale(replicas=current, reason=f"{against.replicas} replica(s) were too few at this load before")
+
+    def _needed_now(self) -> int | None:
+        """Replicas for the rate of now; one more where the interval, but not its middle, agrees with what is late."""
+        rate, known = rate_now(self.case.observation), self.capacity
+        if rate is None or known is None:
+            return None
+        likely, surely = replicas_for(rate, known.rate), replicas_for(rate, known.low)
+        one_more = max(1, self.supply.ready) + 1
+        return None if likely is None else max(likely, min(surely or one_more, one_more))
+
+    def _needed_soon(self) -> int | None:
+        if not self.case.observation.everybody_reports:
+            return None
+        rate = self._ahead(within=self.supply.serves_in)
+        return None if rate is None or self.capacity is None else replicas_for(rate, self.capacity.rate)
+
+    def fewer(self) -> Scale | None:
+        """One replica fewer if the rest carry the load, unless that number failed at such a load before; else None.
+
+        A replica that was added stays for the stabilization time: the figures of all of that time decide.
+        """
+        supply, seen = self.supply, self.case.observation
+        current = supply.current
+        moments = [moment for moment in (supply.newest_since, supply.asked_since) if moment is not None]
+        whole = supply.ready == current and len(seen.engines) >= current and seen.everybody_reports
+        if current <= self.scaling.min_replicas or not whole or not self._may_be_spare():
+            return None
+        if any(self.now - moment < self._stable for moment in moments):
+            return None
+        rate = peak_rate(seen, over=self._stable)
+        known = self.capacity
+        if rate is None or known is None or self._ahead(within=0.0) is not None:
+            return None
+        enough = replicas_for(rate, known.low)
+        if enough is None or enough >= current:
+            return None
+        if budget_spent(self.case, over=timedelta(days=1), since=max((at.timestamp() for at in moments), default=None)):
+            return None
+        load = peak_tokens_per_second(seen, over=self._stable)
+        against = None if load is None else too_few(supply.failed, replicas=current - 1, load=load)
+        if against is not None:
+            return Scale(replicas=current, reason=f"{against.replicas} replica(s) were too few at this load before")
+        minutes = self._stable.total_seconds() / 60
+        return Scale(
+            replicas=current - 1,
+            reason=f"{current - 1} replica(s) carry the highest load of the last {minutes:.0f} min: {rate:.2f} "
+            f"requests/s, of which each serves at least {known.low:.2f} within the objectives",
+        )
+
+    def _may_be_spare(self) -> bool:
+        """Whether to check if fewer are enough: `Healthy` must last, because it also holds between two bursts."""
+        match self.diagnosis.primary:
+            case DiagnosisClass.UNDERUTILIZED:
+                return True
+            case DiagnosisClass.HEALTHY:
+                return self.held >= self._stable
+            case _:
+                return False
+
+
+def _waits_now(seen: Observation) -> bool:
+    return any(engine.moments[-1].waiting > 0 for engine in seen.engines)

@@ -37,11 +37,6 @@ class Supply:
     the next prediction would use the same figures as the last."""
     failed: Sequence[ScaleInTried] = ()
     """Numbers of replicas that were too low (`tried`)."""
-    planned: int | None = None
-    """The number of replicas that the plan proposes; slow tokens alone do not show whether replicas help."""
-    needed: int | None = None
-    """The total number needed according to the ready replicas, which may exceed those that are starting."""
-
     start_up: timedelta | None = None
     """How long the newest replica took to start; None if not known."""
     fewer_since: datetime | None = None

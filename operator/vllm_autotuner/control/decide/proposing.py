@@ -26,7 +26,6 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.chain import Context, Deny, Hold, objections
 from vllm_autotuner.guardrails.cooldown import spent
 from vllm_autotuner.guardrails.reasons import PASSING, HoldReason
-from vllm_autotuner.planning.more_replicas import needed_for_pace
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.platform import platform_of
 from vllm_autotuner.planning.proposal import Proposal
@@ -85,7 +84,7 @@ def _beside_a_change(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
     change, diagnosed = status.active_change, situation.diagnosis.primary
     if change is None or not may_scale_during(change, diagnosed, case=situation.case):
         return None
-    found = _scale(status, inputs, situation=situation, planned=_planned(plan(situation).proposal))
+    found = _scale(status, inputs, situation=situation)
     return found if found is not None and found.replicas > situation.replicas else None
 
 
@@ -119,7 +118,7 @@ def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
         wanted = Scale(replicas=proposal.count, reason=proposal.reason)
     elif proposal is None or not _setting_starts_soon(proposal, held):
-        wanted = _scale(status, inputs, situation=situation, planned=planned)
+        wanted = _scale(status, inputs, situation=situation)
     if desired is None or wanted is None:
         return Ideas(status=status, desired=desired, at_its_turn=at_its_turn)
     return replace(_scaled_to(wanted, status, inputs=inputs), at_its_turn=at_its_turn)
@@ -223,7 +222,7 @@ def _scales(inputs: Inputs) -> bool:
     return ours and inputs.mode is Mode.AUTOMATIC and not inputs.paused
 
 
-def _scale(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation, planned: int | None) -> Scale | None:
+def _scale(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation) -> Scale | None:
     """The replicas wanted for the current load; None where the operator does not set them."""
     if situation.scaling is None or not _scales(inputs):
         return None
@@ -236,8 +235,6 @@ def _scale(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation, p
         asked_since=replicas_asked_since(status),
         fewer_since=max((tried.at for tried in status.scale_ins if tried.at is not None), default=None),
         failed=failed_scale_ins(status, now=inputs.now),
-        planned=planned,
-        needed=needed_for_pace(situation),
     )
     return desired_replicas(
         supply, scaling=situation.scaling, diagnosis=situation.diagnosis, case=situation.case, now=inputs.now

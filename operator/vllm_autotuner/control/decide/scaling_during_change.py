@@ -14,7 +14,7 @@ from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget
 from vllm_autotuner.diagnosis.case import Case, Sustained, waiting_share
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.scaling.scale_out import hides_queue
+from vllm_autotuner.scaling.desired_replicas import hides_queue
 
 __all__ = ["may_scale_during"]
 

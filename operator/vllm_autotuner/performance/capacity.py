@@ -1,0 +1,249 @@
+"""How many requests per second one replica serves within the objectives: the model that every decision follows from.
+
+A steady state. Requests arrive at a rate; each holds a slot for its output tokens times the inter-token latency; the
+latency grows with the batch, and the batch with the rate (Little's law). What ends the growth is the first of: the
+TPOT objective at its quantile, the TTFT objective (prompts that wait for each other, requests that wait for a slot),
+max-num-seqs, and the sequences that the KV cache holds.
+Apart from `planning`, which says what another configuration changes. Pure.
+Must not: trust the step-time line beyond `FARTHEST` times the largest batch seen, or return a rate without its
+interval.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from vllm_autotuner.performance.queueing import wait_for_slot
+from vllm_autotuner.performance.step_time import StepTime
+
+__all__ = [
+    "FARTHEST",
+    "Bounds",
+    "Capacity",
+    "FirstToken",
+    "Limits",
+    "Load",
+    "Replica",
+    "capacity",
+    "load_at",
+    "replicas_for",
+]
+
+MISS: Final = 0.09
+"""Relative, per doubling beyond the batches seen: how far the line may be off. 42 extrapolations by one doubling of 23
+measured curves missed by 0.01 in the median, 0.09 in nine of ten, 0.18 at worst."""
+FARTHEST: Final = 4.0
+"""Times the largest batch seen up to which the line is used at all: `MISS` was measured over one doubling, and a load
+that one engine fewer has to carry needs up to two. Our choice."""
+LEAST_ERROR: Final = 0.01
+"""Relative error that a line of many windows still has: they share what is wrong with all of them. Our choice; lines of
+measured curves miss by 0.01 to 0.04."""
+BUSIEST: Final = 0.95
+"""Share of the time with prompts that counts as full, so that what is measured at a queue keeps a finite answer."""
+PRECISION: Final = 1 / 512
+"""Of the batch: far below the noise of what it is computed from."""
+
+
+ROUNDING: Final = 1e-9
+"""Keeps a load that fits exactly from needing one replica more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """A measured figure with its interval."""
+
+    low: float
+    likely: float
+    high: float
+
+    def at(self, side: int) -> float:
+        """The figure for an answer that is optimistic (-1), likely (0) or pessimistic (1): slower is pessimistic."""
+        return (self.likely, self.high, self.low)[side]
+
+
+NO_TAIL: Final = Bounds(low=1.0, likely=1.0, high=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstToken:
+    """TTFT at the quantile of its objective, as measured where no request waits for a slot; seconds."""
+
+    seconds: float
+    rate: float
+    """Requests per second of one replica at which it was measured."""
+    batch: float
+    prompts: float
+    """Share of the time (0..1) in which a replica computed prompts then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One replica of a configuration under the lengths of now."""
+
+    step: StepTime
+    """Mean inter-token latency (seconds) by batch."""
+    output: float
+    """Mean output tokens of a request."""
+    held_longer: float = 1.0
+    """Time for which a request holds its slot over its output tokens times the inter-token latency: its prompt, too."""
+    seats: int | None = None
+    """max-num-seqs; None: not known, and taken for no limit."""
+    held: float | None = None
+    """Sequences that the KV cache holds, with a margin."""
+    crowding: float = 1.0
+    """Batch in busy moments over the mean batch."""
+    tail: Bounds = NO_TAIL
+    """TPOT at its quantile over the mean inter-token latency of the busy batch."""
+    first: FirstToken | None = None
+    """None: not measured; then TTFT is only the wait for a slot."""
+    burstiness: float = 1.0
+    """Variance of the arrivals in a window over their mean: 1 where requests come independently of each other."""
+
+    @property
+    def slots(self) -> float:
+        """The most sequences that run at once."""
+        return min(math.inf if self.seats is None else self.seats, math.inf if self.held is None else self.held)
+
+    def itl(self, batch: float, side: int = 0) -> float:
+        """Mean inter-token latency in seconds; a wider error the farther the batch is from those seen.
+
+        However wide: a larger batch makes no token faster, and a smaller one makes no more of them. A token is made in
+        the company of its own sequence at least, whatever the mean over time.
+        """
+        line, sure = self.step, side * max(LEAST_ERROR, self.step.error / math.sqrt(max(1, self.step.points)))
+        batch = max(1.0, batch)
+        seen = min(max(batch, line.low), max(1.0, line.high))
+        doublings = math.log2(batch / seen) if batch > seen else min(1.0, math.log2(seen / batch))
+        fastest, slowest = sorted(line.predict(seen) * max(0.1, 1 + sure) * factor for factor in (1.0, batch / seen))
+        return min(max(line.predict(batch) * (1 + sure + side * MISS * doublings), fastest), slowest)
+
+    def rate(self, batch: float, side: int = 0) -> float:
+        """Requests per second that finish while so many sequences run."""
+        return batch / (self.output * self.held_longer * self.itl(batch, side))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Objectives; seconds and shares (0..1)."""
+
+    tpot: float
+    ttft: float
+    ttft_quantile: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one replica does at a rate; seconds at the objectives' quantiles."""
+
+    batch: float
+    tpot: float
+    ttft: float
+    """Without a measured one only the wait for a slot. Infinite where more requests come than finish."""
+    rate: float
+    """Requests per second that finish: those that come, or the most that the slots allow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Requests per second that one replica serves within the objectives."""
+
+    rate: float
+    """0: the objectives are not met by a single sequence."""
+    low: float
+    high: float
+    batch: float
+    """Mean sequences that run then."""
+    limited_by: str
+    """`TPOT`, `TTFT`, `max-num-seqs`, `KV cache` or `batches seen`."""
+
+
+def load_at(replica: Replica, rate: float, *, limits: Limits, side: int = 0) -> Load:
+    """Return what a replica does when so many requests per second come. Worked: see `capacity`."""
+    most = min(replica.slots, FARTHEST * max(1.0, replica.step.high))
+    if replica.rate(most, side) < rate:
+        # More comes than ever finishes: the queue grows without end.
+        return Load(batch=most, tpot=_tpot(replica, most, side), ttft=math.inf, rate=replica.rate(most, side))
+    low, high = 0.0, most
+    while high - low > PRECISION * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if replica.rate(middle, side) < rate else (low, middle)
+    return Load(batch=high, tpot=_tpot(replica, high, side), ttft=_ttft(replica, high, limits, side), rate=rate)
+
+
+def capacity(replica: Replica, *, limits: Limits) -> Capacity:
+    """Return how many requests per second a replica serves within the objectives, and between which bounds.
+
+    Worked: 10 ms + 0.1 ms a sequence, outputs of 200 tokens, TPOT 20 ms with a tail of 1.25 and no other limit. The
+    mean may be 16 ms: a batch of 60, and 60 / (200 * 0.016) = 18.75 requests/s. With 30 slots and a TTFT of 1 s they
+    are fewer than 30 / (200 * 0.013) = 11.5: by as much as keeps the wait for a slot within a second.
+    """
+    batch, limited_by = _largest_batch(replica, limits, 0)
+    low, high = (replica.rate(_largest_batch(replica, limits, side)[0], side) for side in (1, -1))
+    likely = replica.rate(batch)
+    return Capacity(rate=likely, low=min(low, likely), high=max(high, likely), batch=batch, limited_by=limited_by)
+
+
+def replicas_for(rate: float, capacity: float) -> int | None:
+    """Return the number of replicas that serve `rate` requests per second; None if one serves none within objectives.
+
+    Worked: 20 requests/s where one replica serves 7.5 within the objectives: 2.67, so 3.
+    """
+    return max(1, math.ceil(rate / capacity - ROUNDING)) if capacity > 0 else None
+
+
+def _largest_batch(replica: Replica, limits: Limits, side: int) -> tuple[float, str]:
+    """The largest mean batch within the objectives, and what ends it."""
+    seen = FARTHEST * max(1.0, replica.step.high)
+    most = min(replica.slots, seen)
+    ends = "max-num-seqs" if replica.slots == replica.seats else "KV cache"
+    slots = "batches seen" if replica.slots > seen else ends
+    within_tpot = _last(lambda batch: _tpot(replica, batch, side) <= limits.tpot, most)
+    within_both = _last(lambda batch: _ttft(replica, batch, limits, side) <= limits.ttft, within_tpot)
+    if within_both == within_tpot:
+        return within_both, "TPOT" if within_tpot < most else slots
+    # Waiting for a slot is what too few slots cost: they are the limit, and not the objective.
+    beyond = min(within_tpot, within_both * (1 + 4 * PRECISION))
+    waits = _slot_wait(replica, beyond, limits, side) > _ttft(replica, beyond, limits, side) / 2
+    return within_both, slots if waits else "TTFT"
+
+
+def _last(meets: Callable[[float], bool], most: float) -> float:
+    """The largest batch up to `most` that meets; 0 if none does."""
+    if meets(most):
+        return most
+    low, high = 0.0, most
+    while high - low > PRECISION * high and high > PRECISION:
+        middle = (low + high) / 2
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return low
+
+
+def _tpot(replica: Replica, batch: float, side: int) -> float:
+    """TPOT at its quantile: that of the busy moments, in which no more sequences run than there are slots."""
+    crowded = max(batch, min(batch * replica.crowding, replica.slots))
+    return replica.itl(crowded, side) * replica.tail.at(side)
+
+
+def _ttft(replica: Replica, batch: float, limits: Limits, side: int) -> float:
+    """TTFT at its quantile: as measured, by as much as prompts and steps take longer, and the wait for a slot."""
+    wait, first = _slot_wait(replica, batch, limits, side), replica.first
+    if first is None:
+        return wait
+    before = min(first.prompts, BUSIEST)
+    now = before * replica.rate(batch, side) / first.rate if first.rate > 0 else before
+    if now >= 1:
+        return math.inf
+    # An engine that serves one prompt after the other: the time in it grows by 1 / (1 - share) (M/G/1).
+    longer = (1 - before) / (1 - now) * replica.itl(batch, side) / replica.itl(first.batch)
+    return first.seconds * longer + wait
+
+
+def _slot_wait(replica: Replica, batch: float, limits: Limits, side: int) -> float:
+    slots = replica.slots
+    if math.isinf(slots):
+        return 0.0
+    held = replica.output * replica.held_longer * replica.itl(batch, side)
+    wait = wait_for_slot(batch, slots=max(1, int(slots)), held=held, quantile=limits.ttft_quantile)
+    # Allen and Cunneen: the wait grows with the variance of arrivals, as it does with that of the times in use (1).
+    return wait * (replica.burstiness + 1) / 2

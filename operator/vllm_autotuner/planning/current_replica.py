@@ -1,0 +1,199 @@
+"""What one replica of a service does now, in the terms of the capacity model (`performance.capacity`).
+
+Everything is measured on this service; where its batch has never varied, the slope of the step-time line is that of an
+earlier line, or of engines in general, with the interval that this asks for.
+Must not: describe another configuration (`forecast` does), or choose.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean
+from typing import Final
+
+from vllm_autotuner.diagnosis.case import (
+    Case,
+    batch_of_tokens,
+    busy_batch,
+    mean_batch,
+    queues,
+    step_time,
+    tpot_at_most,
+    tpot_reading,
+    tpot_surely,
+)
+from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_shares
+from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.observation.reading import number
+from vllm_autotuner.performance.capacity import BUSIEST, Bounds, FirstToken, Limits, Replica
+from vllm_autotuner.performance.kv_use import kv_bound
+from vllm_autotuner.performance.outliers import outlying
+from vllm_autotuner.performance.physics import empty_step
+from vllm_autotuner.performance.step_time import NEWEST_STRETCHES, StepTime
+
+__all__ = [
+    "UnknownReplica",
+    "current_replica",
+    "highest_mean",
+    "limits_of",
+    "output_tokens",
+    "rate_now",
+    "tokens_by_window",
+]
+
+IN_GENERAL: Final = 0.1
+"""Relative error of a line that engines in general give, at the batch that was measured: by the noise of a window. Our
+choice; away from that batch the model's own error is what counts."""
+STRETCH: Final = NEWEST_STRETCHES[0]
+"""Seconds over which a load is averaged: objectives are quantiles over minutes, not over a window of 30 s."""
+FEWEST_WINDOWS: Final = 5
+"""Windows needed to tell how much arrivals vary from one to the next."""
+MOST_BURSTY: Final = 30.0
+"""Gaps with a coefficient of variation of 5.5: traces of production have up to 4 (BurstGPT, ServeGen)."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownReplica:
+    """There is no model of a replica, and this is why."""
+
+    why: str
+
+
+def limits_of(targets: Targets) -> Limits:
+    """The objectives in the terms of the capacity model."""
+    return Limits(tpot=targets.tpot.seconds, ttft=targets.ttft.seconds, ttft_quantile=targets.ttft.quantile)
+
+
+def output_tokens(seen: Observation) -> float | None:
+    """Mean output tokens of a request; None if not known."""
+    recent = number(seen.recent_output_length.mean)
+    if recent:
+        return recent
+    made, finished = seen.generated_per_second, seen.finished_per_second
+    return made / finished if made and finished else number(seen.output_length.quantile(0.5))
+
+
+def _served_rate(seen: Observation) -> float | None:
+    """Requests per second of the whole service whose tokens are made now; None if not known."""
+    made, output = seen.generated_per_second, output_tokens(seen)
+    return made / output if made and output else None
+
+
+def rate_now(seen: Observation) -> float | None:
+    """Requests per second that come now; None if not known. More than are served while a queue grows."""
+    served = _served_rate(seen)
+    return None if served is None else served * seen.pressure
+
+
+def tokens_by_window(seen: Observation, *, over: float) -> dict[float, float]:
+    """Output tokens of all engines in each window that ended within so many seconds, by its end (Unix seconds)."""
+    made: dict[float, float] = defaultdict(float)
+    for point in seen.steps:
+        if point.time is not None and point.time > seen.at - over:
+            made[point.time] += point.tokens
+    return dict(sorted(made.items()))
+
+
+def highest_mean(by_time: Mapping[float, float], *, window: float) -> float:
+    """The highest mean over `STRETCH` seconds of values by the end of their window, oldest first; 0 without any.
+
+    Not the highest window: of twenty with 100 requests one has 120 by chance, and what bursts cost is in the crowding.
+    """
+    values = list(by_time.values())
+    many = min(len(values), max(1, round(STRETCH / window)))
+    return max((fmean(values[end - many : end]) for end in range(many, len(values) + 1)), default=0.0) if many else 0.0
+
+
+def current_replica(case: Case) -> Replica | UnknownReplica:
+    """Return the average replica of now, or why there is no model of it."""
+    seen, batch = case.observation, mean_batch(case)
+    output, rate, line = output_tokens(seen), _served_rate(seen), _line(case)
+    if output is None or not rate or batch <= 0:
+        return UnknownReplica("no requests with tokens: nothing to learn from")
+    if line is None:
+        return UnknownReplica("inter-token latency or request lengths are not known")
+    held = kv_bound(seen)
+    crowding = sum(map(busy_batch, seen.engines)) / (batch * len(seen.engines))
+    return Replica(
+        step=line,
+        output=output,
+        held_longer=_held_longer(seen),
+        seats=case.knobs.max_num_seqs,
+        held=None if held is None else float(held),
+        crowding=max(1.0, crowding),
+        tail=_tail(case, itl=line.predict(max(1.0, batch * crowding))),
+        first=_first_token(case, rate=rate / len(seen.engines), batch=batch),
+        burstiness=_burstiness(seen),
+    )
+
+
+def _line(case: Case) -> StepTime | None:
+    """The fitted line; without one the slope of an earlier line through now; else that of engines in general."""
+    seen = case.observation
+    fitted = step_time(seen)
+    if isinstance(fitted, StepTime):
+        return fitted
+    itl, batch = number(seen.itl.mean), batch_of_tokens(seen)
+    if itl is None or not batch:
+        return None
+    earlier = case.learned_here
+    if earlier is not None and abs(earlier.predict(batch) / itl - 1) <= outlying(earlier.error):
+        return replace(earlier, base=itl - earlier.per_sequence * batch, high=max(batch, earlier.high))
+    prompt, output = number(seen.recent_prompt_length.mean), output_tokens(seen)
+    if prompt is None or output is None:
+        return None
+    shares = prefill_shares(seen.engines)
+    # Times of prompts that are computed side by side add up: no more than what does not yet count as prefilling.
+    prefilling = min(BUSY.limit, fmean(shares)) if shares else 0.0
+    alone = empty_step(itl, batch=batch, context=prompt + output / 2, prefilling=prefilling)
+    slope = max(0.0, (itl - alone) / batch)
+    return StepTime(base=alone, per_sequence=slope, low=batch, high=batch, points=1, error=IN_GENERAL)
+
+
+def _held_longer(seen: Observation) -> float:
+    """By what factor requests hold their slot longer than their tokens take: the batch over what makes the tokens."""
+    taken = sum(point.running for point in seen.steps) * seen.window
+    needed = sum(point.tokens * point.itl for point in seen.steps)
+    return taken / needed if needed > 0 and taken > 0 else 1.0
+
+
+def _tail(case: Case, *, itl: float) -> Bounds:
+    low, likely, high = (number(read(case)) for read in (tpot_surely, tpot_reading, tpot_at_most))
+    if likely is None or itl <= 0:
+        return Bounds(low=1.0, likely=1.0, high=1.0)
+    return Bounds(low=(low or likely) / itl, likely=likely / itl, high=max(likely, high or likely) / itl)
+
+
+def _first_token(case: Case, *, rate: float, batch: float) -> FirstToken | None:
+    seen, target = case.observation, case.targets.ttft
+    shares = prefill_shares(seen.engines)
+    prompts = min(BUSIEST, fmean(shares)) if shares else 0.0
+    ttft = number(seen.ttft.quantile(target.quantile))
+    if queues(seen):
+        # The measured TTFT is mostly the wait in the queue: what is left without one is the prompt's own time, as long
+        # as that of a prompt at the quantile, and the prompts before it.
+        prefill, prompt = number(seen.prefill_time.mean), number(seen.recent_prompt_length.mean)
+        longer = number(seen.prompt_length.quantile(target.quantile))
+        if prefill is None:
+            return None
+        own = prefill * (max(1.0, longer / prompt) if longer and prompt else 1.0) / (1 - prompts)
+        ttft = own if ttft is None else min(ttft, own)
+    return None if ttft is None else FirstToken(seconds=ttft, rate=rate, batch=batch, prompts=prompts)
+
+
+def _burstiness(seen: Observation) -> float:
+    """Variance over mean of the requests that one engine gets in a window.
+
+    From neighbouring windows, so that a slow trend cancels out. Requests are shared out by chance: of what all of them
+    vary by more than chance, one engine of n sees an n-th.
+    """
+    by_time: dict[float, float] = defaultdict(float)
+    for one in seen.first_tokens:
+        by_time[one.time] += one.requests
+    counts = [count for _, count in sorted(by_time.items())]
+    if len(counts) < FEWEST_WINDOWS:
+        return 1.0
+    squares = sum((later - earlier) ** 2 for earlier, later in pairwise(counts)) / (2 * (len(counts) - 1))
+    return min(MOST_BURSTY, max(1.0, 1 + (squares / fmean(counts) - 1) / len(seen.engines)))
