@@ -274,6 +274,19 @@ CASES: Final[tuple[Case, ...]] = (
     Case(id="a duration without a unit", changes={"tuning.cooldown": "30"}, refused=_DURATION),
     Case(id="a duration in days", changes={"tuning.cooldown": "1d"}, refused=_DURATION),
     Case(id="an ISO duration", changes={"objectives.ttft": {"target": "PT2S"}}, refused=_DURATION),
+    Case(id="a cooldown of a year", changes={"tuning.cooldown": "8760h"}),
+    Case(id="a cooldown of more", changes={"tuning.cooldown": "8760h1ms"}, refused="write at most 8760h"),
+    Case(id="a warm-up of a day", changes={"tuning.strategy": {"warmUp": "23h59m60s"}}),
+    Case(
+        id="a warm-up of a thousand years",
+        changes={"tuning.strategy": {"warmUp": "9999999h"}},
+        refused="write at most 24h",
+    ),
+    Case(
+        id="a provisioning deadline of more than a day",
+        changes={"tuning.strategy": {"provisioningDeadline": "1441m"}},
+        refused="write at most 24h",
+    ),
     # tuning
     Case(id="an unknown mode", changes={"tuning.mode": "Auto"}, refused="Automatic"),
     Case(id="an unknown strategy", changes={"tuning.strategy": {"type": "BlueGreen"}}, refused="InPlace"),

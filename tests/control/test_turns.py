@@ -10,6 +10,7 @@ from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond
 
 from vllm_autotuner.api.service import InvalidReason, InvalidService, ObjectMeta, VLLMService, parse_service
 from vllm_autotuner.api.status import ChangeState, Outcome, parse_status
+from vllm_autotuner.change.machine import PAUSED
 from vllm_autotuner.control.decide.fleet_budget import Fleet, fleet_of, part_of
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.run.fleet_loop import FleetLoop
@@ -179,6 +180,20 @@ def test_a_change_counts_with_the_gpus_of_the_pods_that_it_adds() -> None:
     assert (fleet.running, fleet.most_changes, fleet.most_gpus) == ((Running(gpus=4),), 3, 5)
     compared = CHANGE | {"strategy": "Canary", "canaryRef": {"name": "a"}, "baselineRef": {"name": "b"}}
     assert fleet_now(service(activeChange=compared)).running == (Running(gpus=6),)
+
+
+@pytest.mark.parametrize(
+    ("hours", "reason", "counted"),
+    [
+        pytest.param(23, "", True, id="within a day"),
+        pytest.param(25, "", False, id="no turn is held for longer"),
+        pytest.param(25, PAUSED, True, id="its GPUs are in use while a user has paused it"),
+    ],
+)
+def test_a_turn_is_held_for_a_day_at_most(hours: int, reason: str, counted: bool) -> None:
+    began = (START - timedelta(hours=hours)).isoformat()
+    state = {"state": "Held", "stateReason": reason} if reason else {}
+    assert bool(fleet_now(service(activeChange=CHANGE | state | {"startedAt": began})).running) is counted
 
 
 def test_a_change_of_an_object_that_became_unreadable_counts() -> None:

@@ -47,12 +47,26 @@ def cel_string(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _duration(value: object) -> timedelta:
-    """Accept the wire form and, for callers in Python, a timedelta. Zero and negative durations are rejected."""
-    duration = parse_duration(value) if isinstance(value, str) else value
-    if not isinstance(duration, timedelta) or duration <= timedelta():
-        raise ValueError(DURATION_MESSAGE)
-    return duration
+def lasting_at_most(longest: timedelta) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
+    """Return the metadata of a positive duration; on the wire a text, in Python a timedelta as well."""
+    limit = format_duration(longest)
+    too_long = f"write at most {limit}"
+
+    def read(value: object) -> timedelta:
+        duration = parse_duration(value) if isinstance(value, str) else value
+        if not isinstance(duration, timedelta) or duration <= timedelta():
+            raise ValueError(DURATION_MESSAGE)
+        if duration > longest:
+            raise ValueError(too_long)
+        return duration
+
+    well_formed = f"self.matches({cel_string(DURATION_PATTERN)})"
+    rules = [
+        {"rule": f"{well_formed} && self.matches('[1-9]')", "message": DURATION_MESSAGE},
+        {"rule": f"!{well_formed} || duration(self) <= duration('{limit}')", "message": too_long},
+    ]
+    schema = {"type": "string", "maxLength": DURATION_MAX_LENGTH, VALIDATIONS: rules}
+    return BeforeValidator(read), PlainSerializer(format_duration, return_type=str), WithJsonSchema(schema)
 
 
 def _utc(moment: datetime) -> datetime:
@@ -76,24 +90,11 @@ def _cut(length: int) -> AfterValidator:
     return AfterValidator(lambda text: text if len(text) <= length else text[: length - 1] + "…")
 
 
-Duration = Annotated[
-    timedelta,
-    BeforeValidator(_duration),
-    PlainSerializer(format_duration, return_type=str),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "maxLength": DURATION_MAX_LENGTH,
-            VALIDATIONS: [
-                {
-                    "rule": f"self.matches({cel_string(DURATION_PATTERN)}) && self.matches('[1-9]')",
-                    "message": DURATION_MESSAGE,
-                }
-            ],
-        }
-    ),
-]
-"""A positive duration: a timedelta in Python, `1h30m` on the wire."""
+Duration = Annotated[timedelta, *lasting_at_most(timedelta(days=365))]
+"""A positive duration of at most a year: a timedelta in Python, `1h30m` on the wire."""
+
+PhaseDuration = Annotated[timedelta, *lasting_at_most(timedelta(hours=24))]
+"""The same for a phase of a change, of at most a day: while it lasts, other services may wait for their turn."""
 
 Timestamp = Annotated[
     AwareDatetime,

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, StrictBool
 
 from vllm_autotuner.api.cron import CRON_MAX_LENGTH, CRON_MESSAGE, CRON_PATTERN
-from vllm_autotuner.api.fields import Duration, matching
+from vllm_autotuner.api.fields import Duration, PhaseDuration, matching
 from vllm_autotuner.api.knobs import KvCacheDtype
 from vllm_autotuner.api.model import PUBLISHED_DEFAULT, ApiModel, Rule
 
@@ -78,19 +78,19 @@ class Strategy(ApiModel):
     type: StrategyType | None = None
     """Canary or InPlace. Default: Canary from two replicas on, else InPlace."""
 
-    warm_up: Duration = timedelta(seconds=60)
+    warm_up: PhaseDuration = timedelta(seconds=60)
     """How long new pods serve before they are measured, for caches and compilation. Default: 60s."""
 
-    analysis: Duration = timedelta(minutes=5)
+    analysis: PhaseDuration = timedelta(minutes=5)
     """How long a change is measured for a verdict; up to twice as long if ten windows take longer. Default: 5m."""
 
     bake: Duration = timedelta(minutes=30)
     """How long a kept change is watched before it counts as good; a regression is rolled back. Default: 30m."""
 
-    provisioning_deadline: Duration = timedelta(minutes=20)
+    provisioning_deadline: PhaseDuration = timedelta(minutes=20)
     """How long a new pod may take to become ready; multiplied by the number of pods in a rollout. Default: 20m."""
 
-    data_budget: Duration = timedelta(minutes=15)
+    data_budget: PhaseDuration = timedelta(minutes=15)
     """How long metrics may be missing during a change before it is rolled back; no failed attempt. Default: 15m."""
 
 

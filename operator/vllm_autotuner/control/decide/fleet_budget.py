@@ -20,6 +20,9 @@ __all__ = ["Fleet", "Part", "fleet_of", "part_of"]
 OVERDUE: Final = timedelta(minutes=10)
 """A passed deadline is handled within a tick. If it passed this long ago, the object cannot be handled (e.g. a missing
 permission or a defect of the operator), and it must not block the whole fleet. Our choice."""
+LONGEST_TURN: Final = timedelta(hours=24)
+"""A change that began so long ago goes on, but no service waits for it any more: its phases are what its owner wrote,
+and may last a day each. A rollout of 40 pods with the usual phases takes 14 h. Our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +82,10 @@ def fleet_of(parts: Sequence[Part], *, changes_at_once: Share, extra_gpus: Share
 
 
 def _takes_a_turn(change: ActiveChange, *, now: datetime) -> bool:
-    """Whether it counts against the limit: not while it bakes, and not when it is overdue."""
+    """Whether it counts against the limit: not while it bakes, not when it is overdue, and a day at most."""
     if change.state is ChangeState.BAKING:
+        return False
+    if change.started_at is not None and now - change.started_at > LONGEST_TURN and not _is_parked(change):
         return False
     patience = timedelta() if change.state is ChangeState.ROLLING_BACK else OVERDUE
     return change.deadline is None or now < change.deadline + patience
