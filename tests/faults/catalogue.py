@@ -290,4 +290,9 @@ FAULTS: Final = (
         holds="logs cost a tick a bounded time, no node is asked twice in a row, and no rollback waits for a log",
         missing="a real kubelet that hangs: the time-outs are played in process",
     ),
+    Fault(
+        number="T48",
+        happens="no operator runs for minutes or days during a bake, and the value under test does harm meanwhile",
+        holds="time that no operator watched does not count: the bake goes on where it was left, and the harm is found",
+    ),
 )

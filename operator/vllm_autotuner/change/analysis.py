@@ -20,7 +20,7 @@ from vllm_autotuner.change.verdict import Judgement, WindowVerdict, judge_window
 from vllm_autotuner.change.world import World
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = ["Finding", "analyze", "bake_harms", "kept_reason", "longest"]
+__all__ = ["Finding", "analyze", "bake_harms", "kept_reason", "longest", "with_unwatched_time"]
 
 LONGEST_ANALYSIS: Final = 2
 """Upper limit of the analysis, in multiples of spec.tuning.strategy.analysis. Windows are long where Prometheus scrapes
@@ -104,6 +104,12 @@ def _compared(
 def _before(change: ActiveChange) -> Sequence[Measurement]:
     # A change that an older version began took only its baseline with it.
     return change.before or ((change.baseline,) if change.baseline is not None else ())
+
+
+def with_unwatched_time(change: ActiveChange, world: World) -> ActiveChange:
+    """Extend the bake by time in which none of its windows was measured: without a leader, harm goes unseen."""
+    looked = _last_look(_begun(change.bake, change, now=world.now), now=world.now)
+    return _without_unseen(change, looked=looked, window=timedelta(seconds=world.observation.window), now=world.now)
 
 
 def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, str]:

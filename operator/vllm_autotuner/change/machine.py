@@ -11,7 +11,7 @@ from typing import Final, assert_never
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome
-from vllm_autotuner.change.analysis import analyze, bake_harms, kept_reason, longest
+from vllm_autotuner.change.analysis import analyze, bake_harms, kept_reason, longest, with_unwatched_time
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.failing import failing
 from vllm_autotuner.change.provisioning import promote, provision
@@ -141,9 +141,14 @@ def _kept(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
 
 
 def _bake(change: ActiveChange, world: World) -> Step:
-    """Watch for a regression. The bake clock stops while metrics are missing or tuning is paused, up to a limit."""
+    """Watch for a regression. The bake clock stops while metrics are missing or tuning is paused, up to a limit.
+
+    Time in which no operator watched does not count either.
+    """
     obstacle = UNREADABLE if world.unreadable else PAUSED if world.paused else BLIND if world.blind else ""
     stopped = change.clock_stopped_at
+    if stopped is None:
+        change = with_unwatched_time(change, world)
     if not obstacle and stopped is not None:
         deadline = None if change.deadline is None else change.deadline + (world.now - stopped)
         change = change.updated(clock_stopped_at=None, deadline=deadline)
