@@ -26,6 +26,8 @@ class ChangeTarget(StrEnum):
     THROUGHPUT = "Throughput"
     GPUS = "GPUs"
     """Fewer of them: every objective must stay as good."""
+    START = "Start"
+    """Engines that start at all: there is nothing to compare with."""
 
 
 class ChangeState(StrEnum):

@@ -7,7 +7,15 @@ from datetime import datetime
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.spec import StrategyType
-from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Measurement, TrialRef, VLLMServiceStatus
+from vllm_autotuner.api.status import (
+    ActiveChange,
+    ChangeState,
+    ChangeTarget,
+    ConfigRef,
+    Measurement,
+    TrialRef,
+    VLLMServiceStatus,
+)
 from vllm_autotuner.change.effective import settled_knobs
 from vllm_autotuner.change.failure_memory import environment_of
 from vllm_autotuner.change.trial_deployments import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY, baseline_name, canary_name
@@ -38,6 +46,8 @@ def begin(
     """
     before = settled_knobs(service.spec, status)
     after = with_value(before, proposal.knob, proposal.value)
+    if proposal.companion is not None:
+        after = with_value(after, *proposal.companion)
     attempt = status.history[-1].id if status.history else ""
     generation = service.metadata.generation
     text = f"{service.metadata.uid}/{generation}/{attempt}/{proposal.knob.value}={proposal.value}"
@@ -46,6 +56,8 @@ def begin(
     to = ConfigRef(**after.model_dump(), config_hash=hash_of(after))
     wanted = service.spec.tuning.strategy.type
     canary = replicas >= FEWEST_FOR_CANARY if wanted is None else wanted is StrategyType.CANARY
+    # A canary beside pods that do not start has nothing to be compared with.
+    canary = canary and proposal.target is not ChangeTarget.START
     name, fresh = service.metadata.name, canary and replicas >= FEWEST_FOR_BASELINE
     if fresh and free_gpus is not None:
         fresh = free_gpus.holds(*_devices(proposal, free_gpus))

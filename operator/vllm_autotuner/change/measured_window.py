@@ -38,7 +38,7 @@ def level_of(window: Measurement, objective: ChangeTarget) -> float | None:
             level = window.tpot_seconds
         case ChangeTarget.THROUGHPUT:
             level = window.tokens_per_second
-        case ChangeTarget.GPUS:
+        case ChangeTarget.GPUS | ChangeTarget.START:
             level = None
     return _positive(level)
 
@@ -50,7 +50,7 @@ def mean_of(window: Measurement, objective: ChangeTarget) -> float | None:
             return _positive(window.ttft_mean_seconds)
         case ChangeTarget.TPOT:
             return _positive(window.tpot_mean_seconds)
-        case ChangeTarget.THROUGHPUT | ChangeTarget.GPUS:
+        case ChangeTarget.THROUGHPUT | ChangeTarget.GPUS | ChangeTarget.START:
             return level_of(window, objective)
 
 

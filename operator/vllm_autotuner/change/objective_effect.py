@@ -211,7 +211,7 @@ def target_of(objective: ChangeTarget, targets: Targets) -> Target:
             return targets.ttft
         case ChangeTarget.TPOT:
             return targets.tpot
-        case ChangeTarget.THROUGHPUT | ChangeTarget.GPUS:
+        case ChangeTarget.THROUGHPUT | ChangeTarget.GPUS | ChangeTarget.START:
             raise ValueError(f"{objective.value} has no service level")
 
 

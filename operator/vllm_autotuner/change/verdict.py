@@ -97,8 +97,8 @@ def judge_window(
         case ChangeTarget.THROUGHPUT | None:
             tokens = (before.tokens_per_second, after.tokens_per_second)
             helped = tokens[0] is not None and tokens[1] is not None and tokens[1] > tokens[0] * (1 + NOISE)
-        case ChangeTarget.GPUS:
-            # What it is for shows after it: fewer replicas. A window is good that does no harm.
+        case ChangeTarget.GPUS | ChangeTarget.START:
+            # What it is for no window shows: one is good that does no harm.
             helped = True
     return WindowVerdict.GOOD if helped else WindowVerdict.INCONCLUSIVE
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import Mode, VLLMServiceSpec
-from vllm_autotuner.api.status import Confidence, VLLMServiceStatus
+from vllm_autotuner.api.status import ChangeTarget, Confidence, VLLMServiceStatus
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.change_windows import why_closed
@@ -167,9 +167,14 @@ def metrics_fresh(proposal: Proposal, context: Context) -> Answer:
     return Allow()
 
 
+def _makes_it_start(proposal: Proposal) -> bool:
+    """Whether nothing serves without this change: then there is no baseline, no load and nothing to wait for."""
+    return proposal.target is ChangeTarget.START
+
+
 def measured_before(proposal: Proposal, context: Context) -> Answer:
     """A verdict needs a measurement from before the change; without one the change would always be rolled back."""
-    if context.measured:
+    if context.measured or _makes_it_start(proposal):
         return Allow()
     message = "TTFT, TPOT or throughput is not measured yet: no baseline to compare with"
     return Hold(reason=HoldReason.NOT_MEASURED, message=message)
@@ -177,7 +182,7 @@ def measured_before(proposal: Proposal, context: Context) -> Answer:
 
 def enough_requests(proposal: Proposal, context: Context) -> Answer:
     """The request rate must be high enough for a verdict (G19). Scaling replicas needs no verdict."""
-    if not context.too_few_requests or proposal.knob is Knob.REPLICAS:
+    if not context.too_few_requests or proposal.knob is Knob.REPLICAS or _makes_it_start(proposal):
         return Allow()
     return Hold(reason=HoldReason.TOO_FEW_REQUESTS, message=context.too_few_requests)
 
@@ -202,7 +207,7 @@ def one_at_a_time(proposal: Proposal, context: Context) -> Answer:
 def cooled_down(proposal: Proposal, context: Context) -> Answer:
     """The cooldown after the last change has passed (G11)."""
     until = context.status.cooldown_until
-    if until is not None and context.now < until:
+    if until is not None and not _makes_it_start(proposal) and context.now < until:
         message = f"cooling down until {until:%Y-%m-%dT%H:%M:%SZ} (spec.tuning.cooldown)"
         return Hold(reason=HoldReason.COOLDOWN, message=message)
     return Allow()
@@ -238,7 +243,7 @@ def operator_well(proposal: Proposal, context: Context) -> Answer:
 
 def settled(proposal: Proposal, context: Context) -> Answer:
     """The workload is in steady state: an unhealthy or changing workload is no baseline (G15, T23)."""
-    if context.settled:
+    if context.settled or _makes_it_start(proposal):
         return Allow()
     message = "the Deployment is rolling out, or a replica is not ready"
     return Hold(reason=HoldReason.NOT_SETTLED, message=message)

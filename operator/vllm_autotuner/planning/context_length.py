@@ -1,8 +1,9 @@
 """Proposals for max-model-len: lowered only, and never below the lengths that were observed.
 
 Lowering it frees no memory by itself (vLLM V1 reserves none for it). It bounds the worst case of one request, and the
-engine fails to start if its KV cache does not hold one sequence of this length. Traffic cannot show the effect, so a
-trial could not be judged: a shorter length is recommended only.
+engine fails to start if its KV cache does not hold one sequence of this length. So it is changed where an engine does
+not start without it: as the remedy, or together with another setting. Traffic cannot show what a shorter limit does
+otherwise, so a trial could not be judged: then it is recommended only.
 Must not: propose a length that would reject requests like those served.
 """
 
@@ -21,7 +22,7 @@ from vllm_autotuner.planning.max_num_seqs import NothingToGain
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["longest_seen", "shorter_context", "shorter_to_start"]
+__all__ = ["length_within", "longest_seen", "shorter_context", "shorter_to_start"]
 
 MARGIN: Final = 0.25
 """Share added to the longest request seen in half an hour. On a day of chat the longest request was 10 times the
@@ -30,7 +31,7 @@ this is our choice."""
 GRANULE: Final = 256
 """Tokens to whole multiples of which a length is rounded up: block sizes divide it. Our choice."""
 UNJUDGED: Final = "it only bounds the worst case of one request, so a trial could not be judged"
-NOT_SERVING: Final = "no pod serves, so a change cannot be compared: write the value into the spec"
+NO_BOUNDS: Final = "spec.tuning.maxModelLen sets no bounds"
 
 
 def shorter_context(situation: Situation) -> Proposal | NothingToGain:
@@ -41,7 +42,7 @@ def shorter_context(situation: Situation) -> Proposal | NothingToGain:
     longest = longest_seen(seen)
     if longest is None:
         return NothingToGain("max-model-len: request lengths are not known")
-    needed = math.ceil(longest * (1 + MARGIN) / GRANULE) * GRANULE
+    needed = _needed(seen) or longest
     step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(current / LARGEST_STEP))
     found = limited(needed, limits=(step, *_user(situation.tuning.max_model_len)))
     if found.value > current * (1 - NOISE):
@@ -78,17 +79,40 @@ def shorter_to_start(situation: Situation, *, suggested: int | None) -> Proposal
     found = limited(whole, limits=_user(situation.tuning.max_model_len))
     if found.value > suggested:
         return NothingToGain(f"{found.limited_by} requires {found.value}, but the KV cache holds {suggested} tokens")
+    needed = _needed(situation.observation)
+    if needed is not None and found.value < needed:
+        return NothingToGain(f"max-model-len {found.value} would reject requests: they had up to {needed} tokens")
+    answer = not_failed(situation.failed, knob=Knob.MAX_MODEL_LEN.value, value=found.value)
+    if not isinstance(answer, Feasible):
+        return NothingToGain(f"max-model-len {found.value}: {answer.why}")
     return Proposal(
         knob=Knob.MAX_MODEL_LEN,
         current=current,
         value=found.value,
-        target=ChangeTarget.THROUGHPUT,
+        target=ChangeTarget.START,
         reason=f"The engine fails to start: its KV cache holds {suggested} tokens, less than one request of "
-        "max-model-len.",
+        f"max-model-len. Requests of more than {found.value} tokens would be rejected.",
         confidence=Confidence.HIGH,
         limited_by=found.limited_by or "KV cache",
-        recommend_only=NOT_SERVING,
+        recommend_only="" if situation.tuning.max_model_len is not None else NO_BOUNDS,
     )
+
+
+def length_within(situation: Situation, *, tokens: float) -> int | None:
+    """The longest limit with which a KV cache of so many tokens starts; None if bounds or requests ask for more.
+
+    Requests need the longest one that was served and a margin; without known lengths nothing is shortened.
+    """
+    bounds, needed = situation.tuning.max_model_len, _needed(situation.observation)
+    if bounds is None or needed is None:
+        return None
+    found = limited(int(tokens) // GRANULE * GRANULE, limits=_user(bounds))
+    return found.value if needed <= found.value <= tokens else None
+
+
+def _needed(seen: Observation) -> int | None:
+    longest = longest_seen(seen)
+    return None if longest is None else math.ceil(longest * (1 + MARGIN) / GRANULE) * GRANULE
 
 
 def longest_seen(seen: Observation) -> int | None:

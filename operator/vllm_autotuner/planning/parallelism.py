@@ -11,9 +11,11 @@ from typing import Final
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.performance.kv_capacity import PoolEstimate
 from vllm_autotuner.performance.tensor_parallel import measured_links
 from vllm_autotuner.planning.bounds import opted_in
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
+from vllm_autotuner.planning.context_length import length_within
 from vllm_autotuner.planning.feasibility import (
     Infeasible,
     Unsure,
@@ -73,13 +75,22 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
     exported = (each.pool.max_model_len for each in situation.observation.engines)
     longest = knobs.max_model_len or next((each for each in exported if each is not None), None)
     free_gpus = placeable(platform.free_gpus, devices=degree)
+    pool, companion = pool_with(situation, degree=degree), None
+    if isinstance(pool, PoolEstimate) and longest is not None and pool.low < longest:
+        shorter = length_within(situation, tokens=pool.low)
+        if shorter is not None:
+            companion, longest = (Knob.MAX_MODEL_LEN, shorter), shorter
+            reason += (
+                f" max-model-len becomes {shorter} in the same change: the KV cache would hold no request of the "
+                "present limit."
+            )
     answer = verdict(
         (
             heads_divide(platform.shape, degree),
             free_gpus if isinstance(free_gpus, Infeasible) else verdict(()),
             rolls_out(platform.free_gpus, devices=degree, replicas=situation.replicas),
             not_failed(situation.failed, knob=Knob.TENSOR_PARALLEL_SIZE.value, value=degree),
-            pool_starts(pool_with(situation, degree=degree), longest=longest),
+            pool_starts(pool, longest=longest),
         )
     )
     listed = opted_in(Knob.TENSOR_PARALLEL_SIZE, tuning=situation.tuning, scaling=None)
@@ -105,5 +116,6 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
         confidence=Confidence.MEDIUM if known else Confidence.LOW,
         limited_by=f"step limit (x{LARGEST_STEP})",
         recommend_only=recommend_only,
+        companion=companion,
         extra_gpus=(degree - (knobs.tensor_parallel_size or 1)) * max(1, situation.replicas),
     )

@@ -37,6 +37,8 @@ class Proposal:
     predicted: tuple[Predicted, ...] = ()
     recommend_only: str = ""
     """Why this may only be recommended; empty if it may be applied."""
+    companion: tuple[Knob, int | str] | None = None
+    """Another knob that moves with it, in one change: without it the engine would not start."""
     extra_replicas: int = 0
     """Replicas that it adds."""
     extra_gpus: int = 0

@@ -38,7 +38,7 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, case_of, diagn
 from vllm_autotuner.diagnosis.objectives import Targets, targets_of
 from vllm_autotuner.guardrails.concurrency import Asking
 from vllm_autotuner.guardrails.contest import after_interference, gave_up_pods, gave_up_replicas
-from vllm_autotuner.planning.bounds import opted_in, outside, value_of
+from vllm_autotuner.planning.bounds import opted_in, outside, value_of, void
 from vllm_autotuner.planning.plan import LADDER
 
 __all__ = ["Decision", "Turn", "begin_at_its_turn", "decide", "decide_without_spec", "may_need_gpus"]
@@ -281,8 +281,10 @@ def _abort(change: ActiveChange, inputs: Inputs) -> str:
     except ValueError:
         return f"this version does not support the knob {change.knob}"
     value = value_of(knob, change.to.knobs)
-    if opted_in(knob, tuning=tuning, scaling=None) and not outside(knob, value, tuning=tuning, scaling=None):
-        return ""
+    allowed = opted_in(knob, tuning=tuning, scaling=None) and not outside(knob, value, tuning=tuning, scaling=None)
+    if allowed:
+        # A companion must stay within its bounds, too.
+        return void(change.to.knobs, tuning=tuning)
     return f"spec.tuning.{knob.value} no longer allows the value"
 
 
