@@ -295,4 +295,12 @@ FAULTS: Final = (
         happens="no operator runs for minutes or days during a bake, and the value under test does harm meanwhile",
         holds="time that no operator watched does not count: the bake goes on where it was left, and the harm is found",
     ),
+    Fault(
+        number="T49",
+        happens="engines end once and come back, with the old configuration as with the new one: a sidecar that is "
+        "late, a node that restarts",
+        holds="the value is not blamed: an unexplained end counts with the second one, and none while the baseline or "
+        "the old pods end as well",
+        missing="the real control plane: covered in process",
+    ),
 )

@@ -12,6 +12,7 @@ from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome
 from vllm_autotuner.change.analysis import analyze, bake_harms, kept_reason, longest, with_unwatched_time
+from vllm_autotuner.change.crash_blame import baseline_crashed, blamed_crash
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.failing import failing
 from vllm_autotuner.change.provisioning import promote, provision
@@ -40,7 +41,7 @@ def advance(change: ActiveChange, world: World) -> Step:
     if change.state is not ChangeState.ROLLING_BACK:
         if world.abort:
             return Step(back(change, world.abort, world=world))
-        if (crashed := _crash(change, world)) is not None:
+        if (crashed := blamed_crash(change, world)) is not None:
             starting = change.state in (ChangeState.PROVISIONING, ChangeState.VERIFYING)
             what = "the engine does not start" if starting else "the engine crashed"
             undoing = back(change, f"{what}: {crashed.crashed or crashed.died}", world=world, harmful=True)
@@ -66,17 +67,6 @@ def advance(change: ActiveChange, world: World) -> Step:
             return roll_back(change, world)
         case unreachable:
             assert_never(unreachable)
-
-
-def _crash(change: ActiveChange, world: World) -> Rollout | None:
-    """The rollout in which an engine with the new configuration died; pods with the old one do not count."""
-    canary = world.variants.canary
-    stable = (world.rollout,) if reaches_the_service(change) else ()
-    tried = (*stable, canary.rollout) if canary is not None else stable
-    # An engine that restarted within a tick also counts, but only with the new configuration: pods with the old one may
-    # have restarted weeks ago.
-    wanted = change.to.config_hash
-    return next((each for each in tried if each.crashed or (each.died and each.config_hash == wanted)), None)
 
 
 def _verify(change: ActiveChange, world: World) -> ActiveChange:
@@ -170,8 +160,8 @@ def _bake(change: ActiveChange, world: World) -> Step:
 
 def _without_lost_baseline(change: ActiveChange, world: World) -> ActiveChange:
     """Drop a lost baseline pod: the canary is then compared with the service's own pods."""
-    baseline = world.variants.baseline
-    lost = change.baseline_ref is not None and (baseline is None or bool(baseline.rollout.crashed))
+    gone = world.variants.baseline is None or baseline_crashed(world.variants)
+    lost = change.baseline_ref is not None and gone
     return change.updated(baseline_ref=None) if lost else change
 
 

@@ -12,6 +12,7 @@ from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Outcome
 from vllm_autotuner.api.wording import counted
+from vllm_autotuner.change.crash_blame import baseline_crashed
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.rollback import back
 from vllm_autotuner.change.world import Ending, Step, Variant, World
@@ -49,7 +50,7 @@ def _provision_trial(change: ActiveChange, world: World) -> Step:
     if ready and (change.baseline_ref is None or _serves(baseline, change.from_)):
         return Step(_verifying(change, "the canary is ready", world=world))
     if change.baseline_ref is not None:
-        lost = baseline is not None and bool(baseline.rollout.crashed)
+        lost = baseline_crashed(world.variants)
         wanted = no_room and not ready and _unschedulable(canary)
         hopeless = ready and (overdue or (no_room and _unschedulable(baseline)))
         if lost or wanted or hopeless:

@@ -31,6 +31,14 @@ class Rollout:
     """Why new pods crash, from their log; empty if none has crashed."""
     died: str = ""
     """The pod with the live configuration whose engine died and restarted; empty if none did."""
+    explained: bool = True
+    """The log or the status of the crashed pod names the cause; False: nobody knows why its engine ended."""
+    ended: int = 0
+    """How often the engine of a pod with the live configuration has ended: of the pod where it did so most often."""
+    ended_at: datetime | None = None
+    """When one of them last ended."""
+    older_ended_at: datetime | None = None
+    """When the engine of a pod with another configuration than the live one last ended."""
     lacked_memory: bool = False
     """The crash was an out-of-memory error: configurations that need as much memory would crash too."""
     refused: bool = False

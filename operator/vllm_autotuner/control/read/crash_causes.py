@@ -12,7 +12,7 @@ from vllm_autotuner.control.read.pod_logs import PodLogs
 from vllm_autotuner.control.read.views import PodView
 from vllm_autotuner.engine.startup_log import StartupFailure, StartupReason, parse_startup_failure
 
-__all__ = ["CrashCauses", "has_crashed", "how_it_ended"]
+__all__ = ["CrashCauses", "has_crashed", "how_it_ended", "lacked_host_memory"]
 
 CRASH_LOG_BYTES: Final = 64 * 1024
 """The root cause of a failed start was seen up to 7.2 KiB before the end of the log, with one worker. Each further
@@ -47,7 +47,7 @@ class CrashCauses:
         end, ended = _end(pod), pod.last_termination
         if (known := self._known.get(end)) is not None:
             return known
-        if ended is not None and ended.reason == OUT_OF_MEMORY:
+        if lacked_host_memory(pod):
             message = "the container exceeded its memory limit (host memory, not GPU memory)"
             return StartupFailure(reason=StartupReason.OUT_OF_MEMORY, message=message)
         # The part of the log that the kubelet keeps is short, but better than an exit code; a whole log includes it.
@@ -77,6 +77,11 @@ def how_it_ended(pod: PodView) -> str:
         return ""
     code = "unknown" if ended.exit_code is None else str(ended.exit_code)
     return f"{pod.name} terminated with exit code {code} ({pod.restarts} restart(s))"
+
+
+def lacked_host_memory(pod: PodView) -> bool:
+    """Whether its engine was ended for going over the memory limit of its container."""
+    return pod.last_termination is not None and pod.last_termination.reason == OUT_OF_MEMORY
 
 
 def _examples(pods: Sequence[PodView]) -> Iterator[PodView]:

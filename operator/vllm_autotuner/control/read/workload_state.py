@@ -14,12 +14,12 @@ from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.change.verification import Undecided, Verification, Witness, knobs_in, verify
 from vllm_autotuner.change.world import Rollout
-from vllm_autotuner.control.read.crash_causes import has_crashed, how_it_ended
+from vllm_autotuner.control.read.crash_causes import has_crashed, how_it_ended, lacked_host_memory
 from vllm_autotuner.control.read.pod_logs import PodLogs
 from vllm_autotuner.control.read.views import DeploymentView, PodView
 from vllm_autotuner.engine.flags import EngineFlags, FlagError, parse_effective, parse_flags
 from vllm_autotuner.engine.metric_names import Meaning
-from vllm_autotuner.engine.startup_log import LACK_OF_MEMORY, REFUSALS
+from vllm_autotuner.engine.startup_log import LACK_OF_MEMORY, REFUSALS, StartupReason
 from vllm_autotuner.guardrails.contest import Interference
 from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.pod_starts import PodsView
@@ -94,6 +94,8 @@ def rollout_of(
     latest = [pod for pod in staying if pod.config_hash == deployment.config_hash]
     crashed = {pod.name for pod in latest if has_crashed(pod)}
     causes = [start.failure for start in starts.failing if start.name in crashed and start.failure is not None]
+    back = [pod for pod in latest if pod.ready and how_it_ended(pod)]
+    older = [pod for pod in staying if pod.config_hash != deployment.config_hash]
     ours = interference is None or not interference.of_pods
     return Rollout(
         config_hash=deployment.config_hash if ours else None,
@@ -102,14 +104,23 @@ def rollout_of(
         ready=deployment.ready_replicas,
         replicas=deployment.replicas,
         crashed=next((f"{cause.reason.value}: {cause.message}" for cause in causes), ""),
-        died=next((text for pod in latest if pod.ready and (text := how_it_ended(pod))), ""),
+        died=how_it_ended(back[0]) if back else "",
+        explained=(causes[0].reason is not StartupReason.UNKNOWN if causes else any(map(lacked_host_memory, back))),
+        ended=max((pod.restarts for pod in latest if pod.last_termination is not None), default=0),
+        ended_at=_last_end(latest),
+        older_ended_at=_last_end(older),
         lacked_memory=bool(causes) and causes[0].reason in LACK_OF_MEMORY,
         refused=bool(causes) and causes[0].reason in REFUSALS,
         unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), ""),
         newest_since=max((pod.ready_since for pod in latest if pod.ready_since is not None), default=None),
         start_up=_start_up(latest),
-        older_ready=sum(pod.ready for pod in staying if pod.config_hash != deployment.config_hash),
+        older_ready=sum(pod.ready for pod in older),
     )
+
+
+def _last_end(pods: Sequence[PodView]) -> datetime | None:
+    ends = [pod.last_termination.finished_at for pod in pods if pod.last_termination is not None]
+    return max((end for end in ends if end is not None), default=None)
 
 
 def _start_up(pods: Sequence[PodView]) -> timedelta | None:
