@@ -26,6 +26,8 @@ def hardware_of(names: Sequence[str] | None) -> Sequence[Hardware]:
                 profile=document.profile,
                 tensor_parallel_size=size,
                 max_model_len=min(MAX_MODEL_LEN, document.profile.model_max_len),
+                model=document.model + ("-FP8" if document.provenance.get("weights") == "fp8" else ""),
+                gpu=document.gpu,
             )
             for size in document.tensor_parallel_sizes
         ]

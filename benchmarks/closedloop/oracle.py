@@ -31,13 +31,19 @@ TIE: Final = 0.01
 """Attainment within 1 % of the best is as good, and the cheaper setting wins."""
 SLOT: Final = 900.0
 """Seconds for which a schedule keeps its replicas."""
-MARGINS: Final = (1.1, 1.0, 0.9, 0.8)
+MARGINS: Final = (1.1, 1.0, 0.9, 0.8, 0.6)
 """How much of what the approximation calls the largest rate a replica is given: exact runs break between 0.85 and
 1.05 of it."""
 SWINGING: Final = (1.5, 1.3, 1.1, 0.95, 0.8)
 """The same of the highest rate of a quarter of an hour, where the load swings within it: queues bridge the peaks."""
-ENOUGH: Final = 3
-"""Settings that are played once one was in order; `--exact` of the command does not change this."""
+VARIANTS: Final = 3
+"""Flags that are played at one price before a higher one is paid, where the first nearly did."""
+NEARLY: Final = 0.9
+"""Attainment below which other flags at the same price are not tried: the approximation orders better than that."""
+MOST_PLAYED: Final = 8
+"""Plans that are played at most; three of a load that moves all day, whose plays are dear."""
+SCREEN: Final = Patience(fewest=3600.0, error=0.06)
+"""How long a plan is played to see that it is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -91,34 +97,47 @@ def flags_of(scenario: Scenario) -> Sequence[Flags]:
     return list(dict.fromkeys([start, *found]))
 
 
-def plans(scenario: Scenario, flags: Iterable[Flags]) -> Sequence[Plan]:
-    """The cheapest plan at each margin, by the approximation; cheapest first."""
-    swings = _swings(scenario)
-    best: list[Plan] = []
+def plans(scenario: Scenario, flags: Iterable[Flags]) -> Sequence[Sequence[Plan]]:
+    """The plans worth playing, by the approximation: by price, the cheapest first; the least strained first in each."""
     known = list(flags)
-    for margin in SWINGING if swings else MARGINS:
+    levels: dict[int, dict[tuple[Flags, object], Plan]] = {}
+    for margin in SWINGING if _swings(scenario) else MARGINS:
         found = [plan for one in known if (plan := _plan(scenario, one, margin=margin)) is not None]
-        if found:
-            best.append(min(found, key=lambda one: (round(one.gpu_seconds), one.strain)))
-    distinct = {(plan.flags, plan.schedule): plan for plan in best}
-    return sorted(distinct.values(), key=lambda one: (one.gpu_seconds, one.strain))
+        cheapest = min((round(plan.gpu_seconds) for plan in found), default=0)
+        for plan in found:
+            if round(plan.gpu_seconds) == cheapest:
+                levels.setdefault(cheapest, {})[plan.flags, plan.schedule] = plan
+    return [sorted(levels[price].values(), key=lambda one: one.strain) for price in sorted(levels)]
 
 
 async def best_on_demand(scenario: Scenario, *, frozen: bool = False, patience: Patience | None) -> Found:
     """The best plan with GPUs on demand. Raises ValueError where no engine starts."""
     known = flags_of(scenario)
-    candidates = plans(scenario, known[:1] if frozen else known)
-    if not candidates:
+    levels = plans(scenario, known[:1] if frozen else known)
+    if not levels:
         raise ValueError(f"{scenario.name}: no setting within the bounds starts an engine")
+    moves = scenario.steady_from is None
     runs: list[tuple[Score, Plan]] = []
-    for plan in candidates:
-        runs.append((await _played(scenario, plan, patience=patience), plan))
-        if runs[-1][0].attainment >= 1 - TIE:
+    for level in levels:
+        for plan in level[: 1 if moves else VARIANTS]:
+            runs.append((await _judged(scenario, plan, patience=patience), plan))
+            if not NEARLY <= runs[-1][0].attainment < 1 - TIE:
+                break
+        if runs[-1][0].attainment >= 1 - TIE or len(runs) >= (VARIANTS if moves else MOST_PLAYED):
             break
     most = max(one.attainment for one, _ in runs)
     enough = [run for run in runs if run[0].attainment >= most * (1 - TIE)]
     found, plan = min(enough, key=lambda run: (run[0].gpu_hours, -run[0].attainment))
     return Found(plan=plan, score=found, played=len(runs))
+
+
+async def _judged(scenario: Scenario, plan: Plan, *, patience: Patience | None) -> Score:
+    """The score of a plan; of one that is far from any promise an hour tells enough."""
+    if scenario.steady_from is not None and patience is not None:
+        first = await _played(scenario, plan, patience=SCREEN)
+        if first.attainment < NEARLY:
+            return first
+    return await _played(scenario, plan, patience=patience)
 
 
 async def best_with_fixed_gpus(scenario: Scenario, *, frozen: bool = False, patience: Patience | None) -> Found:
@@ -134,7 +153,7 @@ async def best_with_fixed_gpus(scenario: Scenario, *, frozen: bool = False, pati
         seconds = scenario.duration * gpus
         ranked.append(Plan(flags=one, schedule=((0.0, replicas),), gpu_seconds=seconds, strain=strain))
     ranked.sort(key=lambda one: one.strain)
-    runs = [(await _played(scenario, plan, patience=patience), plan) for plan in ranked[:ENOUGH]]
+    runs = [(await _played(scenario, plan, patience=patience), plan) for plan in ranked[:VARIANTS]]
     if not runs:
         raise ValueError(f"{scenario.name}: no setting within the bounds starts an engine")
     found, plan = max(runs, key=lambda run: (round(run[0].attainment, 2), run[0].goodput))

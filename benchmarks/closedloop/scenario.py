@@ -42,6 +42,10 @@ class Hardware:
     profile: Profile
     tensor_parallel_size: int
     max_model_len: int
+    model: str = "model"
+    """As the spec names it; its words tell the type of the weights."""
+    gpu: str | None = None
+    """As `spec.accelerator.product` names it; None: the user says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ TICK: Final = 15
 """Seconds between the operator's looks, and between those of the rivals' controllers."""
 KEPT: Final = WindowSettings().long + 300
 """Seconds of samples kept: what the longest question looks back on, and one raw window more for its edge."""
+FORGET_EVERY: Final = 300.0
+"""Seconds between two clearances of what is older."""
 GAUGES_KEPT: Final = 64
 """Scrapes of gauges kept for the rivals, whose longest window is a minute; staleness is told by the rest."""
 
@@ -51,6 +53,8 @@ class Scraper:
     records: bool = True
     """Whether the whole page is kept; rivals look at gauges only, and a page costs more than the engine behind it."""
 
+    _forget_at: float = 0.0
+
     def until(self, cluster: SimulatedCluster, now: float) -> None:
         """Let the cluster come to `now`, and scrape each ready pod on the way when its turn is."""
         noise, since = cluster.scenario.noise, cluster.now
@@ -69,7 +73,9 @@ class Scraper:
             cluster.advance(now)
         serving = {pod.name for pod in cluster.ready}
         self.gauges = {name: kept for name, kept in self.gauges.items() if name in serving}
-        self.recording.forget(before=EPOCH.timestamp() + cluster.now - KEPT)
+        if self.records and cluster.now >= self._forget_at:
+            self._forget_at = cluster.now + FORGET_EVERY
+            self.recording.forget(before=EPOCH.timestamp() + cluster.now - KEPT)
 
     def _scrape(self, pod: Pod, cluster: SimulatedCluster) -> None:
         virtual = pod.virtual

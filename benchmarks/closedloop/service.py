@@ -82,9 +82,12 @@ def _spec(scenario: Scenario) -> dict[str, Any]:
         engine["maxNumSeqs"] = scenario.seats
     scaling = {"minReplicas": scenario.min_replicas, "maxReplicas": scenario.max_replicas}
     return {
-        "model": {"name": hardware.name},
+        "model": {"name": hardware.model},
         "engine": engine,
-        "accelerator": {"resourceName": "nvidia.com/gpu"},
+        "accelerator": {
+            "resourceName": "nvidia.com/gpu",
+            **({"product": hardware.gpu} if hardware.gpu is not None else {}),
+        },
         "podTemplate": {"spec": {"terminationGracePeriodSeconds": scenario.grace}},
         **({"scaling": scaling} if scenario.scales else {"replicas": scenario.replicas}),
         "objectives": {
