@@ -24,6 +24,7 @@ from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import service_entry
 from vllm_autotuner.control.run.fleet_loop import FleetLoop, run_fleet_loop
 from vllm_autotuner.control.write.workload_writer import LOOK_AFTER
+from vllm_autotuner.observation.answer import LEFT_OUT
 from vllm_autotuner.observation.errors import Unreachable
 from vllm_autotuner.observation.prometheus import PrometheusAddress
 from vllm_autotuner.observation.questions import Question
@@ -449,7 +450,7 @@ class Scripted:
         self.asked = 0
         self.closed = False
 
-    async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
+    async def ask(self, question: Question, *, at: float, namespaces: Sequence[str] = ()) -> Sequence[Series]:
         self.asked += 1
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -485,6 +486,22 @@ def using(*names: str) -> list[Any]:
         body = service_body(f"chat-{number}", spec=spec)
         found.append(service_entry({**body, "metadata": {**body["metadata"], "resourceVersion": "1"}}))
     return found
+
+
+async def test_a_namespace_with_too_many_series_is_not_asked_about_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left_out = Series(labels={"namespace": "prod", LEFT_OUT: ""}, times=(), values=())
+    found, made = sources(monkeypatch, default=[left_out])
+    entries = using("")
+    assert (await found.look(entries, at=1000.0))[""].left_out == {"prod"}
+    asked = made["default"].asked
+    error = (await found.look(entries, at=1015.0))[""].error
+    assert error is not None
+    assert "more series than are read" in error.why
+    assert made["default"].asked == asked
+    await found.look(entries, at=1600.0)
+    assert made["default"].asked == 2 * asked
 
 
 async def test_each_source_in_use_is_asked_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def test_the_names_that_alerts_use() -> None:
         "vllm_autotuner_writes",
         "vllm_autotuner_conflicts",
         "vllm_autotuner_desired_replicas",
-        "vllm_autotuner_event_loop_lag_seconds",
+        "vllm_autotuner_loop_lag_seconds",
         "vllm_autotuner_swept_objects",
         "vllm_autotuner_budget_exceeded",
     }

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from tests.cluster.virtual_time import Clock
 
-from vllm_autotuner.control.run.liveness import Heartbeat, sample_loop_lag
+from vllm_autotuner.control.run.liveness import Heartbeat, LoopLag, sample_loop_lag
 from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
 from vllm_autotuner.control.run.probes import Probes, serve, split_address
 
@@ -21,6 +21,7 @@ class Served:
 
     clock: Clock
     heartbeat: Heartbeat
+    lag: LoopLag
     url: str
     stop: asyncio.Event
     task: asyncio.Task[None]
@@ -36,11 +37,12 @@ class Served:
 async def served(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Served]:
     caplog.set_level(logging.INFO)
     clock, stop = Clock(), asyncio.Event()
-    heartbeat = Heartbeat(clock.monotonic)
+    heartbeat, lag = Heartbeat(clock.monotonic), LoopLag(clock.monotonic)
     box: list[Served] = []
     probes = Probes(
         heartbeat=heartbeat,
         heartbeat_limit=60,
+        lag=lag,
         ready=lambda: box[0].ready,
         metrics=OperatorMetrics(),
         is_leader=lambda: box[0].leads,
@@ -50,7 +52,7 @@ async def served(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Served]:
         while not (found := [record for record in caplog.records if hasattr(record, "addresses")]):
             await asyncio.sleep(0.01)
     url = f"http://{found[0].addresses[0]}"
-    box.append(Served(clock=clock, heartbeat=heartbeat, url=url, stop=stop, task=task))
+    box.append(Served(clock=clock, heartbeat=heartbeat, lag=lag, url=url, stop=stop, task=task))
     yield box[0]
     stop.set()
     await task
@@ -72,6 +74,19 @@ async def test_ready_is_about_knowing_the_fleet_not_about_leading(served: Served
     assert (await served.get("/readyz"))[0] == 503
     served.ready = True
     assert (await served.get("/readyz"))[0] == 200
+
+
+async def test_a_blocked_event_loop_is_not_ready_for_a_minute_and_shows_in_the_metrics(served: Served) -> None:
+    served.ready = True
+    served.lag.note(0.3)
+    assert (await served.get("/readyz"))[0] == 200
+    served.lag.note(5.5)
+    status, text = await served.get("/readyz")
+    assert (status, "blocked for 5.5 s" in text) == (503, True)
+    assert "vllm_autotuner_loop_lag_seconds 5.5" in (await served.get("/metrics"))[1]
+    served.clock.now += 61
+    assert (await served.get("/readyz"))[0] == 200
+    assert "vllm_autotuner_loop_lag_seconds 0.0" in (await served.get("/metrics"))[1]
 
 
 async def test_the_metrics_tell_at_the_scrape_who_leads(served: Served) -> None:

@@ -33,7 +33,7 @@ class SlowPrometheus:
         self.asked = 0
         self._open: asyncio.Future[None] | None = None
 
-    async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
+    async def ask(self, question: Question, *, at: float, namespaces: Sequence[str] = ()) -> Sequence[Series]:
         self.asked += 1
         if self._open is None:
             self._open = asyncio.get_running_loop().create_future()

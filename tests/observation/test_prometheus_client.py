@@ -88,9 +88,9 @@ async def test_an_answer_is_read() -> None:
             )
         )
     )
-    assert (found[0].labels, found[0].times, found[0].values) == ({"__name__": "up", "pod": "a"}, [1795211087], [1.0])
-    assert found[1].times == [10, 20, 30]
-    assert str(found[1].values) == "[1.5, nan, inf]"
+    assert (found[0].labels, list(found[0].times)) == ({"__name__": "up", "pod": "a"}, [1795211087])
+    assert (list(found[0].values), list(found[1].times)) == ([1.0], [10, 20, 30])
+    assert str(list(found[1].values)) == "[1.5, nan, inf]"
 
 
 async def test_the_question_is_asked_for_its_moment_and_partial_answers_are_declined() -> None:

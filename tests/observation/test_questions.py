@@ -44,3 +44,30 @@ from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means
 )
 def test_promql(question: Question, expected: str) -> None:
     assert promql(question) == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        (Samples(names=("a",), window=30), '{__name__=~"a",namespace=~"chat|search"}[30s]'),
+        (
+            Buckets(names=("a",), window=30),
+            'sum by (namespace, pod, instance, engine, le) (increase(a_bucket{namespace=~"chat|search"}[30s]))',
+        ),
+        (
+            Means(name="a", window=60, step=30),
+            'avg_over_time(a{namespace=~"chat|search"}[30s])[60s:30s]',
+        ),
+        (
+            Growths(names=("a",), window=60, step=30),
+            '(sum by (namespace, pod, instance, engine) (increase(a{namespace=~"chat|search"}[30s])))[60s:30s]',
+        ),
+        (
+            Beside(name="a", anchor="b"),
+            'a{namespace=~"chat|search"} and on (namespace, pod, instance) b{namespace=~"chat|search"}',
+        ),
+    ],
+    ids=["raw samples", "buckets", "means", "growths", "beside"],
+)
+def test_namespaces_are_named_where_only_they_matter(question: Question, expected: str) -> None:
+    assert promql(question, namespaces=("chat", "search")) == expected

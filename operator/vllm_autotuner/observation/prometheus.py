@@ -7,14 +7,16 @@ idle fleet. Must not: decide, turn an empty answer into a number, or show a cred
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
 
+from vllm_autotuner.budgets import ANSWER_BYTES, PAGE_BYTES
 from vllm_autotuner.observation.access import OPEN, Access, PrometheusAddress, TrustedConnection, scrubbed, shown_url
+from vllm_autotuner.observation.answer import AnswerReader
 from vllm_autotuner.observation.errors import Overloaded, Rejected, SourceError, Unreachable, Unusable
 from vllm_autotuner.observation.questions import Question, promql
 from vllm_autotuner.observation.series import Series
@@ -24,12 +26,8 @@ __all__ = ["PageReader", "PrometheusAddress", "PrometheusSource", "refuse_unusab
 NO_ANSWER: Final = (httpx.TransportError, httpx.TooManyRedirects, httpx.DecodingError, ssl.SSLError)
 """What a request that is not answered raises. The last where a TLS 1.3 server refuses a client's certificate: its alert
 comes after the handshake, with the first read, and httpx lets it through as it is."""
-LARGEST_ANSWER: Final = 256 * 2**20
-"""Bytes of one answer. The raw samples of 2,000 engines at 2 s take about 100 MiB; an endless one must not fill memory.
-Our choice."""
-LARGEST_PAGE: Final = 32 * 2**20
-"""Bytes of one page of metrics. An engine's has 50 KiB; an aggregating gateway's may have some MiB. Our choice."""
-
+READ_AT_ONCE: Final = 256 * 1024
+"""Bytes of an answer that are parsed on the event loop at most: 5 ms. What is larger is read in a thread."""
 ANNOTATION: Final = "PromQL "
 """How Prometheus begins a warning about single series, such as one that mixes native histograms and numbers."""
 MOST_SHOWN: Final = 300
@@ -61,9 +59,9 @@ class PrometheusSource:
         """Give the connections back."""
         await self._client.aclose()
 
-    async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
-        """See MetricsSource.ask."""
-        return await self.query(promql(question), at=at)
+    async def ask(self, question: Question, *, at: float, namespaces: Sequence[str] = ()) -> Sequence[Series]:
+        """See MetricsSource.ask. `namespaces`: of which alone is asked; none asks of all."""
+        return await self.query(promql(question, namespaces=namespaces), at=at)
 
     async def query(self, expression: str, *, at: float) -> Sequence[Series]:
         """Run one instant query at `at` (Unix seconds). Raises SourceError."""
@@ -78,8 +76,9 @@ class PrometheusSource:
                 asyncio.timeout(limit + 1),
                 self._client.stream("POST", "api/v1/query", data=form, headers=headers) as response,
             ):
-                text = await _read(response, limit=LARGEST_ANSWER, place=self._shown)
-                return _series_of(self._body_of(response, text=text))
+                text, series = await _read_series(response, place=self._shown)
+                self._refuse_unusable(response, text=text)
+                return series
         except TimeoutError as error:
             raise Unreachable(f"{self._shown} did not answer within {limit:.0f} s") from error
         except UnicodeError as error:
@@ -91,7 +90,8 @@ class PrometheusSource:
             # A server may repeat what it was sent.
             raise type(error)(scrubbed(str(error), headers=headers)) from error
 
-    def _body_of(self, response: httpx.Response, *, text: str) -> Mapping[str, Any]:
+    def _refuse_unusable(self, response: httpx.Response, *, text: str) -> None:
+        """Raise SourceError for an answer that is none, or not whole. `text`: without its series."""
         url = self._shown
         if response.status_code in (429, 500, 502, 503, 504):
             raise Overloaded(f"{url} answered {response.status_code}: {_first_line(text)}")
@@ -110,15 +110,34 @@ class PrometheusSource:
             raise kind(f"{url} refused the query: {body.get('error', response.status_code)}")
         if partial := _partial(body.get("warnings")):
             raise Unusable(f"{url} returned a partial answer: {partial[:MOST_SHOWN]}")
-        return body
+        data = body.get("data")
+        if not isinstance(data, dict) or not isinstance(data.get("result"), list):
+            raise Unusable(f"the answer does not follow the Prometheus API: {text[:120]}")
 
 
-async def _read(response: httpx.Response, *, limit: int, place: str) -> str:
+async def _read_series(response: httpx.Response, *, place: str) -> tuple[str, Sequence[Series]]:
+    """Read an answer in parts, large ones in a thread: the event loop must not wait for somebody's many series."""
+    reader, read, part = AnswerReader(), 0, bytearray()
+    async for chunk in response.aiter_bytes():
+        part += chunk
+        read += len(chunk)
+        if read > ANSWER_BYTES.limit:
+            ANSWER_BYTES.exceeded()
+            raise Unusable(f"{place} sent more than {ANSWER_BYTES.limit // 2**20} MiB, too much for metrics")
+        if len(part) >= READ_AT_ONCE:
+            await asyncio.to_thread(reader.feed, bytes(part))
+            part.clear()
+    reader.feed(bytes(part))
+    return reader.finish()
+
+
+async def _read(response: httpx.Response, *, place: str) -> str:
     body = bytearray()
     async for chunk in response.aiter_bytes():
         body += chunk
-        if len(body) > limit:
-            raise Unusable(f"{place} sent more than {limit // 2**20} MiB, too much for metrics")
+        if len(body) > PAGE_BYTES.limit:
+            PAGE_BYTES.exceeded()
+            raise Unusable(f"{place} sent more than {PAGE_BYTES.limit // 2**20} MiB, too much for metrics")
     return body.decode(errors="replace")
 
 
@@ -130,26 +149,6 @@ def _partial(warnings: object) -> str:
     """
     texts = warnings if isinstance(warnings, list) else [] if warnings is None else [warnings]
     return next((str(text) for text in texts if not str(text).startswith(ANNOTATION)), "")
-
-
-def _series_of(body: Mapping[str, Any]) -> Sequence[Series]:
-    try:
-        return [_one_series(entry) for entry in body["data"]["result"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        excerpt = json.dumps(body)[:120]
-        raise Unusable(f"the answer does not follow the Prometheus API: {excerpt}") from error
-
-
-def _one_series(entry: Mapping[str, Any]) -> Series:
-    points = entry["values"] if "values" in entry else [entry["value"]] if "value" in entry else []
-    if "histogram" in entry or "histograms" in entry:
-        points = []
-    elif not points:
-        raise KeyError("value")
-    labels = {str(label): str(text) for label, text in entry["metric"].items()}
-    return Series(
-        labels=labels, times=[float(time) for time, _ in points], values=[float(value) for _, value in points]
-    )
 
 
 def _first_line(text: str) -> str:
@@ -189,7 +188,7 @@ class PageReader:
         await self._client.aclose()
 
     async def fetch(self, url: str) -> str:
-        """Fetch one page. Raises SourceError. Reads at most `LARGEST_PAGE`."""
+        """Fetch one page. Raises SourceError. Reads at most `PAGE_BYTES`."""
         refuse_unusable_url(url)
         if self._trust is not None:
             self._trust.renew()
@@ -203,7 +202,7 @@ class PageReader:
                     raise Overloaded(f"{place} answered {response.status_code}; is this the engine's /metrics?")
                 if not response.is_success:
                     raise Rejected(f"{place} answered {response.status_code}; is this the engine's /metrics?")
-                return await _read(response, limit=LARGEST_PAGE, place=place)
+                return await _read(response, place=place)
         except TimeoutError as error:
             raise Unreachable(f"{place} did not answer within {self._timeout.total_seconds():.0f} s") from error
         except UnicodeError as error:

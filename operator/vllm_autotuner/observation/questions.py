@@ -83,18 +83,20 @@ class MetricsSource(Protocol):
         ...
 
 
-def promql(question: Question) -> str:
-    """Render a question as PromQL."""
+def promql(question: Question, *, namespaces: Sequence[str] = ()) -> str:
+    """Render a question as PromQL. `namespaces`: names of Kubernetes namespaces; none is all of them."""
     by = ", ".join(IDENTITY)
+    within = f'namespace=~"{"|".join(namespaces)}"' if namespaces else ""
+    only = f"{{{within}}}" if within else ""
     match question:
         case Samples(names=names, window=window):
-            return f'{{__name__=~"{"|".join(names)}"}}[{window}s]'
+            return f'{{__name__=~"{"|".join(names)}"{"," + within if within else ""}}}[{window}s]'
         case Buckets(names=names, window=window):
-            return " or ".join(f"sum by ({by}, le) (increase({name}_bucket[{window}s]))" for name in names)
+            return " or ".join(f"sum by ({by}, le) (increase({name}_bucket{only}[{window}s]))" for name in names)
         case Means(name=name, window=window, step=step):
-            return f"avg_over_time({name}[{step}s])[{window}s:{step}s]"
+            return f"avg_over_time({name}{only}[{step}s])[{window}s:{step}s]"
         case Growths(names=names, window=window, step=step):
-            grown = " or ".join(f"sum by ({by}) (increase({name}[{step}s]))" for name in names)
+            grown = " or ".join(f"sum by ({by}) (increase({name}{only}[{step}s]))" for name in names)
             return f"({grown})[{window}s:{step}s]"
         case Beside(name=name, anchor=anchor):
-            return f"{name} and on ({', '.join(TARGET)}) {anchor}"
+            return f"{name}{only} and on ({', '.join(TARGET)}) {anchor}{only}"

@@ -6,11 +6,11 @@ then everything else over that window. Must not: judge, or fill a gap.
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from vllm_autotuner.engine.metric_names import (
     CACHE_INFO,
@@ -22,6 +22,7 @@ from vllm_autotuner.engine.metric_names import (
     Meaning,
     canonical_names,
 )
+from vllm_autotuner.observation.answer import LEFT_OUT
 from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.odd_series import OddSeries, edge_of, refuse_odd_counts, refuse_odd_levels
 from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, MetricsSource, Question, Samples
@@ -103,8 +104,12 @@ class FleetSnapshot:
     scrape_interval: float | None
     engines: Mapping[EngineKey, EngineSeries]
     error: NoData | None = None
+    left_out: frozenset[str] = frozenset()
+    """Namespaces that had more series than are read."""
 
 
+FILED_AT_ONCE: Final = 5_000
+"""Series that are sorted on the event loop: 50 ms. More are sorted in a thread."""
 STATE_HISTOGRAMS: Final = (Meaning.TTFT, Meaning.ITL, Meaning.TPOT, Meaning.E2E)
 LENGTHS: Final = (Meaning.PROMPT_LENGTH, Meaning.OUTPUT_LENGTH)
 TIMES: Final = (Meaning.QUEUE_TIME, Meaning.PREFILL_TIME, Meaning.DECODE_TIME)
@@ -127,15 +132,34 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
     except SourceError as error:
         problem = NoData(Absence.PROVIDER_ERROR, str(error))
         return FleetSnapshot(at=at, state_window=settings.state, scrape_interval=None, engines={}, error=problem)
+    asked: list[_Answered] = [(None, first, gauges)]
+    asked += [(topic, question, answer) for (topic, question), answer in zip(questions, answers, strict=True)]
+    large = sum(len(answer) for _, _, answer in asked) > FILED_AT_ONCE
+    engines = await asyncio.to_thread(_filed, asked, beginnings) if large else _filed(asked, beginnings)
+    left_out = frozenset(_left_out(asked))
+    for key, engine in engines.items():
+        if key.namespace in left_out:
+            engine.unreadable = f"namespace {key.namespace} has more series than are read (docs/budgets.md)"
+    return FleetSnapshot(at=at, state_window=window, scrape_interval=interval, engines=engines, left_out=left_out)
+
+
+_Answered: TypeAlias = tuple[Meaning | StepPart | None, Question, Sequence[Series]]
+
+
+def _filed(asked: Sequence[_Answered], beginnings: Sequence[Series]) -> dict[EngineKey, EngineSeries]:
     engines: dict[EngineKey, EngineSeries] = {}
-    for series in gauges:
-        _file_or_refuse(engines, series, topic=None, question=first)
-    for (topic, question), answer in zip(questions, answers, strict=True):
+    for topic, question, answer in asked:
         for series in answer:
-            _file_or_refuse(engines, series, topic=topic, question=question)
+            if LEFT_OUT not in series.labels:
+                _file_or_refuse(engines, series, topic=topic, question=question)
     _file_starts(engines, beginnings)
     _file_rejections(engines)
-    return FleetSnapshot(at=at, state_window=window, scrape_interval=interval, engines=engines)
+    return engines
+
+
+def _left_out(asked: Sequence[_Answered]) -> Iterator[str]:
+    for _, _, answer in asked:
+        yield from (one.labels["namespace"] for one in answer if LEFT_OUT in one.labels)
 
 
 def _second_round(window: int, *, settings: WindowSettings) -> list[tuple[Meaning | StepPart | None, Question]]:

@@ -2,21 +2,41 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.control.operator_settings import OperatorSettings
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.observation.prometheus import PrometheusSource
+from vllm_autotuner.observation.questions import Question
 from vllm_autotuner.observation.reading import Absence, NoData
+from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.snapshot import FleetSnapshot, WindowSettings, take_snapshot
 
 __all__ = ["Sources", "source_of"]
 
 DEFAULT: Final = ""
+NOT_ASKED_FOR: Final = 600.0
+"""Seconds for which a namespace with too many series is not asked about. Our choice."""
+MOST_NAMED: Final = 500
+"""Namespaces that a query names: beyond, its text is longer than what it leaves out. Our choice."""
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """A Prometheus that is asked about some namespaces only: whoever has no VLLMService costs it nothing."""
+
+    client: PrometheusSource
+    namespaces: tuple[str, ...]
+
+    async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
+        """See MetricsSource.ask."""
+        few = len(self.namespaces) <= MOST_NAMED
+        return await self.client.ask(question, at=at, namespaces=self.namespaces if few else ())
 
 
 class Sources:
@@ -25,6 +45,8 @@ class Sources:
     def __init__(self, settings: OperatorSettings) -> None:
         addresses = {DEFAULT: settings.prometheus, **settings.sources}
         self._clients = {name: PrometheusSource(address) for name, address in addresses.items()}
+        self._not_asked: dict[tuple[str, str], float] = {}
+        """Source and namespace -> until when (Unix seconds) it is not asked about."""
         self._windows = WindowSettings(state=max(1, round(settings.window.total_seconds())))
 
     async def close(self) -> None:
@@ -34,15 +56,18 @@ class Sources:
 
     async def look(self, entries: Iterable[ServiceEntry], *, at: float) -> Mapping[str, FleetSnapshot]:
         """Take one snapshot of each source that is in use, at the same moment (Unix seconds)."""
-        used = {source_of(entry.service) for entry in entries if isinstance(entry.service, VLLMService)}
+        used: dict[str, set[str]] = {}
+        for entry in entries:
+            if isinstance(entry.service, VLLMService):
+                used.setdefault(source_of(entry.service), set()).add(entry.namespace)
         names = [name for name in self._clients if name in used]
-        found = await asyncio.gather(*(self._look(name, at=at) for name in names))
+        found = await asyncio.gather(*(self._look(name, namespaces=used[name], at=at) for name in names))
         unknown = {
             name: self._nothing(
                 f"metrics source {name} is not configured: correct spec.prometheus.source or add it to the operator",
                 at=at,
             )
-            for name in used - self._clients.keys()
+            for name in used.keys() - self._clients.keys()
         }
         return {**dict(zip(names, found, strict=True)), **unknown}
 
@@ -54,13 +79,22 @@ class Sources:
         at = max((one.at for one in snapshots.values()), default=0.0)
         return self._nothing(f"metrics source {name or 'default'} has not been queried yet", at=at)
 
-    async def _look(self, name: str, *, at: float) -> FleetSnapshot:
+    async def _look(self, name: str, *, namespaces: set[str], at: float) -> FleetSnapshot:
+        asked = [each for each in sorted(namespaces) if self._not_asked.get((name, each), at) <= at]
+        if not asked:
+            return self._nothing("every namespace has more series than are read (docs/budgets.md)", at=at)
         try:
-            return await take_snapshot(self._clients[name], at=at, settings=self._windows)
+            source = Within(client=self._clients[name], namespaces=tuple(asked))
+            snapshot = await take_snapshot(source, at=at, settings=self._windows)
         except Exception as error:
             # An unexpected series blinds the services that share the source; it must not end the operator.
             logger.exception("failed to parse metrics", extra={"source": name or "default"})
             return self._nothing(f"failed to parse a response ({type(error).__name__}: {error})", at=at)
+        for namespace in snapshot.left_out:
+            # To leave it out costs seconds of each look: once is enough for a while.
+            logger.warning("namespace has more series than are read", extra={"namespace": namespace, "source": name})
+            self._not_asked[name, namespace] = at + NOT_ASKED_FOR
+        return snapshot
 
     def _nothing(self, why: str, *, at: float) -> FleetSnapshot:
         return FleetSnapshot(

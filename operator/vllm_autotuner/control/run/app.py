@@ -28,7 +28,7 @@ from vllm_autotuner.control.read.registry import Registry
 from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.run.fleet_loop import run_fleet_loop
 from vllm_autotuner.control.run.handlers import build_registry, build_settings
-from vllm_autotuner.control.run.liveness import Heartbeat, sample_loop_lag
+from vllm_autotuner.control.run.liveness import Heartbeat, LoopLag, sample_loop_lag
 from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
 from vllm_autotuner.control.run.probes import Probes, serve
 
@@ -110,8 +110,10 @@ class _Part:
 async def _run_side_by_side(context: ControlContext, *, connection: Connection, fleet_loop: FleetLoop) -> None:
     stop, resign, watching = asyncio.Event(), asyncio.Event(), asyncio.Event()
     settings = context.settings
+    lag = LoopLag(context.monotonic)
     probes = Probes(
         heartbeat=context.heartbeat,
+        lag=lag,
         heartbeat_limit=settings.heartbeat_limit.total_seconds(),
         ready=lambda: context.registry.synced and watching.is_set() and not stop.is_set(),
         metrics=context.metrics,
@@ -125,7 +127,7 @@ async def _run_side_by_side(context: ControlContext, *, connection: Connection, 
         parts = [
             start("fleet loop", fleet_loop(context, stop), stop),
             start("sweep", _sweep(context, stop), stop),
-            start("loop lag", _lag(context, stop), stop),
+            start("loop lag", sample_loop_lag(stop, monotonic=context.monotonic, report=lag.note), stop),
             start("election", context.election.run(resign), resign),
             start("probes", serve(probes, listen_address=settings.listen_address, stop=resign), resign),
         ]
@@ -166,10 +168,6 @@ def _sweep(context: ControlContext, stop: asyncio.Event) -> Coroutine[Any, Any, 
         report=context.metrics.swept.inc,
         stop=stop,
     )
-
-
-def _lag(context: ControlContext, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
-    return sample_loop_lag(stop, monotonic=context.monotonic, report=context.metrics.loop_lag.set)
 
 
 async def _until(stop: asyncio.Event, *, name: str, work: Awaitable[None]) -> None:

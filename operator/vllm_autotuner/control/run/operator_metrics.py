@@ -114,8 +114,8 @@ class OperatorMetrics:
             registry=registry,
         )
         self.loop_lag = Gauge(
-            "vllm_autotuner_event_loop_lag_seconds",
-            "Delay of the last event loop timer.",
+            "vllm_autotuner_loop_lag_seconds",
+            "Longest delay of an event loop timer in the last minute.",
             registry=registry,
         )
         self.orphans_removed = Counter(

@@ -13,7 +13,8 @@ from typing import Final
 
 from aiohttp import web
 
-from vllm_autotuner.control.run.liveness import Heartbeat
+from vllm_autotuner.budgets import LOOP_LAG_SECONDS
+from vllm_autotuner.control.run.liveness import Heartbeat, LoopLag
 from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ class Probes:
     heartbeat_limit: float
     """Seconds without a beat after which the process should be restarted."""
 
+    lag: LoopLag
     ready: Callable[[], bool]
     """Whether the whole fleet is known: followers are ready too."""
 
@@ -43,17 +45,21 @@ class Probes:
         return web.Response(text=text, status=200 if alive else 503)
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """Answer 200 once the fleet is known and watched."""
-        ready = self.ready()
-        return web.Response(
-            text="ready\n" if ready else "not ready: the initial list is not complete, or the operator is stopping\n",
-            status=200 if ready else 503,
-        )
+        """Answer 200 once the fleet is known and watched, while the event loop keeps up."""
+        lag = self.lag.longest()
+        if not self.ready():
+            text = "not ready: the initial list is not complete, or the operator is stopping\n"
+        elif lag > LOOP_LAG_SECONDS.limit:
+            text = f"not ready: the event loop was blocked for {lag:.1f} s in the last minute\n"
+        else:
+            return web.Response(text=f"ready; event loop lag {lag:.2f} s\n")
+        return web.Response(text=text, status=503)
 
     async def page(self, request: web.Request) -> web.Response:
         """Answer with the operator's metrics."""
         # Read at the scrape: the lease expires by the clock, and no code sets the gauge then.
         self.metrics.leader.set(1 if self.is_leader() else 0)
+        self.metrics.loop_lag.set(self.lag.longest())
         return web.Response(body=self.metrics.page(), headers={"Content-Type": _TEXT})
 
 

@@ -1,0 +1,169 @@
+"""However many series somebody exports: the event loop goes on, memory is bounded, and the others are read in full."""
+
+import asyncio
+import contextlib
+import json
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.observation.fleet import GAUGES, NOW
+
+from vllm_autotuner.observation.answer import LEFT_OUT, AnswerReader
+from vllm_autotuner.observation.errors import SourceError, Unusable
+from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusSource
+from vllm_autotuner.observation.series import Series
+from vllm_autotuner.observation.snapshot import EngineKey, WindowSettings, take_snapshot
+
+RUNNING: Final = next(iter(GAUGES))
+
+
+def entry(namespace: str, number: int = 0, *, samples: int = 3, **labels: str) -> str:
+    metric = {"__name__": RUNNING, "namespace": namespace, "pod": f"p-{number}", "engine": "0", **labels}
+    return json.dumps({"metric": metric, "values": [[NOW - step, "1"] for step in range(samples)]})
+
+
+def document(*entries: str, before: str = '"status":"success","data":{"resultType":"matrix",') -> bytes:
+    return f'{{{before}"result":[{",".join(entries)}]}}}}'.encode()
+
+
+def read(body: bytes, *, parts: int = 1, most: int = 100) -> tuple[str, Sequence[Series]]:
+    reader = AnswerReader(most_series=most)
+    size = max(1, len(body) // parts)
+    for begin in range(0, len(body), size):
+        reader.feed(body[begin : begin + size])
+    return reader.finish()
+
+
+def names(found: Sequence[Series]) -> list[str]:
+    return sorted(f"{one.labels['namespace']}/{one.labels.get('pod', LEFT_OUT)}" for one in found)
+
+
+@pytest.mark.parametrize("parts", [1, 7, 1000])
+def test_parts_of_any_size_are_one_answer(parts: int) -> None:
+    text, found = read(document(*(entry("a", number, model='x"result":[') for number in range(9))), parts=parts)
+    assert len(found) == 9
+    assert found[0].labels["model"] == 'x"result":['
+    assert json.loads(text) == {"status": "success", "data": {"resultType": "matrix", "result": []}}
+
+
+def test_the_namespace_with_the_most_series_is_left_out_and_no_other() -> None:
+    large = [entry("large", number) for number in range(200)]
+    mixed = [entry("a", 0), *large[:50], entry("b", 0), *large[50:], entry("a", 1)]
+    assert names(read(document(*mixed))[1]) == ["a/p-0", "a/p-1", "b/p-0", f"large/{LEFT_OUT}"]
+
+
+def test_long_labels_and_many_samples_weigh_as_much_as_they_cost() -> None:
+    long = [entry("long", number, text="x" * 100_000) for number in range(60)]
+    assert names(read(document(entry("a"), *long))[1]) == ["a/p-0", f"long/{LEFT_OUT}"]
+    many = [entry("many", number, samples=20_000) for number in range(10)]
+    assert names(read(document(entry("a"), *many))[1]) == ["a/p-0", f"many/{LEFT_OUT}"]
+
+
+def test_what_is_left_out_takes_no_memory() -> None:
+    body = document(entry("a"), *(entry("large", number, samples=100) for number in range(3000)))
+    tracemalloc.start()
+    read(body, parts=len(body) // 10_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < len(body) / 4
+
+
+@given(st.binary(max_size=300), st.integers(min_value=1, max_value=20))
+def test_any_body_is_read_or_refused(body: bytes, parts: int) -> None:
+    for each in (body, document() + body, document(before=body.decode(errors="replace"))):
+        try:
+            read(each, parts=parts)
+        except Unusable:
+            continue
+
+
+KEYS = st.sampled_from(["metric", "values", "value", "histogram", "namespace", "x"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=4),
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(KEYS, inside, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.lists(VALUES, max_size=4))
+def test_any_series_is_read_or_refused(values: list[Any]) -> None:
+    with contextlib.suppress(Unusable):
+        read(document(*(json.dumps(value) for value in values)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"<html>" + b"x" * 3_000_000, id="a long page of something else"),
+        pytest.param(document(entry("a")) + b"y" * 3_000_000, id="more than a document"),
+        pytest.param(document("[" * 100_000), id="nested without an end"),
+    ],
+)
+def test_what_is_no_answer_is_refused_in_little_time(body: bytes) -> None:
+    before = time.process_time()
+    with pytest.raises(Unusable):
+        read(body, parts=50)
+    assert time.process_time() - before < 2
+
+
+def test_one_endless_series_takes_time_by_its_length_only() -> None:
+    before = time.process_time()
+    _, found = read(document(entry("a", text="x" * 30_000_000)), parts=300)
+    assert len(found) == 1
+    assert time.process_time() - before < 4
+
+
+class Large(httpx.AsyncByteStream):
+    """An answer of one hostile namespace beside an honest engine."""
+
+    def __init__(self, series: int) -> None:
+        self.series = series
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        tail = b"]}}"
+        yield document(entry("demo")).removesuffix(tail)
+        for begin in range(0, self.series, 1000):
+            yield ("," + ",".join(entry("hostile", number) for number in range(begin, begin + 1000))).encode()
+        yield tail
+
+
+async def test_a_hostile_namespace_blocks_neither_the_loop_nor_its_neighbours() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        raw = dict(httpx.QueryParams(request.content.decode()))["query"].startswith("{__name__")
+        return httpx.Response(200, stream=Large(100_000)) if raw else httpx.Response(200, content=document())
+
+    source = PrometheusSource(PrometheusAddress(url="http://prometheus:9090"), transport=httpx.MockTransport(answer))
+    done = asyncio.Event()
+
+    async def longest_gap() -> float:
+        longest, before = 0.0, time.monotonic()
+        while not done.is_set():
+            await asyncio.sleep(0.01)
+            longest, before = max(longest, time.monotonic() - before), time.monotonic()
+        return longest
+
+    watching = asyncio.create_task(longest_gap())
+    snapshot = await take_snapshot(source, at=NOW, settings=WindowSettings())
+    done.set()
+    await source.close()
+    assert snapshot.error is None
+    assert not snapshot.engines[EngineKey("demo", "p-0", "0")].unreadable
+    assert await watching < 2, "parsed on the loop, it takes longer on a busy machine"
+
+
+async def test_an_answer_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = PrometheusSource(
+        PrometheusAddress(url="http://prometheus:9090"),
+        transport=httpx.MockTransport(lambda request: httpx.Response(200, stream=Large(2_000_000))),
+    )
+    limit = "vllm_autotuner.observation.prometheus.ANSWER_BYTES"
+    monkeypatch.setattr(limit, type("Small", (), {"limit": 2**20, "exceeded": staticmethod(lambda: None)}))
+    with pytest.raises(SourceError, match="sent more than 1 MiB"):
+        await source.query("up", at=NOW)
+    await source.close()
