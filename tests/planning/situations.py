@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.builders import engine, latency, named, observation, targets
+from tests.builders import WINDOW, engine, latency, named, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import IntBounds, ScaleIn, ScaleOut, Scaling, Tuning
@@ -29,8 +29,11 @@ SLOW = observation(engine(running=64.0, kv=0.32), tpot=latency(0.08), itl=latenc
 
 
 def line(*batches: float, base: float, per_sequence: float) -> tuple[StepPoint, ...]:
-    """Windows that lie exactly on a line (seconds)."""
-    return tuple(StepPoint(running=batch, itl=base + per_sequence * batch, tokens=1000) for batch in batches)
+    """Windows that lie exactly on a line (seconds), with as many tokens as so many sequences make in them."""
+    itls = ((batch, base + per_sequence * batch) for batch in batches)
+    return tuple(
+        StepPoint(running=batch, itl=itl, tokens=WINDOW * batch / itl if itl > 0 else 1000.0) for batch, itl in itls
+    )
 
 
 def bounds(low: int, high: int) -> Tuning:

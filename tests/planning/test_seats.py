@@ -12,8 +12,9 @@ from vllm_autotuner.api.spec import Tuning
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.distribution import Distribution
-from vllm_autotuner.observation.observation import KVPool, Observation
-from vllm_autotuner.planning.max_num_seqs import NothingToGain, kv_bound, lower_max_num_seqs, raise_max_num_seqs
+from vllm_autotuner.observation.observation import KVPool, Observation, StepPoint
+from vllm_autotuner.performance.kv_use import kv_bound
+from vllm_autotuner.planning.max_num_seqs import NothingToGain, lower_max_num_seqs, raise_max_num_seqs
 from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.proposal import Proposal
 
@@ -108,8 +109,16 @@ class Raised:
     """Of the proposal, or a part of the reason why there is none."""
 
 
-STEEP = line(16, 32, 64, base=0.010, per_sequence=0.0004)
-"""45 ms (a tenth inside the objective of 50 ms) at a batch of 87."""
+def measured(seconds: float, *steps: StepPoint) -> Observation:
+    """All slots in use while requests wait; tokens come at so many seconds, and the windows before were `steps`."""
+    busy = engine(running=64.0, waiting=100.0, kv=0.32)
+    return with_steps(observation(busy, tpot=latency(seconds), itl=latency(seconds)), steps)
+
+
+STEEP = measured(0.0356, *line(16, 32, 64, base=0.010, per_sequence=0.0004))
+"""The objective of 50 ms is met up to a batch of 100."""
+FLAT = measured(0.0201, *line(16, 64, base=0.0175, per_sequence=4e-5), *line(65, base=0.0175, per_sequence=4e-5))
+"""50 ms are far beyond what the KV cache holds."""
 
 
 def stepping(*args: str) -> Platform:
@@ -117,12 +126,12 @@ def stepping(*args: str) -> Platform:
 
 
 RAISED = (
-    Raised(id="never more than doubled", value=128, limited_by="step limit (x2)"),
+    Raised(id="without a model never more than doubled", value=128, limited_by="step limit (x2)"),
     Raised(
-        id="no more than runs and waits",
-        seen=observation(engine(running=64.0, waiting=16.0, kv=0.32)),
-        value=80,
-        limited_by=None,
+        id="where the model covers it, as far as the KV cache holds sequences",
+        seen=FLAT,
+        value=180,
+        limited_by="KV cache at observed lengths",
     ),
     Raised(
         id="no more than the pool holds",
@@ -130,7 +139,7 @@ RAISED = (
         value=96,
         limited_by="KV cache at observed lengths",
     ),
-    Raised(id="no more than the knee", seen=with_steps(CAPPED, STEEP), value=87, limited_by="TPOT knee"),
+    Raised(id="no more than the knee", seen=STEEP, value=100, limited_by="TPOT knee"),
     Raised(
         id="no more than a step computes tokens: the engine refuses to start",
         given={"platform": stepping("--max-num-batched-tokens=100")},
@@ -158,7 +167,7 @@ RAISED = (
     Raised(id="a pool that nobody knows is no room", seen=BLIND_POOL, limited_by="is not known"),
     Raised(
         id="fewer than a tenth more is noise",
-        seen=observation(engine(running=64.0, waiting=5.0, kv=0.32)),
+        given={"tuning": bounds(1, 70)},
         limited_by="raising max-num-seqs",
     ),
     Raised(
@@ -210,7 +219,7 @@ RAISED = (
     Raised(id="what was rolled back below does not matter", given={"failed": [32]}, value=128, limited_by="step limit"),
     Raised(
         id="tokens too slow for one sequence: seats are not what helps",
-        seen=with_steps(CAPPED, line(16, 32, 64, base=0.1, per_sequence=0.0001)),
+        seen=measured(0.1064, *line(16, 32, 64, base=0.1, per_sequence=0.0001)),
         limited_by="over the objective even for a single sequence",
     ),
     Raised(
@@ -236,19 +245,42 @@ def test_raising(case: Raised) -> None:
             assert case.limited_by in why
 
 
+IN_BURSTS = [64.0 if scrape % 5 == 0 else 24.0 for scrape in range(SCRAPES)]
+"""32 on average; tokens are of a batch of 40."""
 LOWERABLE = with_steps(
-    observation(engine(running=64.0, kv=0.32), tpot=latency(0.0612), itl=latency(0.0612)),
+    observation(
+        engine(running=IN_BURSTS, kv=0.32, finished=300.0),
+        tpot=latency(0.0612, count=400),
+        itl=latency(0.042),
+    ),
     line(16, 32, 64, 128, base=0.010, per_sequence=0.0008),
 )
-"""As slow as its line says; 45 ms at a batch of 43; the tail of this observation is its mean."""
+"""As slow in its bursts as its line says; 45 ms at a batch of 43. Answers of 50 tokens: 21 wait for a second."""
 
 LOWERED = (
     Raised(id="down to the knee", seen=LOWERABLE, value=43),
     Raised(
-        id="never more than halved",
-        seen=with_steps(SLOW, line(4, 16, 64, base=0.010, per_sequence=0.004)),
+        id="a batch below those seen is no further than half",
+        seen=with_steps(
+            replace(LOWERABLE, tpot=latency(0.12, count=400)), line(40, 64, 80, base=0.01, per_sequence=0.0008)
+        ),
         value=32,
         limited_by="step limit",
+    ),
+    Raised(
+        id="more comes than so few slots finish",
+        seen=replace(
+            LOWERABLE,
+            engines=(engine(running=64.0, kv=0.32, finished=585.6, generation_tokens=29_280.0),),
+            itl=latency(0.0612),
+        ),
+        given={"tuning": bounds(1, 32)},
+        limited_by="a replica finishes 17.98 requests/s, and 20.91 come",
+    ),
+    Raised(
+        id="long answers hold the slots for which the others would wait",
+        seen=replace(LOWERABLE, engines=(engine(running=IN_BURSTS, kv=0.32),)),
+        limited_by="requests would wait 5.4 s for a slot",
     ),
     Raised(id="without a model: half, as a guess", seen=SLOW, value=32),
     Raised(
@@ -268,7 +300,7 @@ LOWERED = (
         id="a user's maximum of one is not an order to leap",
         seen=LOWERABLE,
         given={"tuning": bounds(1, 1)},
-        limited_by="spec.tuning.maxNumSeqs.max requires 1, which step limit",
+        limited_by="spec.tuning.maxNumSeqs.max requires 1, which the smallest batch seen",
     ),
     Raised(
         id="what was rolled back below is kept clear of by half the way",
@@ -294,17 +326,17 @@ LOWERED = (
         limited_by="",
     ),
     Raised(
-        id="the busiest engine counts",
+        id="the tail that the busiest engine makes counts for all",
         seen=with_steps(
             observation(
-                engine(pod="chat-0", running=8.0),
-                engine(pod="chat-1", running=64.0),
-                tpot=latency(0.056),
+                engine(pod="chat-0", running=8.0, finished=600.0),
+                engine(pod="chat-1", running=64.0, finished=600.0),
+                tpot=latency(0.0612, count=400),
                 itl=latency(0.056),
             ),
             LOWERABLE.steps,
         ),
-        value=43,
+        value=23,
     ),
 )
 
@@ -322,23 +354,43 @@ def test_lowering(case: Raised) -> None:
             assert case.limited_by in why
 
 
-@pytest.mark.parametrize(("itl", "value"), [(0.0612, 43), (0.065, 43), (0.090, 32)])
-def test_tokens_that_come_later_than_any_window_explains_lower_the_knee(itl: float, value: int) -> None:
-    """Prompts have grown: 90 ms at 64 is 10 ms and 1.25 ms for each, and 45 ms are met at 28, further than one step."""
-    found = lower_max_num_seqs(situation(replace(LOWERABLE, tpot=latency(itl), itl=latency(itl))))
+@pytest.mark.parametrize(("later", "value"), [(1.0, 43), (1.06, 40), (1.2, 35)])
+def test_tokens_that_come_later_than_any_window_explains_lower_the_knee(later: float, value: int) -> None:
+    """Prompts have grown: tokens come that much later at every batch."""
+    grown = replace(LOWERABLE, tpot=latency(0.0612 * later, count=400), itl=latency(0.042 * later))
+    found = lower_max_num_seqs(situation(grown))
     assert isinstance(found, Proposal)
     assert found.value == value
 
 
-def test_a_tail_moves_the_knee_down() -> None:
+@pytest.mark.parametrize(("tail", "value"), [(None, 43), (0.065, 41)])
+def test_a_tail_moves_the_knee_down(tail: float | None, value: int) -> None:
     """The model knows means; an objective at p95 needs a mean that is faster by the observed ratio."""
-    even, tailed = LOWERABLE, replace(LOWERABLE, tpot=latency(0.08, tail=0.12))
-    values = [
-        found.value
-        for found in (lower_max_num_seqs(situation(seen, against=targets(tpot=0.05))) for seen in (even, tailed))
-        if isinstance(found, Proposal)
-    ]
-    assert values == [43, 32]
+    seen = replace(LOWERABLE, tpot=latency(0.0612, count=400, tail=tail))
+    found = lower_max_num_seqs(situation(seen, against=targets(tpot=0.05)))
+    assert isinstance(found, Proposal)
+    assert found.value == value
+
+
+SEEN_TO_18 = with_steps(
+    observation(engine(running=18.0, waiting=40.0, kv=0.1), tpot=latency(0.0196), itl=latency(0.0194)),
+    line(4, 9, 18, base=0.014, per_sequence=0.0003),
+)
+"""Slots for 18 where the KV cache holds 162, and 50 ms are met at any batch that the line may be trusted for."""
+
+
+@pytest.mark.parametrize(
+    ("seen", "value", "limited_by"),
+    [
+        pytest.param(SEEN_TO_18, 72, "what the step-time model covers", id="four times the batch seen, at most"),
+        pytest.param(with_steps(SEEN_TO_18, ()), 36, "step limit (x2)", id="no model: twice the value"),
+    ],
+)
+def test_a_step_goes_as_far_as_the_model_covers(seen: Observation, value: int, limited_by: str) -> None:
+    """From 18 slots to 55 in one change, not in two with a cooldown between them (cap-bound)."""
+    found = raise_max_num_seqs(situation(seen, seats=18))
+    assert isinstance(found, Proposal)
+    assert (found.value, found.limited_by) == (value, limited_by)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,7 +407,7 @@ CONFIDENCES = (
         seen=with_steps(CAPPED, line(16, 64, 160, base=0.0175, per_sequence=1e-5)),
         confidence=Confidence.HIGH,
     ),
-    Sure(id="a batch beyond what was seen", seen=with_steps(CAPPED, STEEP), confidence=Confidence.MEDIUM),
+    Sure(id="a batch beyond what was seen", seen=STEEP, confidence=Confidence.MEDIUM),
     Sure(id="no model", seen=CAPPED, confidence=Confidence.MEDIUM),
     Sure(
         id="seats that nobody told",
@@ -377,7 +429,9 @@ LOWERING_CONFIDENCES = (
     Sure(id="a batch that was seen", seen=LOWERABLE, confidence=Confidence.HIGH),
     Sure(
         id="a batch below what was seen",
-        seen=with_steps(SLOW, line(60, 64, 128, base=0.010, per_sequence=0.0008)),
+        seen=with_steps(
+            replace(LOWERABLE, tpot=latency(0.12, count=400)), line(40, 64, 80, base=0.010, per_sequence=0.0008)
+        ),
         confidence=Confidence.LOW,
     ),
     Sure(id="two windows are no model", seen=with_steps(SLOW, LOWERABLE.steps[:2]), confidence=Confidence.LOW),

@@ -26,9 +26,10 @@ from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.capacity import FARTHEST, Replica
 from vllm_autotuner.performance.kv_use import kv_bound
+from vllm_autotuner.performance.step_time import FEWEST_POINTS
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.capped_value import HEADROOM, LARGEST_STEP, Limit, Limited, limited
-from vllm_autotuner.planning.current_replica import UnknownReplica, current_replica
+from vllm_autotuner.planning.current_replica import UnknownReplica, current_replica, rate_now
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -36,6 +37,7 @@ from vllm_autotuner.planning.situation import Situation
 __all__ = ["NothingToGain", "fit_to_kv_cache", "knee_of", "lower_max_num_seqs", "not_slow_now", "raise_max_num_seqs"]
 
 UNKNOWN_CAPACITY: Final = "the number of sequences that the KV cache holds is not known: no usage or lengths yet"
+STEP_LIMIT: Final = f"step limit (x{LARGEST_STEP})"
 NO_BOUNDS: Final = "spec.tuning.maxNumSeqs sets no bounds"
 
 
@@ -58,8 +60,8 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain("the step-time model predicts a TPOT over the objective even for a single sequence")
     limits = (
         Limit(name="KV cache at observed lengths", high=pool),
-        *([Limit(name="TPOT knee", high=knee)] if knee is not None else []),
-        Limit(name="what the step-time model covers", high=_covered(situation, replica, seats=seats)),
+        *_knee_limit(replica, knee),
+        _step_up(situation, replica, seats=seats),
         *_one_token_each(situation),
         *_failed_above(situation, seats=seats),
     )
@@ -70,7 +72,9 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     if found.value < math.ceil(seats * (1 + NOISE)):
         return NothingToGain(f"raising max-num-seqs {seats} has no benefit (limit: {found.limited_by or 'KV cache'})")
     queue = f"All {seats} slots (max-num-seqs) are in use while requests wait"
-    known = isinstance(replica, Replica) and situation.knobs.max_num_seqs is not None
+    # A line of this service, by whose interval TPOT is in time at the new value as well.
+    known = isinstance(replica, Replica) and replica.step.points >= FEWEST_POINTS
+    sure = known and found.value <= (_largest(replica, situation, side=1) or 0)
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,
@@ -78,7 +82,7 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         target=ChangeTarget.TTFT,
         reason=f"{queue if queues(situation.observation) else f'max-num-seqs is {seats}'}; the KV cache has room for "
         f"{pool} sequences.",
-        confidence=Confidence.HIGH if known else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if sure and situation.knobs.max_num_seqs is not None else Confidence.MEDIUM,
         limited_by=found.limited_by or "KV cache at observed lengths",
         recommend_only="" if bounds is not None else NO_BOUNDS,
     )
@@ -95,9 +99,8 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain("TPOT misses its objective even for a single sequence: a smaller batch does not help")
     # The batch may be empty while hysteresis still keeps the class.
     half = max(1, math.ceil(batch / LARGEST_STEP))
-    covered = knee is not None and isinstance(replica, Replica) and knee >= replica.step.low
-    step = () if covered else (Limit(name=f"step limit (x{LARGEST_STEP})", low=half),)
-    limits = (*step, *_failed_below(situation, batch=batch))
+    step = _step_down(replica, half=half)
+    limits = (step, *_failed_below(situation, batch=batch))
     bounds = situation.tuning.max_num_seqs
     found = limited(knee if knee is not None else half, limits=(*limits, *_user(bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
@@ -115,7 +118,7 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         target=ChangeTarget.TPOT,
         reason=f"TPOT misses its objective at batch size {batch:.0f}; "
         + (f"batch size {knee} meets it." if knee is not None else "halving it shows whether a smaller one meets it."),
-        confidence=Confidence.HIGH if covered else Confidence.LOW,
+        confidence=Confidence.HIGH if _seen(replica, found.value) else Confidence.LOW,
         limited_by=found.limited_by,
         recommend_only="" if bounds is not None else NO_BOUNDS,
     )
@@ -132,7 +135,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     if seems_to_become_fewer(observation):
         return NothingToGain("the backlog is draining and will end the preemptions sooner than a change")
     bounds = situation.tuning.max_num_seqs
-    step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(batch / LARGEST_STEP))
+    step = Limit(name=STEP_LIMIT, low=math.ceil(batch / LARGEST_STEP))
     limits = (step, *_failed_below(situation, batch=batch))
     found = limited(pool, limits=(*limits, *_user(bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
@@ -168,17 +171,41 @@ def _largest(
     if isinstance(replica, UnknownReplica):
         return None
     target = situation.targets.tpot.seconds * (1 - headroom) / replica.tail.likely
-    low, high = 0, math.ceil(FARTHEST * max(1.0, replica.step.high))
+    low, high = 0, _farthest(replica) + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if replica.itl(middle, side) <= target else (low, middle)
     return low or None
 
 
-def _covered(situation: Situation, replica: Replica | UnknownReplica, *, seats: int) -> int:
+def _farthest(replica: Replica) -> int:
+    return math.floor(FARTHEST * max(1.0, replica.step.high))
+
+
+def _knee_limit(replica: Replica | UnknownReplica, knee: int | None) -> tuple[Limit, ...]:
+    """Only a knee that is one: where the model ends, TPOT is still in time."""
+    if isinstance(replica, UnknownReplica) or knee is None or knee >= _farthest(replica):
+        return ()
+    return (Limit(name="TPOT knee", high=knee),)
+
+
+def _step_up(situation: Situation, replica: Replica | UnknownReplica, *, seats: int) -> Limit:
     """The largest value that one step may go to: twice the present one, or as far as TPOT is surely in time."""
-    surely = _largest(replica, situation, side=1)
-    return max(seats * LARGEST_STEP, surely or 0)
+    twice, surely = seats * LARGEST_STEP, _largest(replica, situation, side=1)
+    if surely is not None and surely > twice:
+        return Limit(name="what the step-time model covers", high=surely)
+    return Limit(name=STEP_LIMIT, high=twice)
+
+
+def _step_down(replica: Replica | UnknownReplica, *, half: int) -> Limit:
+    """The smallest value that one step may go to: half of the batch, or the smallest batch that was seen."""
+    if isinstance(replica, Replica) and _seen(replica, half):
+        return Limit(name="the smallest batch seen", low=math.ceil(replica.step.low))
+    return Limit(name=STEP_LIMIT, low=half)
+
+
+def _seen(replica: Replica | UnknownReplica, batch: int) -> bool:
+    return isinstance(replica, Replica) and batch >= replica.step.low
 
 
 def not_slow_now(situation: Situation) -> NothingToGain | None:
@@ -217,6 +244,11 @@ def _would_wait(situation: Situation, replica: Replica | UnknownReplica, *, slot
         )
     if isinstance(replica, UnknownReplica):
         return None
+    rate = (rate_now(situation.observation) or 0.0) / len(engines)
+    if rate > replica.rate(slots) * (1 + NOISE):
+        return NothingToGain(
+            f"with max-num-seqs {slots} a replica finishes {replica.rate(slots):.2f} requests/s, and {rate:.2f} come"
+        )
     there = sum(max(moment.running + moment.waiting for moment in engine.moments) for engine in engines)
     left, finishing = there - slots * len(engines), replica.rate(slots) * len(engines)
     wait, limit = max(0.0, left) / finishing, situation.targets.ttft.seconds
