@@ -14,9 +14,9 @@ from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.engine.startup_log import parse_startup_failure
 from vllm_autotuner.observation.observation import KVPool, Observation, StepPoint
 from vllm_autotuner.observation.pod_starts import PodStart, PodsView
+from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.performance.step_time import StepTime, fit_step_time
 from vllm_autotuner.planning.advice import ADVICE
-from vllm_autotuner.planning.max_num_seqs import kv_bound
 
 # --- F1: KV residency -------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tests.builders import NOW, WINDOW, engine, latency, observation
 
@@ -11,6 +12,8 @@ BASE, SLOPE = 0.010, 0.0001
 """Seconds of a step, and for each sequence in it."""
 LENGTH = 800.0
 """Tokens of an answer."""
+TAIL = 1.1
+"""p95 of TPOT over its mean."""
 
 
 def served(requests: Sequence[float]) -> tuple[FirstTokens, ...]:
@@ -38,18 +41,35 @@ def minutes(first: float, *, more: float, windows: int = 20) -> list[float]:
     return [first + more * window for window in range(windows)]
 
 
-def carrying(requests: Sequence[float], *, engines: int = 2) -> Observation:
-    """Engines that serve alike, each of them so many requests in each window; p95 of TPOT is a tenth above its mean.
+def batch_of(requests: float) -> float:
+    """Sequences that run where so many requests come in a window. Worked: 138 in 30 s are 3,680 tokens/s and 58."""
+    rate = requests * LENGTH / WINDOW
+    return BASE * rate / (1 - SLOPE * rate)
 
-    At 138 in 30 s an engine makes 3,680 tokens/s: at steps of 10 ms and 0.1 ms a sequence that is a batch of 58.
-    """
-    rates = [count * LENGTH / WINDOW for count in requests]
-    seen = steps([BASE * rate / (1 - SLOPE * rate) for rate in rates])
-    pods = [engine(pod=f"p-{n}", running=seen[-1].running) for n in range(engines)]
+
+def carrying(
+    *loads: Sequence[float], engines: int | None = None, waiting: float | Sequence[float] = 0.0, **rest: Any
+) -> Observation:
+    """An engine for each list of requests in its windows, or `engines` that are alike; a sequence takes 0.1 % of KV."""
+    alike = loads * (engines or 1)
+    of_now = [batch_of(load[-1]) for load in alike]
+    pace = BASE + SLOPE * max(of_now)
+    pods = [
+        engine(pod=f"p-{number}", running=running, waiting=waiting, kv=0.001 * running, finished=load[-1])
+        for number, (load, running) in enumerate(zip(alike, of_now, strict=True))
+    ]
+    seen = {
+        "steps": tuple(point for load in alike for point in steps([batch_of(each) for each in load])),
+        "first_tokens": tuple(each for load in alike for each in served(load)),
+        "ttft": latency(0.2),
+        "itl": latency(pace, count=2000),
+        "tpot": latency(pace, tail=TAIL * pace),
+        "recent_output_length": latency(LENGTH),
+    }
     return observation(
-        *(replace(pod, generation_tokens=rates[-1] * pod.sampled) for pod in pods),
-        steps=seen * engines,
-        first_tokens=served(requests) * engines,
-        ttft=latency(0.2),
-        tpot=latency(seen[-1].itl, tail=1.1 * seen[-1].itl),
+        *(
+            replace(pod, generation_tokens=load[-1] * LENGTH * pod.sampled / WINDOW)
+            for pod, load in zip(pods, alike, strict=True)
+        ),
+        **{**seen, **rest},
     )

@@ -3,8 +3,9 @@
 from datetime import timedelta
 
 import pytest
+from tests.builders import WINDOW
+from tests.scaling.loads import LENGTH, carrying
 from tests.scaling.test_replicas import NOW, desired
-from tests.scaling.test_scale_in import EARLIER, MINUTES, service
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -74,10 +75,11 @@ def test_failures_are_of_one_setting_and_of_a_day() -> None:
     assert failed_at([FAILED], config_hash="a", now=NOW + FORGOTTEN) == ()
 
 
-@pytest.mark.parametrize(("load", "replicas"), [(3000.0, 2), (9000.0, 1)])
-def test_a_replica_that_was_missed_before_is_kept(load: float, replicas: int) -> None:
-    """Two engines make 3,333 tokens/s at most, and one looks as if it could."""
+@pytest.mark.parametrize(("part", "replicas"), [(0.95, 2), (1.5, 1)])
+def test_a_replica_that_was_missed_before_is_kept(part: float, replicas: int) -> None:
+    """Two engines make 1,600 tokens/s each, and one looks as if it could make them all; it could not at such a load."""
+    seen = carrying([90.0] * 4 + [60.0] * 16, engines=2)
+    load = 2 * 60.0 * LENGTH / WINDOW * part
     alone = ScaleInTried(replicas=1, config_hash="a", at=NOW, failed_at=NOW, tokens_per_second=load)
-    seen = service([*EARLIER, *MINUTES], MINUTES)
-    found = desired(DiagnosisClass.UNDERUTILIZED, seen=seen, failed=[alone])
-    assert found.replicas == replicas
+    assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen).replicas == 1
+    assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen, failed=[alone]).replicas == replicas

@@ -165,7 +165,7 @@ def load_at(replica: Replica, rate: float, *, limits: Limits, side: int = 0) -> 
         # More comes than ever finishes: the queue grows without end.
         return Load(batch=most, tpot=_tpot(replica, most, side), ttft=math.inf, rate=replica.rate(most, side))
     low, high = 0.0, most
-    while high - low > PRECISION * high:
+    while high - low > PRECISION * max(PRECISION, high):
         middle = (low + high) / 2
         low, high = (middle, high) if replica.rate(middle, side) < rate else (low, middle)
     return Load(batch=high, tpot=_tpot(replica, high, side), ttft=_ttft(replica, high, limits, side), rate=rate)
@@ -213,7 +213,7 @@ def _last(meets: Callable[[float], bool], most: float) -> float:
     if meets(most):
         return most
     low, high = 0.0, most
-    while high - low > PRECISION * high and high > PRECISION:
+    while high - low > PRECISION * max(PRECISION, high):
         middle = (low + high) / 2
         low, high = (middle, high) if meets(middle) else (low, middle)
     return low

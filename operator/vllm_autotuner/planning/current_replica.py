@@ -140,7 +140,8 @@ def _line(case: Case) -> StepTime | None:
         return None
     earlier = case.learned_here
     if earlier is not None and abs(earlier.predict(batch) / itl - 1) <= outlying(earlier.error):
-        return replace(earlier, base=itl - earlier.per_sequence * batch, high=max(batch, earlier.high))
+        base = max(0.0, itl - earlier.per_sequence * batch)
+        return replace(earlier, base=base, per_sequence=(itl - base) / batch, high=max(batch, earlier.high))
     prompt, output = number(seen.recent_prompt_length.mean), output_tokens(seen)
     if prompt is None or output is None:
         return None

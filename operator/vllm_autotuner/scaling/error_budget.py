@@ -23,8 +23,8 @@ def budget_spent(case: Case, *, over: timedelta, since: float | None) -> bool:
 
     Of earlier windows only means are known: their spread is assumed to be the current one. `since`: Unix seconds before
     which the number of replicas was different.
-    Worked: p95 within 25 ms, now 27 at a mean of 24: a third of the tokens is late. For one minute of ten that is 3 %,
-    and for two 7 %.
+    Worked: p95 within 25 ms, now 27 at a mean of 24: 28 % of the tokens are late. For one minute of ten that is 3 %,
+    and for two 6 %.
     """
     seen, targets = case.observation, case.targets
     begin = max(seen.at - over.total_seconds(), -math.inf if since is None else since)

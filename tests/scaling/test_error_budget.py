@@ -1,0 +1,147 @@
+"""Late first tokens and late tokens, held against the share that an objective allows, and for how long they were."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from tests.builders import NOT_MEASURED, NOW, WINDOW, latency, observation, targets
+
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.observation.distribution import Distribution
+from vllm_autotuner.observation.engine_window import StepPoint
+from vllm_autotuner.observation.observation import FirstTokens, Observation
+from vllm_autotuner.scaling.error_budget import budget_spent, late_for
+
+TEN_MINUTES = timedelta(minutes=10)
+
+
+def windows(means: Sequence[float], *, requests: Sequence[float] | None = None) -> tuple[FirstTokens, ...]:
+    """Windows of one engine, the last one now."""
+    counts = requests or [100.0] * len(means)
+    return tuple(
+        FirstTokens(mean=mean, requests=count, time=NOW - WINDOW * back)
+        for back, (mean, count) in enumerate(zip(reversed(means), reversed(counts), strict=True))
+    )
+
+
+def of_first_tokens(seen: Observation, *, ttft: float = 1.0) -> Case:
+    return Case(observation=seen, targets=targets(ttft=ttft, tpot=1.0), knobs=EngineKnobs())
+
+
+def of_tokens(means: Sequence[float], *, now: Distribution) -> Case:
+    """Windows of 50 ms at p95 against what was seen; first tokens are in time."""
+    steps = tuple(
+        StepPoint(running=20.0, itl=mean, tokens=1000.0, time=NOW - WINDOW * back)
+        for back, mean in enumerate(reversed(means))
+    )
+    seen = observation(tpot=now, itl=now, ttft=latency(0.2), steps=steps)
+    return Case(observation=seen, targets=targets(tpot=0.05), knobs=EngineKnobs())
+
+
+@pytest.mark.parametrize(
+    ("late", "seconds", "spent"),
+    [
+        pytest.param(1, 600, False, id="half a minute of ten"),
+        pytest.param(5, 600, True, id="two and a half"),
+        pytest.param(1, 90, True, id="half a minute of the last one and a half"),
+        pytest.param(20, 600, True, id="all the time"),
+        pytest.param(0, 600, False, id="never"),
+    ],
+)
+def test_more_tokens_were_late_than_may_be(late: int, seconds: float, spent: bool) -> None:
+    """54 ms at p95, 48 on average: a quarter of such a window is late."""
+    case = of_tokens([0.04] * (20 - late) + [0.048] * late, now=latency(0.048, tail=0.054))
+    assert budget_spent(case, over=timedelta(seconds=seconds), since=None) is spent
+
+
+def test_the_worked_example() -> None:
+    """p95 within 25 ms, 27 at a mean of 24: one minute of ten costs 3 % of the tokens, and two cost 6 %."""
+    for late, spent in ((2, False), (4, True)):
+        case = of_tokens([0.010] * (20 - late) + [0.024] * late, now=latency(0.024, tail=0.0273, count=1e6))
+        against = Case(observation=case.observation, targets=targets(tpot=0.025), knobs=EngineKnobs())
+        assert budget_spent(against, over=TEN_MINUTES, since=None) is spent
+
+
+@pytest.mark.parametrize(
+    ("means", "requests", "spent"),
+    [
+        pytest.param([0.2] * 20, None, False, id="always in time"),
+        pytest.param([0.2, 3.0, *[0.2] * 18], [100.0, 50.0, *[100.0] * 18], False, id="fewer late than may be"),
+        pytest.param([0.2, 3.0, *[0.2] * 18], [100.0, 500.0, *[100.0] * 18], True, id="a burst of many"),
+        pytest.param([0.2, 0.2, *[3.0] * 2, *[0.2] * 16], None, True, id="a minute of ten"),
+    ],
+)
+def test_late_first_tokens_count_by_requests(means: list[float], requests: list[float] | None, spent: bool) -> None:
+    case = of_first_tokens(observation(ttft=latency(0.2), first_tokens=windows(means, requests=requests)))
+    assert budget_spent(case, over=TEN_MINUTES, since=None) is spent
+
+
+@pytest.mark.parametrize(("ttft", "spent"), [(0.7, True), (1.3, False)])
+def test_the_tail_of_the_present_window_is_that_of_all(ttft: float, spent: bool) -> None:
+    """Means hide that some wait longer: of 0.6 s on average p95 is 1.1 s."""
+    seen = observation(ttft=latency(0.6, tail=1.1), first_tokens=windows([0.3] * 10 + [0.6] * 10))
+    assert budget_spent(of_first_tokens(seen, ttft=ttft), over=TEN_MINUTES, since=None) is spent
+
+
+def test_what_was_late_on_other_replicas_says_nothing_of_these() -> None:
+    tokens = of_tokens([0.06] * 10 + [0.04] * 10, now=latency(0.04, tail=0.045))
+    first = of_first_tokens(observation(ttft=latency(0.2), first_tokens=windows([3.0] * 10 + [0.2] * 10)))
+    for case in (tokens, first):
+        assert budget_spent(case, over=TEN_MINUTES, since=None)
+        assert not budget_spent(case, over=TEN_MINUTES, since=NOW - 10 * WINDOW)
+
+
+def test_nothing_remembered_is_nothing_late() -> None:
+    assert not budget_spent(of_tokens([], now=NOT_MEASURED), over=TEN_MINUTES, since=None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_share_is_that_of_the_requests_themselves(seed: int) -> None:
+    """Windows whose means move, each with the spread of the last: against what is counted request by request."""
+    random = np.random.default_rng(seed)
+    width, means = random.uniform(0.05, 0.8), list(random.uniform(0.02, 0.06, 20))
+    drawn = [mean * np.exp(random.normal(-(width**2) / 2, width, 20_000)) for mean in means]
+    last, late = drawn[-1], float(np.quantile(np.concatenate(drawn), 0.95))
+    edges = [float(edge) for edge in np.geomspace(0.001, 1.0, 60)]
+    buckets = {edge: float(np.sum(last <= edge)) for edge in edges} | {float("inf"): float(last.size)}
+    now = Distribution(buckets=buckets, total=float(last.sum()), count=float(last.size))
+    case = of_tokens(means, now=now)
+    for times, spent in ((0.95, True), (1.05, False)):
+        against = Case(observation=case.observation, targets=targets(tpot=late * times), knobs=EngineKnobs())
+        assert budget_spent(against, over=timedelta(seconds=WINDOW * 21), since=None) is spent
+
+
+@pytest.mark.parametrize(
+    ("means", "now", "seconds"),
+    [
+        pytest.param([0.2] * 5, 0.2, 0.0, id="in time"),
+        pytest.param([0.2] * 4 + [3.0], 3.0, WINDOW, id="since the present window"),
+        pytest.param([0.2, 3.0, 3.0, 3.0], 3.0, 3 * WINDOW, id="for three windows"),
+        pytest.param([3.0, 3.0, 0.2, 3.0], 3.0, WINDOW, id="what was late before it was in time is another matter"),
+        pytest.param([3.0] * 4, 0.2, 0.0, id="no longer"),
+        pytest.param([], 3.0, WINDOW, id="windows that nobody remembers"),
+    ],
+)
+def test_for_how_long_they_have_been_late(means: list[float], now: float, seconds: float) -> None:
+    case = of_first_tokens(observation(ttft=latency(now), first_tokens=windows(means)))
+    assert late_for(case) == pytest.approx(seconds)
+
+
+def test_a_rest_ends_what_was_late_before_it() -> None:
+    """Nobody asked for two windows, so that nobody waited."""
+    before, present = windows([3.0] * 5)[-2:], windows([3.0])
+    seen = observation(ttft=latency(3.0), first_tokens=(*before, *present))
+    assert late_for(of_first_tokens(seen)) == pytest.approx(WINDOW)
+
+
+def test_engines_count_by_their_requests() -> None:
+    """One of them was late on few: of what all got their first token, the mean was in time."""
+    busy, idle = windows([0.2, 0.2, 3.0], requests=[90.0] * 3), windows([3.0] * 3, requests=[10.0] * 3)
+    seen = observation(ttft=latency(3.0), first_tokens=(*busy, *idle))
+    assert late_for(of_first_tokens(seen)) == pytest.approx(WINDOW)
+
+
+def test_nobody_knows_whether_they_are_late() -> None:
+    assert late_for(of_first_tokens(observation(ttft=NOT_MEASURED))) == 0.0
