@@ -27,10 +27,26 @@ from vllm_autotuner.planning.current_replica import (
 from vllm_autotuner.planning.proposal import Predicted
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["Outlook", "Setting", "current_setting", "outlook", "planned_rate", "pool_with", "predicted", "setting_with"]
+__all__ = [
+    "Outlook",
+    "Setting",
+    "current_setting",
+    "is_known_for_long",
+    "outlook",
+    "planned_rate",
+    "pool_with",
+    "predicted",
+    "setting_with",
+]
 
 MEASURED: Final = ("s", "tokens/s")
 """Units of what a verdict will compare: worth showing where it stays, too."""
+DEGREE_ERROR: Final = 0.06
+"""Relative error of a step time that was foretold for another tensor-parallel size: the largest on the measured curves
+of three models."""
+LEAST_SEEN: Final = 0.8
+"""Share of the last ten minutes that must have been observed under load before a change that only saves GPUs: one can
+wait for it. Our choice."""
 UTILIZATION: Final = 0.9
 """Stands on both sides of every comparison here, as we never change it: no result depends on it."""
 
@@ -69,7 +85,7 @@ class Outlook:
     limited_by: str = ""
     """What ends that capacity."""
     needed: int | None = None
-    """Replicas that serve the load surely within the objectives, within the user's bounds; None if no number does."""
+    """Replicas that serve the load within the objectives, within the user's bounds; None if no number does."""
     needed_gpus: int | None = None
     missing: float | None = None
     """Share of the requests (0..1) beyond what so many replicas serve within the objectives."""
@@ -85,6 +101,11 @@ def planned_rate(seen: Observation) -> float | None:
         return None
     made = tokens_by_window(seen, over=NEWEST_STRETCHES[1])
     return max(now, highest_mean(made, window=seen.window) / seen.window / output)
+
+
+def is_known_for_long(seen: Observation) -> bool:
+    """Whether most of the time that `planned_rate` looks back on was seen under load: enough to save GPUs by."""
+    return len(tokens_by_window(seen, over=NEWEST_STRETCHES[1])) * seen.window >= LEAST_SEEN * NEWEST_STRETCHES[1]
 
 
 def current_setting(situation: Situation) -> Setting:
@@ -117,8 +138,12 @@ def setting_with(now: Setting, knob: Knob, value: int | str, *, situation: Situa
             return replace(moved, degree=degree, replica=_at_degree(moved.replica, now, degree, situation=situation))
 
 
-def outlook(setting: Setting, *, situation: Situation) -> Outlook:
-    """Return what a setting does under the load of now."""
+def outlook(setting: Setting, *, situation: Situation, runs: bool = False) -> Outlook:
+    """Return what a setting does under the load of now.
+
+    `runs`: it is the one that runs now. Then the replicas that it needs are the likely number: what another one needs
+    is by the low end of its capacity, so that a change has to be surely better, and the way back is not one, too.
+    """
     gpus, rate = setting.replicas * setting.degree, planned_rate(situation.observation)
     replica = setting.replica
     if isinstance(replica, UnknownReplica) or not rate:
@@ -126,7 +151,7 @@ def outlook(setting: Setting, *, situation: Situation) -> Outlook:
     limits = limits_of(situation.targets)
     known = capacity(replica, limits=limits)
     load = load_at(replica, rate / setting.replicas, limits=limits)
-    needed = _needed(replicas_for(rate, known.low), setting=setting, situation=situation)
+    needed = _needed(replicas_for(rate, known.rate if runs else known.low), setting=setting, situation=situation)
     serves = (setting.replicas if needed is None else needed) * known.rate
     return Outlook(
         gpus=gpus,
@@ -232,6 +257,8 @@ def _at_degree(moved: ReplicaModel, now: Setting, degree: int, *, situation: Sit
     )
     if isinstance(line, NoFit):
         return UnknownReplica(line.why)
+    # One figure for all that carries over: how far measured curves at another degree were from what is foretold.
+    line = replace(line, points=1, error=max(line.error, DEGREE_ERROR))
     faster = (now.degree / degree) ** PREFILL_SCALING
     first = moved.first
     if first is not None:

@@ -14,12 +14,21 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
+from vllm_autotuner.diagnosis.case import Case, is_late, tpot_reading, ttft_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
+from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.context_length import shorter_context, shorter_to_start
 from vllm_autotuner.planning.feasibility import Infeasible, finds_memory
-from vllm_autotuner.planning.forecast import Outlook, current_setting, outlook, predicted, setting_with
+from vllm_autotuner.planning.forecast import (
+    Outlook,
+    current_setting,
+    is_known_for_long,
+    outlook,
+    predicted,
+    setting_with,
+)
 from vllm_autotuner.planning.kv_type import smaller_kv_values
 from vllm_autotuner.planning.max_num_seqs import (
     NothingToGain,
@@ -139,8 +148,9 @@ def _known_infeasible(proposal: Proposal, situation: Situation) -> str:
 def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) -> tuple[Outlook, list[Considered]]:
     """Forecast each proposal, and note why it is not worth it if it is not. With each: whether the ladder names it."""
     now = current_setting(situation)
-    before = outlook(now, situation=situation)
-    met, saving = situation.diagnosis.primary in MET, situation.tuning.save_gpus
+    before = outlook(now, situation=situation, runs=True)
+    met = situation.diagnosis.primary in MET
+    saving = situation.tuning.save_gpus and is_known_for_long(situation.observation)
     judged = []
     for proposal, named in proposals:
         after = outlook(setting_with(now, proposal.knob, proposal.value, situation=situation), situation=situation)
@@ -151,7 +161,7 @@ def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) ->
             )
             if not lost and not named and after.capacity is None:
                 lost = "its effect is not known"
-        judged.append(Considered(proposal=_with_effect(proposal, before, after, met=met), after=after, lost=lost))
+        judged.append(Considered(proposal=_with_effect(proposal, before, after, situation), after=after, lost=lost))
     return before, judged
 
 
@@ -172,17 +182,29 @@ def _is_blind(proposal: Proposal, situation: Situation) -> bool:
             return False
 
 
-def _with_effect(proposal: Proposal, before: Outlook, after: Outlook, *, met: bool) -> Proposal:
-    """The proposal with what it is expected to do. Where the objectives are met, it is judged by doing no harm."""
-    effects = predicted(before, after)
-    saved = saves(before, after)
+def _with_effect(proposal: Proposal, before: Outlook, after: Outlook, situation: Situation) -> Proposal:
+    """The proposal with what it is expected to do, and what it is judged by.
+
+    One that saves GPUs, or that comes while every objective is met, is judged by doing no harm: no trial can show the
+    load that it is for.
+    """
+    effects, saved = predicted(before, after), saves(before, after)
+    harmless = proposal.knob is not Knob.REPLICAS and proposal.target is not ChangeTarget.START
+    if harmless and (saved or _all_in_time(situation.case)):
+        proposal = replace(proposal, target=ChangeTarget.GPUS)
     if not saved or before.needed_gpus is None or before.capacity is None or after.capacity is None:
         return replace(proposal, predicted=effects)
     told = (
         f"{proposal.reason} A replica would serve {after.capacity:.2f} requests/s within the objectives instead of "
         f"{before.capacity:.2f}: saves {saved} of {before.needed_gpus} GPUs ({saved * 24} GPU-hours a day)."
     )
-    return replace(proposal, predicted=effects, reason=told, target=ChangeTarget.GPUS if met else proposal.target)
+    return replace(proposal, predicted=effects, reason=told)
+
+
+def _all_in_time(case: Case) -> bool:
+    """Whether both latencies are measured, and within their objectives."""
+    pairs = ((ttft_reading(case), case.targets.ttft), (tpot_reading(case), case.targets.tpot))
+    return all(isinstance(reading, Measured) and not is_late(reading, target) for reading, target in pairs)
 
 
 def _ranked(candidates: Sequence[Considered]) -> tuple[Considered, ...]:
