@@ -54,7 +54,16 @@ def serving(answer: Answer) -> Iterator[str]:
 class Page:
     """An engine's page whose counters grow with each scrape."""
 
-    def __init__(self, *, running: float = 4, waiting: float = 0, kv: float = 0.3, preemptions: float = 0) -> None:
+    def __init__(
+        self,
+        *,
+        running: float = 4,
+        waiting: float = 0,
+        kv: float = 0.3,
+        preemptions: float = 0,
+        without: frozenset[str] = frozenset(),
+    ) -> None:
+        self.without = without
         self.gauges = {"num_requests_running": running, "num_requests_waiting": waiting, "kv_cache_usage_perc": kv}
         self.preemptions = preemptions
         self.scrapes = 0
@@ -71,6 +80,14 @@ class Page:
         }
         labels = '{engine="0",model_name="served"}'
         lines = [f"vllm:{name}{labels} {value}" for name, value in {**self.gauges, **counters}.items()]
+        for name in ("time_to_first_token_seconds", "inter_token_latency_seconds"):
+            if name in self.without:
+                continue
+            lines += [f"vllm:{name}_{end}{labels} {size * self.scrapes}" for end, size in (("sum", 0.2), ("count", 10))]
+            lines += [
+                f'vllm:{name}_bucket{{le="{edge}",{labels[1:]} {10 * self.scrapes}' for edge in ("0.025", "1.0", "+Inf")
+            ]
+        lines = [line for line in lines if line.partition("{")[0].removeprefix("vllm:") not in self.without]
         return 200, "\n".join([*lines, ""])
 
 

@@ -60,3 +60,16 @@ def test_a_number_of_thousands_of_digits_is_no_traceback(line: str) -> None:
     with serving(with_lines(line)) as url:
         result = run("--metrics", url, *QUICK, "--output", "json")
     assert json.loads(result.stdout)["services"]
+
+
+DECIDING = ("kv_cache_usage_perc", "time_to_first_token_seconds", "inter_token_latency_seconds")
+
+
+@pytest.mark.parametrize("without", [*((name,) for name in DECIDING), DECIDING], ids=["KV", "TTFT", "ITL", "all"])
+def test_a_page_without_what_decides_gets_no_advice_to_change_anything(without: tuple[str, ...]) -> None:
+    page = Page(running=4, waiting=9, kv=0.2, without=frozenset(without))
+    with serving(page) as url:
+        (service,) = answered("--metrics", url, *QUICK, "--engine-args", "--max-num-seqs 4")["services"]
+    assert service["diagnosis"]["class"] == "Unclear"
+    assert "the cause is unknown" in service["diagnosis"]["message"]
+    assert service["recommendation"] is None

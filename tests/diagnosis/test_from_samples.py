@@ -41,7 +41,7 @@ async def named(*engines: Engine, expected: int | None = None, at: float = NOW) 
         ),
         pytest.param(
             [Engine(gauges={RUNNING: 60.0, WAITING: 21.0}, without=frozenset({KV, "vllm:num_preemptions_total"}))],
-            DiagnosisClass.OVERLOADED,
+            DiagnosisClass.UNCLEAR,
             id="an engine that exports no pool",
         ),
         pytest.param(

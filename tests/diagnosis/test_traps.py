@@ -3,10 +3,14 @@
 import pytest
 from tests.builders import NOT_MEASURED, SCRAPES, engine, latency, named, no_answer, nobody, observation, targets
 
-from vllm_autotuner.api.spec import Profile
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.spec import Profile, Tuning
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.planning.plan import plan
+from vllm_autotuner.planning.situation import Situation
 
 COMING = [0, 0, 3, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0, 0, 0]
 """A queue that is there in 3 of 15 scrapes."""
@@ -58,7 +62,7 @@ IN_BURSTS = [64.0 if waiting else 50.0 for waiting in QUEUE_OF_BURSTS]
         ),
         pytest.param(
             observation(engine(running=39, waiting=30, kv=0.5, stalled_for=None)),
-            DiagnosisClass.OVERLOADED,
+            DiagnosisClass.UNCLEAR,
             id="without token counters a hang is not invented",
         ),
         pytest.param(
@@ -109,7 +113,7 @@ IN_BURSTS = [64.0 if waiting else 50.0 for waiting in QUEUE_OF_BURSTS]
         # --- missing is never zero ---
         pytest.param(
             observation(engine(waiting=21, kv=None, preemptions=None), ttft=latency(9.0)),
-            DiagnosisClass.OVERLOADED,
+            DiagnosisClass.UNCLEAR,
             id="an unknown pool is not an empty one: no seats are offered",
         ),
         pytest.param(
@@ -197,11 +201,48 @@ def test_a_queue_that_comes_and_goes_is_told_as_such() -> None:
     assert named(standing).message.startswith("All 64 slots (max-num-seqs) are in use and 200 requests wait;")
 
 
-def test_what_could_not_be_asked_lowers_confidence() -> None:
-    known = named(observation(engine(running=39, waiting=30, kv=0.5)))
-    unknown = named(observation(engine(running=39, waiting=30, kv=None, preemptions=None)))
-    assert (known.primary, known.confidence) == (DiagnosisClass.OVERLOADED, Confidence.HIGH)
-    assert (unknown.primary, unknown.confidence) == (DiagnosisClass.OVERLOADED, Confidence.MEDIUM)
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        pytest.param(observation(engine(running=64, waiting=200, kv=None)), "without KV cache usage", id="KV usage"),
+        pytest.param(observation(engine(running=64, waiting=200, kv=0.0)), "or 0 under load", id="KV at 0 under load"),
+        pytest.param(
+            observation(engine(running=64, waiting=200, kv=0.3), ttft=NOT_MEASURED), "without TTFT", id="TTFT"
+        ),
+        pytest.param(
+            observation(engine(running=64, waiting=200, kv=0.3), tpot=NOT_MEASURED, itl=NOT_MEASURED),
+            "without inter-token latency",
+            id="ITL",
+        ),
+        pytest.param(
+            observation(
+                engine(running=64, waiting=200, kv=None), ttft=NOT_MEASURED, tpot=NOT_MEASURED, itl=NOT_MEASURED
+            ),
+            "without KV cache usage, TTFT, inter-token latency (",
+            id="all three, as of a router or a probe",
+        ),
+        pytest.param(
+            observation(engine(running=64, waiting=200, kv=0.3, stalled_for=60)),
+            "no token was computed for 60 s: the engine may hang, which is certain after 120 s; look for 160 s",
+            id="no token in the window, slots in use",
+        ),
+        pytest.param(
+            observation(engine(running=39, waiting=200, kv=0.99, stalled_for=60)),
+            "no token was computed for 60 s",
+            id="no token in the window, the KV cache full",
+        ),
+    ],
+)
+def test_what_decides_and_is_missing_vetoes_the_class_and_any_proposal(seen: Observation, says: str) -> None:
+    found = named(seen)
+    assert (found.primary, found.confidence) == (DiagnosisClass.UNCLEAR, Confidence.LOW)
+    assert says in found.message
+    knobs = EngineKnobs(max_num_seqs=64)
+    case = Case(observation=seen, targets=targets(), knobs=knobs)
+    situation = Situation(
+        case=case, diagnosis=found, tuning=Tuning(), scaling=None, replicas=1, failed_seats=(), failed=()
+    )
+    assert plan(situation).proposal is None
 
 
 def test_a_running_count_that_moves_is_no_cap() -> None:

@@ -1,6 +1,6 @@
 """The input of every diagnosis rule (`Case`), and the readings that several rules share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Final
@@ -12,11 +12,12 @@ from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.engine_window import EngineWindow
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.observation.reading import Measured, NoData, Reading, number
+from vllm_autotuner.observation.reading import Absence, Measured, NoData, Reading, number
 from vllm_autotuner.performance.step_time import StepTime, StepTimeFit, fit_step_time
 
 __all__ = [
     "BUSY",
+    "HANGS_AFTER",
     "NEARLY_ALL",
     "Case",
     "Sustained",
@@ -38,6 +39,7 @@ __all__ = [
     "tpot_surely",
     "tpot_tail",
     "ttft_reading",
+    "undecided",
     "waiting_share",
 ]
 
@@ -46,6 +48,9 @@ FEWEST_FINISHED: Final = 10
 see, but it lags, and with few finished requests a single one decides it. Our choice, unmeasured."""
 
 
+HANGS_AFTER: Final = 120.0
+"""Seconds without a token after which an engine with requests hangs: no prefill or decode step takes this long. Design
+choice."""
 TURNED_AWAY: Final = 0.01
 """Share of rejected requests (by the engine's queue limit) above which the queue counts as full in every scrape. A
 queue at its limit may drain between scrapes, so its gauge alone is not enough. Our choice: as for preemptions, F4."""
@@ -216,6 +221,38 @@ def waiting_share(engine: EngineWindow) -> float:
     return sum(moment.waiting > 0 for moment in engine.moments) / len(engine.moments)
 
 
+def undecided(case: Case, queueing: Sequence[EngineWindow]) -> str:
+    """Say why the cause of a queue cannot be told; empty where it can.
+
+    A queue has many causes, and each costs another remedy, the wrong one GPUs. What tells them apart must be there: KV
+    usage (or too few slots look like a full cache), latencies (or a slow engine looks like a busy one), and tokens that
+    are computed (or a hang looks like load).
+    """
+    missing = [
+        name
+        for name, is_missing in (
+            ("KV cache usage", any(kv_max(engine) is None for engine in queueing)),
+            ("TTFT", _is_not_exported(ttft_reading(case))),
+            ("inter-token latency", _is_not_exported(tpot_reading(case))),
+            ("token counters", any(engine.stalled_for is None for engine in queueing)),
+        )
+        if is_missing
+    ]
+    if missing:
+        return f"requests wait, but without {', '.join(missing)} (not exported, or 0 under load) the cause is unknown"
+    stalled = [engine.stalled_for or 0.0 for engine in queueing]
+    if queueing and min(stalled) >= case.observation.window:
+        return (
+            f"requests wait and no token was computed for {min(stalled):.0f} s: the engine may hang, which is certain "
+            f"after {HANGS_AFTER:.0f} s; look for {HANGS_AFTER + 40:.0f} s"
+        )
+    return ""
+
+
+def _is_not_exported(reading: Reading) -> bool:
+    return isinstance(reading, NoData) and reading.absence is Absence.NOT_EXPORTED
+
+
 def mean_running(engine: EngineWindow) -> float:
     """Sequences running at once, on average over the window."""
     return sum(moment.running for moment in engine.moments) / len(engine.moments)
@@ -302,11 +339,18 @@ def slots_used_share(engine: EngineWindow, *, slots: float, exactly: bool = Fals
 
 
 def kv_max(engine: EngineWindow) -> float | None:
-    """The highest KV usage (0..1) in the window; None when not exported."""
-    return max((moment.kv for moment in engine.moments if moment.kv is not None), default=None)
+    """The highest KV usage (0..1) in the window; None when not exported, or 0 although sequences run."""
+    return max(_kv(engine), default=None)
 
 
 def kv_mean(engine: EngineWindow) -> float | None:
-    """The mean KV usage (0..1) in the window; None when not exported."""
-    known = [moment.kv for moment in engine.moments if moment.kv is not None]
+    """The mean KV usage (0..1) in the window; None when not exported, or 0 although sequences run."""
+    known = _kv(engine)
     return sum(known) / len(known) if known else None
+
+
+def _kv(engine: EngineWindow) -> list[float]:
+    known = [moment.kv for moment in engine.moments if moment.kv is not None]
+    # A sequence holds a block at least: a gauge that stays at 0 meanwhile is not set by anything.
+    unset = not any(known) and sum(moment.running > 0 for moment in engine.moments) > 1
+    return [] if unset else known

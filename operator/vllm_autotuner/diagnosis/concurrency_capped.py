@@ -13,10 +13,11 @@ from vllm_autotuner.diagnosis.case import (
     slots_used_share,
     tpot_reading,
     ttft_reading,
+    undecided,
 )
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.evidence import Evidence, Threshold, absence
-from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
 from vllm_autotuner.diagnosis.pool import HIGHEST, has_room
 from vllm_autotuner.observation.engine_window import EngineWindow
 
@@ -56,18 +57,19 @@ class ConcurrencyCapped:
         ]
         if not queueing or 2 * len(pinned) <= len(queueing):
             return Fails()
+        if why := undecided(case, pinned):
+            return Unknown(why)
         if is_late(tpot_reading(case), case.targets.tpot):
             return Fails()
         engine = max(pinned, key=lambda one: one.moments[-1].waiting)
         slots, known = self._slots(engine, case=case), case.knobs.max_num_seqs is not None
-        usage = kv_max(engine)
-        space = "is not exported" if usage is None else f"peaked at {usage:.0%}"
+        usage = kv_max(engine) or 0.0
         how = "max-num-seqs" if known else "highest running count; max-num-seqs is not known"
         if engine in lasting:
             wait = f" and {engine.moments[-1].waiting:.0f} requests wait"
         else:
             wait = f" whenever requests wait (up to {max(moment.waiting for moment in engine.moments):.0f})"
-        message = f"All {slots:.0f} slots ({how}) are in use{wait}; KV cache usage {space}."
+        message = f"All {slots:.0f} slots ({how}) are in use{wait}; KV cache usage peaked at {usage:.0%}."
         limit = self.sustained.limit(holding=holding or late)
         window = case.observation.window
         used = round(self._used(engine, slots=slots, case=case), 3)
@@ -89,12 +91,11 @@ class ConcurrencyCapped:
                     unit="share",
                     threshold=self.kv_room.limit,
                     window=window,
-                    note=absence(usage),
                 ),
                 case.ttft_evidence(),
                 case.tpot_evidence(),
             ),
-            confidence=Confidence.HIGH if known and usage is not None else Confidence.MEDIUM,
+            confidence=Confidence.HIGH if known else Confidence.MEDIUM,
         )
 
     def _slots(self, engine: EngineWindow, *, case: Case) -> float:
@@ -113,6 +114,5 @@ class ConcurrencyCapped:
         return all(moment.running >= NEARLY_ALL * slots for moment in waiting)
 
     def _used(self, engine: EngineWindow, *, slots: float, case: Case) -> float:
-        # With an inferred max-num-seqs, or an unknown KV usage, "nearly all" is too weak: require all.
-        unsure = case.knobs.max_num_seqs is None or kv_max(engine) is None
-        return slots_used_share(engine, slots=slots, exactly=unsure)
+        # With an inferred max-num-seqs "nearly all" is too weak: require all.
+        return slots_used_share(engine, slots=slots, exactly=case.knobs.max_num_seqs is None)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max, kv_mean, slots_used_share
+from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max, kv_mean, slots_used_share, undecided
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
@@ -45,6 +45,8 @@ class KVCacheSaturated:
         full = [engine for engine in queueing if is_full(engine) and not self._slots_bind(engine, case)]
         if 2 * len(full) <= len(queueing):
             return Fails()
+        if min(engine.stalled_for or 0.0 for engine in full) >= case.observation.window:
+            return Unknown(undecided(case, full))
         worst = max(full, key=lambda engine: kv_mean(engine) or 0.0)
         known = kv_max(worst) is not None
         usage = f"mean usage {kv_mean(worst):.0%}, peak {kv_max(worst):.0%}" if known else "usage not exported"

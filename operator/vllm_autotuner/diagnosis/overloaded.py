@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vllm_autotuner.diagnosis.case import Case, Sustained, is_late, kv_max, ttft_reading
+from vllm_autotuner.diagnosis.case import Case, Sustained, is_late, kv_max, ttft_reading, undecided
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, absence
-from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
 from vllm_autotuner.observation.engine_window import EngineWindow
 
 __all__ = ["Overloaded", "first_tokens_wait"]
@@ -41,6 +41,8 @@ class Overloaded:
         moving = _moving(queueing, case=case)
         if not moving:
             return Fails()
+        if why := undecided(case, moving):
+            return Unknown(why)
         engine = max(moving, key=lambda one: one.moments[-1].waiting)
         waiting = sum(one.moments[-1].waiting for one in moving)
         away = sum(one.rejected or 0.0 for one in moving)

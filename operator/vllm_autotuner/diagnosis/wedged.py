@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.diagnosis.case import HANGS_AFTER, Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
@@ -17,7 +17,7 @@ class Wedged:
 
     diagnosis: ClassVar = DiagnosisClass.WEDGED
     stalled: Threshold = Threshold(
-        limit=120, unit="s", reason="no prefill or decode step takes this long", source="design choice"
+        limit=HANGS_AFTER, unit="s", reason="no prefill or decode step takes this long", source="design choice"
     )
     stalled_queue: Threshold = Threshold(
         limit=30,
