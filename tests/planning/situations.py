@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.builders import WINDOW, engine, latency, named, observation, targets
+from tests.builders import INTERVAL, NOW, SCRAPES, WINDOW, engine, latency, named, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import IntBounds, ScaleIn, ScaleOut, Scaling, Tuning
@@ -17,10 +17,13 @@ from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation, StepPoint
+from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.situation import Situation
 
 SEATS = 64
+WINDOW_OF_SAMPLES = INTERVAL * (SCRAPES - 1)
+"""Seconds between the first and the last scrape of an engine's window."""
 
 CAPPED = observation(engine(running=64.0, waiting=100.0, kv=0.32))
 """64 sequences take 32 % of the pool: with a tenth left free it holds 180."""
@@ -129,3 +132,48 @@ def served(
         output_length=lengths(output),
         prefill_time=Distribution(missing="not exported") if prefill is None else latency(prefill),
     )
+
+
+def steady(
+    *batches: float,
+    base: float,
+    per_sequence: float,
+    pods: int = 2,
+    kv_each: float = 0.005,
+    minutes: float = 30.0,
+    tail: float = 1.1,
+    prompt: float = 1024.0,
+    output: float = 256.0,
+    prefill: float = 0.02,
+    pool: KVPool | None = None,
+) -> Observation:
+    """Engines that have gone through these batches again and again, and are at the last of them; nothing waits."""
+    windows = int(minutes * 60 / WINDOW)
+    levels = [batches[(number - windows) % len(batches)] for number in range(windows)]
+    steps = tuple(
+        replace(step, time=NOW - WINDOW * (windows - 1 - number))
+        for number, level in enumerate(levels)
+        for step in line(level, base=base, per_sequence=per_sequence) * pods
+    )
+    running, itl = batches[-1], base + per_sequence * batches[-1]
+    tokens = WINDOW_OF_SAMPLES * running / itl
+    engines = (
+        engine(pod=f"chat-{pod}", running=running, kv=kv_each * running, itl=Measured(itl)) for pod in range(pods)
+    )
+    seen = served(
+        observation(*engines, ttft=latency(0.2), tpot=latency(itl * tail, count=400), itl=latency(itl, count=20_000)),
+        steps=steps, prompt=prompt, output=output, prefill=prefill, pool=pool,
+    )  # fmt: skip
+    finished = tokens / output
+    return replace(
+        seen,
+        engines=tuple(
+            replace(
+                each, generation_tokens=tokens, finished=finished, prompt_tokens=finished * prompt,
+                prefill_seconds=finished * prefill,
+            )
+            for each in seen.engines
+        ),
+        recent_prompt_length=latency(prompt),
+        recent_output_length=latency(output),
+    )  # fmt: skip

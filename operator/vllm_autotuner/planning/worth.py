@@ -29,8 +29,8 @@ def saves(before: Outlook, after: Outlook) -> int:
 def not_worth(before: Outlook, after: Outlook, *, met: bool, saving: bool, fixed: bool, targets: Targets) -> str:
     """Return why a change is not worth it; empty if it is, or if its effect is not known.
 
-    `met`: the objectives are met now. `saving`: the user wants changes that only save GPUs. `fixed`: the operator does
-    not change the replicas, so that a setting is all that can help.
+    `met`: the objectives are met now. `saving`: the user wants changes that only save GPUs, and the load was seen for
+    long enough. `fixed`: the operator does not change the replicas, so that a setting is all that can help.
     """
     if before.tpot is not None and after.tpot is not None and before.tpot <= targets.tpot.seconds < after.tpot:
         return f"TPOT would be {told_seconds(after.tpot)}, over the objective that is met now"
@@ -46,7 +46,9 @@ def not_worth(before: Outlook, after: Outlook, *, met: bool, saving: bool, fixed
         return ""
     if met:
         return (
-            "the load needs as many GPUs with it" if saving else "objectives are met, and spec.tuning.saveGpus is off"
+            "the load needs as many GPUs with it"
+            if saving
+            else "objectives are met, and spec.tuning.saveGpus is off or too few minutes of load were seen"
         )
     if fixed and after.capacity * before.gpus > before.capacity * after.gpus * (1 + NOISE):
         return ""

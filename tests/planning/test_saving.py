@@ -1,0 +1,129 @@
+"""What a healthy service is offered: settings by which the load of now needs fewer GPUs, and nothing else."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.planning.situations import QWEN_32B, bounds, scaling, situation, steady
+
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Tuning
+from vllm_autotuner.api.status import ChangeTarget
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.engine_window import KVPool
+from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.planning.plan import Plan, plan
+
+TWO_ENGINES = steady(9, 18, 12, base=0.014, per_sequence=0.0003)
+"""5.6 requests/s, which one engine serves with about 44 sequences; 0.005 of the KV cache each."""
+SLOTS = 20
+"""With so many one engine serves 3.3 requests/s."""
+
+
+def healthy(seen: Observation = TWO_ENGINES, *, primary: DiagnosisClass = DiagnosisClass.HEALTHY, **given: Any) -> Plan:
+    return plan(situation(seen, **{"primary": primary, "seats": SLOTS, "replicas": 2, "scale": scaling(), **given}))
+
+
+def why_not(found: Plan, value: str) -> str:
+    assert found.proposal is None
+    return next((why for why in found.passed_over if value in why), f"not asked for: {found.passed_over}")
+
+
+@pytest.mark.parametrize("primary", [DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED])
+def test_a_healthy_service_with_too_few_slots_is_offered_a_saving(primary: DiagnosisClass) -> None:
+    found = healthy(primary=primary).proposal
+    assert found is not None
+    assert (found.knob, found.target, found.recommend_only) == (Knob.MAX_NUM_SEQS, ChangeTarget.GPUS, "")
+    # As far as tokens are surely in time and the line is to be trusted, not to twice the value.
+    assert found.count == 68
+    assert "saves 1 of 2 GPUs (24 GPU-hours a day)" in found.reason
+    needs = next(each for each in found.predicted if each.name == "GPUs that the load needs")
+    assert (needs.current, needs.predicted) == (2, 1)
+
+
+def saving_off() -> Tuning:
+    return Tuning(save_gpus=False, max_num_seqs=IntBounds(min=1, max=4096))
+
+
+def test_a_user_may_want_no_change_while_objectives_are_met() -> None:
+    assert "spec.tuning.saveGpus is off" in why_not(healthy(tuning=saving_off()), "maxNumSeqs")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"scale": scaling(low=2)}, id="the user's minimum keeps both"),
+        pytest.param({"scale": None}, id="replicas are the user's own"),
+        pytest.param({"tuning": bounds(1, 26)}, id="two are needed with the most slots that are allowed"),
+        pytest.param({"replicas": 1, "seats": 64}, id="one replica is all there is"),
+    ],
+)
+def test_where_no_replica_would_go_nothing_is_proposed(given: dict[str, Any]) -> None:
+    assert "the load needs as many GPUs with it" in why_not(healthy(**given), "maxNumSeqs")
+
+
+def test_a_saving_without_bounds_is_recommended_only() -> None:
+    found = healthy(tuning=Tuning()).proposal
+    assert found is not None
+    assert "sets no bounds" in found.recommend_only
+
+
+def test_a_value_that_failed_before_saves_nothing() -> None:
+    assert "the load needs as many GPUs with it" in why_not(healthy(failed=[28]), "maxNumSeqs 24")
+
+
+def test_nothing_is_saved_that_puts_tokens_over_their_objective() -> None:
+    """Two engines at 12 each make a token in 27 ms; all on one in 40 ms, where 34 ms are wanted."""
+    slow = steady(9, 18, 12, base=0.02, per_sequence=0.0006)
+    strict = replace(situation().targets, tpot=replace(situation().targets.tpot, seconds=0.034))
+    assert "TPOT knee" in why_not(healthy(slow, against=strict), "max-num-seqs 20")
+
+
+@pytest.mark.parametrize("minutes", [1.5, 5.0])
+def test_a_few_minutes_of_load_are_too_little_to_save_gpus_by(minutes: float) -> None:
+    """What came a while ago may come again: a change outlasts the moment."""
+    short = steady(9, 18, 12, base=0.014, per_sequence=0.0003, minutes=minutes)
+    assert "too few minutes of load were seen" in why_not(healthy(short), "maxNumSeqs")
+
+
+FP8 = Tuning(kv_cache_dtype=AllowedStrings(allowed=("auto", "fp8")))
+TP2 = EngineKnobs(max_num_seqs=256, max_model_len=16_384, tensor_parallel_size=2)
+OURS = replace(QWEN_32B, devices_ours=True)
+
+
+def test_fp8_saves_a_replica_where_the_kv_cache_is_the_limit() -> None:
+    """22 sequences fill nine tenths of the cache: 3.6 requests/s. Twice as many serve the 4.2 that come on one."""
+    held = steady(6, 12, 9, base=0.014, per_sequence=0.0003, kv_each=0.04)
+    found = healthy(held, knobs=TP2, tuning=FP8, platform=QWEN_32B).proposal
+    assert found is not None
+    assert (found.knob, found.value, found.target) == (Knob.KV_CACHE_DTYPE, "fp8", ChangeTarget.GPUS)
+    assert "saves 2 of 4 GPUs" in found.reason
+    roomy = steady(6, 12, 9, base=0.014, per_sequence=0.0003, kv_each=0.004)
+    assert healthy(roomy, knobs=TP2, tuning=FP8, platform=QWEN_32B).proposal is None
+
+
+DEGREES = Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2, 4)))
+LIGHT = steady(6, 12, 9, base=0.012, per_sequence=0.0002, kv_each=0.002, pods=1, pool=KVPool(tokens=800_000))
+FOUR = EngineKnobs(max_num_seqs=256, max_model_len=4096, tensor_parallel_size=4)
+
+
+def test_a_smaller_degree_saves_gpus_where_one_suffices() -> None:
+    found = healthy(LIGHT, knobs=FOUR, replicas=1, tuning=DEGREES, platform=OURS).proposal
+    assert found is not None
+    assert (found.knob, found.value, found.target) == (Knob.TENSOR_PARALLEL_SIZE, 2, ChangeTarget.GPUS)
+    assert (found.extra_gpus, "saves 2 of 4 GPUs" in found.reason) == (-2, True)
+
+
+def test_a_smaller_degree_whose_tokens_would_be_late_is_refused() -> None:
+    """12 ms are 20 ms on half of the GPUs."""
+    strict = replace(situation().targets, tpot=replace(situation().targets.tpot, seconds=0.018))
+    found = healthy(LIGHT, knobs=FOUR, replicas=1, tuning=DEGREES, platform=OURS, against=strict)
+    assert found.proposal is None
+    assert "over the objective that is met now" in why_not(found, "tensorParallelSize 2")
+
+
+@pytest.mark.parametrize("primary", [DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED])
+def test_a_healthy_service_is_never_offered_more_gpus(primary: DiagnosisClass) -> None:
+    larger = Tuning(tensor_parallel_size=AllowedInts(allowed=(2, 4)))
+    found = healthy(LIGHT, primary=primary, knobs=TP2, replicas=1, tuning=larger, platform=OURS)
+    assert "the load would need more GPUs" in why_not(found, "tensorParallelSize 4")
