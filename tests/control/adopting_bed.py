@@ -104,6 +104,7 @@ class AdoptingServer(ApiServer):
         self._leave()
         return applied
 
+    @override
     async def scale(self, namespace: str, name: str, replicas: int, *, resource_version: str) -> None:
         self._enter("scale Deployment", name)
         self.written.append({"replicas": replicas})

@@ -185,8 +185,8 @@ class ApiServer:
         self._enter(f"apply {kind}", name)
         live = self.objects.get((kind, name))
         made = copy.deepcopy(body)
-        if live is not None and "replicas" not in made["spec"] and self.owners[kind, name].others_own("f:replicas"):
-            made["spec"]["replicas"] = live["spec"]["replicas"]
+        if live is not None:
+            self.owners[kind, name].keep(made, live=live)
         generation = live["metadata"]["generation"] if live else 0
         changed = live is None or live["spec"] != made["spec"]
         made["metadata"]["generation"] = generation + changed
@@ -201,6 +201,13 @@ class ApiServer:
         applied = self._store(kind, name, made)
         self._leave()
         return applied
+
+    async def scale(self, namespace: str, name: str, replicas: int, *, resource_version: str) -> None:
+        self._enter("scale Deployment", name)
+        if self.objects["Deployment", name]["metadata"]["resourceVersion"] != resource_version:
+            raise Conflict(f"{name} has changed", reason="Conflict", status=409)
+        self.overwrite(name, lambda body: body["spec"].update(replicas=replicas), by=OPERATOR, via="scale")
+        self._leave()
 
     async def patch_child(self, live: Body, patch: Body, *, service_name: str, service_uid: str, epoch: int) -> Body:
         kind, name = live["kind"], live["metadata"]["name"]

@@ -4,6 +4,7 @@ what it changes.
 Only for what the fleet loop renders: lists are atomic but for containers and their environment, which go by name.
 """
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -50,9 +51,11 @@ class Owners:
             owned -= gone
         self._give({path for path, value in new.items() if old.get(path) != value}, by=by, via=via, keeps=True)
 
-    def others_own(self, name: str) -> bool:
-        """Whether a field of the spec stays when we leave it out."""
-        return any(("f:spec", name) in owned for (manager, _), owned in self.fields.items() if manager != OPERATOR)
+    def keep(self, made: dict[str, Any], *, live: Mapping[str, Any]) -> None:
+        """Put into an object that we apply what it leaves out of the live one and others own."""
+        theirs = set[Path]().union(*(owned for (manager, _), owned in self.fields.items() if manager != OPERATOR))
+        for path in theirs & fields_of(live).keys() - fields_of(made).keys():
+            _put(made, path, fields_of(live)[path])
 
     def _give(self, paths: set[Path], *, by: str, via: str, keeps: bool) -> None:
         for owned in self.fields.values():
@@ -73,3 +76,18 @@ class Owners:
             entry = {"manager": manager, "fieldsV1": nested, "time": f"2026-11-21T12:00:{time:02}Z"}
             found.append(entry | ({"subresource": via} if via else {}))
         return found
+
+
+def _put(body: dict[str, Any], path: Path, value: object) -> None:
+    node: Any = body
+    for step, following in zip(path, (*path[1:], ""), strict=True):
+        if step.startswith("k:"):
+            key = json.loads(step.removeprefix("k:"))
+            found = next((each for each in node if each["name"] == key["name"]), None)
+            if found is None:
+                node.append(found := dict(key))
+            node = found
+        elif following:
+            node = node.setdefault(step.removeprefix("f:"), [] if following.startswith("k:") else {})
+        else:
+            node[step.removeprefix("f:")] = copy.deepcopy(value)

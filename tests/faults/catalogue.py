@@ -303,4 +303,11 @@ FAULTS: Final = (
         "the old pods end as well",
         missing="the real control plane: covered in process",
     ),
+    Fault(
+        number="T50",
+        happens="an autoscaler of the VLLMService writes spec.replicas, which raises the generation: after an upgrade "
+        "of the operator, a failed rollback, a conflict",
+        holds="only the number of pods changes: no pod is rolled, nothing that needs a person is cleared, a change "
+        "goes on",
+    ),
 )

@@ -3,6 +3,8 @@
 An invalid object is a value, not an exception: it is reported on that object and must not stop the other services.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -71,6 +73,9 @@ class VLLMService:
     metadata: ObjectMeta
     spec: VLLMServiceSpec
     status: VLLMServiceStatus = field(default_factory=VLLMServiceStatus)
+    spec_hash: str = ""
+    """Hash of the spec as its user wrote it, without `replicas`: a scaler of the VLLMService raises the generation like
+    an edit does."""
 
     @property
     def key(self) -> str:
@@ -113,7 +118,12 @@ def parse_service(raw: Mapping[str, Any]) -> VLLMService | InvalidService:
         spec = VLLMServiceSpec.model_validate(raw.get("spec") or {})
     except ValidationError as error:
         return _invalid_spec(raw, metadata=metadata, message=first_errors(error, "spec"), status=status)
-    return VLLMService(metadata=metadata, spec=spec, status=status)
+    return VLLMService(metadata=metadata, spec=spec, status=status, spec_hash=_hash_without_replicas(raw))
+
+
+def _hash_without_replicas(raw: Mapping[str, Any]) -> str:
+    written = {name: value for name, value in (raw.get("spec") or {}).items() if name != "replicas"}
+    return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _invalid_spec(

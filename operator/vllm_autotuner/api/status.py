@@ -254,6 +254,9 @@ class VLLMServiceStatus(ApiModel):
     observed_generation: int | None = None
     """Generation of the spec that was last reconciled."""
 
+    observed_spec_hash: str | None = None
+    """Hash of that spec without replicas: a generation that only an autoscaler of the VLLMService raised is no edit."""
+
     effective: Effective | None = None
     """The configuration that the workload should run."""
 

@@ -45,6 +45,7 @@ def described(
     named = _diagnosis(diagnosis)
     status = status.updated(
         observed_generation=inputs.service.metadata.generation,
+        observed_spec_hash=inputs.service.spec_hash or None,
         diagnosis=before.diagnosis if _says_the_same(named, before.diagnosis) else named,
         replicas=inputs.workload.pods,
         ready_replicas=inputs.workload.rollout.ready,

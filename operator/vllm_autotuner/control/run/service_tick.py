@@ -24,6 +24,7 @@ from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.read.pod_logs import PodLogs
 from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.service_memory import ServiceMemory
+from vllm_autotuner.control.read.spec_generation import with_current_generation
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.write.event_outbox import remembering
@@ -202,7 +203,7 @@ class ServiceTick:
         operator: OperatorState,
         unreadable: bool = False,
     ) -> Inputs:
-        seen = service if adopted is None else adopted.service
+        seen = replace(service, status=with_current_generation(service)) if adopted is None else adopted.service
         waiting = self.status_writer.outbox.waiting(seen.metadata.uid, seen.status)
         seen = replace(seen, status=remembering(seen.status, waiting))
         now = self._context.wall()

@@ -7,7 +7,7 @@ Must not: decide, or act on a status that is not written or has changed since.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -85,17 +85,17 @@ class WorkloadWriter:
         body = wanted_deployment(service, status, own)
         # Fields that another field manager keeps overwriting are left to it (G33), and only those.
         body = without_fields(body, left_alone(status.contest, interference_of(own, body)))
-        apply = not _is_as_wanted(own, body, service=service, status=status)
+        write = self._write(own, body, service=service, status=status)
         seen_at = memory.seen_at(uid)
         exposed = own is not None and seen_at is not None
-        if exposed and idle and not (too_many or apply) and seen_at is not None and now - seen_at >= LOOK_AFTER:
+        if exposed and idle and not (too_many or write) and seen_at is not None and now - seen_at >= LOOK_AFTER:
             exposed = await self._is_exposed(service)
             memory.seen(uid, at=now)
-        if not (too_many or missing or apply or not exposed) or not await unchanged():
+        if not (too_many or missing or write or not exposed) or not await unchanged():
             return
         effects: list[Effect] = [partial(self._delete, found, service, status) for found in too_many]
-        if apply:
-            effects.append(partial(self._apply, body, service, effective_knobs(service.spec, status)))
+        if write is not None:
+            effects.append(write)
         if not exposed:
             effects.append(partial(self._expose, service, memory=memory, now=now))
         failed = await _each(effects)
@@ -132,6 +132,20 @@ class WorkloadWriter:
         if failed := await _each(effects):
             raise failed[0]
 
+    def _write(
+        self, own: DeploymentView | None, body: dict[str, Any], *, service: VLLMService, status: VLLMServiceStatus
+    ) -> Effect | None:
+        """What brings the service's own Deployment to `body`; None where it is as it should be."""
+        knobs, replicas = effective_knobs(service.spec, status), body["spec"].get("replicas")
+        if own is not None and interference_of(own, body) is None:
+            same = replicas is None or own.replicas == replicas
+            if is_of_another_version(service, own, knobs=knobs):
+                # To render it anew would roll every pod for a number of replicas (G49).
+                return None if same else partial(self._scale, own, replicas, service)
+            if same and own.config_hash == body["metadata"]["annotations"].get(CONFIG_HASH, own.config_hash):
+                return None
+        return partial(self._apply, body, service, knobs)
+
     async def _apply(self, body: dict[str, Any], service: VLLMService, knobs: EngineKnobs) -> None:
         told = {
             "deployment": body["metadata"]["name"],
@@ -140,6 +154,10 @@ class WorkloadWriter:
         }
         logger.info("applying deployment", extra={"service": service.key, **told})
         self._registry.deployments.see(await self._cluster.apply(body, epoch=self._epoch()))
+
+    async def _scale(self, own: DeploymentView, replicas: int, service: VLLMService) -> None:
+        logger.info("scaling deployment of another version", extra={"service": service.key, "replicas": replicas})
+        await self._cluster.scale(own.namespace, own.name, replicas, resource_version=own.resource_version)
 
     async def _expose(self, service: VLLMService, *, memory: ServiceMemory, now: datetime) -> None:
         await self._cluster.apply(render_service(service), epoch=self._epoch())
@@ -195,17 +213,6 @@ async def _each(effects: Iterable[Effect]) -> list[ClusterError]:
             logger.warning("failed to write child object", extra={"error": str(error)})
             failed.append(error)
     return failed
-
-
-def _is_as_wanted(
-    own: DeploymentView | None, body: Mapping[str, Any], *, service: VLLMService, status: VLLMServiceStatus
-) -> bool:
-    replicas = body["spec"].get("replicas")
-    if own is None or interference_of(own, body) is not None or (replicas is not None and own.replicas != replicas):
-        return False
-    if own.config_hash == body["metadata"]["annotations"].get(CONFIG_HASH, own.config_hash):
-        return True
-    return is_of_another_version(service, own, knobs=effective_knobs(service.spec, status))
 
 
 def _runs(trial: Trial, service: VLLMService, *, fleet: RegistrySnapshot) -> bool:
