@@ -15,7 +15,7 @@ from benchmarks.closedloop.scenario import Hardware
 from vllm_autotuner.simulation.configuration import EngineConfig, StartupRefused
 from vllm_autotuner.simulation.lengths import Lengths, LogNormal
 
-__all__ = ["FULL", "HOUR", "MOST_REPLICAS", "MOST_SEATS", "QUICK", "Draw", "Modes", "Pace", "TooSlow"]
+__all__ = ["FULL", "HOUR", "MOST_REPLICAS", "MOST_SEATS", "QUICK", "SMALLEST_BATCH", "Draw", "Modes", "Pace", "TooSlow"]
 
 MOST_SEATS: Final = 1024
 """Upper bound of max-num-seqs that every user grants: vLLM's own default on these GPUs."""

@@ -5,7 +5,7 @@ there are. Must not: draw a random number.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from benchmarks.closedloop.noise import QUIET, Noise
@@ -46,6 +46,11 @@ class Hardware:
     """As the spec names it; its words tell the type of the weights."""
     gpu: str | None = None
     """As `spec.accelerator.product` names it; None: the user says nothing."""
+
+    def at(self, tensor_parallel_size: int) -> "Hardware":
+        """The same model at another tensor parallel size, which its name ends with."""
+        name = f"{self.name.rpartition(' TP')[0]} TP{tensor_parallel_size}"
+        return replace(self, name=name, tensor_parallel_size=tensor_parallel_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ Azure and ServeGen traces, cold starts of 1 to 4 minutes as reported to peers; e
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from benchmarks.closedloop.drawing import (
     MOST_REPLICAS,
     MOST_SEATS,
     QUICK,
+    SMALLEST_BATCH,
     Draw,
     Modes,
     Pace,
@@ -87,7 +88,7 @@ def cast(
     duration = figures.duration if case.steady_from is not None else pace.day
     hardware_drawn = figures.hardware
     if case.tensor_parallel_size is not None:
-        hardware_drawn = replace(hardware_drawn, tensor_parallel_size=case.tensor_parallel_size)
+        hardware_drawn = hardware_drawn.at(case.tensor_parallel_size)
     mixes = (case.content.first, *(change.mix for change in case.content.changes))
     longest = max(mix.output.at(0.999) for mix in mixes) * case.objectives.tpot
     return Scenario(
@@ -187,25 +188,34 @@ def kv_bound(figures: Draw) -> Case:
 
 
 def kv_fp8(figures: Draw) -> Case:
-    """The same where the user accepts fp8 for the KV cache and tokens of a pool of it are in time."""
+    """The weights leave little KV cache, and the user accepts fp8 for it: twice the sequences on the same GPUs."""
     mix = _reports(figures)
-    means, fp8 = means_of(mix), figures.with_flags(kv_cache_dtype="fp8")
-    tpot = round(figures.between(1.3, 1.6) * step_seconds(fp8, means, batch=kv_batch(fp8, means)), 3)
-    small, large = (rate_at(one, means, batch=kv_batch(one, means)) for one in (figures.engine, fp8))
-    replicas, load = figures.few(2), figures.between(0.65, 0.8)
-    if load * large < small:
+    means, measured = means_of(mix), figures.hardware.tensor_parallel_size
+    size = max(1, measured // 2)
+    small = figures.with_flags(tensor_parallel_size=size)
+    large = figures.with_flags(tensor_parallel_size=size, kv_cache_dtype="fp8")
+    held = kv_batch(small, means)
+    carried, more = (rate_at(one, means, batch=kv_batch(one, means)) for one in (small, large))
+    replicas, load = figures.few(2), figures.between(0.72, 0.8)
+    if load * more < FULL_POOL * carried or held < SMALLEST_BATCH:
         raise TooSlow(f"{figures.name}: twice the sequences on {figures.hardware.name} are hardly more requests")
+    tpot = round(figures.between(1.3, 1.6) * step_seconds(large, means, batch=2 * held), 3)
     return Case(
-        story=f"outputs of {means.output:.0f} tokens at {load * large / small:.2f} times what {replicas} KV cache(s) "
+        story=f"outputs of {means.output:.0f} tokens at {load * more / carried:.2f} times what {replicas} KV cache(s) "
         f"of 16 bit hold, {load:.2f} times those of 8 bit; fp8 KV is allowed",
-        levels=[(0.0, load * large * replicas)],
+        levels=[(0.0, load * more * replicas)],
         content=Content(mix),
         objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
         replicas=replicas,
         max_replicas=replicas * 2 + 1,
         seats=None if figures.maybe() else MOST_SEATS,
         kv_cache_dtypes=("auto", "fp8"),
+        tensor_parallel_size=size,
     )
+
+
+FULL_POOL: Final = 0.93
+"""Part of what a full pool carries from which on requests queue for it."""
 
 
 def cap_bound(figures: Draw) -> Case:
