@@ -10,7 +10,7 @@ from typing import Final, assert_never
 
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import StrategyType
-from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome
+from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, ChangeTarget, Outcome
 from vllm_autotuner.change.analysis import analyze, bake_harms, kept_reason, longest, with_unwatched_time
 from vllm_autotuner.change.crash_blame import baseline_crashed, blamed_crash
 from vllm_autotuner.change.edges import late, moved
@@ -94,6 +94,10 @@ def _warm_up(change: ActiveChange, world: World) -> ActiveChange:
         return _hold(change, obstacle, world=world)
     if not late(change, now=world.now):
         return change
+    if change.target is ChangeTarget.START:
+        # Nothing served before, so there is nothing to compare with: what serves now is watched.
+        why = "the engine starts and serves"
+        return moved(change, ChangeState.BAKING, why=why, now=world.now, limit=world.strategy.bake)
     limit = longest(world.strategy, window=timedelta(seconds=world.observation.window))
     analyzing = moved(change, ChangeState.ANALYZING, why="measuring", now=world.now, limit=limit)
     return analyzing.updated(analysis=Analysis(started_at=world.now))
