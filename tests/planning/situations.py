@@ -145,9 +145,11 @@ def steady(
     prompt: float = 1024.0,
     output: float = 256.0,
     prefill: float = 0.02,
+    waiting: float = 0.0,
+    ttft: float = 0.2,
     pool: KVPool | None = None,
 ) -> Observation:
-    """Engines that have gone through these batches again and again, and are at the last of them; nothing waits."""
+    """Engines that have gone through these batches again and again, and are at the last of them; all figures agree."""
     windows = int(minutes * 60 / WINDOW)
     levels = [batches[(number - windows) % len(batches)] for number in range(windows)]
     steps = tuple(
@@ -158,10 +160,12 @@ def steady(
     running, itl = batches[-1], base + per_sequence * batches[-1]
     tokens = WINDOW_OF_SAMPLES * running / itl
     engines = (
-        engine(pod=f"chat-{pod}", running=running, kv=kv_each * running, itl=Measured(itl)) for pod in range(pods)
+        engine(pod=f"chat-{pod}", running=running, waiting=waiting, kv=kv_each * running, itl=Measured(itl))
+        for pod in range(pods)
     )
+    late = latency(itl * tail, count=400)
     seen = served(
-        observation(*engines, ttft=latency(0.2), tpot=latency(itl * tail, count=400), itl=latency(itl, count=20_000)),
+        observation(*engines, ttft=latency(ttft), tpot=late, itl=latency(itl, count=20_000)),
         steps=steps, prompt=prompt, output=output, prefill=prefill, pool=pool,
     )  # fmt: skip
     finished = tokens / output
