@@ -310,4 +310,9 @@ FAULTS: Final = (
         holds="only the number of pods changes: no pod is rolled, nothing that needs a person is cleared, a change "
         "goes on",
     ),
+    Fault(
+        number="T51",
+        happens="the intent of a rollback is written, and the operator is down until after its deadline",
+        holds="the rollback is tried, for as long as it may take; one that is refused all that time fails",
+    ),
 )

@@ -5,9 +5,10 @@ from datetime import timedelta
 import pytest
 from tests.control.cluster_model import Load
 from tests.control.loop_bed import Bed, bed, queueing
-from tests.control.test_canary import until
+from tests.control.test_canary import ask, until
 
 from vllm_autotuner.api.status import ChangeState, Outcome
+from vllm_autotuner.cluster.errors import Unavailable
 
 HARMFUL = Load(running=128.0, kv=0.6, ttft=9.0, tpot=0.2)
 
@@ -44,3 +45,34 @@ async def test_a_good_bake_goes_on_where_it_was_left() -> None:
     back = found.api.now
     assert await ended(found) is Outcome.SUCCEEDED
     assert timedelta(minutes=4) <= found.api.now - back <= timedelta(minutes=7), "five of ten minutes were watched"
+
+
+@pytest.mark.fault("T51")
+async def test_a_rollback_whose_deadline_passed_before_it_was_tried_is_tried() -> None:
+    found = bed(load=queueing)
+    await until(found, ChangeState.ANALYZING)
+    lost = Unavailable("no answer", reason="NoAnswer")
+    found.api.refuses = lambda verb, name: lost if verb == "apply Deployment" else None
+    ask(found, "rollback", "now")
+    await found.tick()
+    change = found.change()
+    assert change is not None
+    assert (change.state, found.seats()) == (ChangeState.ROLLING_BACK, 128), "the intent is written, the effect is not"
+    found.api.refuses = lambda verb, name: None
+    found.api.pass_time(timedelta(hours=3))
+    found.restart()
+    assert await ended(found) is Outcome.ROLLED_BACK
+    assert found.seats() == 64
+
+
+@pytest.mark.fault("T51")
+async def test_a_rollback_that_is_refused_all_the_time_fails_at_last() -> None:
+    found = bed(load=queueing)
+    await until(found, ChangeState.ANALYZING)
+    lost = Unavailable("no answer", reason="NoAnswer")
+    found.api.refuses = lambda verb, name: lost if verb == "apply Deployment" else None
+    ask(found, "rollback", "now")
+    await found.tick()
+    found.api.pass_time(timedelta(hours=3))
+    found.restart()
+    assert await ended(found, at_most=400) is Outcome.ROLLBACK_FAILED

@@ -30,7 +30,19 @@ def roll_back(change: ActiveChange, world: World) -> Step:
         return Step(change, _undone(change) if gone or late(change, now=world.now) else None)
     if world.rollout.config_hash == change.from_.config_hash and world.rollout.settled:
         return Step(change, _undone(change))
-    return Step(change, _given_up(change, world.rollout) if late(change, now=world.now) else None)
+    failed = late(change, now=world.now) and _was_tried(change, world)
+    return Step(change, _given_up(change, world.rollout) if failed else None)
+
+
+def _was_tried(change: ActiveChange, world: World) -> bool:
+    """Whether this operator process had all the time that the rollback may take.
+
+    The deadline may have passed while none was running: what was not tried has not failed.
+    """
+    began, deadline = change.state_since, change.deadline
+    if world.watching_since is None or began is None or deadline is None:
+        return True
+    return world.now - world.watching_since >= deadline - began
 
 
 def _undone(change: ActiveChange) -> Ending:

@@ -87,6 +87,8 @@ class World:
     strategy: Strategy
     verification: Verification
     variants: Variants = NO_VARIANTS
+    watching_since: datetime | None = None
+    """Since when this operator process leads; None: all the time."""
     paused: bool = False
     unreadable: bool = False
     """The spec cannot be read: no verdict; a rollback continues."""

@@ -229,6 +229,7 @@ def _change(
         strategy=spec.tuning.strategy,
         verification=inputs.workload.verification,
         variants=inputs.workload.variants,
+        watching_since=inputs.operator.watching_since,
         paused=inputs.paused,
         unreadable=inputs.unreadable,
         abort=DECLINED if taken_back else _abort(change, inputs),
