@@ -315,4 +315,10 @@ FAULTS: Final = (
         happens="the intent of a rollback is written, and the operator is down until after its deadline",
         holds="the rollback is tried, for as long as it may take; one that is refused all that time fails",
     ),
+    Fault(
+        number="T52",
+        happens="an old leader wakes up between its look at a child and its write, and a later leader has written it "
+        "meanwhile",
+        holds="the write is refused by its precondition: uid and resourceVersion of what was read",
+    ),
 )

@@ -138,8 +138,9 @@ class Cluster:
                 found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
                 if found is not None:
                     raise found
-                # An object that was deleted and re-created since the read is not overwritten by force.
-                stamped["uid"] = live["metadata"]["uid"]
+                # Neither one that was deleted and re-created since the read nor one that a later leader has written
+                # since is overwritten by force: this process may have slept between the two requests.
+                stamped |= {name: live["metadata"][name] for name in ("uid", "resourceVersion")}
             return await self._connection.request(
                 "PATCH",
                 kind.path(namespace, name),

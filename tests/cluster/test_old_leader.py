@@ -1,0 +1,73 @@
+"""A leader that slept between its look and its write overwrites nothing that a later one has written."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import pytest
+from tests.control.objects import deployment_object
+
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.client import Connection
+from vllm_autotuner.cluster.errors import Conflict
+from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
+
+
+class OneObject:
+    """An API server with one Deployment; somebody else writes it after each read."""
+
+    def __init__(self, meanwhile: Callable[[dict[str, Any]], None]) -> None:
+        self.live = deployment_object()
+        self.meanwhile = meanwhile
+        self.patched = 0
+
+    async def request(
+        self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **_: Any
+    ) -> dict[str, Any]:
+        if method == "GET":
+            found = {**self.live, "metadata": dict(self.live["metadata"])}
+            self.meanwhile(self.live)
+            return found
+        assert body is not None
+        for name in ("uid", "resourceVersion"):
+            wanted = body["metadata"].get(name)
+            if wanted is not None and wanted != self.live["metadata"][name]:
+                raise Conflict(f"{name} differs", reason="Conflict", status=409)
+        self.patched += 1
+        return dict(body)
+
+
+def by_a_later_leader(live: dict[str, Any]) -> None:
+    live["metadata"]["resourceVersion"] = "21"
+
+
+def deleted_and_created(live: dict[str, Any]) -> None:
+    live["metadata"]["uid"] = "d2"
+
+
+def cluster(api: OneObject) -> Cluster:
+    throttle = Throttle(ThrottleSettings(), monotonic=lambda: 0.0)
+    return Cluster(cast(Connection, api), throttle=throttle, instance="test")
+
+
+@pytest.mark.fault("T52")
+@pytest.mark.parametrize("meanwhile", [by_a_later_leader, deleted_and_created])
+async def test_what_somebody_wrote_since_the_look_is_not_overwritten(
+    meanwhile: Callable[[dict[str, Any]], None],
+) -> None:
+    api = OneObject(meanwhile)
+    with pytest.raises(Conflict):
+        await cluster(api).apply(_body(), epoch=5)
+    assert api.patched == 0
+
+
+async def test_what_is_as_it_was_is_written() -> None:
+    api = OneObject(lambda live: None)
+    await cluster(api).apply(_body(), epoch=5)
+    assert api.patched == 1
+
+
+def _body() -> dict[str, Any]:
+    """As it is rendered: without what only a stored object has."""
+    stored = deployment_object()
+    metadata = {name: value for name, value in stored["metadata"].items() if name not in ("uid", "resourceVersion")}
+    return {"apiVersion": "apps/v1", **stored, "metadata": metadata}
