@@ -9,6 +9,7 @@ from kubernetes.aio.client import exceptions
 from kubernetes.aio.config.config_exception import ConfigException
 
 from vllm_autotuner.cluster.errors import (
+    LONGEST_RETRY_AFTER,
     ClusterError,
     Conflict,
     NotFound,
@@ -85,6 +86,7 @@ def test_answers_are_split_by_what_to_do_next(
     assert str(error).startswith("PATCH /x: ")
 
 
+@pytest.mark.fault("T53")
 @pytest.mark.parametrize(
     ("headers", "body", "seconds"),
     [
@@ -92,6 +94,8 @@ def test_answers_are_split_by_what_to_do_next(
         pytest.param({}, status("X", retryAfterSeconds=3), 3.0, id="the details of the Status"),
         pytest.param({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, status("X"), None, id="a date names no number"),
         pytest.param({"Retry-After": "-5"}, status("X"), 0.0, id="a negative number is now"),
+        pytest.param({"Retry-After": "86400"}, status("X"), LONGEST_RETRY_AFTER, id="a day would stop every write"),
+        pytest.param({"Retry-After": "1e400"}, status("X"), LONGEST_RETRY_AFTER, id="for ever"),
         pytest.param({}, status("X"), None, id="nothing named"),
         pytest.param({}, b"", None, id="no body"),
     ],

@@ -321,4 +321,9 @@ FAULTS: Final = (
         "meanwhile",
         holds="the write is refused by its precondition: uid and resourceVersion of what was read",
     ),
+    Fault(
+        number="T53",
+        happens="a proxy before the API server answers a write with Retry-After: 86400",
+        holds="writes pause for 30 s at most: a rollback does not wait for a day",
+    ),
 )

@@ -40,6 +40,10 @@ UNTYPED_PATCH: Final = "failed to create typed patch object"
 """How the API server begins its 500 for an applied body with an unknown field, a wrong type or a doubled list item. It
 is the body's fault, and repeats for as long as the body is the same."""
 
+LONGEST_RETRY_AFTER: Final = 30.0
+"""Seconds; more is taken as this. The API server asks for 1 s to 5 s, and a proxy before it for as much as it likes:
+meanwhile no write is made, no rollback either. Our choice: two ticks."""
+
 FORBIDDEN: Final = 403
 """The HTTP status of a missing permission, which only an administrator can give."""
 
@@ -132,6 +136,6 @@ def _retry_after(answer: Mapping[str, Any], headers: Mapping[str, str]) -> float
     named = headers.get("Retry-After") or (details.get("retryAfterSeconds") if isinstance(details, dict) else None)
     try:
         # The header may be an HTTP date, which the API server never sends: it is ignored.
-        return max(0.0, float(named)) if named is not None else None
+        return min(max(0.0, float(named)), LONGEST_RETRY_AFTER) if named is not None else None
     except (TypeError, ValueError):
         return None
