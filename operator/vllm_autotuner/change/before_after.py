@@ -209,7 +209,7 @@ def _shares(windows: Sequence[Measurement]) -> list[float]:
 def _effects(old: _Period, new: _Period, *, question: Question) -> tuple[ObjectiveEffect, ...]:
     """The effects on the objectives that have enough comparable windows."""
     level = level_at(len(new.windows))
-    harder = _under(new, at_least=_scaled(old.load, 1 - old.same))
+    harder = _comparable(old, new, question=question)
     effects = []
     for objective in LATENCIES:
         good = _latency(objective, old, harder, level=level, question=question)
@@ -220,6 +220,18 @@ def _effects(old: _Period, new: _Period, *, question: Question) -> tuple[Objecti
     if (tokens := _throughput(old, harder, level=level, question=question)) is not None:
         effects.append(tokens)
     return tuple(effects)
+
+
+def _comparable(old: _Period, new: _Period, *, question: Question) -> Sequence[Measurement]:
+    """The windows that can show that nothing became worse: those with no less load than before.
+
+    All of them where a change must only do no harm and the load was the same on the whole: of windows with the same
+    load by chance every second is lighter, and without them too few are left.
+    """
+    alike = old.load is not None and new.load is not None and new.load >= old.load * (1 - old.same / 2)
+    if question.target is ChangeTarget.GPUS and alike:
+        return [window for window, load in zip(new.windows, new.loads, strict=True) if load is not None]
+    return _under(new, at_least=_scaled(old.load, 1 - old.same))
 
 
 def _scaled(load: float | None, factor: float) -> float | None:
