@@ -93,6 +93,19 @@ def with_steps(seen: Observation, steps: tuple[StepPoint, ...]) -> Observation:
     return replace(seen, steps=steps)
 
 
+IN_BURSTS = [64.0 if scrape % 5 == 0 else 24.0 for scrape in range(SCRAPES)]
+"""32 on average; tokens are of a batch of 40."""
+LOWERABLE = with_steps(
+    observation(
+        engine(running=IN_BURSTS, kv=0.32, finished=300.0),
+        tpot=latency(0.0612, count=400),
+        itl=latency(0.042),
+    ),
+    line(16, 32, 64, 128, base=0.010, per_sequence=0.0008),
+)
+"""As slow in its bursts as its line says; 45 ms at a batch of 43. Answers of 50 tokens: 21 wait for a second."""
+
+
 QWEN_32B = platform_named("Qwen/Qwen3-32B", gpu="NVIDIA-H100-80GB-HBM3", catalogue=Catalogue())
 """64 layers, 64 heads, 8 KV heads, 16 bit; nobody looked for free GPUs."""
 

@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import pytest
 from tests.builders import engine, nobody, observation
-from tests.planning.situations import CAPPED, SLOW, line, scaling, situation, with_steps
+from tests.planning.situations import CAPPED, LOWERABLE, SLOW, line, scaling, situation, with_steps
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.advice import ADVICE
 from vllm_autotuner.planning.more_replicas import FREE_GPUS
 from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.plan import LADDER, plan
 from vllm_autotuner.planning.platform import Platform
+from vllm_autotuner.planning.worth import MET
 
 SILENT = {
     DiagnosisClass.METRICS_BLIND,
@@ -24,8 +26,6 @@ SILENT = {
     # What helps these is nobody's but the user's.
     DiagnosisClass.RUNAWAY_OUTPUTS,
     DiagnosisClass.CONTEXT_OVERSIZED,
-    DiagnosisClass.UNDERUTILIZED,
-    DiagnosisClass.HEALTHY,
     DiagnosisClass.UNCLEAR,
 }
 FULL = observation(engine(running=40.0, waiting=30.0, kv=0.97))
@@ -33,10 +33,17 @@ FULL = observation(engine(running=40.0, waiting=30.0, kv=0.97))
 
 @pytest.mark.parametrize("silent", sorted(SILENT))
 @pytest.mark.parametrize("seen", [CAPPED, SLOW, FULL], ids=["capped", "slow", "full"])
-def test_classes_that_propose_nothing(silent: DiagnosisClass, seen: object) -> None:
+def test_classes_that_propose_nothing(silent: DiagnosisClass, seen: Observation) -> None:
     """Whatever the figures say: waiting, restarting or looking elsewhere is what helps these."""
-    assert isinstance(seen, type(CAPPED))
     assert plan(situation(seen, primary=silent, scale=scaling())).proposal is None
+
+
+@pytest.mark.parametrize("met", sorted(MET))
+@pytest.mark.parametrize("seen", [CAPPED, SLOW, FULL], ids=["capped", "slow", "full"])
+def test_where_objectives_are_met_nothing_is_proposed_whose_saving_is_not_known(
+    met: DiagnosisClass, seen: Observation
+) -> None:
+    assert plan(situation(seen, primary=met, scale=scaling(), replicas=2)).proposal is None
 
 
 def test_every_other_class_has_a_ladder() -> None:
@@ -50,7 +57,8 @@ def test_every_class_has_advice() -> None:
 def test_seats_come_before_replicas() -> None:
     found = plan(situation(CAPPED, scale=scaling()))
     assert found.proposal is not None
-    assert (found.proposal.knob, found.passed_over) == (Knob.MAX_NUM_SEQS, ())
+    assert found.proposal.knob is Knob.MAX_NUM_SEQS
+    assert [each.proposal.knob for each in found.considered] == [Knob.MAX_NUM_SEQS, Knob.REPLICAS]
 
 
 def test_what_lost_is_explained() -> None:
@@ -66,13 +74,21 @@ def test_a_full_pool_never_gets_more_seats() -> None:
     assert (found.proposal.knob, found.proposal.target) == (Knob.REPLICAS, ChangeTarget.TTFT)
 
 
-def test_past_the_knee_only_fewer_seats_are_asked_for() -> None:
-    slow = with_steps(SLOW, line(16, 32, 64, 128, base=0.010, per_sequence=0.0008))
-    found = plan(situation(slow, scale=scaling(high=1)))
+def test_past_the_knee_only_fewer_slots_are_asked_for() -> None:
+    found = plan(situation(LOWERABLE, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling(high=1)))
     assert found.proposal is not None
     assert (found.proposal.knob, found.proposal.count < 64) == (Knob.MAX_NUM_SEQS, True)
     stuck = with_steps(SLOW, line(16, 32, 64, base=0.06, per_sequence=0.0003))
     assert plan(situation(stuck, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling())).proposal is None
+
+
+@pytest.mark.parametrize("seen", [CAPPED, FULL, LOWERABLE], ids=["capped", "full", "slow"])
+@pytest.mark.parametrize("primary", sorted(LADDER))
+def test_outputs_that_run_to_their_limit_never_get_gpus(seen: Observation, primary: DiagnosisClass) -> None:
+    """A user has to fix that; GPUs would only hide it."""
+    found = plan(situation(seen, primary=primary, scale=scaling(), contributing=[DiagnosisClass.RUNAWAY_OUTPUTS]))
+    assert all(each.proposal.knob is not Knob.REPLICAS for each in found.considered)
+    assert all(each.proposal.extra_gpus <= 0 for each in found.considered)
 
 
 def test_one_replica_more_up_to_the_maximum() -> None:

@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 from tests.builders import SCRAPES, engine, latency, observation, targets
-from tests.planning.situations import CAPPED, SEATS, SLOW, bounds, line, situation, with_steps
+from tests.planning.situations import (
+    CAPPED,
+    IN_BURSTS,
+    LOWERABLE,
+    SEATS,
+    SLOW,
+    bounds,
+    line,
+    situation,
+    with_steps,
+)
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Tuning
@@ -244,18 +254,6 @@ def test_raising(case: Raised) -> None:
             assert case.limited_by is not None
             assert case.limited_by in why
 
-
-IN_BURSTS = [64.0 if scrape % 5 == 0 else 24.0 for scrape in range(SCRAPES)]
-"""32 on average; tokens are of a batch of 40."""
-LOWERABLE = with_steps(
-    observation(
-        engine(running=IN_BURSTS, kv=0.32, finished=300.0),
-        tpot=latency(0.0612, count=400),
-        itl=latency(0.042),
-    ),
-    line(16, 32, 64, 128, base=0.010, per_sequence=0.0008),
-)
-"""As slow in its bursts as its line says; 45 ms at a batch of 43. Answers of 50 tokens: 21 wait for a second."""
 
 LOWERED = (
     Raised(id="down to the knee", seen=LOWERABLE, value=43),
