@@ -6,12 +6,12 @@ Must not: play or judge a run.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
@@ -34,6 +34,17 @@ TABLE_WIDTH = 150
 """Columns that the tables need; a terminal has its own idea, a file has none."""
 LONGEST_FIRST = (PolicyName.AUTOTUNER, PolicyName.REPLICAS_ONLY, PolicyName.FLAGS_ONLY, PolicyName.ORACLE)
 """So that no worker begins the longest task last."""
+ALWAYS = (PolicyName.AUTOTUNER, PolicyName.ORACLE, PolicyName.ORACLE_FROZEN, PolicyName.KEDA_CALIBRATED)
+"""Played for every seed."""
+WITH_FIXED_GPUS = (
+    PolicyName.AUTOTUNER,
+    PolicyName.ORACLE,
+    PolicyName.ORACLE_FROZEN,
+    PolicyName.DEFAULTS,
+    PolicyName.SWEEP_HPA,
+)
+"""Where replicas are fixed an autoscaler is whoever wrote the flags of the start."""
+Key: TypeAlias = tuple[str, int]
 EXAMPLES = """Play the product's decisions against rivals, ablations and an oracle, on days of load in virtual time.
 
 Examples:
@@ -66,6 +77,9 @@ def main(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="So many seeds, from --seed on. Default: 1; 10 with --bad.")
     ] = None,
+    rival_seeds: Annotated[
+        int, typer.Option(min=0, help="Rivals but keda-calibrated, and ablations, are played for so many of the seeds.")
+    ] = 2,
     noise: Annotated[str, typer.Option(help="on: pods, starts and scrapes differ; off: they do not.")] = "on",
     quick: Annotated[
         bool,
@@ -104,7 +118,8 @@ def main(
         if as_json:
             print(json.dumps(summary))
         return
-    policies = list(dict.fromkeys([PolicyName.ORACLE, *(policy or PolicyName)]))
+    wanted = policy or (PolicyName if setting is Setting.ON_DEMAND else WITH_FIXED_GPUS)
+    policies = list(dict.fromkeys([PolicyName.ORACLE, *wanted]))
     cases = [
         CaseOf(
             scenario=name, seed=each, hardware=hardware, setting=setting, quick=quick, noise=noise == "on", exact=exact
@@ -122,7 +137,9 @@ def main(
     }
     figures: dict[str, Any] = {}
     finished: list[Played] = []
-    for played in _play(console, cases, policies, jobs=jobs):
+    few = seed + (rival_seeds if policy is None else seeds or 1)
+    asked = {case.key: [one for one in policies if one in ALWAYS or case.seed < few] for case in cases}
+    for played in _play(console, cases, asked, jobs=jobs):
         finished.append(played)
         console.print(case_table(played))
         figures = {**about, "summary": summary_of(finished), "cases": [case_figures(one) for one in finished]}
@@ -138,25 +155,28 @@ main.__doc__ = EXAMPLES
 
 
 def _play(
-    console: Console, cases: Sequence[CaseOf], policies: Sequence[PolicyName], *, jobs: int
+    console: Console, cases: Sequence[CaseOf], asked: Mapping[Key, Sequence[PolicyName]], *, jobs: int
 ) -> Iterator[dict[PolicyName, Trial]]:
     """Yield each case as its last policy ends."""
-    ordered = sorted(policies, key=lambda one: one not in LONGEST_FIRST)
-    trials: dict[tuple[str, int], dict[PolicyName, Trial]] = {}
-    tasks = [Task(case=case, policy=each) for case in cases for each in ordered]
+    trials: dict[Key, dict[PolicyName, Trial]] = {}
+    tasks = [
+        Task(case=case, policy=each)
+        for case in cases
+        for each in sorted(asked[case.key], key=lambda one: one not in LONGEST_FIRST)
+    ]
     with _progress(console, total=len(tasks)) as progress, _workers(jobs) as pool:
         for future in as_completed([pool.submit(run, task) for task in tasks]):
             trial = future.result()
             case = trial.task.case
-            played = trials.setdefault((case.scenario, case.seed), {})
+            played = trials.setdefault(case.key, {})
             played[trial.task.policy] = trial
             progress.console.print(
                 f"{case.scenario} {case.seed}, {trial.task.policy.value}: {trial.score.attainment:.1%} attained, "
                 f"{trial.score.gpu_hours:.1f} GPU-h ({trial.seconds:.0f} s)"
             )
             progress.advance(progress.task_ids[0])
-            if len(played) == len(ordered):
-                yield {name: played[name] for name in policies}
+            if len(played) == len(asked[case.key]):
+                yield {name: played[name] for name in asked[case.key]}
 
 
 def _harm(console: Console, tasks: Sequence[HarmTask], *, jobs: int, folders: Sequence[Path]) -> dict[str, Any]:

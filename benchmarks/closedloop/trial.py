@@ -83,6 +83,11 @@ class CaseOf:
     exact: bool = False
 
     @property
+    def key(self) -> tuple[str, int]:
+        """Which case of a table it is."""
+        return self.scenario, self.seed
+
+    @property
     def patience(self) -> Patience | None:
         """When a run has settled; None plays everything."""
         return None if self.exact else QUICK if self.quick else USUAL

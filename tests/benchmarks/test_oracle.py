@@ -1,0 +1,117 @@
+"""The oracle's approximation against exact runs, its choice, and the noise that every policy of a case meets."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.benchmarks.drawn import case
+
+from benchmarks.closedloop.capacity import engine_of
+from benchmarks.closedloop.fluid import demand_of, erlang_c, largest_rate
+from benchmarks.closedloop.noise import QUIET, drawn_noise
+from benchmarks.closedloop.oracle import SLOT, best_on_demand, best_with_fixed_gpus, flags_of, plans
+from benchmarks.closedloop.playing import play
+from benchmarks.closedloop.policies import Fixed
+from benchmarks.closedloop.scenario import Scenario, Wedge
+from benchmarks.closedloop.scoring import score
+from benchmarks.closedloop.service import Owner
+from benchmarks.closedloop.settling import Patience
+from vllm_autotuner.simulation.arrivals import RateCurve
+
+HOUR = 3600.0
+PATIENCE = Patience(fewest=1800.0, error=0.1)
+CAPPED = case(rate=4.0, seconds=24 * HOUR, seats=16, steady_from=0.0)
+"""Sixteen seats finish 3.4 requests a second; sixty-four more than ten."""
+
+
+def attained(scenario: Scenario, *, seats: int | None) -> float:
+    owner = Owner(scenario)
+    return score(scenario, asyncio.run(play(scenario, Fixed(owner, seats, 1), owner=owner))).attainment
+
+
+def test_erlangs_c_is_the_tables() -> None:
+    assert erlang_c(8.0, 10.0) == pytest.approx(0.409, abs=0.001)
+    assert erlang_c(0.5, 1.0) == pytest.approx(0.5)
+    assert erlang_c(10.0, 10.0) == 1.0
+
+
+@pytest.mark.parametrize("seats", [8, 32, None])
+def test_the_approximation_is_near_what_an_exact_run_serves(seats: int | None) -> None:
+    scenario = case()
+    engine = engine_of(scenario.hardware, seats=seats)
+    demand = demand_of(scenario.content.first, burstiness=1.0)
+    limit = largest_rate(engine, demand, objectives=scenario.objectives)
+    assert limit > 1
+    loaded = [case(rate=limit * part, seconds=3000.0) for part in (0.8, 1.15)]
+    below, above = (attained(one, seats=seats) for one in loaded)
+    assert below == 1.0
+    assert above < 0.9
+
+
+def test_flags_are_worth_what_the_replicas_cost_that_they_save() -> None:
+    free, frozen = (asyncio.run(best_on_demand(CAPPED, frozen=each, patience=PATIENCE)) for each in (False, True))
+    assert free.score.attainment >= 0.99
+    assert free.score.gpu_hours == pytest.approx(24.0, rel=0.01)
+    assert free.plan.flags.seats is not None
+    assert free.plan.flags.seats > 16
+    assert frozen.plan.flags.seats == 16
+    assert frozen.score.gpu_hours == pytest.approx(48.0, rel=0.01)
+
+
+def test_a_fixed_number_of_gpus_is_shared_by_tp_and_replicas() -> None:
+    scenario = replace(CAPPED, replicas=2, tensor_parallel_sizes=(1, 2), scales=False, duration=2 * HOUR)
+    found = asyncio.run(best_with_fixed_gpus(scenario, patience=PATIENCE))
+    assert found.plan.schedule[0][1] * found.plan.flags.tensor_parallel_size == 2
+    assert found.score.attainment >= 0.99
+
+
+def test_only_what_the_user_lets_change_is_searched() -> None:
+    assert len(flags_of(replace(CAPPED, tunes=False))) == 1
+    searched = flags_of(replace(CAPPED, kv_cache_dtypes=("auto", "fp8")))
+    assert {one.kv_cache_dtype for one in searched} == {"auto", "fp8"}
+    assert all(4 <= (one.seats or 64) <= 256 for one in searched)
+    assert searched[0].seats == 16, "the start first"
+
+
+def test_a_schedule_asks_for_replicas_before_they_are_needed_and_knows_of_a_hang() -> None:
+    levels = [(0.0, 2.0), (2 * HOUR, 12.0), (3 * HOUR, 2.0)]
+    moving = case(rate=2.0, seconds=4 * HOUR, startup=300.0, seats=32)
+    moving = replace(moving, rate=RateCurve.steps([*levels, (4 * HOUR, 0.0)]))
+    schedule = plans(moving, flags_of(moving)[:1])[0][0].schedule
+    assert schedule[0] == (0.0, 1)
+    assert schedule[1] == (2 * HOUR - SLOT, 2)
+    assert schedule[-1][1] == 1
+    hanging = case(rate=2.0, seconds=4 * HOUR, disturbances=(Wedge(at=HOUR, repaired=1.5 * HOUR),))
+    replicas = plans(hanging, flags_of(hanging)[:1])[0][0].schedule
+    assert max(count for _, count in replicas) == 2
+
+
+def times(seed: int, pod: int) -> Sequence[float]:
+    return list(drawn_noise(seed, name="case").scrapes(pod, after=0.0, until=24 * HOUR))
+
+
+def test_pods_differ_by_one_to_three_per_cent_and_start_as_they_like() -> None:
+    noise = [drawn_noise(seed, name="case") for seed in range(20)]
+    assert all(0.01 <= one.pod_spread <= 0.03 for one in noise)
+    assert {one.interval for one in noise} == {15, 30}
+    one = noise[0]
+    speeds = [one.speed(pod) for pod in range(200)]
+    assert len(set(speeds)) > 100
+    assert all(abs(speed - 1) <= 2 * one.pod_spread + 1e-9 for speed in speeds)
+    assert 0.5 < min(one.startup(pod) for pod in range(200)) < 1 < max(one.startup(pod) for pod in range(200)) < 2
+    assert one.speed(3) == drawn_noise(0, name="case").speed(3), "the same in every process"
+    assert (QUIET.speed(1), QUIET.startup(1)) == (1.0, 1.0)
+
+
+def test_scrapes_come_at_a_pods_own_phase_and_a_few_are_lost() -> None:
+    noise = drawn_noise(1, name="case")
+    mine, other = times(1, 0), times(1, 1)
+    phases = {round(at % noise.interval, 6) for at in mine}
+    assert len(phases) == 1
+    assert phases != {round(at % noise.interval, 6) for at in other}
+    asked = 24 * HOUR / noise.interval
+    assert 0.005 * asked < asked - len(mine) < 0.06 * asked
+    halves = [*noise.scrapes(0, after=0.0, until=HOUR), *noise.scrapes(0, after=HOUR, until=24 * HOUR)]
+    assert halves == mine, "none twice and none between two looks"
+    assert list(QUIET.scrapes(0, after=0.0, until=45.0)) == [15.0, 30.0, 45.0]
