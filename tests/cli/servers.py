@@ -51,6 +51,34 @@ def serving(answer: Answer) -> Iterator[str]:
         server.server_close()
 
 
+@contextmanager
+def redirecting(target: str) -> Iterator[str]:
+    """Redirect every request to `target` until left; yields the base URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(307)
+            self.send_header("Location", target + self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_POST = do_GET  # noqa: N815 - the name is the server's
+
+        @override
+        def log_message(self, *args: object) -> None:
+            """Stay silent."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 class Page:
     """An engine's page whose counters grow with each scrape."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.cli.servers import Page, serving
+from tests.cli.servers import Page, redirecting, serving
 from tests.cli.tls import Authority, serving_tls
 from typer.testing import CliRunner, Result
 from typing_extensions import override
@@ -279,6 +279,66 @@ def test_a_server_that_never_ends_its_answer_is_left_alone() -> None:
         server.server_close()
 
 
+class Odd(Server):
+    """Answers one query in another way."""
+
+    def __init__(self, begins: str, result: Any, **body: Any) -> None:
+        super().__init__(**body)
+        self.begins, self.result = begins, result
+
+    @override
+    def _result(self, query: str) -> Any:
+        return self.result if query.startswith(self.begins) else super()._result(query)
+
+
+@pytest.mark.parametrize("result", [[], [Server.NOW, "NaN"], [Server.NOW, "soon"]], ids=["empty", "NaN", "a word"])
+def test_a_server_that_does_not_know_the_time_is_unusable(result: Any) -> None:
+    with pytest.raises(Unusable):
+        facts(Odd("time()", result))
+
+
+HISTOGRAM = {"metric": LABELS, "histogram": [Server.NOW, {"count": "1", "sum": "1", "buckets": []}]}
+EDGE = {"metric": {**LABELS, "__name__": f"{NAMES[Meaning.ITL].names[0]}_bucket"}, "value": [Server.NOW, "1"]}
+
+
+@pytest.mark.parametrize(
+    ("begins", "result"),
+    [
+        pytest.param("group by (__name__, le", [{**EDGE, "metric": {**EDGE["metric"], "le": "abc"}}], id="le abc"),
+        pytest.param("group by (__name__, le", [EDGE], id="no le"),
+        pytest.param("{__name__", [{"metric": LABELS, "histograms": [HISTOGRAM["histogram"]]}], id="native histograms"),
+        pytest.param("sum by", [HISTOGRAM], id="a native histogram"),
+        pytest.param("{__name__", [], id="no engine"),
+    ],
+)
+def test_an_odd_series_is_no_traceback(begins: str, result: Any) -> None:
+    server = Odd(begins, result)
+    facts(server)
+    with serving(server) as url:
+        run("--prometheus", url)
+
+
+@pytest.mark.parametrize(
+    ("warnings", "expected"), [("half", ["half"]), ({"a": 1}, ["{'a': 1}"]), (7, ["7"]), ([], []), (None, [])]
+)
+def test_warnings_that_are_no_list_are_one_warning(warnings: Any, expected: list[str]) -> None:
+    assert facts(Server(warnings=warnings)).warnings == expected
+
+
+def test_headers_do_not_follow_a_redirect_to_another_host() -> None:
+    seen: list[str] = []
+
+    def elsewhere(path: str, body: str) -> tuple[int, str]:
+        seen.append(path)
+        return 200, "{}"
+
+    with serving(elsewhere) as other, redirecting(other.replace("127.0.0.1", "localhost")) as url:
+        result = run("--prometheus", url, "--org-id", "team-a")
+    assert result.exit_code == 2
+    assert "would get your headers" in " ".join(result.output.split())
+    assert seen == []
+
+
 def test_nobody_there_is_unreachable() -> None:
     with pytest.raises(Unreachable, match=r"cannot reach http://127\.0\.0\.1:1"):
         facts_of_prometheus(PrometheusAddress(url="http://127.0.0.1:1"), place="p", now=lambda: 0.0)
@@ -327,7 +387,7 @@ def test_a_real_page_is_examined_for_programs_too() -> None:
 
 
 def test_a_poor_page_is_told_in_words() -> None:
-    with serving(Page()) as url:
+    with serving(Page(without=frozenset({"time_to_first_token_seconds"}))) as url:
         result = run("--metrics", url)
     assert result.exit_code == 1
     assert "warning families" in result.stdout

@@ -276,3 +276,35 @@ async def test_an_excerpt_of_a_wrong_answer_is_short() -> None:
     with pytest.raises(Unusable) as caught:
         await query(answering(body=body))
     assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("location", "goes"),
+    [
+        pytest.param("http://other.example/api", False, id="another host"),
+        pytest.param("http://prometheus.example:9999/api", True, id="another port of it"),
+        pytest.param("https://prometheus.example/api", True, id="the same host with TLS"),
+        pytest.param("/prefix/api", True, id="another path"),
+    ],
+)
+@pytest.mark.parametrize("headers", [{"X-Scope-OrgID": "team-a"}, {}], ids=["with headers", "without"])
+async def test_headers_do_not_follow_to_another_host(location: str, goes: bool, headers: dict[str, str]) -> None:
+    seen: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.host)
+        if len(seen) == 1:
+            return httpx.Response(307, headers={"location": location})
+        return httpx.Response(200, json=vector())
+
+    address = PrometheusAddress(url="http://prometheus.example", headers=headers)
+    source = PrometheusSource(address, transport=httpx.MockTransport(answer))
+    try:
+        if goes or not headers:
+            await source.query("up", at=0)
+        else:
+            with pytest.raises(Rejected, match=r"redirects to http://other\.example/api, which would get your headers"):
+                await source.query("up", at=0)
+            assert seen == ["prometheus.example"]
+    finally:
+        await source.close()

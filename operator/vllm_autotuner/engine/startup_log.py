@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from vllm_autotuner.budgets import LOG_LINE_BYTES
+from vllm_autotuner.engine.redaction import redacted
 
 
 class StartupReason(StrEnum):
@@ -124,7 +125,7 @@ def _failure(reason: StartupReason, text: str) -> StartupFailure:
     lengths = [int(match.group(1)) for pattern in _LENGTHS if (match := pattern.search(text))]
     return StartupFailure(
         reason=reason,
-        message=_PYDANTIC_TAIL.sub("", text).strip().removeprefix("Value error, "),
+        message=redacted(_PYDANTIC_TAIL.sub("", text).strip().removeprefix("Value error, ")),
         suggested_max_model_len=next((length for length in lengths if length > 0), None),
     )
 

@@ -28,6 +28,10 @@ NO_ANSWER: Final = (httpx.TransportError, httpx.TooManyRedirects, httpx.Decoding
 comes after the handshake, with the first read, and httpx lets it through as it is."""
 READ_AT_ONCE: Final = 256 * 1024
 """Bytes of an answer that are parsed on the event loop at most: 5 ms. What is larger is read in a thread."""
+OWN_HEADERS: Final = frozenset(
+    {"host", "accept", "accept-encoding", "connection", "user-agent", "content-length", "content-type"}
+)
+"""Headers that the HTTP library sets itself, in lower case: nothing in them is the user's."""
 ANNOTATION: Final = "PromQL "
 """How Prometheus begins a warning about single series, such as one that mixes native histograms and numbers."""
 MOST_SHOWN: Final = 300
@@ -51,6 +55,7 @@ class PrometheusSource:
                 verify=self._trust.context if self._trust is not None else True,
                 transport=transport,
                 follow_redirects=True,
+                event_hooks={"response": [_refuse_to_carry_credentials_away]},
             )
         except httpx.InvalidURL as error:
             raise Rejected(f"{self._shown} is not a URL: {error}") from error
@@ -155,6 +160,22 @@ def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:200] if text.strip() else "(empty)"
 
 
+async def _refuse_to_carry_credentials_away(response: httpx.Response) -> None:
+    """Raise Rejected for a redirect to another host of a request with headers of the user.
+
+    The client takes only `Authorization` away; a tenant or an API key in a header of another name would go along.
+    """
+    if not response.has_redirect_location or not set(response.request.headers) - OWN_HEADERS:
+        return
+    try:
+        target = response.url.join(response.headers["location"])
+    except httpx.InvalidURL as error:
+        raise Unusable(f"{shown_url(str(response.url))} redirects to what is no URL") from error
+    if target.host != response.url.host:
+        place, other = shown_url(str(response.url)), shown_url(str(target))
+        raise Rejected(f"{place} redirects to {other}, which would get your headers: name that address if you trust it")
+
+
 def refuse_unusable_url(url: str) -> None:
     """Raise Rejected for what can never be fetched: no http or https, no host, an impossible port."""
     try:
@@ -181,6 +202,7 @@ class PageReader:
             timeout=timeout.total_seconds(),
             verify=self._trust.context if self._trust is not None else True,
             follow_redirects=True,
+            event_hooks={"response": [_refuse_to_carry_credentials_away]},
         )
 
     async def close(self) -> None:

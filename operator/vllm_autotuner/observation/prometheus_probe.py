@@ -17,9 +17,10 @@ from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 from typing_extensions import override
 
+from vllm_autotuner.budgets import ANSWER_BYTES
 from vllm_autotuner.observation.access import Access, PrometheusAddress, scrubbed, shown_url
 from vllm_autotuner.observation.errors import Denied, Overloaded, Rejected, SourceError, Unreachable, Unusable
-from vllm_autotuner.observation.prometheus import LARGEST_ANSWER, refuse_unusable_url
+from vllm_autotuner.observation.prometheus import refuse_unusable_url
 from vllm_autotuner.observation.series import Series
 
 __all__ = ["PrometheusProbe"]
@@ -51,6 +52,9 @@ class PrometheusProbe:
         library: Any = PrometheusConnect
         self._connect = library(url=url, session=session, timeout=address.timeout.total_seconds(), method="POST")
         # After the library's own, so that this one serves: it does not retry and reads no more than it may.
+        if address.request_headers():
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, _Elsewhere(self._shown))
         session.mount(url, _Bounded(place=self._shown, patience=address.timeout.total_seconds()))
 
     def close(self) -> None:
@@ -72,7 +76,7 @@ class PrometheusProbe:
             raise Unreachable(scrubbed(f"cannot reach {self._shown}: {_short(error)}", headers=headers)) from error
         except OSError as error:
             raise Rejected(f"cannot use the certificates for {self._shown}: {_short(error)}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Unusable(f"{self._shown} answered JSON, but is not a Prometheus API") from error
 
     def _kind(self) -> type[SourceError]:
@@ -86,8 +90,10 @@ class PrometheusProbe:
             body = response.json()
         except ValueError:
             return
-        if isinstance(body, dict):
-            self.warnings += [str(one) for one in body.get("warnings") or ()]
+        warnings = body.get("warnings") if isinstance(body, dict) else None
+        if warnings:
+            # Some servers put one text where the API has a list.
+            self.warnings += [str(one) for one in (warnings if isinstance(warnings, list) else [warnings])]
 
 
 class _Headers(AuthBase):
@@ -100,6 +106,19 @@ class _Headers(AuthBase):
     def __call__(self, request: Any) -> Any:
         request.headers.update(self._access.request_headers())
         return request
+
+
+class _Elsewhere(HTTPAdapter):
+    """Refuses what is not below the address that was named: only a redirect leads there, with the user's headers."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self._place = place
+
+    @override
+    def send(self, request: Any, *_: Any, **__: Any) -> Any:
+        other = shown_url(str(request.url))
+        raise Rejected(f"{self._place} redirects to {other}, which would get your headers: name it if you trust it")
 
 
 class _Bounded(HTTPAdapter):
@@ -122,9 +141,9 @@ class _Bounded(HTTPAdapter):
         # What is there, not a whole chunk: a server that sends a byte now and then would never let go.
         while chunk := response.raw.read1(CHUNK, decode_content=True):
             body += chunk
-            if len(body) > LARGEST_ANSWER:
+            if len(body) > ANSWER_BYTES.limit:
                 response.close()
-                raise Unusable(f"{self._place} sent more than {LARGEST_ANSWER // 2**20} MiB, too much for metrics")
+                raise Unusable(f"{self._place} sent more than {ANSWER_BYTES.limit // 2**20} MiB, too much for metrics")
             if monotonic() - asked > self._patience:
                 response.close()
                 raise Unreachable(f"{self._place} did not answer within {self._patience:.0f} s")
@@ -137,6 +156,8 @@ def _series_of(result: Any) -> Sequence[Series]:
         result = [{"metric": {}, "value": result}]  # a scalar, such as time()
     found = []
     for entry in result:
+        if "histogram" in entry or "histograms" in entry:
+            continue  # no vLLM exports a native histogram: of such a series there is nothing to check
         points = entry["values"] if "values" in entry else [entry["value"]]
         values = [float(value) for _, value in points]
         found.append(Series(labels=entry["metric"], times=[float(time) for time, _ in points], values=values))

@@ -18,6 +18,7 @@ import numpy as np
 from vllm_autotuner.observation.families import Families, Family
 from vllm_autotuner.observation.metrics_text import Sample
 from vllm_autotuner.observation.recording import MOST_SAMPLES
+from vllm_autotuner.observation.whole_file import replacing
 
 __all__ = ["MOST_SERIES", "RecordingFull", "Spool"]
 
@@ -123,18 +124,13 @@ class Spool:
 
     def write(self, path: Path, *, written: Callable[[int], None] = lambda samples: None) -> None:
         """Write the recording, gzip when the name ends with `.gz`. Raises OSError; never leaves half a file."""
-        part = path.with_name(f"{path.name}.part")
-        try:
-            with part.open("wb") as raw:
-                if path.suffix == ".gz":
-                    # The same samples give the same bytes: no name and no time inside.
-                    with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as file:
-                        self._write(file, written=written)
-                else:
-                    self._write(raw, written=written)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(path) as part, part.open("wb") as raw:
+            if path.suffix == ".gz":
+                # The same samples give the same bytes: no name and no time inside.
+                with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as file:
+                    self._write(file, written=written)
+            else:
+                self._write(raw, written=written)
 
     def _write(self, file: BinaryIO | gzip.GzipFile, *, written: Callable[[int], None]) -> None:
         for shelf in self._shelves.values():

@@ -4,15 +4,17 @@ Must not: judge. None means "not collected", and the checks skip it.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
 from vllm_autotuner.engine.metric_names import CACHE_INFO, NAMES, OF_THE_SERVER, Kind, Meaning
 from vllm_autotuner.observation.access import Access, PrometheusAddress
-from vllm_autotuner.observation.errors import Unreadable
+from vllm_autotuner.observation.errors import Unreadable, Unusable
 from vllm_autotuner.observation.metrics_text import Sample, read_samples
 from vllm_autotuner.observation.prometheus import PageReader
 from vllm_autotuner.observation.questions import IDENTITY
@@ -74,8 +76,7 @@ def facts_of_prometheus(address: PrometheusAddress, *, place: str, now: Callable
     try:
         facts = Facts(place=place, scraped=True)
         asked = now()
-        (clock,) = probe.instant("time()")
-        server = clock.values[-1]
+        server = _clock(probe.instant("time()"), place=place)
         facts.skew = (asked + now()) / 2 - server
         for series in probe.instant(f"{_running()}[{_seconds(BACK)}s]"):
             _note_scrapes(facts.engine(_key(series.labels)), series, server=server)
@@ -117,6 +118,12 @@ async def facts_of_engines(targets: Sequence[ScrapeTarget], *, access: Access) -
     return facts
 
 
+def _clock(answer: Sequence[Series], *, place: str) -> float:
+    if len(answer) != 1 or not math.isfinite(answer[0].values[-1]):
+        raise Unusable(f"{place} does not say what time it is: it answers the query time() with no number")
+    return answer[0].values[-1]
+
+
 def _join_servers(engines: dict[EngineKey, EngineFacts]) -> None:
     """What a server counts is told of each engine core behind it; a server is no engine."""
     of_servers = set(NAMES[OF_THE_SERVER].names)
@@ -156,7 +163,9 @@ def _note_scrapes(engine: EngineFacts, series: Series, *, server: float) -> None
 def _note_edge(engine: EngineFacts, name: str, edge: str) -> None:
     for meaning in JUDGED:
         if name.removesuffix("_bucket") in NAMES[meaning].names:
-            engine.edges.setdefault(meaning, set()).add(float(edge))
+            with suppress(ValueError):  # an edge that is no number measures nothing
+                if (upper := float(edge)) >= 0:
+                    engine.edges.setdefault(meaning, set()).add(upper)
 
 
 def _key(labels: Mapping[str, str]) -> EngineKey:

@@ -10,6 +10,7 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.cli.diagnosis.answer import Answer
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.report.page import ReportFacts, page
+from vllm_autotuner.observation.whole_file import replacing
 
 __all__ = ["own_version", "refuse_unwritable", "write_report"]
 
@@ -36,9 +37,8 @@ def write_report(path: Path, *, answer: Answer, source: str, knobs: EngineKnobs)
         source=source, at=answer.at, span=answer.span, version=own_version(), knobs=knobs, notes=answer.notes
     )
     text = page(answer.reports, facts=facts)
-    part = path.with_name(f"{path.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from error

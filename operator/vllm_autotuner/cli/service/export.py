@@ -13,6 +13,7 @@ from vllm_autotuner.cli.options.kubernetes import NAME_HELP, ClusterOptions
 from vllm_autotuner.cli.service.patch import PatchFormat, export_text
 from vllm_autotuner.cli.service.service_object import read_deployment, read_service
 from vllm_autotuner.cli.terminal import failed
+from vllm_autotuner.observation.whole_file import replacing
 
 __all__ = ["EXAMPLES", "export"]
 
@@ -86,6 +87,7 @@ def export(
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
