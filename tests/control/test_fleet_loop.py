@@ -24,7 +24,7 @@ from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import service_entry
 from vllm_autotuner.control.run.fleet_loop import FleetLoop, run_fleet_loop
 from vllm_autotuner.control.write.workload_writer import LOOK_AFTER
-from vllm_autotuner.observation.answer import LEFT_OUT
+from vllm_autotuner.observation.answer_reader import LEFT_OUT
 from vllm_autotuner.observation.errors import Unreachable
 from vllm_autotuner.observation.prometheus import PrometheusAddress
 from vllm_autotuner.observation.questions import Question

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.observation.fleet import GAUGES, NOW
 
-from vllm_autotuner.observation.answer import LEFT_OUT, AnswerReader
+from vllm_autotuner.observation.answer_reader import LEFT_OUT, AnswerReader
 from vllm_autotuner.observation.errors import SourceError, Unusable
 from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusSource
 from vllm_autotuner.observation.series import Series

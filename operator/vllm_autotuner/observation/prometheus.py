@@ -16,7 +16,7 @@ import httpx
 
 from vllm_autotuner.budgets import ANSWER_BYTES, PAGE_BYTES
 from vllm_autotuner.observation.access import OPEN, Access, PrometheusAddress, TrustedConnection, scrubbed, shown_url
-from vllm_autotuner.observation.answer import AnswerReader
+from vllm_autotuner.observation.answer_reader import AnswerReader
 from vllm_autotuner.observation.errors import Overloaded, Rejected, SourceError, Unreachable, Unusable
 from vllm_autotuner.observation.questions import Question, promql
 from vllm_autotuner.observation.series import Series

@@ -22,7 +22,7 @@ from vllm_autotuner.engine.metric_names import (
     Meaning,
     canonical_names,
 )
-from vllm_autotuner.observation.answer import LEFT_OUT
+from vllm_autotuner.observation.answer_reader import LEFT_OUT
 from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.odd_series import OddSeries, edge_of, refuse_odd_counts, refuse_odd_levels
 from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, MetricsSource, Question, Samples
