@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 from tests.builders import engine, nobody, observation
-from tests.planning.situations import CAPPED, LOWERABLE, SLOW, line, scaling, situation, with_steps
+from tests.planning.situations import CAPPED, LOWERABLE, QWEN_32B, SLOW, line, scaling, situation, steady, with_steps
 
-from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.spec import AllowedInts, Tuning
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation
@@ -82,11 +83,21 @@ def test_past_the_knee_only_fewer_slots_are_asked_for() -> None:
     assert plan(situation(stuck, primary=DiagnosisClass.PAST_TPOT_KNEE, scale=scaling())).proposal is None
 
 
-@pytest.mark.parametrize("seen", [CAPPED, FULL, LOWERABLE], ids=["capped", "full", "slow"])
+DEGREES = Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2, 4)))
+POOL_FULL = steady(8, 16, 32, 60, base=0.014, per_sequence=0.0003, pods=1, kv_each=0.016, waiting=40.0, ttft=8.0)
+
+
+@pytest.mark.parametrize("seen", [CAPPED, FULL, LOWERABLE, POOL_FULL], ids=["capped", "full", "slow", "pool"])
 @pytest.mark.parametrize("primary", sorted(LADDER))
 def test_outputs_that_run_to_their_limit_never_get_gpus(seen: Observation, primary: DiagnosisClass) -> None:
     """A user has to fix that; GPUs would only hide it."""
-    found = plan(situation(seen, primary=primary, scale=scaling(), contributing=[DiagnosisClass.RUNAWAY_OUTPUTS]))
+    knobs = EngineKnobs(max_num_seqs=64, max_model_len=16_384, tensor_parallel_size=2)
+    found = plan(
+        situation(
+            seen, primary=primary, scale=scaling(), contributing=[DiagnosisClass.RUNAWAY_OUTPUTS], knobs=knobs,
+            tuning=DEGREES, platform=replace(QWEN_32B, devices_ours=True),
+        )
+    )  # fmt: skip
     assert all(each.proposal.knob is not Knob.REPLICAS for each in found.considered)
     assert all(each.proposal.extra_gpus <= 0 for each in found.considered)
 

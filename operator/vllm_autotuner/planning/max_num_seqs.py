@@ -34,10 +34,11 @@ from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["NothingToGain", "fit_to_kv_cache", "knee_of", "lower_max_num_seqs", "not_slow_now", "raise_max_num_seqs"]
+__all__ = ["RUNS_AWAY", "NothingToGain", "fit_to_kv_cache", "lower_max_num_seqs", "not_slow_now", "raise_max_num_seqs"]
 
 UNKNOWN_CAPACITY: Final = "the number of sequences that the KV cache holds is not known: no usage or lengths yet"
 STEP_LIMIT: Final = f"step limit (x{LARGEST_STEP})"
+RUNS_AWAY: Final = "outputs run to their token limit: more GPUs do not help"
 NO_BOUNDS: Final = "spec.tuning.maxNumSeqs sets no bounds"
 
 
@@ -94,7 +95,7 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         return why
     observation = situation.observation
     batch, replica = max(busy_batch(engine) for engine in observation.engines), current_replica(situation.case)
-    knee = knee_of(situation)
+    knee = _largest(replica, situation, side=0)
     if isinstance(replica, Replica) and knee is None:
         return NothingToGain("TPOT misses its objective even for a single sequence: a smaller batch does not help")
     # The batch may be empty while hysteresis still keeps the class.
@@ -159,15 +160,13 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     )
 
 
-def knee_of(situation: Situation) -> int | None:
-    """The largest batch within the TPOT objective, less a headroom; None without a model, or if none meets it."""
-    return _largest(current_replica(situation.case), situation, side=0)
-
-
 def _largest(
     replica: Replica | UnknownReplica, situation: Situation, *, side: int, headroom: float = HEADROOM
 ) -> int | None:
-    """The largest batch whose TPOT at its quantile meets the objective: likely (0), or on the pessimistic side (1)."""
+    """The largest batch whose TPOT at its quantile meets the objective: likely (0), or on the pessimistic side (1).
+
+    None without a model, or if not even a single sequence meets it.
+    """
     if isinstance(replica, UnknownReplica):
         return None
     target = situation.targets.tpot.seconds * (1 - headroom) / replica.tail.likely

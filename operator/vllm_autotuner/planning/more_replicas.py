@@ -12,7 +12,7 @@ from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.feasibility import Infeasible, placeable
 from vllm_autotuner.planning.forecast import current_setting, outlook
-from vllm_autotuner.planning.max_num_seqs import NothingToGain, not_slow_now
+from vllm_autotuner.planning.max_num_seqs import RUNS_AWAY, NothingToGain, not_slow_now
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
@@ -32,8 +32,8 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
     prompts that wait neither in a queue nor for each other: another replica computes each of them just as slowly.
     """
     diagnosis, case, now = situation.diagnosis, situation.case, situation.replicas
-    if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
-        return NothingToGain("outputs run to their token limit: more GPUs do not help")
+    if situation.runs_away:
+        return NothingToGain(RUNS_AWAY)
     alone = not queues(situation.observation) and not prompts_contend(case)
     if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and alone:
         return NothingToGain("no requests wait: one more replica does not compute a prompt faster")

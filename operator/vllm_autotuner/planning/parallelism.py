@@ -27,7 +27,7 @@ from vllm_autotuner.planning.feasibility import (
     verdict,
 )
 from vllm_autotuner.planning.forecast import pool_with
-from vllm_autotuner.planning.max_num_seqs import NothingToGain
+from vllm_autotuner.planning.max_num_seqs import RUNS_AWAY, NothingToGain
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
@@ -37,7 +37,9 @@ NOT_OURS: Final = "spec.accelerator is not set, so the operator does not set the
 
 
 def larger_degree(situation: Situation) -> Proposal | NothingToGain:
-    """The next larger degree, at most doubled."""
+    """The next larger degree, at most doubled. Not for outputs that run to their token limit."""
+    if situation.runs_away:
+        return NothingToGain(f"a larger tensor-parallel size: {RUNS_AWAY}")
     now = situation.knobs.tensor_parallel_size or 1
     degree = min((each for each in _degrees(situation) if now < each <= now * LARGEST_STEP), default=None)
     if degree is None:

@@ -6,6 +6,7 @@ from datetime import datetime
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Scaling, Tuning
 from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
@@ -50,3 +51,8 @@ class Situation:
     def knobs(self) -> EngineKnobs:
         """The flags in effect; None for a value that is not known."""
         return self.case.knobs
+
+    @property
+    def runs_away(self) -> bool:
+        """Whether outputs run to their token limit: a user has to fix that, and GPUs would only hide it."""
+        return DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in self.diagnosis.contributing)
