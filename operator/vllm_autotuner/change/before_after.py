@@ -228,7 +228,7 @@ def _comparable(old: _Period, new: _Period, *, question: Question) -> Sequence[M
     All of them where a change must only do no harm and the load was the same on the whole: of windows with the same
     load by chance every second is lighter, and without them too few are left.
     """
-    alike = old.load is not None and new.load is not None and new.load >= old.load * (1 - old.same / 2)
+    alike = old.load is not None and new.load is not None and new.load >= old.load * (1 - old.same)
     if question.target is ChangeTarget.GPUS and alike:
         return [window for window, load in zip(new.windows, new.loads, strict=True) if load is not None]
     return _under(new, at_least=_scaled(old.load, 1 - old.same))

@@ -15,7 +15,10 @@ __all__ = ["EDGES", "IllegalMove", "late", "moved"]
 EDGES: Final[Mapping[ChangeState, frozenset[ChangeState]]] = {
     ChangeState.PROVISIONING: frozenset({ChangeState.VERIFYING, ChangeState.ROLLING_BACK}),
     ChangeState.VERIFYING: frozenset({ChangeState.WARMING_UP, ChangeState.ROLLING_BACK}),
-    ChangeState.WARMING_UP: frozenset({ChangeState.ANALYZING, ChangeState.HELD, ChangeState.ROLLING_BACK}),
+    # Straight to Baking where nothing served before, so that nothing can be compared.
+    ChangeState.WARMING_UP: frozenset(
+        {ChangeState.ANALYZING, ChangeState.BAKING, ChangeState.HELD, ChangeState.ROLLING_BACK}
+    ),
     ChangeState.ANALYZING: frozenset(
         {ChangeState.HELD, ChangeState.PROMOTING, ChangeState.BAKING, ChangeState.ROLLING_BACK}
     ),
