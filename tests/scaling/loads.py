@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tests.builders import NOW, WINDOW, engine, latency, observation
+from tests.builders import INTERVAL, NOW, SCRAPES, WINDOW, engine, latency, observation
 
-from vllm_autotuner.observation.observation import FirstTokens, Observation, StepPoint
+from vllm_autotuner.observation.observation import EngineWindow, FirstTokens, Observation, StepPoint
 
 BASE, SLOPE = 0.010, 0.0001
 """Seconds of a step, and for each sequence in it."""
@@ -50,13 +50,16 @@ def batch_of(requests: float) -> float:
 def carrying(
     *loads: Sequence[float], engines: int | None = None, waiting: float | Sequence[float] = 0.0, **rest: Any
 ) -> Observation:
-    """An engine for each list of requests in its windows, or `engines` that are alike; a sequence takes 0.1 % of KV."""
+    """An engine for each list of requests in its windows, or `engines` that are alike; a sequence takes 0.1 % of KV.
+
+    `waiting` is of each of them. Counters cover the time from its first scrape to its last: less than a window.
+    """
     alike = loads * (engines or 1)
     of_now = [batch_of(load[-1]) for load in alike]
     pace = BASE + SLOPE * max(of_now)
     pods = [
-        engine(pod=f"p-{number}", running=running, waiting=waiting, kv=0.001 * running, finished=load[-1])
-        for number, (load, running) in enumerate(zip(alike, of_now, strict=True))
+        engine(pod=f"p-{number}", running=running, waiting=waiting, kv=0.001 * running)
+        for number, running in enumerate(of_now)
     ]
     seen = {
         "steps": tuple(point for load in alike for point in steps([batch_of(each) for each in load])),
@@ -67,9 +70,15 @@ def carrying(
         "recent_output_length": latency(LENGTH),
     }
     return observation(
-        *(
-            replace(pod, generation_tokens=load[-1] * LENGTH * pod.sampled / WINDOW)
-            for pod, load in zip(pods, alike, strict=True)
-        ),
+        *(_made(pod, requests=load[-1] * pod.sampled / WINDOW) for pod, load in zip(pods, alike, strict=True)),
         **{**seen, **rest},
     )
+
+
+def _made(pod: EngineWindow, *, requests: float) -> EngineWindow:
+    return replace(pod, finished=requests, generation_tokens=requests * LENGTH)
+
+
+def queue(more: float, *, first: float = 0.0) -> list[float]:
+    """Requests that wait at each scrape, where so many more come in a window than are served."""
+    return [first + more * scrape * INTERVAL / WINDOW for scrape in range(SCRAPES)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.builders import NOW as AT
 from tests.builders import WINDOW, engine, latency, observation, targets
 from tests.planning.situations import diagnosis, scaling
-from tests.scaling.loads import carrying, minutes
+from tests.scaling.loads import carrying, minutes, queue
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.scale_ins import ScaleInTried
@@ -173,10 +173,8 @@ def test_each_of_them_gets_a_replica_for_requests_that_wait(primary: DiagnosisCl
 
 BUSY = [60.0] * 2 + [126.0] * 18
 """Requests of one engine in each window; that there were once fewer gives the step time a slope."""
-QUEUE = [36.0 * scrape for scrape in range(15)]
-"""So many wait, more at every scrape: five times as many come as the 126 that finish."""
-FLOODED = carrying(BUSY, engines=2, waiting=QUEUE, ttft=latency(9.0))
-"""All that a class about waiting, late tokens, or a rise would need."""
+FLOODED = carrying(BUSY, engines=2, waiting=queue(504.0), ttft=latency(9.0))
+"""Five times as many come as the 126 that each serves in a window."""
 MANY_LATE = replace(
     FLOODED, first_tokens=tuple(replace(each, mean=9.0) for each in FLOODED.first_tokens), tpot=latency(0.5)
 )
@@ -209,8 +207,7 @@ def test_outputs_without_an_end_get_none_even_where_they_only_contribute(primary
 
 def test_as_many_come_as_the_load_needs() -> None:
     """Each serves 126 in a window of the 189 that come: at 50 ms it could serve all of them, and wait it does."""
-    half_more = [63.0 * scrape / 14 for scrape in range(15)]
-    seen = carrying(BUSY, engines=2, waiting=half_more)
+    seen = carrying(BUSY, engines=2, waiting=queue(63.0))
     assert desired(seen=seen).replicas == 3, "by the model two are enough, and requests wait all the same"
     assert desired(seen=seen, tpot=0.016).replicas == 4, "each serves 120 within 16 ms, and 378 come"
     assert desired(seen=seen, tpot=0.016, high=3).replicas == 3
@@ -225,7 +222,7 @@ def test_no_more_than_twice_as_many_come_at_once() -> None:
 @pytest.mark.parametrize(("current", "replicas"), [(3, 4), (4, 4), (9, 9)])
 def test_beside_a_replica_that_starts_only_what_more_are_needed_for_is_asked_for(current: int, replicas: int) -> None:
     """Two serve, and four are needed: three are not enough, four and more are."""
-    seen = carrying(BUSY, engines=2, waiting=[63.0 * scrape / 14 for scrape in range(15)])
+    seen = carrying(BUSY, engines=2, waiting=queue(63.0))
     found = desired(seen=seen, tpot=0.016, current=current, ready=2, high=9)
     assert found.replicas == replicas
 
@@ -248,8 +245,8 @@ def test_a_class_that_outlasts_its_queue_adds_none(primary: DiagnosisClass) -> N
 @pytest.mark.parametrize(("took", "replicas"), [(None, 3), (70, 3), (170, 2), (940, 2)])
 def test_a_queue_that_ends_before_a_replica_starts_gets_none(took: float | None, replicas: int) -> None:
     """150 wait, 2 fewer every 2 s: gone in 150 s. The newest replica took 70, 170 or 940 s."""
-    queue = [150.0 + 2 * scrape for scrape in range(15)][::-1]
-    seen = observation(engine(running=39.0, waiting=queue, finished=30.0))
+    ending = [150.0 + 2 * scrape for scrape in range(15)][::-1]
+    seen = observation(engine(running=39.0, waiting=ending, finished=30.0))
     assert desired(seen=seen, held=120, newest=60, took=took).replicas == replicas
 
 
@@ -480,8 +477,8 @@ def test_the_number_is_always_inside_the_bounds_and_one_step_away(
     primary: DiagnosisClass, held: float, current: int, ready: int, low: int, more: int, load: float, rise: float,
     waiting: float, tpot: float,
 ) -> None:  # fmt: skip
-    queue = [waiting * scrape / 14 for scrape in range(15)]
-    seen = carrying([max(1.0, load + rise * window) for window in range(20)], engines=2, waiting=queue)
+    load_of = [max(1.0, load + rise * window) for window in range(20)]
+    seen = carrying(load_of, engines=2, waiting=queue(waiting))
     high, ready = low + more, min(ready, current)
     found = desired(primary, held=held, current=current, ready=ready, low=low, high=high, seen=seen, tpot=tpot).replicas
     inside = max(low, min(high, current))

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 from tests.builders import NOW, WINDOW
-from tests.scaling.loads import LENGTH, carrying, minutes, served, steps
+from tests.scaling.loads import LENGTH, carrying, minutes, queue, served, steps
 
 from vllm_autotuner.observation.observation import FirstTokens
 from vllm_autotuner.scaling.request_rate import LEAST_SEEN, peak_rate, peak_tokens_per_second, rate_ahead
@@ -119,8 +119,7 @@ def test_what_was_before_one_left_does_not_count() -> None:
 def test_what_waits_counts_as_load_that_comes() -> None:
     """Twice as many come as finish: what is foretold starts from those that come."""
     steady = carrying(minutes(100, more=2))
-    queue = [138.0 * scrape / 14 for scrape in range(15)]
-    growing = carrying(minutes(100, more=2), waiting=queue)
+    growing = carrying(minutes(100, more=2), waiting=queue(138.0))
     calm, rising = (rate_ahead(seen, within=240.0, over=TEN_MINUTES, since=None) for seen in (steady, growing))
     assert calm is not None
     assert rising == pytest.approx(2 * calm)

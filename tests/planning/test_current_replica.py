@@ -1,0 +1,185 @@
+"""The replica of now, in the terms of the capacity model: from metrics, and against what the simulator then does."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.builders import NOT_MEASURED, WINDOW, engine, latency, observation, targets
+from tests.scaling.loads import BASE, LENGTH, SLOPE, batch_of, carrying, queue, served
+
+from benchmarks.capacity_agreement import SCENES, case_at
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.performance.capacity import Replica, capacity
+from vllm_autotuner.performance.step_time import StepTime
+from vllm_autotuner.planning.current_replica import (
+    FEWEST_WINDOWS,
+    UnknownReplica,
+    current_replica,
+    limits_of,
+    output_tokens,
+    rate_now,
+)
+
+TRUTH: Mapping[str, float] = {"knee": 6.54, "max-num-seqs 24": 3.69, "KV cache": 1.82, "prompts": 9.24}
+"""Requests per second that one simulated replica serves within its objectives: found by bisection in runs of 15 minutes
+by `benchmarks/capacity_agreement.py`."""
+CLOSE = 0.15
+"""What 15 minutes of load and one of its seeds may differ by, and the model with them."""
+
+
+@pytest.mark.parametrize("share", [0.5, 0.75, 0.95])
+@pytest.mark.parametrize("name", TRUTH)
+def test_one_load_tells_the_capacity_that_the_simulator_has(name: str, share: float) -> None:
+    scene, truth = next(scene for scene in SCENES if scene.name == name), TRUTH[name]
+    case = case_at(scene, truth * share)
+    replica = current_replica(case)
+    assert isinstance(replica, Replica)
+    found = capacity(replica, limits=limits_of(case.targets))
+    assert found.rate == pytest.approx(truth, rel=CLOSE)
+    assert found.low * (1 - CLOSE) <= truth <= found.high * (1 + CLOSE)
+
+
+BUSY = [60.0] * 2 + [126.0] * 18
+"""Requests in the windows of one engine; that there were once fewer gives the step time a slope."""
+STEADY = carrying([126.0] * 20)
+"""Without a slope: the batch never moved."""
+
+
+def case(
+    seen: Observation, *, seats: int | None = None, degree: int | None = 1, learned: StepTime | None = None
+) -> Case:
+    knobs = EngineKnobs(max_num_seqs=seats, tensor_parallel_size=degree)
+    return Case(
+        observation=seen, targets=targets(ttft=2.0), knobs=knobs, learned={} if learned is None else {1: learned}
+    )
+
+
+def replica_of(seen: Observation, **given: Any) -> Replica:
+    found = current_replica(case(seen, **given))
+    assert isinstance(found, Replica)
+    return found
+
+
+def test_a_replica_is_what_was_measured() -> None:
+    found = replica_of(carrying(BUSY, engines=2), seats=64)
+    assert found.step.base == pytest.approx(BASE)
+    assert found.step.per_sequence == pytest.approx(SLOPE)
+    assert found.output == pytest.approx(LENGTH)
+    assert found.seats == 64
+    assert found.held == pytest.approx(900, rel=0.01), "a sequence takes 0.1 % of the KV cache, of which 90 % are used"
+    assert found.held_longer == pytest.approx(1.0)
+    assert found.crowding == pytest.approx(1.0)
+    assert found.tail.likely == pytest.approx(1.1, rel=0.02)
+    assert found.rate(batch_of(126.0)) == pytest.approx(126 / WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        pytest.param(observation(engine(generation_tokens=0.0)), "no requests with tokens", id="no tokens"),
+        pytest.param(observation(engine(running=0.0)), "no requests with tokens", id="nothing runs"),
+        pytest.param(replace(STEADY, itl=NOT_MEASURED), "inter-token latency", id="latencies are not exported"),
+        pytest.param(STEADY, "request lengths", id="the batch never moved, and prompts are not known"),
+    ],
+)
+def test_why_there_is_no_model(seen: Observation, why: str) -> None:
+    found = current_replica(case(seen))
+    assert isinstance(found, UnknownReplica)
+    assert why in found.why
+
+
+LEARNED = StepTime(base=0.011, per_sequence=0.0001, low=10.0, high=80.0, points=30, error=0.02)
+
+
+def test_the_slope_of_earlier_goes_through_what_is_measured_now() -> None:
+    step = replica_of(STEADY, learned=LEARNED).step
+    assert step.per_sequence == pytest.approx(LEARNED.per_sequence)
+    assert step.predict(batch_of(126.0)) == pytest.approx(BASE + SLOPE * batch_of(126.0))
+    assert (step.low, step.high) == (LEARNED.low, LEARNED.high)
+
+
+def test_a_steep_line_of_earlier_makes_no_step_shorter_than_nothing() -> None:
+    steep = replace(LEARNED, base=0.0, per_sequence=1.02 * (BASE / batch_of(126.0) + SLOPE))
+    step = replica_of(STEADY, learned=steep).step
+    assert step.base == 0
+    assert step.predict(batch_of(126.0)) == pytest.approx(BASE + SLOPE * batch_of(126.0))
+
+
+def test_a_line_that_today_contradicts_is_not_used() -> None:
+    found = current_replica(case(STEADY, learned=replace(LEARNED, base=0.030)))
+    assert isinstance(found, UnknownReplica)
+
+
+def test_engines_in_general_tell_less_the_farther_from_now() -> None:
+    """The batch never moved, and nothing was learned before: at twice the batch the interval is the model's own."""
+    found = replica_of(replace(STEADY, recent_prompt_length=latency(500.0)))
+    batch = batch_of(126.0)
+    assert found.step.low == found.step.high == pytest.approx(batch)
+    assert 0 < found.step.base < found.itl(batch)
+    assert found.itl(batch) == pytest.approx(BASE + SLOPE * batch)
+    near, far = (found.itl(each, 1) / found.itl(each) for each in (batch, 2 * batch))
+    assert 1 < near < far
+
+
+@pytest.mark.parametrize(
+    ("recent", "of_the_long_window", "tokens"),
+    [
+        pytest.param(latency(300.0), latency(700.0), 300.0, id="of requests that have just finished"),
+        pytest.param(None, latency(700.0), LENGTH, id="tokens made over requests finished"),
+    ],
+)
+def test_where_the_output_length_comes_from(recent: Any, of_the_long_window: Any, tokens: float) -> None:
+    seen = replace(carrying(BUSY), recent_output_length=recent or NOT_MEASURED, output_length=of_the_long_window)
+    assert output_tokens(seen) == pytest.approx(tokens, rel=0.02)
+
+
+def test_what_comes_is_what_is_served_and_what_the_queue_grows_by() -> None:
+    assert rate_now(carrying(BUSY)) == pytest.approx(126 / WINDOW)
+    assert rate_now(carrying(BUSY, waiting=queue(126.0))) == pytest.approx(2 * 126 / WINDOW)
+
+
+def test_a_slot_is_held_for_the_prompt_too() -> None:
+    """Half as many sequences again ran as the tokens account for."""
+    seen = carrying(BUSY)
+    more = replace(seen, steps=tuple(replace(each, running=1.5 * each.running) for each in seen.steps))
+    assert replica_of(more).held_longer == pytest.approx(1.5)
+
+
+def test_first_tokens_are_those_that_were_measured_while_nothing_waits() -> None:
+    first = replica_of(carrying(BUSY, ttft=latency(0.3, tail=0.5))).first
+    assert first is not None
+    assert first.seconds == pytest.approx(0.5, rel=0.02)
+    assert first.rate == pytest.approx(126 / WINDOW)
+
+
+@pytest.mark.parametrize(("prefill", "seconds"), [(0.1, 0.2), (None, None)])
+def test_behind_a_queue_they_are_the_prompts_own(prefill: float | None, seconds: float | None) -> None:
+    """9 s are the wait. A prompt takes 0.1 s, and p95 of the prompts is twice the mean."""
+    seen = carrying(
+        BUSY,
+        waiting=9.0,
+        ttft=latency(9.0),
+        prefill_time=NOT_MEASURED if prefill is None else latency(prefill),
+        recent_prompt_length=latency(1000.0),
+        prompt_length=latency(1000.0, tail=2000.0),
+    )
+    first = replica_of(seen).first
+    assert (first is None) if seconds is None else (first is not None and first.seconds == pytest.approx(0.2, rel=0.03))
+
+
+@pytest.mark.parametrize(
+    ("requests", "engines", "burstiness"),
+    [
+        pytest.param([100.0] * 20, 1, 1.0, id="an even load: that of independent requests at least"),
+        pytest.param([100.0, 130.0] * 10, 1, 450 / 115, id="bursts: neighbours differ by 30"),
+        pytest.param([100.0, 130.0] * 10, 2, 1 + (900 / 115 - 1) / 2, id="shared by two, each sees half of it"),
+        pytest.param([100.0 + 3 * window for window in range(20)], 1, 1.0, id="a slow rise is no burst"),
+        pytest.param([100.0, 300.0] * 2, 1, 1.0, id=f"fewer windows than {FEWEST_WINDOWS} tell nothing"),
+    ],
+)
+def test_how_much_arrivals_vary(requests: Sequence[float], engines: int, burstiness: float) -> None:
+    seen = replace(carrying(BUSY, engines=engines), first_tokens=served(requests) * engines)
+    assert replica_of(seen).burstiness == pytest.approx(burstiness, rel=0.01)
