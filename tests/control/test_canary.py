@@ -1,6 +1,7 @@
 """Canaries from the first look to the last deletion: the real fleet loop over the model of its world."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -433,3 +434,27 @@ def test_the_model_has_a_canary_to_play_with() -> None:
     assert isinstance(ApiServer(now=START), ApiServer)
     assert Load().tpot < slow_beyond_64(128).tpot
     assert service_body()["spec"]["replicas"] == 1
+
+
+@pytest.mark.fault("T54")
+@pytest.mark.parametrize("track", ["canary", "baseline"])
+async def test_a_trial_pod_that_was_drained_warms_up_before_it_is_measured_again(track: str) -> None:
+    warm_up = timedelta(minutes=2)
+    found = beside(3, spec={"tuning.strategy": {"warmUp": "2m", "analysis": "5m", "bake": "30s"}})
+    await until(found, ChangeState.ANALYZING, at_most=100)
+    await found.ticks(3)
+    drained = next(pod for pod in found.api.pods if pod.labels.get(TRACK) == track)
+    found.api.pods.remove(drained)
+    measured = []
+    while not outcomes(found):
+        before = found.change()
+        await found.tick()
+        change = found.change()
+        if change is None or change.promoted or before is None or change.analysis is None or before.analysis is None:
+            continue
+        if len(change.analysis.last) > len(before.analysis.last):
+            trial = [pod for pod in found.api.pods if pod.labels.get(TRACK) == track]
+            measured += [found.api.now - (pod.ready_since or found.api.now) for pod in trial]
+    assert measured
+    assert min(measured) >= warm_up, "a cold pod was compared with warm ones"
+    assert outcomes(found) == [Outcome.SUCCEEDED]

@@ -326,4 +326,9 @@ FAULTS: Final = (
         happens="a proxy before the API server answers a write with Retry-After: 86400",
         holds="writes pause for 30 s at most: a rollback does not wait for a day",
     ),
+    Fault(
+        number="T54",
+        happens="a node drain replaces the pod of a canary or baseline while a change is measured",
+        holds="the new pod warms up before it is measured; the analysis keeps its windows and its remaining time",
+    ),
 )

@@ -29,7 +29,9 @@ UNREADABLE: Final = "the spec cannot be read"
 BLIND: Final = "metrics are missing"
 PAUSED: Final = "paused"
 SHORT: Final = "pods of the service itself are not ready"
+WARMING: Final = "pods that are compared are warming up"
 """Why a change is held. Stored in status.activeChange.stateReason and compared by value: do not change the text."""
+OBSTACLES: Final = frozenset({UNREADABLE, BLIND, PAUSED, SHORT, WARMING})
 
 
 def advance(change: ActiveChange, world: World) -> Step:
@@ -186,8 +188,22 @@ def _obstacle(change: ActiveChange, world: World) -> str:
         return BLIND
     if world.paused:
         return PAUSED
+    if change.strategy is not StrategyType.CANARY:
+        return ""
     # While a replica is missing, the others carry its load, which distorts both sides (T22).
-    return SHORT if change.strategy is StrategyType.CANARY and not world.rollout.settled else ""
+    if not world.rollout.settled:
+        return SHORT
+    return WARMING if _is_warming_up(change, world) else ""
+
+
+def _is_warming_up(change: ActiveChange, world: World) -> bool:
+    """Whether a pod of either side has only just come up: one that was drained is replaced by a cold one."""
+    canary, baseline = world.variants.canary, world.variants.baseline
+    old = world.rollout if change.baseline_ref is None or baseline is None else baseline.rollout
+    sides = (old,) if canary is None else (old, canary.rollout)
+    return any(
+        side.newest_since is not None and world.now - side.newest_since < world.strategy.warm_up for side in sides
+    )
 
 
 def _hold(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
@@ -197,7 +213,9 @@ def _hold(change: ActiveChange, why: str, *, world: World) -> ActiveChange:
 
 
 def _patience(why: str, world: World) -> timedelta:
-    return PAUSED_FOR_AT_MOST if why == PAUSED else world.strategy.data_budget
+    if why == PAUSED:
+        return PAUSED_FOR_AT_MOST
+    return world.strategy.data_budget + (world.strategy.warm_up if why == WARMING else timedelta())
 
 
 def _too_long(why: str, world: World) -> str:
@@ -217,7 +235,7 @@ def _held(change: ActiveChange, world: World) -> ActiveChange:
     if late(change, now=world.now):
         # Neither missing metrics nor a pause is the candidate's fault: rolled back without an entry in failure memory.
         return back(change, _too_long(change.state_reason, world), world=world)
-    if change.state_reason != obstacle and {change.state_reason, obstacle} <= {UNREADABLE, BLIND, PAUSED, SHORT}:
+    if change.state_reason != obstacle and change.state_reason in OBSTACLES:
         # Metrics went missing during a pause, or came back: each reason has its own limit, and a pause a longer one.
         deadline = world.now + _patience(obstacle, world)
         return change.updated(state_reason=obstacle, state_since=world.now, deadline=deadline)
