@@ -5,7 +5,7 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
-from vllm_autotuner.diagnosis.case import queues
+from vllm_autotuner.diagnosis.case import busy_batch, queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
@@ -44,11 +44,15 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
     if diagnosis.primary in SLOW_TOKENS and not first_tokens_wait(case):
         if (why := not_slow_now(situation)) is not None:
             return why
+        if max(map(busy_batch, case.engines)) <= 1:
+            return NothingToGain("at most one sequence runs on each engine: replicas make no batch smaller")
         target = ChangeTarget.TPOT
         forecast = outlook(current_setting(situation), situation=situation)
-        if forecast.capacity is not None and not forecast.capacity > 0:
+        meets = forecast.capacity is None or forecast.capacity > 0
+        if not meets and not prompts_contend(case):
             return NothingToGain("no batch size is known to meet the TPOT objective: replicas might not help")
-        needed = max(now + 1, min(now * LARGEST_STEP, forecast.needed or now + 1))
+        # Where tokens wait for prompts, no line by the batch holds: one more replica shows what fewer prompts do.
+        needed = max(now + 1, min(now * LARGEST_STEP, forecast.needed or now + 1)) if meets else now + 1
     count = needed if scaling is None else min(needed, scaling.max_replicas)
     proposal = Proposal(
         knob=Knob.REPLICAS,
