@@ -152,10 +152,10 @@ def _ttft(figures: Draw) -> float:
 
 
 def _seats(figures: Draw, means: Means, *, tpot: float) -> int | None:
-    """As users write them: two in three copied a value that is a third to a half of what would do, one wrote none."""
+    """As users write them: two in three copied a value that is a quarter to two fifths of what would do."""
     if figures.whole(0, 2) == 0:
         return None
-    return max(8, int(figures.useful_batch(means, tpot=tpot) * figures.between(0.3, 0.5)))
+    return max(8, int(figures.useful_batch(means, tpot=tpot) * figures.between(0.25, 0.4)))
 
 
 def _told(seats: int | None) -> str:
@@ -313,7 +313,7 @@ def bursty(figures: Draw) -> Case:
         levels=[(0.0, figures.carried(means, tpot=tpot) * replicas * load)],
         content=Content(mix),
         # Whoever waits for a seat instead still begins in time.
-        objectives=Objectives(ttft=round(figures.between(3.0, 10.0), 1), tpot=tpot),
+        objectives=Objectives(ttft=round(figures.between(8.0, 25.0), 1), tpot=tpot),
         replicas=replicas,
         max_replicas=replicas + 3,
         burstiness=burstiness,
@@ -502,17 +502,19 @@ def metrics_outage(figures: Draw) -> Case:
 def flapping(figures: Draw) -> Case:
     """The load crosses what the replicas carry, up and down, every few minutes."""
     mix, tpot = _chat(figures), _tpot(figures)
-    replicas, half_period = figures.few(3), figures.between(60, 210)
-    low, high = figures.between(0.6, 0.85), figures.between(1.05, 1.3)
-    carried = figures.carried(means_of(mix), tpot=tpot) * replicas
+    means, replicas, half_period = means_of(mix), figures.few(3), figures.between(60, 210)
+    low, high, seats = figures.between(0.5, 0.75), figures.between(0.95, 1.2), _seats(figures, means, tpot=tpot)
+    carried = figures.carried(means, tpot=tpot) * replicas
     times = np.arange(0.0, figures.duration, half_period)
     return Case(
-        story=f"load swings between {low:.0%} and {high:.0%} of {replicas} replica(s) every {half_period / 30:.1f} min",
+        story=f"load swings between {low:.0%} and {high:.0%} of {replicas} replica(s) every {half_period / 30:.1f} min"
+        + _told(seats),
         levels=[(float(at), carried * (low if index % 2 else high)) for index, at in enumerate(times)],
         content=Content(mix),
         objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
         replicas=replicas,
-        max_replicas=replicas + 3,
+        max_replicas=MOST_REPLICAS,
+        seats=seats,
     )
 
 
@@ -562,7 +564,7 @@ def tp_too_high(figures: Draw) -> Case:
     mix = _chat(figures)
     means, tpot = means_of(mix), round(figures.engine.law.base * figures.between(2.0, 3.0), 3)
     figures.with_flags(tensor_parallel_size=high)
-    replicas, load = figures.few(2), figures.between(0.5, 0.75)
+    replicas, load = 1, figures.between(0.4, 0.65)
     sizes = tuple(size for size in (1, 2, 4, 8) if low <= size <= high)
     return Case(
         story=f"TP {high} where TP {low} would do at {load:.0%} load, on {replicas} replica(s)",
@@ -577,30 +579,32 @@ def tp_too_high(figures: Draw) -> Case:
 
 
 def tp_starves(figures: Draw) -> Case:
-    """The weights leave next to no KV cache: twice the GPUs in one replica hold many times the sequences."""
-    low = figures.hardware.tensor_parallel_size
+    """The weights leave next to no KV cache: twice the GPUs in one replica serve more than twice the requests."""
+    low = max(1, figures.hardware.tensor_parallel_size // 2)
     mix = Mix(prompt=figures.lengths(600, 1800, tail=(1.6, 2.5)), output=figures.lengths(600, 1400, tail=(1.6, 2.2)))
     means = means_of(mix)
-    small, large = figures.engine, figures.with_flags(tensor_parallel_size=2 * low)
-    if kv_batch(large, means) < STARVED * kv_batch(small, means):
+    small, large = (figures.with_flags(tensor_parallel_size=size) for size in (low, 2 * low))
+    carried, more = (rate_at(one, means, batch=kv_batch(one, means)) for one in (small, large))
+    load = figures.between(0.4, 0.6)
+    replicas = math.ceil(load * more / (STARVED * carried))
+    if replicas < 3 or kv_batch(small, means) < SMALLEST_BATCH:
         raise TooSlow(f"{figures.name}: the weights leave {figures.hardware.name} enough of its memory")
-    held = kv_batch(small, means)
-    replicas, load = figures.whole(2, 3), figures.between(0.95, 1.2)
-    tpot = round(1.2 * step_seconds(large, means, batch=0.8 * kv_batch(large, means)), 3)
+    tpot = round(1.2 * step_seconds(large, means, batch=kv_batch(large, means)), 3)
     return Case(
-        story=f"{load:.2f} times the {replicas * held:.0f} sequences of {replicas} replica(s); TP {2 * low} holds "
-        f"{kv_batch(large, means) / held:.1f} times as much",
-        levels=[(0.0, load * replicas * rate_at(small, means, batch=held))],
+        story=f"{load * more / carried:.2f} times the {kv_batch(small, means):.0f} sequences that a replica holds; "
+        f"TP {2 * low} holds {kv_batch(large, means) / kv_batch(small, means):.1f} times as many",
+        levels=[(0.0, load * more)],
         content=Content(mix),
         objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
-        replicas=replicas,
-        max_replicas=min(MOST_REPLICAS, replicas * 2 + 2),
+        replicas=min(MOST_REPLICAS, replicas) - 1,
+        max_replicas=MOST_REPLICAS,
         tensor_parallel_sizes=(low, 2 * low),
+        tensor_parallel_size=low,
     )
 
 
-STARVED: Final = 2.7
-"""Times the sequences at twice the GPUs, from which on a case is about starvation. Our choice."""
+STARVED: Final = 0.9
+"""Part of what a full pool carries that a replica is given."""
 
 
 SCENARIOS: Final[Mapping[str, Callable[[Draw], Case]]] = {
