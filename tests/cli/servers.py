@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
 
@@ -31,10 +31,11 @@ def serving(answer: Answer) -> Iterator[str]:
 
         def _answer(self, body: str) -> None:
             status, text = answer(self.path, body)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
+            with suppress(ConnectionError):  # who gave up waiting is gone
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text.encode())))
+                self.end_headers()
+                self.wfile.write(text.encode())
 
         @override
         def log_message(self, *args: object) -> None:

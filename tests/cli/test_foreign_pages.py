@@ -1,7 +1,10 @@
 """`diagnose --metrics` on pages that no vLLM wrote, or wrote in part: a clear line each, never a traceback."""
 
 import json
+import time
+from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from tests.cli.servers import Page, serving
@@ -73,3 +76,91 @@ def test_a_page_without_what_decides_gets_no_advice_to_change_anything(without: 
     assert service["diagnosis"]["class"] == "Unclear"
     assert "the cause is unknown" in service["diagnosis"]["message"]
     assert service["recommendation"] is None
+
+
+ROUTER = """vllm:num_requests_running{server="http://10.0.0.7:8000"} 4
+vllm:num_requests_waiting{server="http://10.0.0.7:8000"} 9
+vllm:current_qps{server="http://10.0.0.7:8000"} 2
+"""
+TRITON = """vllm:prompt_tokens_total{model="m",version="1"} 500
+vllm:generation_tokens_total{model="m",version="1"} 900
+nv_inference_request_success{model="m",version="1"} 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        pytest.param("ray_vllm:num_requests_running 4\n", "vLLM on Ray Serve: Ray renames them", id="Ray"),
+        pytest.param("ray_vllm_num_requests_running 4\n", "vLLM on Ray Serve: Ray renames them", id="Ray, underscores"),
+        pytest.param("sglang:num_running_reqs 4\n", "metrics of SGLang: only vLLM's own", id="SGLang"),
+        pytest.param("trtllm_request_success_total 4\n", "metrics of TensorRT-LLM", id="TensorRT-LLM"),
+        pytest.param("tgi_queue_size 4\n", "metrics of Text Generation Inference (TGI)", id="TGI"),
+        pytest.param("nv_inference_request_success 4\n", "metrics of Triton Inference Server", id="Triton"),
+        pytest.param("llamacpp:requests_processing 4\n", "metrics of llama.cpp", id="llama.cpp"),
+        pytest.param("node_load1 4\n", "returns metrics, but none of vLLM", id="something else"),
+    ],
+)
+def test_a_server_that_is_no_vllm_is_named_with_what_is_needed(page: str, says: str) -> None:
+    with serving(lambda path, body: (200, page)) as url:
+        result = run("--metrics", url, *QUICK)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert says in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("page", "says", "note"),
+    [
+        pytest.param(ROUTER, "a router's view of http://10.0.0.7:8000", "production-stack", id="a router"),
+        pytest.param(TRITON, "not how many requests run and wait", "Triton Inference Server", id="Triton's backend"),
+    ],
+)
+def test_a_page_with_part_of_vllms_metrics_is_named_and_not_left_out(page: str, says: str, note: str) -> None:
+    with serving(lambda path, body: (200, page)) as url:
+        answer = answered("--metrics", url, *QUICK, code=2)
+    (service,) = answer["services"]
+    assert service["diagnosis"]["class"] == "MetricsBlind"
+    assert says in service["diagnosis"]["message"]
+    assert note == "production-stack" or any(note in line for line in answer["notes"])
+
+
+def test_a_prometheus_without_vllm_says_what_it_has_instead() -> None:
+    def answer(path: str, body: str) -> tuple[int, str]:
+        asked = parse_qs(body)["query"][0]
+        found = [{"metric": {"__name__": "sglang:num_running_reqs"}, "value": [0, "1"]}] if "sglang" in asked else []
+        return 200, json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}})
+
+    with serving(answer) as url:
+        result = run("--prometheus", url)
+    assert result.exit_code == 2
+    assert "these are metrics of SGLang" in " ".join(result.stderr.split())
+
+
+def test_a_scrape_that_takes_too_long_is_a_note_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm_autotuner.observation.scrape.SCRAPE_TIMEOUT", timedelta(seconds=0.15))
+    page, scrapes = Page(), 0
+
+    def answer(path: str, body: str) -> tuple[int, str]:
+        nonlocal scrapes
+        scrapes += 1
+        if scrapes == 1:
+            time.sleep(0.4)
+        return page(path, body)
+
+    with serving(answer) as url:
+        found = answered("--metrics", url, "--for", "1500ms", "--scrape-interval", "200ms")
+    assert found["services"][0]["engines"]
+    assert any("some scrapes failed" in note and "did not answer within" in note for note in found["notes"])
+
+
+def test_an_engine_that_never_answers_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm_autotuner.observation.scrape.SCRAPE_TIMEOUT", timedelta(seconds=0.1))
+
+    def answer(path: str, body: str) -> tuple[int, str]:
+        time.sleep(0.3)
+        return 200, ""
+
+    with serving(answer) as url:
+        result = run("--metrics", url, *QUICK)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "did not answer within" in " ".join(result.stderr.split())

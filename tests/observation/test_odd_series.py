@@ -174,3 +174,29 @@ async def test_no_series_of_a_neighbour_changes_what_is_seen_of_an_honest_engine
     for key in snapshot.engines:
         case = case_of(observe(snapshot, [key]), targets=targets(), knobs=EngineKnobs(), history=History())
         diagnose(case, history=History())
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        pytest.param(RUNNING, {"instance": "10.9.9.9:8000"}, id="a gauge of another pod"),
+        pytest.param(RUNNING, {"model_name": "other"}, id="two models on one engine"),
+        pytest.param(KV, {"job": "second"}, id="a second scrape job"),
+        pytest.param("vllm:generation_tokens_total", {"instance": "10.9.9.9:8000"}, id="a counter of another pod"),
+        pytest.param(f"{TTFT}_sum", {"instance": "10.9.9.9:8000"}, id="a sum of another pod"),
+    ],
+)
+async def test_an_engine_that_two_series_report_as_is_blind(name: str, labels: dict[str, str]) -> None:
+    """Another pod with its labels would be believed otherwise, if only it is newer."""
+    snapshot = await look(added(fleet(Engine(), Engine(pod="odd-0")), name, 0.5, **labels))
+    (why,) = observe(snapshot, [ODD]).unreadable.values()
+    assert why.endswith(f"report as this engine; they differ in {next(iter(labels))}")
+    assert not observe(snapshot, [HONEST]).silent
+
+
+async def test_a_pod_that_came_back_under_another_address_is_one_engine() -> None:
+    before = Engine(end=NOW - 40, labels={"instance": "10.0.0.1:8000"})
+    after = Engine(begin=NOW - 38, labels={"instance": "10.0.0.2:8000"})
+    snapshot = await look(fleet(before, after))
+    assert not snapshot.engines[HONEST].unreadable
+    assert observe(snapshot, [HONEST]).engines

@@ -4,6 +4,7 @@ None of them leaves `observation` in the operator: the snapshot records it as a 
 
 * SourceError
   - Unreachable     no HTTP answer (DNS, TLS, refused, timeout)      -> next tick
+    - TimedOut      no answer in time                                -> next tick
   - Overloaded      429, 5xx, query timed out                        -> next tick
   - Rejected        other 4xx: credentials or our query              -> report to the administrator
     - Denied        401, 403, where they are distinguished           -> report what to grant
@@ -11,7 +12,7 @@ None of them leaves `observation` in the operator: the snapshot records it as a 
   - Unreadable      a recording or exposition that cannot be parsed  -> report to the user
 """
 
-__all__ = ["Denied", "Overloaded", "Rejected", "SourceError", "Unreachable", "Unreadable", "Unusable"]
+__all__ = ["Denied", "Overloaded", "Rejected", "SourceError", "TimedOut", "Unreachable", "Unreadable", "Unusable"]
 
 
 class SourceError(Exception):
@@ -20,6 +21,10 @@ class SourceError(Exception):
 
 class Unreachable(SourceError):
     """No HTTP answer at all."""
+
+
+class TimedOut(Unreachable):
+    """Not answered in time; the server may be there and answer the next request."""
 
 
 class Overloaded(SourceError):

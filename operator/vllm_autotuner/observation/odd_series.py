@@ -26,6 +26,8 @@ class OddSeries(Exception):
 def refuse_odd_levels(series: Series, *, meaning: Meaning) -> None:
     """Raise OddSeries where the samples of a gauge are not numbers from 0 to the largest that its meaning allows."""
     _refuse_histograms(series)
+    if "://" in (server := series.labels.get("server", "")):
+        raise OddSeries(f"{series.name} is a router's view of {server[:100]}; scrape the engines themselves")
     highest = NAMES[meaning].highest
     for value in series.values:
         if not (math.isnan(value) or 0 <= value <= highest * SLACK):

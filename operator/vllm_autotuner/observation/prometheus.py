@@ -17,7 +17,7 @@ import httpx
 from vllm_autotuner.budgets import ANSWER_BYTES, PAGE_BYTES
 from vllm_autotuner.observation.access import OPEN, Access, PrometheusAddress, TrustedConnection, scrubbed, shown_url
 from vllm_autotuner.observation.answer_reader import AnswerReader
-from vllm_autotuner.observation.errors import Overloaded, Rejected, SourceError, Unreachable, Unusable
+from vllm_autotuner.observation.errors import Overloaded, Rejected, SourceError, TimedOut, Unreachable, Unusable
 from vllm_autotuner.observation.questions import Question, promql
 from vllm_autotuner.observation.series import Series
 
@@ -85,7 +85,7 @@ class PrometheusSource:
                 self._refuse_unusable(response, text=text)
                 return series
         except TimeoutError as error:
-            raise Unreachable(f"{self._shown} did not answer within {limit:.0f} s") from error
+            raise TimedOut(f"{self._shown} did not answer within {limit:.0f} s") from error
         except UnicodeError as error:
             raise Rejected(f"the headers for {self._shown} contain characters that HTTP does not allow") from error
         except NO_ANSWER as error:
@@ -226,11 +226,12 @@ class PageReader:
                     raise Rejected(f"{place} answered {response.status_code}; is this the engine's /metrics?")
                 return await _read(response, place=place)
         except TimeoutError as error:
-            raise Unreachable(f"{place} did not answer within {self._timeout.total_seconds():.0f} s") from error
+            raise TimedOut(f"{place} did not answer within {self._timeout.total_seconds():g} s") from error
         except UnicodeError as error:
             raise Rejected(f"the headers for {place} contain characters that HTTP does not allow") from error
         except httpx.InvalidURL as error:
             raise Rejected(f"{place} is not a URL: {error}") from error
         except NO_ANSWER as error:
             reason = scrubbed(str(error) or type(error).__name__, headers=headers)
-            raise Unreachable(f"cannot reach {place}: {reason}") from error
+            slow = isinstance(error, httpx.TimeoutException)
+            raise (TimedOut if slow else Unreachable)(f"cannot reach {place}: {reason}") from error

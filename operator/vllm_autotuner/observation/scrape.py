@@ -6,7 +6,7 @@ Must not: judge what was read.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeAlias
@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from vllm_autotuner.engine.metric_names import PROCESS_START
+from vllm_autotuner.engine.foreign_servers import ForeignServer, foreign_server
+from vllm_autotuner.engine.metric_names import NAMES, PROCESS_START, Meaning
 from vllm_autotuner.observation.access import OPEN, Access, shown_url
-from vllm_autotuner.observation.errors import SourceError, Unreadable
+from vllm_autotuner.observation.errors import Overloaded, SourceError, TimedOut, Unreadable
 from vllm_autotuner.observation.metrics_text import Sample, read_samples
 from vllm_autotuner.observation.prometheus import PageReader, refuse_unusable_url
 from vllm_autotuner.observation.recording import Recording
@@ -27,6 +28,7 @@ __all__ = [
     "Sampler",
     "ScrapeTarget",
     "Scraped",
+    "may_pass",
     "sample_engines",
     "sampled_into",
     "scrape_targets",
@@ -67,6 +69,8 @@ class Scraped:
 
     recording: Recording
     failures: dict[str, str]
+    foreign: Mapping[str, ForeignServer]
+    """URL -> what kind of other server its page is of."""
 
 
 Received: TypeAlias = Callable[[ScrapeTarget, str, float], None]
@@ -171,29 +175,47 @@ async def sample_engines(
 ) -> Scraped:
     """Scrape every target each `interval` for `duration`, both ends included; `scraped` is called after each attempt.
 
-    Raises the first target's SourceError when no target answers the first scrape: then waiting would not help.
+    Raises the first target's SourceError when no target ever answers; at once, when waiting would not help.
     """
-    recording = Recording()
+    recording, foreign = Recording(), dict[str, ForeignServer]()
     reader = PageReader(timeout=SCRAPE_TIMEOUT, access=access, transport=transport)
-    sampler = Sampler(clock=clock, reader=reader, receive=sampled_into(recording), scraped=scraped)
+    sampler = Sampler(clock=clock, reader=reader, receive=sampled_into(recording, foreign), scraped=scraped)
     try:
         errors = await sampler.first(targets)
-        if len(errors) == len(targets):
+        if len(errors) == len(targets) and not any(map(may_pass, errors)):
             raise errors[0]
         await sampler.repeat(targets, step=interval.total_seconds(), until=duration.total_seconds())
     finally:
         await reader.close()
-    return Scraped(recording=recording, failures={url: found.last for url, found in sampler.failures.items()})
+    if not recording.names and len(errors) == len(targets) and not foreign:
+        raise errors[0]
+    failures = {url: found.last for url, found in sampler.failures.items()}
+    return Scraped(recording=recording, failures=failures, foreign=foreign)
 
 
-def sampled_into(recording: Recording) -> Received:
-    """Return what adds the engine's own samples of each page to `recording`."""
+def may_pass(error: SourceError) -> bool:
+    """Whether the next scrape may well succeed: the server is there, and was too slow or too busy for this one."""
+    return isinstance(error, Overloaded | TimedOut)
+
+
+def sampled_into(recording: Recording, foreign: dict[str, ForeignServer] | None = None) -> Received:
+    """Return what adds the engine's own samples of each page to `recording`, and other servers to `foreign`, by URL."""
 
     def receive(target: ScrapeTarget, page: str, time: float) -> None:
-        for sample in _samples_of(page, target=target):
+        samples = _samples_of(page, target=target)
+        for sample in samples:
             recording.add(sample, time=time)
+        if foreign is not None and target.place not in foreign and (found := _foreign(page, samples)) is not None:
+            foreign[target.place] = found
 
     return receive
+
+
+def _foreign(page: str, samples: Sequence[Sample]) -> ForeignServer | None:
+    """What else the page is of; an engine's own has the gauge of its running requests and is not looked through."""
+    if any(sample.name in NAMES[Meaning.RUNNING].names for sample in samples):
+        return None
+    return foreign_server(sample.name for sample in read_samples(page.splitlines()))
 
 
 def _samples_of(page: str, *, target: ScrapeTarget) -> list[Sample]:

@@ -108,6 +108,10 @@ class FleetSnapshot:
     """Namespaces that had more series than are read."""
 
 
+COUNTERS_ALONE: Final = (
+    "it exports counters, but not how many requests run and wait, as Triton's vLLM backend and engines behind several "
+    "API servers do; scrape a page that has vllm:num_requests_running"
+)
 FILED_AT_ONCE: Final = 5_000
 """Series that are sorted on the event loop: 50 ms. More are sorted in a thread."""
 STATE_HISTOGRAMS: Final = (Meaning.TTFT, Meaning.ITL, Meaning.TPOT, Meaning.E2E)
@@ -154,6 +158,7 @@ def _filed(asked: Sequence[_Answered], beginnings: Sequence[Series]) -> dict[Eng
                 _file_or_refuse(engines, series, topic=topic, question=question)
     _file_starts(engines, beginnings)
     _file_rejections(engines)
+    _refuse_counters_alone(engines)
     return engines
 
 
@@ -274,15 +279,37 @@ def _file_rejections(engines: dict[EngineKey, EngineSeries]) -> None:
             engines[min(cores)].counters[OF_THE_SERVER] = counted
 
 
+def _refuse_counters_alone(engines: Mapping[EngineKey, EngineSeries]) -> None:
+    """Say of what counts tokens and shows no requests that it cannot be diagnosed: left out, it would seem healthy."""
+    told = {(key.namespace, key.pod) for key, engine in engines.items() if Meaning.RUNNING in engine.gauges}
+    for key, engine in engines.items():
+        counters = [one for parts in engine.counters.values() for one in parts.values()]
+        if counters and not engine.gauges and (key.namespace, key.pod) not in told:
+            engine.unreadable = engine.unreadable or COUNTERS_ALONE
+            engine.labels = engine.labels or counters[0].labels
+
+
 def _keep(shelf: dict[_Place, Series], place: _Place, series: Series) -> None:
     """Put `series` on the shelf unless a better one is there: a newer name first, then the one that was seen last.
 
     Two series of one engine and name differ in a label that we do not know: a pod that came back under another
-    address, a relabelling, two scrape jobs. The older of the two has ended.
+    address, a relabelling. The older of the two has ended. Where both go on, nobody can tell which one is the engine's:
+    two scrape jobs, two models, or another pod with its labels. Raises OddSeries.
     """
     there = shelf.get(place)
+    if there is not None and there.name == series.name and _go_on_together(there, series):
+        differ = sorted(
+            label for label in {*there.labels, *series.labels} if there.labels.get(label) != series.labels.get(label)
+        )
+        raise OddSeries(f"two series of {series.name} report as this engine; they differ in {', '.join(differ)}")
     if there is None or _rank(series) > _rank(there):
         shelf[place] = series
+
+
+def _go_on_together(one: Series, other: Series) -> bool:
+    """Whether two samples of each lie within the time of the other one."""
+    begin, end = max(one.times[0], other.times[0]), min(one.times[-1], other.times[-1])
+    return all(sum(begin <= time <= end for time in each.times) > 1 for each in (one, other))
 
 
 def _rank(series: Series) -> tuple[int, float]:

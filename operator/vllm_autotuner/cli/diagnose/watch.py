@@ -19,7 +19,7 @@ from vllm_autotuner.cli.evaluate.service_groups import by_labels, one_service
 from vllm_autotuner.cli.interruption import interrupted
 from vllm_autotuner.observation.prometheus import PageReader, PrometheusSource
 from vllm_autotuner.observation.recording import Recording
-from vllm_autotuner.observation.scrape import SCRAPE_TIMEOUT, Clock, Sampler, sampled_into
+from vllm_autotuner.observation.scrape import SCRAPE_TIMEOUT, Clock, Sampler, may_pass, sampled_into
 from vllm_autotuner.observation.snapshot import WindowSettings
 
 __all__ = ["Frame", "watch", "watched"]
@@ -121,7 +121,7 @@ async def _sampling(
     sampler = Sampler(clock=clock, reader=reader, receive=sampled_into(recording))
     try:
         errors = await sampler.first(scrape.targets)
-        if len(errors) == len(scrape.targets):
+        if len(errors) == len(scrape.targets) and not any(map(may_pass, errors)):
             raise errors[0]
         step = scrape.interval.total_seconds()
         sampling = asyncio.create_task(sampler.repeat(scrape.targets, step=step, until=math.inf))

@@ -27,6 +27,7 @@ from vllm_autotuner.cli.evaluate.moments import Span, moment_of, recorded, remot
 from vllm_autotuner.cli.evaluate.service_groups import by_labels, one_service
 from vllm_autotuner.cli.terminal import printable, progress, remarks
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.engine.foreign_servers import foreign_server, foreign_sign
 from vllm_autotuner.observation.access import PrometheusAddress, shown_url
 from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.scrape import Clock
@@ -84,12 +85,14 @@ async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> A
                 wanted=request.wanted,
                 evaluated=lambda: bar.advance(task),
             )
+        stranger = None if reports else foreign_server(one.name for one in await source.query(foreign_sign(), at=at))
     finally:
         await source.close()
     if not reports:
         filters = {"namespace": request.services.namespace, "service": request.services.service}
         chosen = "".join(f", {name} {value}" for name, value in filters.items() if value is not None)
-        raise NoEngine(f"no vLLM engine reports to {shown_url(address.url)}{chosen}")
+        beside = f"; {stranger.message}" if stranger is not None else ""
+        raise NoEngine(f"no vLLM engine reports to {shown_url(address.url)}{chosen}{beside}")
     odd = tuple(note for report in reports for note in _unreadable(report))
     if request.back is None:
         return Answer(reports=reports, at=at, notes=odd)

@@ -118,11 +118,12 @@ async def sampled(source: DirectScrape, *, clock: Clock, scraped: Callable[[Scra
         scraped=scraped,
     )
     recording = found.recording
+    strangers = [f"{place}: {server.message}" for place, server in found.foreign.items()]
     if not recording.names:
         places = " ".join(target.place for target in source.targets)
-        raise NoEngine(f"{places} returns metrics, but none of vLLM")
+        raise NoEngine("; ".join(strangers) or f"{places} returns metrics, but none of vLLM")
     return Opened(
         recording=recording,
         span=Span(recording.first, recording.last),
-        notes=tuple(f"some scrapes failed: {error}" for error in found.failures.values()),
+        notes=(*strangers, *(f"some scrapes failed: {error}" for error in found.failures.values())),
     )
