@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
-from tests.builders import engine, observation
+from tests.builders import engine, nobody, observation
 from tests.planning.situations import QWEN_32B, line, served, situation
 
-from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Tuning
-from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.engine.geometry import UnknownGeometry, geometry_named
@@ -17,7 +17,7 @@ from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.context_length import longest_seen, shorter_context, shorter_to_start
 from vllm_autotuner.planning.kv_type import smaller_kv_values
 from vllm_autotuner.planning.max_num_seqs import NothingToGain
-from vllm_autotuner.planning.parallelism import best_split, larger_degree, smaller_degree
+from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
 from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.proposal import Proposal
@@ -234,24 +234,6 @@ def test_a_smaller_degree_gives_its_gpus_back() -> None:
     assert (found.value, found.extra_gpus, found.recommend_only) == (2, -2, "")
 
 
-def test_the_same_gpus_as_replicas_are_preferred_unless_a_degree_serves_more() -> None:
-    """A long context in a full pool: twice the GPUs hold 2.9 times the tokens in one replica, twice in two."""
-    crowded = served(
-        observation(engine(running=60.0, waiting=200.0, kv=0.98)),
-        steps=line(8, 16, 32, 60, base=0.014, per_sequence=0.0002),
-    )
-    found = larger_degree(asked(Case(id="", tuning=LISTED, seen=crowded)))
-    assert isinstance(found, Proposal)
-    roomy = served(
-        observation(engine(running=60.0, waiting=40.0, kv=0.2)),
-        steps=line(8, 16, 32, 60, base=0.014, per_sequence=0.0005),
-    )
-    seated = TP2.updated(max_num_seqs=60)
-    lost = larger_degree(asked(Case(id="", tuning=LISTED, seen=roomy, knobs=seated)))
-    assert isinstance(lost, NothingToGain)
-    assert "as 2 replicas of 2 they would serve" in lost.why
-
-
 def test_a_prediction_beyond_the_measured_gpus_is_a_guess() -> None:
     known = larger_degree(asked(Case(id="", tuning=LISTED), SLOW))
     assert isinstance(known, Proposal)
@@ -260,26 +242,6 @@ def test_a_prediction_beyond_the_measured_gpus_is_a_guess() -> None:
     guess = larger_degree(asked(Case(id="", tuning=LISTED, platform=pcie), SLOW))
     assert isinstance(guess, Proposal)
     assert guess.confidence is Confidence.LOW
-
-
-@pytest.mark.parametrize(
-    ("goodput", "gpus", "current", "chosen"),
-    [
-        pytest.param({1: 100.0, 2: 250.0}, 4, 1, 2, id="the one that serves more"),
-        pytest.param({1: 100.0, 2: 180.0}, 4, 2, 1, id="in either direction"),
-        pytest.param({1: 100.0, 2: 204.0}, 4, 1, 1, id="a tie goes to what runs"),
-        pytest.param({1: 100.0, 2: 204.0}, 4, 2, 2, id="on both sides"),
-        pytest.param({1: 100.0, 2: 200.0, 4: 900.0}, 2, 8, 1, id="what does not fit does not count; then the smallest"),
-        pytest.param({2: 0.0, 4: 10.0}, 4, 2, 4, id="one that meets no objective serves nothing"),
-    ],
-)
-def test_best_split(goodput: dict[int, float], gpus: int, current: int, chosen: int) -> None:
-    assert best_split(goodput, gpus=gpus, current=current) == chosen
-
-
-def test_no_split_of_too_few_gpus() -> None:
-    with pytest.raises(ValueError, match="no degree fits into 1 GPUs"):
-        best_split({2: 1.0}, gpus=1, current=2)
 
 
 BOUNDED = Tuning(max_model_len=IntBounds(min=1024, max=32_768))
@@ -336,7 +298,7 @@ def test_shorter_context(case: Case) -> None:
     [
         pytest.param(17_920, EngineKnobs(max_model_len=32_000), BOUNDED, 17_920, id="what fits"),
         pytest.param(18_000, EngineKnobs(max_model_len=32_000), BOUNDED, 17_920, id="in whole granules"),
-        pytest.param(100, EngineKnobs(), Tuning(), 100, id="a tiny cache"),
+        pytest.param(100, EngineKnobs(), Tuning(), None, id="a cache that holds no request like those served"),
         pytest.param(None, EngineKnobs(), Tuning(), None, id="the engine does not say"),
         pytest.param(0, EngineKnobs(), Tuning(), None, id="nothing fits"),
         pytest.param(500, EngineKnobs(max_model_len=32_000), BOUNDED, None, id="bounds that ask for more than fits"),
@@ -347,6 +309,52 @@ def test_a_length_that_starts(suggested: int | None, knobs: EngineKnobs, tuning:
     given = situation(FULL, primary=DiagnosisClass.STARTUP_FAILURE, knobs=knobs, tuning=tuning)
     found = shorter_to_start(given, suggested=suggested)
     assert (found.value if isinstance(found, Proposal) else None) == value
+
+
+def test_an_engine_that_never_served_tells_no_lengths_to_keep() -> None:
+    given = situation(nobody(), primary=DiagnosisClass.STARTUP_FAILURE, knobs=EngineKnobs(max_model_len=32_000))
+    found = shorter_to_start(given, suggested=100)
+    assert isinstance(found, Proposal)
+    assert (found.value, found.target) == (100, ChangeTarget.START)
+
+
+@pytest.mark.parametrize(("tuning", "applies"), [(BOUNDED, True), (Tuning(), False)], ids=["bounds", "no bounds"])
+def test_a_length_that_starts_is_applied_within_bounds_and_says_what_it_rejects(tuning: Tuning, applies: bool) -> None:
+    given = situation(
+        SHORT, primary=DiagnosisClass.STARTUP_FAILURE, knobs=EngineKnobs(max_model_len=32_000), tuning=tuning
+    )
+    found = shorter_to_start(given, suggested=17_920)
+    assert isinstance(found, Proposal)
+    assert (found.recommend_only == "", found.target) == (applies, ChangeTarget.START)
+    assert "Requests of more than 17920 tokens would be rejected" in found.reason
+    failed = replace(given, failed=(("maxModelLen", "17920"),))
+    assert isinstance(shorter_to_start(failed, suggested=17_920), NothingToGain)
+
+
+@pytest.mark.parametrize(
+    ("tuning", "seen", "companion"),
+    [
+        pytest.param(
+            Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2)), max_model_len=IntBounds(min=1024, max=32_768)),
+            SHORT,
+            True,
+            id="requests are short, and bounds are set",
+        ),
+        pytest.param(Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2))), SHORT, False, id="no bounds"),
+        pytest.param(
+            Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2)), max_model_len=IntBounds(min=1024, max=32_768)),
+            served(FULL, prompt=500.0, output=1000.0, longest=14_000.0),
+            False,
+            id="requests are too long",
+        ),
+    ],
+)
+def test_a_smaller_degree_that_holds_no_request_of_the_present_limit_takes_a_shorter_one_along(
+    tuning: Tuning, seen: Observation, companion: bool
+) -> None:
+    """One GPU holds 14,000 to 19,000 tokens of this model, and the limit is 16,384."""
+    found = smaller_degree(asked(Case(id="", tuning=tuning, seen=seen), DiagnosisClass.COMMUNICATION_BOUND))
+    assert (isinstance(found, Proposal) and found.companion == (Knob.MAX_MODEL_LEN, 13_568)) is companion, found
 
 
 def test_the_longest_request_is_bounded_by_both_its_parts() -> None:

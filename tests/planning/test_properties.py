@@ -9,13 +9,17 @@ from tests.planning.situations import bounds, line, scaling, situation, with_ste
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Tuning
+from vllm_autotuner.diagnosis.case import step_time
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import EngineWindow
+from vllm_autotuner.performance.capacity import FARTHEST
+from vllm_autotuner.performance.step_time import StepTime
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.plan import plan
 from vllm_autotuner.planning.situation import Situation
 
 COUNTS = st.integers(1, 512)
+LOWERS = {DiagnosisClass.PAST_TPOT_KNEE, DiagnosisClass.PREEMPTION_THRASH}
 
 
 @st.composite
@@ -61,7 +65,7 @@ def test_no_proposal_leaves_the_bounds_or_the_step_limit(given: Situation) -> No
     if proposal is None:
         return
     if proposal.knob is Knob.REPLICAS:
-        assert proposal.count == given.replicas + 1
+        assert given.replicas < proposal.count <= given.replicas * LARGEST_STEP
         assert given.scaling is None or proposal.count <= given.scaling.max_replicas
         assert (given.scaling is None) == bool(proposal.recommend_only)
         return
@@ -69,15 +73,18 @@ def test_no_proposal_leaves_the_bounds_or_the_step_limit(given: Situation) -> No
     assert (limits is None) == bool(proposal.recommend_only)
     assert limits is None or limits.min <= proposal.count <= limits.max
     moments = [moment for one in given.observation.engines for moment in one.moments]
-    if given.diagnosis.primary is DiagnosisClass.CONCURRENCY_CAPPED:
-        seats = given.knobs.max_num_seqs or max(1, round(max(moment.running for moment in moments)))
-        assert seats < proposal.count <= seats * LARGEST_STEP
-        assert not any(seats < failed <= proposal.count for failed in given.failed_seats)
-    else:
-        levels = [sorted(moment.running for moment in one.moments) for one in given.observation.engines]
-        batch = max(level[min(len(level) - 1, round(0.9 * len(level)))] for level in levels)
-        assert math.ceil(batch / LARGEST_STEP) <= proposal.count < batch
+    fitted = step_time(given.observation)
+    seats = given.knobs.max_num_seqs or max(1, round(max(moment.running for moment in moments)))
+    levels = [sorted(moment.running for moment in one.moments) for one in given.observation.engines]
+    batch = max(level[min(len(level) - 1, round(0.9 * len(level)))] for level in levels)
+    if given.diagnosis.primary in LOWERS and proposal.count < batch:
+        low = min(batch / LARGEST_STEP, fitted.low if isinstance(fitted, StepTime) else math.inf)
+        assert math.ceil(low) <= proposal.count
         assert not any(proposal.count <= failed < batch for failed in given.failed_seats)
+    else:
+        high = FARTHEST * max(1.0, fitted.high) if isinstance(fitted, StepTime) else 0.0
+        assert seats < proposal.count <= max(seats * LARGEST_STEP, high)
+        assert not any(seats < failed <= proposal.count for failed in given.failed_seats)
 
 
 @settings(max_examples=50)
