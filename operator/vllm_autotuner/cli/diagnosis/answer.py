@@ -27,8 +27,9 @@ from vllm_autotuner.cli.evaluate.moments import Span, moment_of, recorded, remot
 from vllm_autotuner.cli.evaluate.service_groups import by_labels, one_service
 from vllm_autotuner.cli.terminal import printable, progress, remarks
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.engine.foreign_servers import foreign_server, foreign_sign
+from vllm_autotuner.engine.foreign_servers import ForeignServer, foreign_server, foreign_sign
 from vllm_autotuner.observation.access import PrometheusAddress, shown_url
+from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.scrape import Clock
 from vllm_autotuner.observation.snapshot import WindowSettings
@@ -85,7 +86,7 @@ async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> A
                 wanted=request.wanted,
                 evaluated=lambda: bar.advance(task),
             )
-        stranger = None if reports else foreign_server(one.name for one in await source.query(foreign_sign(), at=at))
+        stranger = None if reports else await _stranger(source, at=at)
     finally:
         await source.close()
     if not reports:
@@ -99,6 +100,15 @@ async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> A
     span = Span(schedule.ticks[0], at)
     notes = odd + tuple(f"{report.service.name} {note}" for report in reports for note in _earlier(report, span=span))
     return Answer(reports=reports, at=at, span=span, notes=notes)
+
+
+async def _stranger(source: PrometheusSource, *, at: float) -> ForeignServer | None:
+    """What reports instead of a vLLM; None where nothing known does, or the source does not say."""
+    try:
+        found = await source.query(foreign_sign(), at=at)
+    except SourceError:
+        return None
+    return foreign_server(one.labels.get("__name__", "") for one in found)
 
 
 async def _from_samples(request: Request, *, opened: Opened, place: str) -> Answer:
