@@ -331,4 +331,10 @@ FAULTS: Final = (
         happens="a node drain replaces the pod of a canary or baseline while a change is measured",
         holds="the new pod warms up before it is measured; the analysis keeps its windows and its remaining time",
     ),
+    Fault(
+        number="T55",
+        happens="a user deletes a VLLMService during a change in place; its Deployment is retained",
+        holds="an Event names the value under test that stays, and the command that restores the old one",
+        missing="a deletion while no operator runs: nothing can tell of it then",
+    ),
 )

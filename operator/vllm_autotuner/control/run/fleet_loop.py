@@ -64,6 +64,7 @@ class FleetLoop:
         self._watching_since = context.wall()
         self._refresh_slots: RefreshSlots | None = None
         self._exported: set[Key] = set()
+        self._known: Mapping[Key, ServiceEntry] = {}
         self._limits = NO_LIMITS
         self._health = SelfHealth(interval=context.settings.interval, window=context.settings.window)
         # An operator for named namespaces has no permission to list nodes, nor the pods of other namespaces.
@@ -88,12 +89,14 @@ class FleetLoop:
             self._epoch, self._watching_since = context.election.epoch, context.wall()
             self._services = self._services_anew()
             self._refresh_slots = None
+            self._known = {}
         started, fleet = context.wall(), context.registry.snapshot()
         since = self._refresh_slots.now if self._refresh_slots is not None else started
         self._refresh_slots = RefreshSlots(services=len(fleet.services), since=since, now=started)
         self._services.keep_only({entry.uid for entry in fleet.services.values()})
         for gone in self._exported - fleet.services.keys():
             self._export(gone, None)
+        await self._note_deletions(fleet.services)
         snapshots = await self._sources.look(fleet.services.values(), at=context.wall().timestamp())
         self._note_failures(snapshots)
         adopting = Adopting(fleet.services, cluster=context.cluster)
@@ -103,6 +106,8 @@ class FleetLoop:
         await self._limit()
         with context.metrics.tick_duration.time():
             await self._each(Look(fleet=fleet, snapshots=snapshots), adopting=adopting)
+        # With the statuses that were written meanwhile; one that was deleted meanwhile is missed in the next tick.
+        self._known = {**fleet.services, **context.registry.services.views()}
         try:
             self._export_fleet()
         except Exception:
@@ -110,6 +115,13 @@ class FleetLoop:
             logger.exception("failed to export the figures of the fleet")
         context.metrics.ticks.labels(outcome="Done").inc()
         self._health.looked(took=context.wall() - started, now=context.wall())
+
+    async def _note_deletions(self, services: Mapping[Key, ServiceEntry]) -> None:
+        alive = {entry.uid for entry in services.values()}
+        for key, entry in self._known.items():
+            if entry.uid not in alive:
+                async with self._isolated(key, entry):
+                    await self._services.note_deletion(entry)
 
     def _note_failures(self, snapshots: Mapping[str, FleetSnapshot]) -> None:
         for name, snapshot in snapshots.items():

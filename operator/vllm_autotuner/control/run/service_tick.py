@@ -27,6 +27,7 @@ from vllm_autotuner.control.read.service_memory import ServiceMemory
 from vllm_autotuner.control.read.spec_generation import with_current_generation
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.context import ControlContext
+from vllm_autotuner.control.write.announcements import abandoned
 from vllm_autotuner.control.write.event_outbox import remembering
 from vllm_autotuner.control.write.status_writer import StatusWriter
 from vllm_autotuner.control.write.workload_writer import WorkloadWriter
@@ -81,6 +82,11 @@ class ServiceTick:
         """Forget what no longer exists."""
         self.memory.keep_only(uids)
         self.status_writer.keep_only(uids)
+
+    async def note_deletion(self, entry: ServiceEntry) -> None:
+        """Say what a deleted service leaves behind, where that is a value under test."""
+        if (event := abandoned(entry.service)) is not None:
+            await self.status_writer.outbox.say(event, about=entry)
 
     async def read_logs(self, fleet: RegistrySnapshot, *, adopting: Adopting) -> None:
         """Look up why engines of the fleet crashed, before any decision: all at once, and within a tick's budget."""

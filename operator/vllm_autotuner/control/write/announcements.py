@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from vllm_autotuner.api.conditions import ConditionType, find_condition
-from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.service import InvalidService, VLLMService
+from vllm_autotuner.api.spec import DeletionPolicy
 from vllm_autotuner.api.status import (
     ActiveChange,
     ChangeState,
@@ -20,10 +21,10 @@ from vllm_autotuner.api.status import (
     Outcome,
     VLLMServiceStatus,
 )
-from vllm_autotuner.change.world import Ending
+from vllm_autotuner.change.world import Ending, reaches_the_service
 from vllm_autotuner.cluster.events import Event
 
-__all__ = ["announcements", "standing"]
+__all__ = ["abandoned", "announcements", "standing"]
 
 RECENT: Final = timedelta(minutes=50)
 """Older transitions are not announced again. The API server keeps an Event for an hour (--event-ttl) and refuses a
@@ -74,6 +75,28 @@ def standing(status: VLLMServiceStatus, *, now: datetime) -> Iterable[Event]:
     if change is not None and change.state is not ChangeState.PROVISIONING and _is_recent(change.state_since, now=now):
         yield _moved(change)
     yield from _answers(request for request in status.handled_requests if _is_recent(request.at, now=now))
+
+
+def abandoned(service: VLLMService | InvalidService) -> Event | None:
+    """The Event about a deleted VLLMService whose Deployment stays and runs a value under test; None without one.
+
+    There is no finalizer, so nothing can be restored any more: a person is told how to (T55).
+    """
+    change = service.status.active_change if service.status is not None else None
+    if change is None or not reaches_the_service(change) or change.state is ChangeState.ROLLING_BACK:
+        return None
+    reference, namespace = service.spec.target_ref, service.metadata.namespace
+    if reference is None and service.spec.deletion_policy is DeletionPolicy.DELETE:
+        return None
+    name = service.metadata.name if reference is None else reference.name
+    return Event(
+        reason="ChangeAbandoned",
+        note=f"Deleted during a change: Deployment {name} keeps {change.knob}={change.to_value}, which was under test. "
+        f"To return to {change.from_value or 'the default'}: kubectl rollout undo -n {namespace} deployment/{name}",
+        action="Tune",
+        transition=f"{change.id}/abandoned",
+        warning=True,
+    )
 
 
 def _answers(requests: Iterable[HandledRequest]) -> Iterable[Event]:

@@ -130,7 +130,10 @@ CLUSTER_ROWS: Final[tuple[Guardrail, ...]] = (
             "tests/workload/test_rendering.py::test_a_retained_workload_has_no_owner_but_names_its_service",
             "e2e/test_faults.py::test_deleting_the_service_during_a_change_leaves_its_pods_serving",
         ),
-        missing="rollback on deletion: a retained workload keeps the value under test",
+        missing=(
+            "rollback on deletion: a retained workload keeps the value under test, and the Event ChangeAbandoned says "
+            "how to undo it"
+        ),
     ),
     Guardrail(
         id="G49",
