@@ -25,6 +25,8 @@ class Run:
     """Seconds of load that were played."""
     settled_since: float | None = None
     """From when on it went as it would have gone on; None: all was played."""
+    shorter: "Run | None" = None
+    """Where all was played all the same: the run as it would have ended when it had settled."""
 
 
 async def play(
@@ -34,15 +36,18 @@ async def play(
     owner: Owner,
     faults: bool = True,
     settling: Settling | None = None,
+    exact: bool = False,
     given_up: Callable[[SimulatedCluster], bool] = lambda cluster: False,
 ) -> Run:
-    """Run it. `faults` False: nothing goes wrong (offline trials). `settling`: says when the rest may be left out.
+    """Run it. `faults` False: nothing goes wrong (offline trials).
 
+    `settling`: says when the rest may be left out; with `exact` it is only noted when that would have been.
     `given_up`: asked after each tick; where it says yes the run ends, and its ledger tells of no more than that.
     """
     cluster = SimulatedCluster(scenario, faults=faults)
     policy.begin(cluster)
     now, since = 0.0, None
+    shorter: Run | None = None
     while now + TICK <= scenario.duration and since is None:
         now += TICK
         if policy.scraper is not None:
@@ -53,8 +58,10 @@ async def play(
         await policy.tick(cluster)
         if given_up(cluster):
             return Run(cluster=cluster, played=now)
-        if settling is not None:
+        if settling is not None and shorter is None:
             since = settling.since(cluster, policy)
+            if exact and since is not None:
+                shorter, since = Run(cluster=cluster, played=now, settled_since=since), None
     # The longest wait of a client, counted from the last arrival: then every request has ended one way or the other.
     cluster.advance(now + scenario.patience + TICK)
-    return Run(cluster=cluster, played=now, settled_since=since)
+    return Run(cluster=cluster, played=now, settled_since=since, shorter=shorter)

@@ -1,13 +1,15 @@
 """Whether a run goes on as it went: then the rest of the day is arithmetic and need not be played.
 
 A run has settled where the load and everything else about the case stay as they are (`Scenario.steady_from`), the
-policy has nothing under way and nothing that it waits for (`Policy.quiet_since`), its GPUs are the same in both halves
-of the time since, and there are windows enough to know its attainment. What was left out is told with the figures.
-Must not: be asked about a load that moves for as long as the run lasts.
+policy has nothing under way and nothing that it waits for (`Policy.quiet_since`), and what the rest of the day would
+add is known well enough: attainment from the windows since then, GPUs from the eighths of that time. What was left out
+is told with the figures. Must not: be asked about a load that moves for as long as the run lasts.
 """
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, stdev
 from typing import Final
 
 from benchmarks.closedloop.cluster import SimulatedCluster
@@ -15,30 +17,33 @@ from benchmarks.closedloop.policies import Policy
 from benchmarks.closedloop.scenario import Scenario
 from benchmarks.closedloop.windows import WINDOW, windows_of
 
-__all__ = ["EXACT", "QUICK", "USUAL", "Patience", "Settling"]
+__all__ = ["QUICK", "USUAL", "Patience", "Settling"]
 
 WARM_UP: Final = 900.0
-"""Seconds after which a queue that stood at the start, or came with the last change, has gone. Our choice: the longest
-start-up is twice this, but until then replicas differ between the halves."""
-SAME_GPUS: Final = 0.03
-"""Halves whose mean GPUs differ by less are the same."""
+"""Seconds after which a queue that stood at the start, or came with the last change, has gone. Our choice: twice the
+longest mean start-up."""
+BLOCKS: Final = 8
+"""Parts of the settled time whose GPUs are compared: of a quarter of an hour or longer, so that one is no part of
+another's scale-out."""
+PERFECT: Final = 5
+"""Where many windows are missed, their share need not be known better than by this part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How sure is sure enough."""
+    """How sure is sure enough, about the figures of the whole day."""
 
     fewest: float
     """Seconds of settled load that are played at least."""
     error: float
-    """Standard error of the share of windows in order; where many are not, a fifth of their share is enough."""
+    """Standard error of attainment."""
+    gpus: float = 0.01
+    """Standard error of GPU-hours, as a part of them."""
 
 
 USUAL: Final = Patience(fewest=7200.0, error=0.025)
-"""40 windows without a miss, 3.3 h. `--exact` shows what it costs: docs/benchmarks.md."""
-QUICK: Final = Patience(fewest=3600.0, error=0.05)
-EXACT: Final = None
-"""Everything is played."""
+"""About 3 h without a miss. `--exact` shows what it costs: docs/benchmarks.md."""
+QUICK: Final = Patience(fewest=3600.0, error=0.05, gpus=0.03)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,15 +66,21 @@ class Settling:
         since = math.ceil((max(steady, quiet_since) + WARM_UP) / WINDOW) * WINDOW
         if now - since < self.patience.fewest:
             return None
-        middle = (since + now) / 2
-        halves = cluster.gpu_seconds(since, middle), cluster.gpu_seconds(middle, now)
-        if abs(halves[0] - halves[1]) > SAME_GPUS * max(halves):
-            return None
+        left = (self.scenario.duration - now) / self.scenario.duration
+        known = self._gpus_known(cluster, since, left=left) and self._attainment_known(cluster, since, left=left)
+        return since if known else None
+
+    def _gpus_known(self, cluster: SimulatedCluster, since: float, *, left: float) -> bool:
+        edges = [since + (cluster.now - since) * part / BLOCKS for part in range(BLOCKS + 1)]
+        blocks = [cluster.gpu_seconds(begin, end) for begin, end in pairwise(edges)]
+        return left * stdev(blocks) / math.sqrt(BLOCKS) <= self.patience.gpus * fmean(blocks)
+
+    def _attainment_known(self, cluster: SimulatedCluster, since: float, *, left: float) -> bool:
         # The last requests have not ended yet, and a window that they are missing in is none.
-        last = now - self.scenario.patience
-        windows = windows_of(self.scenario, cluster, since=since, until=last)
-        if not len(windows.held):
-            return None
-        share = (float(windows.held.sum()) + 1) / (len(windows.held) + 2)
-        error = math.sqrt(share * (1 - share) / len(windows.held))
-        return since if error <= max(self.patience.error, (1 - share) / 5) else None
+        windows = windows_of(self.scenario, cluster, since=since, until=cluster.now - self.scenario.patience)
+        count = len(windows.held)
+        if not count:
+            return False
+        share = (float(windows.held.sum()) + 1) / (count + 2)
+        error = left * math.sqrt(share * (1 - share) / count)
+        return error <= max(self.patience.error, (1 - share) / PERFECT)

@@ -88,9 +88,9 @@ class CaseOf:
         return self.scenario, self.seed
 
     @property
-    def patience(self) -> Patience | None:
-        """When a run has settled; None plays everything."""
-        return None if self.exact else QUICK if self.quick else USUAL
+    def patience(self) -> Patience:
+        """When a run has settled."""
+        return QUICK if self.quick else USUAL
 
     def drawn(self) -> Scenario:
         """The case; the same in every process."""
@@ -142,7 +142,7 @@ async def _outcome(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any
 async def _oracle(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any]]:
     search = best_on_demand if task.case.setting is Setting.ON_DEMAND else best_with_fixed_gpus
     frozen = task.policy is PolicyName.ORACLE_FROZEN
-    found: Found = await search(scenario, frozen=frozen, patience=task.case.patience)
+    found: Found = await search(scenario, frozen=frozen, patience=None if task.case.exact else task.case.patience)
     flags = asdict(found.plan.flags)
     return found.score, {
         "setting": {**flags, "replicas": [list(one) for one in found.plan.schedule]},
@@ -173,7 +173,7 @@ async def _product(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any
         "ticks_by_class": dict(product.classes.most_common()),
         "states": product.states,
     }
-    return score(scenario, found), {**notes, **_over_time(found)}
+    return score(scenario, found), {**notes, **_about(scenario, found)}
 
 
 async def _rival(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any]]:
@@ -195,17 +195,17 @@ async def _rival(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any]]
             else Fixed(owner, seats, scenario.replicas)
         )
     found = await _played(scenario, policy, owner, task)
-    return score(scenario, found), {**notes, **_over_time(found)}
+    return score(scenario, found), {**notes, **_about(scenario, found)}
 
 
 async def _played(scenario: Scenario, policy: Policy, owner: Owner, task: Task) -> Run:
-    patience = task.case.patience
-    settling = None if patience is None else Settling(scenario=scenario, patience=patience)
-    return await play(scenario, policy, owner=owner, settling=settling)
+    settling = Settling(scenario=scenario, patience=task.case.patience)
+    return await play(scenario, policy, owner=owner, settling=settling, exact=task.case.exact)
 
 
-def _over_time(found: Run) -> dict[str, Any]:
-    return {"seats_over_time": found.cluster.seats, "replicas_over_time": found.cluster.scalings}
+def _about(scenario: Scenario, found: Run) -> dict[str, Any]:
+    shorter = {} if found.shorter is None else {"shortened": asdict(score(scenario, found.shorter))}
+    return {**shorter, "seats_over_time": found.cluster.seats, "replicas_over_time": found.cluster.scalings}
 
 
 def _rule(name: PolicyName, scenario: Scenario) -> Rule:

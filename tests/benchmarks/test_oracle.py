@@ -20,7 +20,7 @@ from benchmarks.closedloop.settling import Patience
 from vllm_autotuner.simulation.arrivals import RateCurve
 
 HOUR = 3600.0
-PATIENCE = Patience(fewest=1800.0, error=0.1)
+PATIENCE = Patience(fewest=1800.0, error=0.1, gpus=0.1)
 CAPPED = case(rate=4.0, seconds=24 * HOUR, seats=16, steady_from=0.0)
 """Sixteen seats finish 3.4 requests a second; sixty-four more than ten."""
 
