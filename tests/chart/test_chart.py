@@ -73,6 +73,13 @@ def only(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return found
 
 
+def operator_role(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """The operator's own; the others are for people."""
+    return only(
+        [each for each in documents if not each["metadata"]["name"].endswith(("-view", "-edit"))], "ClusterRole"
+    )
+
+
 def operator(documents: list[dict[str, Any]]) -> dict[str, Any]:
     container: dict[str, Any]
     (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
@@ -96,7 +103,7 @@ def test_lint_finds_nothing() -> None:
 
 
 def test_the_operator_has_exactly_the_rights_it_uses(render: Render) -> None:
-    found = list(rights(only(render(), "ClusterRole")))
+    found = list(rights(operator_role(render())))
     assert dict(found) == RIGHTS | FOR_GPUS
     assert len(found) == len(RIGHTS | FOR_GPUS), "a resource stands in two rules"
 
@@ -104,8 +111,33 @@ def test_the_operator_has_exactly_the_rights_it_uses(render: Render) -> None:
 @pytest.mark.parametrize("values", [{"watchNamespaces": ["prod"]}, {"nodesOnDemand": True}], ids=str)
 def test_who_does_not_count_gpus_has_no_right_to_look_at_nodes(render: Render, values: dict[str, Any]) -> None:
     documents = render(values)
-    assert dict(rights(only(documents, "ClusterRole"))) == RIGHTS
+    assert dict(rights(operator_role(documents))) == RIGHTS
     assert ("--nodes-on-demand" in operator(documents)["args"]) is ("nodesOnDemand" in values)
+
+
+@pytest.mark.parametrize("aggregated", [{"view": True, "edit": True}, {"view": False, "edit": False}, None], ids=str)
+def test_roles_for_people_join_the_built_in_ones_where_asked(
+    render: Render, aggregated: dict[str, bool] | None
+) -> None:
+    roles = {
+        each["metadata"]["name"]: each
+        for each in render({"aggregateClusterRoles": aggregated or {}})
+        if "rules" in each
+    }
+    view, edit = roles["tuner-vllm-autotuner-view"], roles["tuner-vllm-autotuner-edit"]
+    expected = {"view": True, "edit": False} | (aggregated or {})
+    joins = "rbac.authorization.k8s.io/aggregate-to-"
+    assert (f"{joins}view" in view["metadata"]["labels"]) is expected["view"]
+    assert (f"{joins}edit" in edit["metadata"]["labels"]) is expected["edit"]
+    assert {verb for _, verbs in rights(view) for verb in verbs} == {"get", "list", "watch"}
+    assert {resource for (_, resource), _ in rights(edit)} == {"vllmservices", "vllmservices/scale"}
+
+
+def test_what_pods_may_ask_for_is_given_on(render: Render) -> None:
+    allowed = ["HostPath", "ServiceAccount:models"]
+    args = operator(render({"podPermissions": allowed}))["args"]
+    assert [arg for arg in args if "allow-in-pods" in arg] == [f"--allow-in-pods={each}" for each in allowed]
+    assert not [arg for arg in operator(render())["args"] if "allow-in-pods" in arg]
 
 
 def test_no_right_reaches_secrets_or_everything(render: Render) -> None:

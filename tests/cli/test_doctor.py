@@ -297,8 +297,11 @@ def test_a_server_that_does_not_know_the_time_is_unusable(result: Any) -> None:
         facts(Odd("time()", result))
 
 
-HISTOGRAM = {"metric": LABELS, "histogram": [Server.NOW, {"count": "1", "sum": "1", "buckets": []}]}
-EDGE = {"metric": {**LABELS, "__name__": f"{NAMES[Meaning.ITL].names[0]}_bucket"}, "value": [Server.NOW, "1"]}
+HISTOGRAM: dict[str, Any] = {"metric": LABELS, "histogram": [Server.NOW, {"count": "1", "sum": "1", "buckets": []}]}
+EDGE: dict[str, Any] = {
+    "metric": {**LABELS, "__name__": f"{NAMES[Meaning.ITL].names[0]}_bucket"},
+    "value": [Server.NOW, "1"],
+}
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,20 @@ TICKS: Final = 60
 CHANGE: Final = {"id": "c", "generation": 1, "knob": "maxNumSeqs", "state": "Analyzing", "from": {}, "to": {}}
 
 
-def dated(text: str) -> Callable[[Body], object]:
+def dated(text: str) -> Callable[[Body], None]:
     """Its change has a deadline then."""
     return lambda body: body["status"].update(activeChange={**CHANGE, "deadline": text, "startedAt": text})
 
 
-POISONS: Final[dict[str, tuple[Callable[[Body], object], Reason]]] = {
+POISONS: Final[dict[str, tuple[Callable[[Body], None], Reason]]] = {
     "a date at the end of the calendar": (dated("9999-12-31T23:59:59Z"), Reason.INVALID_STATUS),
     "a date before its beginning": (dated("0001-01-01T00:00:00+14:00"), Reason.INVALID_STATUS),
     "a pod template without an end": (
         lambda body: body["spec"].update(podTemplate=json.loads('{"a":' * 150 + "1" + "}" * 150)),
+        Reason.INVALID_SPEC,
+    ),
+    "a pod on the network of its node": (
+        lambda body: body["spec"].update(podTemplate={"spec": {"hostNetwork": True}}),
         Reason.INVALID_SPEC,
     ),
     "a pod template as large as an object may be": (

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.observation.fleet import GAUGES, NOW
+from typing_extensions import override
 
 from vllm_autotuner.observation.answer_reader import LEFT_OUT, AnswerReader
 from vllm_autotuner.observation.errors import SourceError, Unusable
@@ -125,6 +126,7 @@ class Large(httpx.AsyncByteStream):
     def __init__(self, series: int) -> None:
         self.series = series
 
+    @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
         tail = b"]}}"
         yield document(entry("demo")).removesuffix(tail)

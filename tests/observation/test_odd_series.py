@@ -114,8 +114,10 @@ OF_HONEST = {"namespace": "demo", "pod": "chat-0", "engine": "0"}
     ],
 )
 async def test_a_native_histogram_among_numbers_costs_its_engine(entry: dict[str, Any]) -> None:
-    odd = {"metric": {"__name__": RUNNING, **OF_ODD}, **entry}
-    honest = [{"metric": {"__name__": name, **OF_HONEST}, "values": [[NOW, "0.5"]]} for name in GAUGES]
+    odd: dict[str, Any] = {"metric": {"__name__": RUNNING, **OF_ODD}, **entry}
+    honest: list[dict[str, Any]] = [
+        {"metric": {"__name__": name, **OF_HONEST}, "values": [[NOW, "0.5"]]} for name in GAUGES
+    ]
     source = answering(*honest, odd)
 
     class OnlyGauges:

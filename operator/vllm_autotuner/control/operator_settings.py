@@ -45,6 +45,10 @@ class OperatorSettings:
     namespaces: tuple[str, ...] = ()
     """The namespaces served; empty means all. Each one costs a watch per kind."""
 
+    pod_permissions: frozenset[str] = frozenset()
+    """What pod templates may ask for beyond their own pod (`workload.pod_permissions`). Empty: a right to create
+    VLLMServices is no right to hosts, privileges or other ServiceAccounts."""
+
     lease_namespace: str = "default"
     """Where the election's Lease is. In a cluster: the operator's own namespace."""
 

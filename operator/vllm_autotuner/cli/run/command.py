@@ -103,6 +103,7 @@ def _settings(
         limits_configmap=limits.limits_configmap,
         changes_at_once=limits.changes_at_once(),
         extra_gpus=limits.extra_gpus(),
+        pod_permissions=limits.pod_permissions(),
         listen_address=cluster.listen_address,
         kubeconfig=cluster.kubeconfig,
         identity=new_identity(),

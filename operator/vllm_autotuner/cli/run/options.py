@@ -126,6 +126,24 @@ class LimitOptions:
         ),
     ] = EXTRA_GPUS.text
 
+    allow_in_pods: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PERMISSION",
+            help="Allow in spec.podTemplate: HostNetwork, HostPID, HostIPC, HostPath, HostPort, Privileged, "
+            "Capabilities, ServiceAccount:NAME. Repeatable. Default: none.",
+        ),
+    ] = None
+
+    def pod_permissions(self) -> frozenset[str]:
+        """Return what pod templates may ask for. Raises ValueError."""
+        from vllm_autotuner.workload.pod_permissions import parse_permissions
+
+        try:
+            return parse_permissions(self.allow_in_pods or ())
+        except ValueError as error:
+            raise ValueError(f"--allow-in-pods: {error}") from error
+
     def changes_at_once(self) -> Share:
         """Return the limit on changes. Raises ValueError."""
         return _share("--max-concurrent-changes", self.max_concurrent_changes)

@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -165,10 +166,11 @@ class RegistrySnapshot:
 
 
 class Registry:
-    """The three shelves, and snapshots of them."""
+    """The three shelves, and snapshots of them. `pod_permissions`: what the installation allows in pod templates."""
 
-    def __init__(self) -> None:
-        self.services: Shelf[ServiceEntry] = Shelf(service_entry)
+    def __init__(self, *, pod_permissions: frozenset[str] = frozenset()) -> None:
+        read = partial(service_entry, pod_permissions=pod_permissions)
+        self.services: Shelf[ServiceEntry] = Shelf(read)
         self.deployments: Shelf[DeploymentView] = Shelf(deployment_view)
         self.pods: Shelf[PodView] = Shelf(pod_view)
         self.synced = False

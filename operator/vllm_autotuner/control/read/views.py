@@ -11,9 +11,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from vllm_autotuner.api.pod_template import refusal
-from vllm_autotuner.api.service import InvalidService, VLLMService, parse_service
+from vllm_autotuner.api.service import InvalidReason, InvalidService, VLLMService, parse_service
 from vllm_autotuner.cluster.field_managers import last_writer, scaled_by, taken_by, template_list
 from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, HASH_VERSION, SERVICE, STABLE, TRACK
+from vllm_autotuner.workload.pod_permissions import refused_fields
 
 ENGINE_CONTAINER: Final = "vllm"
 """The container that is tuned; sidecars are not looked at."""
@@ -147,15 +148,19 @@ class PodView:
     change: str = ""
 
 
-def service_entry(body: Body) -> ServiceEntry:
-    """Read a VLLMService. Unreadable specs and statuses are values of `service`, not errors."""
+def service_entry(body: Body, *, pod_permissions: frozenset[str] = frozenset()) -> ServiceEntry:
+    """Read a VLLMService. Unreadable specs and statuses are values of `service`, not errors.
+
+    `pod_permissions`: what the installation allows in pod templates (`workload.pod_permissions`). A template that asks
+    for more makes the spec unreadable: nothing may be rendered from it.
+    """
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     kept = {**body, "metadata": metadata}
     spec = body.get("spec") or {}
     if why := refusal(spec.get("podTemplate")):
         # Kept for as long as the object is there: the reason is enough, and a hundred such objects would fill memory.
         kept["spec"] = {**spec, "podTemplate": why}
-    service = parse_service(kept)
+    service = _permitted(parse_service(kept), allowed=pod_permissions)
     return ServiceEntry(
         namespace=service.metadata.namespace,
         name=service.metadata.name,
@@ -164,6 +169,21 @@ def service_entry(body: Body) -> ServiceEntry:
         resource_version=service.metadata.resource_version,
         body=kept,
         service=service,
+    )
+
+
+def _permitted(service: VLLMService | InvalidService, *, allowed: frozenset[str]) -> VLLMService | InvalidService:
+    if isinstance(service, InvalidService) or service.spec.pod_template is None:
+        return service
+    why = refused_fields(service.spec.pod_template.overlay(), allowed=allowed)
+    if not why:
+        return service
+    return InvalidService(
+        metadata=service.metadata,
+        reason=InvalidReason.SPEC,
+        message=f"spec.podTemplate: {why}",
+        status=service.status,
+        spec=service.spec,
     )
 
 

@@ -84,7 +84,7 @@ def _context(settings: OperatorSettings, *, connection: Connection, for_lease: C
     return ControlContext(
         settings=settings,
         cluster=cluster,
-        registry=Registry(),
+        registry=Registry(pod_permissions=settings.pod_permissions),
         election=election,
         metrics=metrics,
         heartbeat=Heartbeat(time.monotonic),
