@@ -45,11 +45,12 @@ def engine_of(
     seats: int | None = None,
     kv_cache_dtype: str | None = None,
     tensor_parallel_size: int | None = None,
+    max_model_len: int | None = None,
 ) -> EngineConfig:
     """The engine with these flags, and its own defaults for the rest. Raises StartupRefused where it does not start."""
     flags = EngineFlags(
         tensor_parallel_size=tensor_parallel_size or hardware.tensor_parallel_size,
-        max_model_len=hardware.max_model_len,
+        max_model_len=max_model_len or hardware.max_model_len,
         max_num_seqs=seats,
         kv_cache_dtype=kv_cache_dtype,
     )

@@ -97,12 +97,19 @@ class Draw:
         return round(self.between(*self.pace.event) / 15) * 15.0
 
     def with_flags(
-        self, *, seats: int | None = None, kv_cache_dtype: str | None = None, tensor_parallel_size: int | None = None
+        self,
+        *,
+        kv_cache_dtype: str | None = None,
+        tensor_parallel_size: int | None = None,
+        max_model_len: int | None = None,
     ) -> EngineConfig:
         """Return the engine with other flags. Raises TooSlow where it does not start with them."""
         try:
             return engine_of(
-                self.hardware, seats=seats, kv_cache_dtype=kv_cache_dtype, tensor_parallel_size=tensor_parallel_size
+                self.hardware,
+                kv_cache_dtype=kv_cache_dtype,
+                tensor_parallel_size=tensor_parallel_size,
+                max_model_len=max_model_len,
             )
         except StartupRefused as error:
             raise TooSlow(f"{self.name}: {self.hardware.name}: {error}") from None

@@ -53,6 +53,7 @@ class Flags:
     seats: int | None
     kv_cache_dtype: str
     tensor_parallel_size: int
+    max_model_len: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +83,19 @@ def flags_of(scenario: Scenario) -> Sequence[Flags]:
         seats=scenario.seats,
         kv_cache_dtype=scenario.kv_cache_dtypes[0],
         tensor_parallel_size=scenario.hardware.tensor_parallel_size,
+        max_model_len=scenario.hardware.max_model_len,
     )
     if not scenario.tunes:
         return [start]
     low, high = scenario.seat_bounds
     grid = {round(8 * 2 ** (step / 2)) for step in range(15)}
     seats: list[int | None] = [scenario.seats, *sorted(one for one in grid if low <= one <= high)]
+    # No request is longer than the shortest that a user allows: lengths between the two decide nothing.
+    shortest = () if scenario.length_bounds is None else scenario.length_bounds[:1]
+    lengths = (scenario.hardware.max_model_len, *shortest)
     found = [
-        Flags(seats=each, kv_cache_dtype=dtype, tensor_parallel_size=size)
+        Flags(seats=each, kv_cache_dtype=dtype, tensor_parallel_size=size, max_model_len=length)
+        for length in lengths
         for size in scenario.parallel_sizes
         for dtype in scenario.kv_cache_dtypes
         for each in seats
@@ -169,6 +175,7 @@ async def _played(scenario: Scenario, plan: Plan, *, patience: Patience | None) 
         plan.schedule[0][1],
         flags.kv_cache_dtype,
         flags.tensor_parallel_size,
+        flags.max_model_len,
         schedule=plan.schedule,
     )
     settling = None if patience is None else Settling(scenario=scenario, patience=patience)
@@ -208,6 +215,7 @@ def _limits(scenario: Scenario, flags: Flags) -> Sequence[tuple[float, float]] |
             seats=flags.seats,
             kv_cache_dtype=flags.kv_cache_dtype,
             tensor_parallel_size=flags.tensor_parallel_size,
+            max_model_len=flags.max_model_len,
         )
     except StartupRefused:
         return None

@@ -50,6 +50,7 @@ class Fixed:
     replicas: int
     kv_cache_dtype: str | None = None
     tensor_parallel_size: int | None = None
+    max_model_len: int | None = None
     schedule: Sequence[tuple[float, int]] = ()
     """(seconds, replicas) in order of time; what is asked for from then on."""
     scraper: Scraper | None = None
@@ -85,6 +86,7 @@ class Fixed:
             replicas=self.replicas,
             kv_cache_dtype=self.kv_cache_dtype,
             tensor_parallel_size=self.tensor_parallel_size,
+            max_model_len=self.max_model_len,
         )
         cluster.apply(body, ready=ready)
 

@@ -8,7 +8,7 @@ Azure and ServeGen traces, cold starts of 1 to 4 minutes as reported to peers; e
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -67,6 +67,8 @@ class Case:
     """Seconds, where the scenario is about it."""
     tensor_parallel_size: int | None = None
     """Of the start, where it is another than the one that the engine was measured at."""
+    lengths: tuple[int, int] | None = None
+    """Bounds of max-model-len, of which the start is the upper; None: it stays as everybody has it."""
 
 
 def draw(name: str, *, seed: int, hardware: Sequence[Hardware], quick: bool, noise: bool = True) -> Scenario:
@@ -89,6 +91,8 @@ def cast(
     hardware_drawn = figures.hardware
     if case.tensor_parallel_size is not None:
         hardware_drawn = hardware_drawn.at(case.tensor_parallel_size)
+    if case.lengths is not None:
+        hardware_drawn = replace(hardware_drawn, max_model_len=case.lengths[1])
     mixes = (case.content.first, *(change.mix for change in case.content.changes))
     longest = max(mix.output.at(0.999) for mix in mixes) * case.objectives.tpot
     return Scenario(
@@ -115,6 +119,7 @@ def cast(
         grace=math.ceil(max(65.0, 2 * longest)),
         kv_cache_dtypes=case.kv_cache_dtypes,
         tensor_parallel_sizes=case.tensor_parallel_sizes,
+        length_bounds=case.lengths,
         rhythm=COMPRESSED if pace is QUICK else DEFAULTS,
         noise=drawn_noise(seed, name=name) if noise else QUIET,
         steady_from=case.steady_from,
@@ -603,6 +608,29 @@ def tp_starves(figures: Draw) -> Case:
     )
 
 
+def length_companion(figures: Draw) -> Case:
+    """Half of the GPUs would do and are allowed, but with this max-model-len the engine does not start on them."""
+    low = max(1, figures.hardware.tensor_parallel_size // 2)
+    engine, mix = figures.with_flags(tensor_parallel_size=low), _chat(figures)
+    means, tpot = means_of(mix), round(engine.law.base * figures.between(2.0, 3.0), 3)
+    held = (engine.num_gpu_blocks - 1) * engine.block_size
+    longest = int(held * figures.between(1.2, 1.8) / 1024) * 1024
+    if longest > figures.hardware.profile.model_max_len:
+        raise TooSlow(f"{figures.name}: the longest length of {figures.hardware.name} fits half of its GPUs")
+    load = figures.between(0.4, 0.6)
+    return Case(
+        story=f"max-model-len {longest} needs TP {2 * low}; at TP {low} {held} fit, and the load would be {load:.0%}",
+        levels=[(0.0, load * figures.carried(means, tpot=tpot, engine=engine))],
+        content=Content(mix),
+        objectives=Objectives(ttft=_ttft(figures), tpot=tpot),
+        replicas=1,
+        max_replicas=4,
+        tensor_parallel_sizes=(low, 2 * low),
+        tensor_parallel_size=2 * low,
+        lengths=(figures.hardware.max_model_len, longest),
+    )
+
+
 STARVED: Final = 0.9
 """Part of what a full pool carries that a replica is given."""
 
@@ -629,5 +657,6 @@ SCENARIOS: Final[Mapping[str, Callable[[Draw], Case]]] = {
     "over-provisioned": over_provisioned,
     "tp-too-high": tp_too_high,
     "tp-starves": tp_starves,
+    "length-companion": length_companion,
 }
 """By the name that `--scenario` takes."""

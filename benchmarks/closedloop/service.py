@@ -60,6 +60,7 @@ class Owner:
         replicas: int,
         kv_cache_dtype: str | None = None,
         tensor_parallel_size: int | None = None,
+        max_model_len: int | None = None,
     ) -> dict[str, Any]:
         """The Deployment with these values and everything else as written."""
         service = self.service()
@@ -68,6 +69,8 @@ class Owner:
         knobs = engine.knobs.updated(max_num_seqs=seats, kv_cache_dtype=kv_cache_dtype)
         if tensor_parallel_size is not None:
             knobs = knobs.updated(tensor_parallel_size=tensor_parallel_size)
+        if max_model_len is not None:
+            knobs = knobs.updated(max_model_len=max_model_len)
         return render_deployment(service, knobs, replicas)
 
 
