@@ -17,7 +17,7 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root), str(root / "operator")]
 
-from benchmarks.closedloop.page import bad_candidates, closed_loop
+from benchmarks.closedloop.page import bad_candidates, closed_loop, shortened
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
 from benchmarks.recordings.page import replay
@@ -217,6 +217,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="Over days of load: are the objectives kept, on how many GPUs, against rivals and an oracle?",
         command="python benchmarks/closed_loop.py --seed 201 --seeds 5 --save",
         body=closed_loop,
+    ),
+    Section(
+        name="closed_loop_exact",
+        title="Shortened days",
+        question="How far are the figures of a run that ends when it has settled from those of the whole day?",
+        command="python benchmarks/closed_loop.py --exact --seed 201 --scenario NAME --save",
+        body=shortened,
     ),
     Section(
         name="bad_candidates",

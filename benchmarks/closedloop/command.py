@@ -145,7 +145,7 @@ def main(
         figures = {**about, "summary": summary_of(finished), "cases": [case_figures(one) for one in finished]}
         for folder in folders:
             if folder is not RESULTS or len(finished) == len(cases):
-                write_result("closed_loop", figures, folder=folder)
+                write_result("closed_loop_exact" if exact else "closed_loop", figures, folder=folder)
     console.print(summary_table(figures["summary"]))
     if as_json:
         print(json.dumps({"provenance": provenance(), **figures}, allow_nan=False))
