@@ -92,12 +92,11 @@ def shortened(result: Result) -> list[str]:
         "run", "hours until settled", "attained, the whole day", "extrapolated: points off", "GPU-hours, the whole day",
         "extrapolated: % off", "goodput: % off",
     )  # fmt: skip
-    return [
-        f"Runs that were played in full; beside each what it would have told if it had ended when it had settled. "
-        f"Attainment and GPU-hours: at most {100 * worst:.1f} % off.",
-        "",
-        *table(header, rows),
-    ]
+    about = (
+        "Runs that were played in full; beside each what it would have told if it had ended when it had settled. "
+        f"Attainment and GPU-hours: at most {100 * worst:.1f} % off."
+    )
+    return [about, "", *table(header, rows)]
 
 
 def _policy(name: str, found: Result) -> tuple[str, ...]:
