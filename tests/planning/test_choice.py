@@ -161,6 +161,7 @@ SHORT = {"missing": 0.3, "needed": 2}
         pytest.param(
             {}, {"capacity": 9.0, "gpus": 4}, {"fixed": True}, "a replica would serve", id="nor by twice the GPUs"
         ),
+        pytest.param(SHORT, {"missing": 0.0}, {"met": True}, "as many GPUs", id="a forecast misses what is met"),
         pytest.param({"capacity": None, "missing": None}, {}, {}, "", id="not known: for the verdict to find"),
         pytest.param(
             {}, {"capacity": None}, {"met": True}, "not known", id="not known, and nothing is missed: not worth a look"

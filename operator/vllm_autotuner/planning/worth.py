@@ -38,7 +38,7 @@ def not_worth(before: Outlook, after: Outlook, *, met: bool, saving: bool, fixed
         return "its effect is not known" if met else ""
     if after.missing > before.missing + NOISE:
         return f"{after.missing:.0%} of the requests would be beyond what it serves within the objectives"
-    if after.missing < before.missing - NOISE or (not met and after.missing == 0 < before.missing):
+    if not met and (after.missing < before.missing - NOISE or after.missing == 0 < before.missing):
         return ""
     if before.needed_gpus is not None and (after.needed_gpus is None or after.needed_gpus > before.needed_gpus):
         return "the load would need more GPUs"
