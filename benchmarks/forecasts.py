@@ -1,8 +1,8 @@
 """How good are the forecasts of a plan: TTFT and TPOT foretold from one setting, against what the other setting does?
 
 Usage: python benchmarks/forecasts.py [--scenes N] [--data FOLDER] [--json] [--save]
-Simulated: clients grow to a number and stay; the forecast is made from the metrics of one setting in its last half
-minute, and held against the same clients at another setting. Measured: two replicas instead of one, where nothing
+Simulated: arrivals grow to a rate and stay; the forecast is made from the metrics of one setting in its last half
+minute, and held against the same rate at another setting. Measured: two replicas instead of one, where nothing
 waits, are on a curve the point at half the load (TTFT only: `curves.py` has TPOT). The error is foretold over measured,
 less one; "foretold" is what the operator writes into a recommendation. Pairs without a forecast are counted only.
 """
@@ -29,24 +29,23 @@ from benchmarks.measured_curves.read import Curve, CurveError, Point, read_curve
 from benchmarks.result_files import require_clean_tree, write_result
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import Objectives
-from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.cli.diagnosis.request import subject_of
 from vllm_autotuner.cli.simulate.request import Load, engine_flags, length_of, profile_of
 from vllm_autotuner.cli.simulate.run_figures import figures_of
 from vllm_autotuner.cli.simulate.simulated_service import Run, Scenario, run
-from vllm_autotuner.diagnosis.case import Case
-from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.diagnose import Diagnosis
+from vllm_autotuner.diagnosis.case import Case, queues
 from vllm_autotuner.diagnosis.objectives import targets_of
-from vllm_autotuner.observation.observation import Observation, StepPoint
-from vllm_autotuner.performance.step_time import fit_step_time
-from vllm_autotuner.planning.demand import Demand, demand_of
-from vllm_autotuner.planning.forecast import Setting, current_setting, outlook, setting_with
+from vllm_autotuner.observation.observation import StepPoint
+from vllm_autotuner.performance.capacity import FirstToken, Replica, load_at
+from vllm_autotuner.performance.step_time import StepTime, fit_step_time
+from vllm_autotuner.planning.current_replica import limits_of
+from vllm_autotuner.planning.forecast import current_setting, outlook, setting_with
 from vllm_autotuner.planning.situation import Situation
-from vllm_autotuner.simulation.traffic import ClosedLoop, Content, Mix
+from vllm_autotuner.simulation.arrivals import RateCurve
+from vllm_autotuner.simulation.traffic import Content, Mix, OpenLoop
 
 GROWING: Final = 400.0
-"""Seconds over which the clients come: without a spread of batches there is no fit of step times."""
+"""Seconds over which the rate grows: without a spread of batches there is no fit of step times."""
 MEASURED: Final = 200.0
 
 
@@ -57,7 +56,8 @@ class Scene:
     profile: str
     prompt: str
     output: str
-    clients: int
+    rate: float
+    """Requests per second."""
     args: str
     knob: Knob
     values: tuple[int, ...]
@@ -68,15 +68,15 @@ LONG: Final = ("uniform:3000-5000", "uniform:100-200")
 
 
 def _scenes() -> Iterator[Scene]:
-    for profile, degree in (("llama-3.1-8b-h100", 1), ("qwen3-32b-h100", 2)):
-        for prompt, output in (CHAT, LONG):
+    for profile, degree, faster in (("llama-3.1-8b-h100", 1, 2.5), ("qwen3-32b-h100", 2, 1.0)):
+        for (prompt, output), rates in ((CHAT, (3.0, 6.0)), (LONG, (0.8, 1.6))):
             common = {"profile": profile, "prompt": prompt, "output": output}
             args = f"--tensor-parallel-size {degree}"
-            for clients, seats in ((48, (16, 32, 64)), (120, (32, 64, 128))):
-                yield Scene(**common, clients=clients, args=args, knob=Knob.MAX_NUM_SEQS, values=seats)
+            for rate, seats in zip(rates, ((16, 32, 64), (32, 64, 128)), strict=True):
+                yield Scene(**common, rate=rate * faster, args=args, knob=Knob.MAX_NUM_SEQS, values=seats)
             fixed = f"{args} --max-num-seqs 32"
-            for clients in (24, 80):
-                yield Scene(**common, clients=clients, args=fixed, knob=Knob.REPLICAS, values=(1, 2))
+            for rate in rates:
+                yield Scene(**common, rate=rate * faster, args=fixed, knob=Knob.REPLICAS, values=(1, 2))
 
 
 SCENES: Final = tuple(_scenes())
@@ -182,14 +182,15 @@ def _scenario(scene: Scene, value: int) -> Scenario:
     args = scene.args + seats
     mix = Mix(prompt=length_of("--prompt-tokens", scene.prompt), output=length_of("--output-tokens", scene.output))
 
-    def traffic(seed: int) -> ClosedLoop:
-        return ClosedLoop(scene.clients, Content(mix), start_within=GROWING, seed=seed)
+    def traffic(seed: int) -> OpenLoop:
+        curve = RateCurve(((0.0, scene.rate / 4), (GROWING, scene.rate), (GROWING + MEASURED, scene.rate)))
+        return OpenLoop(curve, Content(mix), burstiness=1.0, seed=seed)
 
     return Scenario(
         flags=engine_flags(args),
         profile=profile_of(scene.profile),
         replicas=value if scene.knob is Knob.REPLICAS else 1,
-        load=Load(f"{scene.clients} clients", traffic),
+        load=Load(f"{scene.rate:g}/s", traffic),
         warm_up=GROWING,
         measured=MEASURED,
         seed=1,
@@ -199,17 +200,16 @@ def _scenario(scene: Scene, value: int) -> Scenario:
 
 def _pair(scene: Scene, now: Run, then: int, *, came: Run) -> Pair:
     situation = _situation(now)
-    demand = demand_of(situation)
-    setting = current_setting(situation, demand)
-    moved = setting_with(setting, scene.knob, then, situation=situation, demand=demand)
-    after = outlook(moved, now=setting, situation=situation, demand=demand)
+    after = outlook(
+        setting_with(current_setting(situation), scene.knob, then, situation=situation), situation=situation
+    )
     figures = figures_of(came)
     current = now.scenario.replicas if scene.knob is Knob.REPLICAS else now.config.max_num_seqs
-    change = f"{scene.profile} {scene.prompt} {scene.clients} clients, {scene.knob.value} {current} -> {then}"
+    change = f"{scene.profile} {scene.prompt} {scene.rate:g}/s, {scene.knob.value} {current} -> {then}"
     return Pair(
         source="simulated",
         change=change,
-        queued=demand.queued,
+        queued=queues(situation.observation),
         ttft=(after.ttft, figures.ttft_at_objective),
         tpot=(after.tpot, figures.tpot_at_objective),
     )
@@ -218,35 +218,17 @@ def _pair(scene: Scene, now: Run, then: int, *, came: Run) -> Pair:
 def _split(curve: Curve, now: Point, half: Point) -> Pair:
     """What one more replica is foretold to do to the clients of a point; of each replica it is the point at half."""
     steps = tuple(StepPoint(running=point.x, itl=point.tpot, tokens=1000.0) for point in usable_points(curve))
-    demand = Demand(
-        in_system=now.x,
-        queued=False,
-        prompt_tokens=now.prompt_tokens,
-        output_tokens=now.output_tokens,
-        prefill=now.ttft,
-        ttft=now.ttft,
-        tail=1.0,
-        batch=now.x,
-    )
-    setting = Setting(
-        replicas=1, degree=curve.tensor_parallel_size, seats=None, held=None, pool=None, step=fit_step_time(steps),
-        prefill=now.ttft,
-    )  # fmt: skip
-    situation = Situation(
-        case=Case(
-            observation=Observation(at=0.0, window=30.0, engines=()),
-            targets=targets_of(Objectives()),
-            knobs=EngineKnobs(),
-        ),
-        diagnosis=Diagnosis(primary=DiagnosisClass.HEALTHY, confidence=Confidence.HIGH, since=0.0, message=""),
-    )
-    moved = setting_with(setting, Knob.REPLICAS, 2, situation=situation, demand=demand)
-    after = outlook(moved, now=setting, situation=situation, demand=demand)
+    line, ttft = fit_step_time(steps), None
+    if isinstance(line, StepTime) and now.ttft is not None:
+        rate = now.x / now.output_tokens / now.tpot
+        first = FirstToken(seconds=now.ttft, rate=rate, batch=now.x, prompts=0.0)
+        replica = Replica(step=line, output=now.output_tokens, first=first)
+        ttft = load_at(replica, rate / 2, limits=limits_of(targets_of(Objectives()))).ttft
     return Pair(
         source="measured",
         change=f"{curve.file.removesuffix('.csv')} at {now.x:g}, replicas 1 -> 2",
         queued=False,
-        ttft=(after.ttft, half.ttft),
+        ttft=(ttft, half.ttft),
         tpot=(None, None),
     )
 
