@@ -71,7 +71,7 @@ def test_every_reference_in_a_row_resolves_and_no_number_is_written_by_hand(row:
         pytest.param("{guardrails.circuit_breaker:CIRCUIT_WINDOW}", "7 days", id="whole days"),
         pytest.param("{guardrails.concurrency:EXTRA_GPUS}", "10%", id="share of a whole"),
         pytest.param("{observation.noise:NOISE|percent}", "10%", id="percentage"),
-        pytest.param("{planning.worth:HORIZON|seconds}", "7 days", id="seconds"),
+        pytest.param("{planning.current_replica:STRETCH|seconds}", "5m", id="seconds"),
         pytest.param("{change.comparison:LOOKS}", "6, 8, 10", id="several numbers"),
         pytest.param("{change.comparison:GROSS|factors}", "TTFT x3, TPOT x2", id="factors"),
         pytest.param("{api.tuning:Tuning.mode}", "Recommend", id="default of a model"),

@@ -69,7 +69,7 @@ CHANGE_ROWS: Final[tuple[Guardrail, ...]] = (
         default="TTFT and TPOT",
         where=Where.MACHINE,
         objects=(
-            "planning.ranking:rank",
+            "planning.worth:order",
             "change.objective_effect:concluded",
             "change.rejections:rejections",
         ),

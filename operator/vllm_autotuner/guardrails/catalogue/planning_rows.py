@@ -26,13 +26,16 @@ PLANNING_ROWS: Final[tuple[Guardrail, ...]] = (
         id="G08",
         name="Tolerance on the predicted gain",
         prevents="changes for a gain within the noise",
-        default="{observation.noise:NOISE|percent}, and {planning.worth:DEVIATIONS} standard deviations of the fit",
+        default=(
+            "{observation.noise:NOISE|percent} of the requests served within their objectives, or of what a GPU "
+            "serves where the operator does not set the replicas; or the last requests that miss them"
+        ),
         where=Where.PLANNER,
         objects=(
             "planning.worth:not_worth",
-            "planning.ranking:clearly_better",
+            "planning.worth:order",
         ),
-        tests=("tests/planning/test_choice.py::test_worth",),
+        tests=("tests/planning/test_choice.py::test_what_is_worth_a_change",),
     ),
     Guardrail(
         id="G09",
@@ -56,16 +59,22 @@ PLANNING_ROWS: Final[tuple[Guardrail, ...]] = (
         name="One knob and one step per change",
         prevents="regressions that cannot be attributed to one cause",
         default=(
-            "one knob; at most a factor of {planning.capped_value:LARGEST_STEP} from the value in use, or for a "
-            "lower max-num-seqs from the largest running batch; the user's bounds take precedence"
+            "one knob, and with it max-model-len only where the engine would not start otherwise; max-num-seqs as far "
+            "as the capacity model covers, else, as the other numbers, at most a factor of "
+            "{planning.capped_value:LARGEST_STEP} from the value in use, or for a lower max-num-seqs from the largest "
+            "running batch; the user's bounds take precedence"
         ),
         where=Where.PLANNER,
         objects=(
             "planning.capped_value:limited",
+            "planning.max_num_seqs:raise_max_num_seqs",
+            "planning.max_num_seqs:lower_max_num_seqs",
             "change.begin:begin",
         ),
         tests=(
             "tests/planning/test_limits.py::test_the_last_limit_always_holds",
+            "tests/planning/test_seats.py::test_a_step_goes_as_far_as_the_model_covers",
+            "tests/planning/test_properties.py::test_no_proposal_leaves_the_bounds_or_the_step_limit",
             "tests/guardrails/test_chain.py::test_each_link_alone",
         ),
     ),
@@ -87,12 +96,22 @@ PLANNING_ROWS: Final[tuple[Guardrail, ...]] = (
     ),
     Guardrail(
         id="G50",
-        name="Payback",
-        prevents="gains that do not pay for the restart",
-        default="a gain must be worth {planning.worth:PAYBACK} restarts within {planning.worth:HORIZON|seconds}",
+        name="Whole GPUs",
+        prevents="restarts for a saving that frees no GPU",
+        default=(
+            "while all objectives are met, a change must save at least one whole GPU, by a load of which at least "
+            "{planning.forecast:LEAST_SEEN|percent} was seen; spec.tuning.saveGpus: false allows none then"
+        ),
         where=Where.PLANNER,
-        objects=("planning.worth:pays_back",),
-        tests=("tests/planning/test_choice.py::test_a_gain_pays_for_its_restart_within_a_week",),
-        missing="the price of GPUs and of a lost prefix cache; a start-up counts as {planning.worth:START_UP|seconds}",
+        objects=(
+            "planning.worth:saves",
+            "planning.worth:not_worth",
+        ),
+        tests=(
+            "tests/planning/test_saving.py::test_a_healthy_service_with_too_few_slots_is_offered_a_saving",
+            "tests/planning/test_saving.py::test_where_no_replica_would_go_nothing_is_proposed",
+            "tests/planning/test_saving.py::test_a_few_minutes_of_load_are_too_little_to_save_gpus_by",
+        ),
+        missing="the price of GPUs, of the restart and of a lost prefix cache",
     ),
 )
