@@ -107,9 +107,36 @@ async def test_the_window_stretches_with_the_scrape_interval(interval: int, wind
     assert len(engine.moments) == scrapes
 
 
-async def test_the_slowest_engine_decides_for_the_fleet() -> None:
-    snapshot = await look(fleet(Engine(), Engine(pod="slow-0", interval=15)))
-    assert snapshot.state_window == 60
+async def test_a_slow_engine_has_a_window_of_its_own_and_stretches_no_other() -> None:
+    alone = observe(await look(fleet(Engine())), [EngineKey("demo", "chat-0", "0")])
+    snapshot = await look(fleet(Engine(), Engine(pod="slow-0", interval=70)))
+    assert snapshot.state_window == 30
+    assert observe(snapshot, [EngineKey("demo", "chat-0", "0")]) == alone
+    slow = observe(snapshot, [EngineKey("demo", "slow-0", "0")])
+    assert slow.window == 280
+    assert slow.finished_per_second == pytest.approx(2.0)
+    assert slow.ttft.count == pytest.approx(2.0 * 210)
+    both = observe(snapshot, snapshot.engines)
+    assert both.window == 280
+    assert both.finished_per_second == pytest.approx(4.0)
+
+
+async def test_the_number_of_windows_is_bounded_and_rare_paces_share_the_longest() -> None:
+    usual = [Engine(pod=f"usual-{number}", interval=15) for number in range(4)]
+    other = [Engine(pod=f"other-{number}", interval=30) for number in range(2)]
+    rare = [Engine(pod=f"rare-{interval}", interval=interval) for interval in (2, 20, 40, 50, 62)]
+    source = Counting(fleet(*usual, *other, *rare))
+    snapshot = await look(source)
+    windows = {key.pod: observe(snapshot, [key]).window for key in snapshot.engines}
+    assert {windows[f"usual-{number}"] for number in range(4)} == {60}
+    assert {windows[f"other-{number}"] for number in range(2)} == {120}
+    assert {name: windows[name] for name in ("rare-2", "rare-20", "rare-40", "rare-62")} == {
+        "rare-2": 60,
+        "rare-20": 120,
+        "rare-40": 248,
+        "rare-62": 248,
+    }
+    assert len(source.asked) == 6 + 10 * 3
 
 
 async def test_a_target_that_comes_and_goes_does_not_stretch_the_window_of_the_fleet() -> None:

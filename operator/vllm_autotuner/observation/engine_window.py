@@ -141,7 +141,7 @@ def engine_window(key: EngineKey, series: EngineSeries, *, snapshot: FleetSnapsh
     interval = running.pace or snapshot.scrape_interval or UNKNOWN_INTERVAL
     if running.is_stale(at=snapshot.at, interval=interval):
         return None
-    start = snapshot.at - snapshot.state_window
+    start = snapshot.at - (series.window or snapshot.state_window)
     moments = tuple(moment for moment in _moments(series) if moment.time > start)
     if not moments:
         return None
@@ -261,8 +261,9 @@ def _by_time(series: Series | None) -> Mapping[float, float]:
 
 def distribution_of(series: Sequence[EngineSeries], meaning: Meaning, *, snapshot: FleetSnapshot) -> Distribution:
     """The histogram `meaning` over the state window, all `series` together."""
-    start, parts = snapshot.at - snapshot.state_window, []
+    parts = []
     for one in series:
+        start = snapshot.at - (one.window or snapshot.state_window)
         total, count = one.sums.get(meaning), one.counts.get(meaning)
         summed = plain_increase(since(total, start=start, end=snapshot.at).values) if total is not None else None
         counted = plain_increase(since(count, start=start, end=snapshot.at).values) if count is not None else None

@@ -184,7 +184,7 @@ def observe(
             series.append(found)
     return Observation(
         at=snapshot.at,
-        window=snapshot.state_window,
+        window=max((one.window or snapshot.state_window for one in series), default=snapshot.state_window),
         engines=tuple(fresh),
         silent=tuple(silent),
         unreadable=unreadable,

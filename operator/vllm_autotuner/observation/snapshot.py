@@ -5,10 +5,10 @@ then everything else over that window. Must not: judge, or fill a gap.
 """
 
 import asyncio
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from math import isfinite
 from typing import Final, TypeAlias, TypeVar
 
@@ -28,34 +28,11 @@ from vllm_autotuner.observation.odd_series import OddSeries, edge_of, refuse_odd
 from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, MetricsSource, Question, Samples
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.series import Series
+from vllm_autotuner.observation.state_windows import EngineKey, Windows, WindowSettings, key_of, windows_of
 
 __all__ = ["EngineKey", "EngineSeries", "FleetSnapshot", "StepPart", "WindowSettings", "take_snapshot"]
 
 _Place = TypeVar("_Place")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSettings:
-    """How far back each kind of question looks."""
-
-    state: int = 30
-    """Seconds of "now": queue, KV, latencies. Shorter is noise, longer reacts late. Field guide: waiting for 30 s."""
-    gauges: int = 300
-    """Seconds of raw samples fetched; the state window may grow into it when scrapes are far apart. Our choice."""
-    long: int = 1800
-    """Seconds for length percentiles and the step-time fit: enough for a load to move. Design: 30 min."""
-    fewest_scrapes: int = 4
-    """Scrapes that a state window must hold; with fewer it is stretched. Our choice: 3 gaps still show a trend."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class EngineKey:
-    """One engine core. An absent label is the empty string. Not the model: cache_config_info does not carry it."""
-
-    namespace: str
-    pod: str
-    """Outside Kubernetes, where there is no `pod` label: the scraped address (`instance`)."""
-    engine: str
 
 
 class StepPart(StrEnum):
@@ -91,6 +68,8 @@ class EngineSeries:
     """Unix seconds at which its server's process began; None where that is not exported."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """All labels of the running gauge: where a configured service label is found."""
+    window: float | None = None
+    """Seconds of its state window; None: that of the fleet."""
     unreadable: str = ""
     """Which of its series cannot be what it says; empty when all can. Nothing of such an engine may be used."""
 
@@ -126,36 +105,45 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
     try:
         first = Samples(names=_names_of(Kind.GAUGE), window=settings.gauges)
         gauges = await source.ask(first, at=at)
-        interval = _scrape_interval(gauges, at=at, settings=settings)
-        window = _state_window(interval, settings=settings)
-        questions = _second_round(window, settings=settings)
+        windows = windows_of(gauges, at=at, settings=settings)
+        questions = _second_round(windows, settings=settings)
         *answers, beginnings = await asyncio.gather(
-            *(source.ask(question, at=at) for _, question in questions),
+            *(source.ask(question, at=at) for _, _, question in questions),
             source.ask(Beside(name=PROCESS_START, anchor=NAMES[Meaning.RUNNING].names[0]), at=at),
         )
     except SourceError as error:
         problem = NoData(Absence.PROVIDER_ERROR, str(error))
         return FleetSnapshot(at=at, state_window=settings.state, scrape_interval=None, engines={}, error=problem)
-    asked: list[_Answered] = [(None, first, gauges)]
-    asked += [(topic, question, answer) for (topic, question), answer in zip(questions, answers, strict=True)]
-    large = sum(len(answer) for _, _, answer in asked) > FILED_AT_ONCE
-    engines = await asyncio.to_thread(_filed, asked, beginnings) if large else _filed(asked, beginnings)
+    asked: list[_Answered] = [(None, None, first, gauges)]
+    asked += [(*about, answer) for about, answer in zip(questions, answers, strict=True)]
+    large = sum(len(answer) for *_, answer in asked) > FILED_AT_ONCE
+    file = partial(_filed, asked, beginnings, windows=windows)
+    engines = await asyncio.to_thread(file) if large else file()
     left_out = frozenset(_left_out(asked))
     for key, engine in engines.items():
         if key.namespace in left_out:
             engine.unreadable = f"namespace {key.namespace} has more series than are read (docs/budgets.md)"
-    return FleetSnapshot(at=at, state_window=window, scrape_interval=interval, engines=engines, left_out=left_out)
+    return FleetSnapshot(
+        at=at, state_window=windows.usual, scrape_interval=windows.interval, engines=engines, left_out=left_out
+    )
 
 
-_Answered: TypeAlias = tuple[Meaning | StepPart | None, Question, Sequence[Series]]
+_Topic: TypeAlias = Meaning | StepPart | None
+_Asked: TypeAlias = tuple[int | None, _Topic, Question]
+"""The state window that a question is about (None: any), its topic, and the question."""
+_Answered: TypeAlias = tuple[int | None, _Topic, Question, Sequence[Series]]
 
 
-def _filed(asked: Sequence[_Answered], beginnings: Sequence[Series]) -> dict[EngineKey, EngineSeries]:
+def _filed(
+    asked: Sequence[_Answered], beginnings: Sequence[Series], *, windows: Windows
+) -> dict[EngineKey, EngineSeries]:
     engines: dict[EngineKey, EngineSeries] = {}
-    for topic, question, answer in asked:
+    for window, topic, question, answer in asked:
         for series in answer:
-            if LEFT_OUT not in series.labels:
+            if LEFT_OUT not in series.labels and window in (None, windows.of(key_of(series))):
                 _file_or_refuse(engines, series, topic=topic, question=question)
+    for key, engine in engines.items():
+        engine.window = windows.of(key)
     _file_starts(engines, beginnings)
     _file_rejections(engines)
     _refuse_counters_alone(engines)
@@ -163,30 +151,39 @@ def _filed(asked: Sequence[_Answered], beginnings: Sequence[Series]) -> dict[Eng
 
 
 def _left_out(asked: Sequence[_Answered]) -> Iterator[str]:
-    for _, _, answer in asked:
+    for *_, answer in asked:
         yield from (one.labels["namespace"] for one in answer if LEFT_OUT in one.labels)
 
 
-def _second_round(window: int, *, settings: WindowSettings) -> list[tuple[Meaning | StepPart | None, Question]]:
+def _second_round(windows: Windows, *, settings: WindowSettings) -> list[_Asked]:
     parts = tuple(f"{name}{end}" for meaning in MEANS for name in NAMES[meaning].names for end in ("_sum", "_count"))
 
+    return [
+        (None, None, Samples(names=(*_names_of(Kind.COUNTER), *parts), window=settings.gauges)),
+        (None, None, Samples(names=(CACHE_INFO,), window=settings.gauges)),
+        *((None, meaning, Buckets(names=NAMES[meaning].names, window=settings.long)) for meaning in LENGTHS),
+        *(
+            (window, topic, question)
+            for window in windows.different
+            for topic, question in _of_window(window, settings=settings)
+        ),
+    ]
+
+
+def _of_window(window: int, *, settings: WindowSettings) -> Iterator[tuple[_Topic, Question]]:
     def growths(meaning: Meaning, end: str) -> Growths:
         names = tuple(f"{name}_{end}" for name in NAMES[meaning].names)
         return Growths(names=names, window=settings.long, step=window)
 
+    for meaning in STATE_HISTOGRAMS:
+        yield meaning, Buckets(names=NAMES[meaning].names, window=window)
     prompted = NAMES[Meaning.PROMPT_TOKENS].names
-    return [
-        (None, Samples(names=(*_names_of(Kind.COUNTER), *parts), window=settings.gauges)),
-        (None, Samples(names=(CACHE_INFO,), window=settings.gauges)),
-        *((meaning, Buckets(names=NAMES[meaning].names, window=window)) for meaning in STATE_HISTOGRAMS),
-        *((meaning, Buckets(names=NAMES[meaning].names, window=settings.long)) for meaning in LENGTHS),
-        (StepPart.RUNNING, Means(name=NAMES[Meaning.RUNNING].names[0], window=settings.long, step=window)),
-        (StepPart.ITL_SECONDS, growths(Meaning.ITL, "sum")),
-        (StepPart.ITL_COUNT, growths(Meaning.ITL, "count")),
-        (StepPart.PROMPT_TOKENS, Growths(names=prompted, window=settings.long, step=window)),
-        (StepPart.TTFT_SECONDS, growths(Meaning.TTFT, "sum")),
-        (StepPart.TTFT_COUNT, growths(Meaning.TTFT, "count")),
-    ]
+    yield StepPart.RUNNING, Means(name=NAMES[Meaning.RUNNING].names[0], window=settings.long, step=window)
+    yield StepPart.ITL_SECONDS, growths(Meaning.ITL, "sum")
+    yield StepPart.ITL_COUNT, growths(Meaning.ITL, "count")
+    yield StepPart.PROMPT_TOKENS, Growths(names=prompted, window=settings.long, step=window)
+    yield StepPart.TTFT_SECONDS, growths(Meaning.TTFT, "sum")
+    yield StepPart.TTFT_COUNT, growths(Meaning.TTFT, "count")
 
 
 def _file_or_refuse(
@@ -196,7 +193,7 @@ def _file_or_refuse(
         _file(engines, series, topic=topic, question=question)
     except OddSeries as error:
         # Whoever is scraped chooses what is on its page: an odd series costs the engine whose labels it bears.
-        engine = engines.setdefault(_key_of(series), EngineSeries())
+        engine = engines.setdefault(key_of(series), EngineSeries())
         engine.unreadable, engine.labels = engine.unreadable or str(error), engine.labels or series.labels
 
 
@@ -208,12 +205,12 @@ def _file(
         case Samples():
             _file_raw(engines, series)
         case Buckets() if isinstance(topic, Meaning):
-            engine = engines.setdefault(_key_of(series), EngineSeries())
+            engine = engines.setdefault(key_of(series), EngineSeries())
             shelf = engine.long_buckets if topic in LENGTHS else engine.buckets
             edges, edge = shelf.setdefault(topic, {}), edge_of(series)
             edges[edge] = edges.get(edge, 0.0) + series.values[-1]
         case Means() | Growths() if isinstance(topic, StepPart):
-            engine = engines.setdefault(_key_of(series), EngineSeries())
+            engine = engines.setdefault(key_of(series), EngineSeries())
             # A window with a gap has no mean.
             points = {time: value for time, value in zip(series.times, series.values, strict=True) if isfinite(value)}
             known = engine.steps.get(topic, {})
@@ -226,7 +223,7 @@ def _file(
 
 
 def _file_raw(engines: dict[EngineKey, EngineSeries], series: Series) -> None:
-    engine = engines.setdefault(_key_of(series), EngineSeries())
+    engine = engines.setdefault(key_of(series), EngineSeries())
     name = series.name
     if name == CACHE_INFO:
         if not series.values:
@@ -261,7 +258,7 @@ def _file_starts(engines: Mapping[EngineKey, EngineSeries], beginnings: Sequence
     for series in beginnings:
         if not series.values or not isfinite(series.values[-1]):
             continue
-        key = _key_of(series)
+        key = key_of(series)
         place = (key.namespace, key.pod)
         latest[place] = max(latest.get(place, 0.0), series.values[-1])
     for key, engine in engines.items():
@@ -324,29 +321,5 @@ def _split(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _key_of(series: Series) -> EngineKey:
-    labels = series.labels
-    pod = labels.get("pod") or labels.get("instance", "")
-    return EngineKey(labels.get("namespace", ""), pod, labels.get("engine", ""))
-
-
 def _names_of(kind: Kind) -> tuple[str, ...]:
     return tuple(name for entry in NAMES.values() if entry.kind is kind for name in entry.names)
-
-
-def _scrape_interval(gauges: Sequence[Series], *, at: float, settings: WindowSettings) -> float | None:
-    """The slowest engine's median gap, in seconds; None when no series has two samples.
-
-    A gap that no window can hold often enough is a target that comes and goes, not a pace: it must not stretch the
-    window of the whole fleet. Nor must an engine that is gone: one that lived through an outage with three samples
-    would for as long as they are fetched.
-    """
-    paces = [(one, pace) for one in gauges if (pace := one.pace) is not None]
-    holdable = [(one, pace) for one, pace in paces if pace <= settings.gauges / settings.fewest_scrapes]
-    live = [(one, pace) for one, pace in holdable if not one.is_stale(at=at, interval=pace)]
-    return max((pace for _, pace in live or holdable or paces), default=None)
-
-
-def _state_window(interval: float | None, *, settings: WindowSettings) -> int:
-    wanted = settings.state if interval is None else max(settings.state, math.ceil(settings.fewest_scrapes * interval))
-    return min(wanted, settings.gauges)
