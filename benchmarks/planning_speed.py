@@ -2,7 +2,7 @@
 
 Usage: python benchmarks/planning_speed.py [--services N] [--repeats N] [--json] [--save]
 Each decision is `plan` on a service that is limited by something, with everything known (the dearest case): candidates,
-feasibility, forecasts, ranking. CPU time of one process on one core; collecting and diagnosing are not in it.
+feasibility, forecasts, order. CPU time of one process on one core; collecting and diagnosing are not in it.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,8 +42,8 @@ from vllm_autotuner.planning.situation import Situation
 
 TARGET: Final = 0.002
 """Seconds of CPU for one decision, median."""
-WINDOWS: Final = 60
-"""Windows of a fit: half an hour of 30 s."""
+WINDOWS: Final = 120
+"""Windows of a fit: half an hour of 30 s of two engines."""
 
 
 def service(index: int, primary: DiagnosisClass) -> Situation:
@@ -66,12 +67,19 @@ def service(index: int, primary: DiagnosisClass) -> Situation:
     histogram = Distribution(buckets={0.5: 10.0, 5.0: 50.0, 50.0: 60.0, float("inf"): 60.0}, total=300.0, count=60.0)
     lengths = Distribution(buckets={512.0: 10.0, 2048.0: 900.0, 4096.0: 1000.0, float("inf"): 1000.0}, count=1000.0)
     steps = tuple(
-        StepPoint(running=8.0 + step, itl=0.012 + 0.0004 * (8 + step) * (1 + 0.01 * ((step * index) % 3)), tokens=900.0)
+        StepPoint(
+            running=8.0 + step,
+            itl=0.012 + 0.0004 * (8 + step) * (1 + 0.01 * ((step * index) % 3)),
+            tokens=900.0,
+            time=30.0 * (step // 2 + 1 - WINDOWS // 2) + 30.0,
+        )
         for step in range(WINDOWS)
     )
+    mean = Distribution(total=60_000.0, count=60.0)
     seen = Observation(
         at=30.0, window=30.0, engines=engines, ttft=histogram, itl=histogram, tpot=histogram, steps=steps,
-        prompt_length=lengths, output_length=lengths, prefill_time=Distribution(total=6.0, count=60.0),
+        prompt_length=lengths, output_length=lengths, recent_prompt_length=mean,
+        recent_output_length=replace(mean, total=15_000.0), prefill_time=Distribution(total=6.0, count=60.0),
     )  # fmt: skip
     return Situation(
         case=Case(

@@ -17,7 +17,6 @@ from vllm_autotuner.performance.step_time import NEWEST_STRETCHES, NoFit
 from vllm_autotuner.performance.tensor_parallel import PREFILL_SCALING, at_degree
 from vllm_autotuner.planning.current_replica import (
     UnknownReplica,
-    current_replica,
     highest_mean,
     limits_of,
     output_tokens,
@@ -113,7 +112,7 @@ def current_setting(situation: Situation) -> Setting:
     return Setting(
         replicas=max(1, situation.replicas),
         degree=situation.knobs.tensor_parallel_size or 1,
-        replica=current_replica(situation.case),
+        replica=situation.replica,
         pool=_pool_tokens(situation.observation),
     )
 

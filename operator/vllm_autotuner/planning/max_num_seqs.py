@@ -24,12 +24,12 @@ from vllm_autotuner.diagnosis.case import (
 )
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.reading import Measured
-from vllm_autotuner.performance.capacity import FARTHEST, Replica
+from vllm_autotuner.performance.capacity import FARTHEST, Replica, busy_tpot
 from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.performance.step_time import FEWEST_POINTS
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.capped_value import HEADROOM, LARGEST_STEP, Limit, Limited, limited
-from vllm_autotuner.planning.current_replica import UnknownReplica, current_replica, rate_now
+from vllm_autotuner.planning.current_replica import UnknownReplica, rate_now
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -54,7 +54,7 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     seats, pool = _seats(situation), kv_bound(situation.observation)
     if pool is None:
         return NothingToGain(UNKNOWN_CAPACITY)
-    replica = current_replica(situation.case)
+    replica = situation.replica
     # No headroom: only in bursts are all slots in use, or requests would wait.
     knee = _largest(replica, situation, side=0, headroom=0.0)
     if isinstance(replica, Replica) and knee is None:
@@ -94,7 +94,7 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     if (why := not_slow_now(situation)) is not None:
         return why
     observation = situation.observation
-    batch, replica = max(busy_batch(engine) for engine in observation.engines), current_replica(situation.case)
+    batch, replica = max(busy_batch(engine) for engine in observation.engines), situation.replica
     knee = _largest(replica, situation, side=0)
     if isinstance(replica, Replica) and knee is None:
         return NothingToGain("TPOT misses its objective even for a single sequence: a smaller batch does not help")
@@ -145,7 +145,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     seats = _seats(situation)
     if found.value > seats * (1 - NOISE):
         return NothingToGain(f"lowering max-num-seqs {seats} has no benefit (limit: {found.limited_by or 'KV cache'})")
-    if (waits := _would_wait(situation, current_replica(situation.case), slots=found.value)) is not None:
+    if (waits := _would_wait(situation, situation.replica, slots=found.value)) is not None:
         return waits
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
@@ -169,11 +169,11 @@ def _largest(
     """
     if isinstance(replica, UnknownReplica):
         return None
-    target = situation.targets.tpot.seconds * (1 - headroom) / replica.tail.likely
+    target = situation.targets.tpot.seconds * (1 - headroom)
     low, high = 0, _farthest(replica) + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if replica.itl(middle, side) <= target else (low, middle)
+        low, high = (middle, high) if busy_tpot(replica, middle, side) <= target else (low, middle)
     return low or None
 
 

@@ -10,6 +10,8 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.performance.capacity import Replica
+from vllm_autotuner.planning.current_replica import UnknownReplica, current_replica
 from vllm_autotuner.planning.platform import Platform
 
 __all__ = ["Situation"]
@@ -32,10 +34,21 @@ class Situation:
     """Values of max-num-seqs that were rolled back in this environment and are still in cooldown."""
     failed: tuple[tuple[str, str], ...] = ()
     """All knobs and values that were rolled back and are still in cooldown, including max-num-seqs."""
+    left: tuple[tuple[str, str], ...] = ()
+    """Knobs and values that a kept change has left lately."""
     infeasible: tuple[EngineKnobs, ...] = ()
     """Configurations that ran out of memory."""
     platform: Platform = field(default_factory=Platform)
     """The platform. Knobs that need an unknown value of it are recommended only."""
+    _replica: list[Replica | UnknownReplica] = field(default_factory=list, init=False, repr=False, compare=False)
+    """What `replica` has found, so that the candidates of one decision do not each fit the same line."""
+
+    @property
+    def replica(self) -> Replica | UnknownReplica:
+        """The average replica of now, or why there is no model of it."""
+        if not self._replica:
+            self._replica.append(current_replica(self.case))
+        return self._replica[0]
 
     @property
     def observation(self) -> Observation:
