@@ -334,7 +334,7 @@ LOWERED = (
             ),
             LOWERABLE.steps,
         ),
-        value=23,
+        value=24,
     ),
 )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vllm_autotuner.performance.queueing import wait_for_slot
-from vllm_autotuner.performance.step_time import StepTime
+from vllm_autotuner.performance.step_time import SHORTEST_STEP, StepTime
 
 __all__ = [
     "FARTHEST",
@@ -25,6 +25,7 @@ __all__ = [
     "Limits",
     "Load",
     "Replica",
+    "busy_tpot",
     "capacity",
     "load_at",
     "replicas_for",
@@ -94,6 +95,8 @@ class Replica:
     crowding: float = 1.0
     """Batch in busy moments over the mean batch."""
     tail: Bounds = NO_TAIL
+    tail_at: float = 0.0
+    """The busy batch at which the tail was measured. In a smaller one it shrinks with what the batch adds."""
     """TPOT at its quantile over the mean inter-token latency of the busy batch."""
     first: FirstToken | None = None
     """None: not measured; then TTFT is only the wait for a slot."""
@@ -111,12 +114,15 @@ class Replica:
         However wide: a larger batch makes no token faster, and a smaller one makes no more of them. A token is made in
         the company of its own sequence at least, whatever the mean over time.
         """
-        line, sure = self.step, side * max(LEAST_ERROR, self.step.error / math.sqrt(max(1, self.step.points)))
-        batch = max(1.0, batch)
+        line, batch = self.step, max(1.0, batch)
+        sure = side * max(LEAST_ERROR, line.error / math.sqrt(max(1, line.points))) if side else 0.0
         seen = min(max(batch, line.low), max(1.0, line.high))
         doublings = math.log2(batch / seen) if batch > seen else min(1.0, math.log2(seen / batch))
-        fastest, slowest = sorted(line.predict(seen) * max(0.1, 1 + sure) * factor for factor in (1.0, batch / seen))
-        return min(max(line.predict(batch) * (1 + sure + side * MISS * doublings), fastest), slowest)
+        as_seen = line.predict(seen) * max(0.1, 1 + sure)
+        in_proportion = as_seen * batch / seen
+        fastest, slowest = (as_seen, in_proportion) if batch >= seen else (in_proportion, as_seen)
+        wide = line.predict(batch) * (1 + sure + side * MISS * doublings)
+        return max(SHORTEST_STEP, min(max(wide, fastest), slowest))
 
     def rate(self, batch: float, side: int = 0) -> float:
         """Requests per second that finish while so many sequences run."""
@@ -189,7 +195,8 @@ def replicas_for(rate: float, capacity: float) -> int | None:
 
     Worked: 20 requests/s where one replica serves 7.5 within the objectives: 2.67, so 3.
     """
-    return max(1, math.ceil(rate / capacity - ROUNDING)) if capacity > 0 else None
+    needed = rate / capacity if capacity > 0 else math.inf
+    return max(1, math.ceil(needed - ROUNDING)) if math.isfinite(needed) else None
 
 
 def _largest_batch(replica: Replica, limits: Limits, side: int) -> tuple[float, str]:
@@ -221,8 +228,20 @@ def _last(meets: Callable[[float], bool], most: float) -> float:
 
 def _tpot(replica: Replica, batch: float, side: int) -> float:
     """TPOT at its quantile: that of the busy moments, in which no more sequences run than there are slots."""
-    crowded = max(batch, min(batch * replica.crowding, replica.slots))
-    return replica.itl(crowded, side) * replica.tail.at(side)
+    return busy_tpot(replica, max(batch, min(batch * replica.crowding, replica.slots)), side)
+
+
+def busy_tpot(replica: Replica, batch: float, side: int = 0) -> float:
+    """TPOT at its quantile (seconds) where the busy moments have this batch.
+
+    A single sequence has no tail: below the batch at which it was measured, the quantile lies above the base by what
+    the batch adds, and shrinks with it. Above that batch it grows with the latency.
+    """
+    itl, tail, base = replica.itl(batch, side), replica.tail.at(side), replica.step.base
+    added = replica.step.predict(replica.tail_at) - base
+    if batch >= replica.tail_at or tail <= 1 or added <= 0:
+        return itl * tail
+    return min(itl * tail, base + (itl - base) * (tail * (base + added) - base) / added)
 
 
 def _ttft(replica: Replica, batch: float, limits: Limits, side: int) -> float:

@@ -22,6 +22,7 @@ from vllm_autotuner.performance.prompt_share import with_newest_prompts
 __all__ = [
     "FEWEST_POINTS",
     "NEWEST_STRETCHES",
+    "SHORTEST_STEP",
     "NoFit",
     "StepTime",
     "StepTimeFit",

@@ -124,6 +124,7 @@ def current_replica(case: Case) -> Replica | UnknownReplica:
         held=None if held is None else float(held),
         crowding=max(1.0, crowding),
         tail=_tail(case, itl=line.predict(max(1.0, batch * crowding))),
+        tail_at=max(1.0, batch * crowding),
         first=_first_token(case, rate=rate / len(seen.engines), batch=batch),
         burstiness=_burstiness(seen),
     )
