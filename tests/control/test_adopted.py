@@ -122,18 +122,32 @@ async def test_in_mode_recommend_nobody_is_in_conflict() -> None:
     assert found.condition("OwnershipConflict")[0] == ""
 
 
-async def test_an_edit_of_the_flags_supersedes_the_change() -> None:
+@pytest.mark.fault("T44")
+@pytest.mark.parametrize("state", ["Provisioning", "Analyzing", "Baking"])
+async def test_an_edit_of_another_flag_supersedes_the_change_and_leaves_no_candidate(state: str) -> None:
     found = adopting()
-    await in_state(found, "Analyzing")
-    found.api.edit_deployment(lambda body: args_of(body).append("--seed=2"), manager="kubectl-edit")
+    await in_state(found, state)
     await found.tick()
-    assert found.status().history[-1].outcome is Outcome.SUPERSEDED
+    assert seats(found) == 128
+    found.api.edit_deployment(lambda body: args_of(body).append("--seed=2"), manager="kubectl-edit")
+    await found.ticks(3)
+    assert [entry.outcome for entry in found.status().history] == [Outcome.SUPERSEDED]
     written = len(found.api.written)
     await found.ticks(20)
-    assert (seats(found), len(found.api.written)) == (128, written)
+    assert (seats(found), len(found.api.written)) == (64, written)
+    assert found.args[-1] == "--seed=2", "the edit itself stays"
     status = found.status()
     assert status.effective is not None
-    assert (status.effective.source, status.effective.max_num_seqs) == (Source.OBSERVED, 128)
+    assert (status.effective.source, status.effective.max_num_seqs) == (Source.OBSERVED, 64)
+
+
+async def test_an_edit_that_sets_the_knob_itself_is_what_runs() -> None:
+    found = adopting()
+    await in_state(found, "Analyzing")
+    edited = [each if each != "64" else "96" for each in ARGS]
+    found.api.edit_deployment(lambda body: args_of(body).__setitem__(slice(None), edited), manager="kubectl-edit")
+    await found.ticks(20)
+    assert (found.status().history[-1].outcome, seats(found)) == (Outcome.SUPERSEDED, 96)
 
 
 async def test_an_edit_of_the_pods_supersedes_the_change() -> None:

@@ -42,6 +42,8 @@ class Adoption:
     """Which field manager declares a field that the operator should set, with the remedy; None without a conflict."""
     edited: bool = False
     """Another field manager wrote the engine's flags since the operator did."""
+    holds_candidate: bool = False
+    """The flags that another field manager wrote during a change still have the value under test."""
     floor: int = 0
     """Ready replicas that the Deployment's own rollout strategy guarantees."""
 

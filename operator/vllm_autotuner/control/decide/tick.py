@@ -40,6 +40,7 @@ from vllm_autotuner.guardrails.concurrency import Asking
 from vllm_autotuner.guardrails.contest import after_interference, gave_up_pods, gave_up_replicas
 from vllm_autotuner.planning.bounds import opted_in, outside, value_of, void
 from vllm_autotuner.planning.plan import LADDER
+from vllm_autotuner.planning.worth import MET
 
 __all__ = ["Decision", "Turn", "begin_at_its_turn", "decide", "decide_without_spec", "may_need_gpus"]
 
@@ -131,8 +132,11 @@ def _reported(decision: Decision, inputs: Inputs) -> Decision:
 
 
 def may_need_gpus(decision: Decision, inputs: Inputs) -> bool:
-    """Whether free GPUs could change this decision: only for a class that has a remedy."""
-    return inputs.mode is not Mode.OFF and decision.diagnosis.primary in LADDER
+    """Whether free GPUs could change this decision: for a class that has a remedy, or a change that saves GPUs."""
+    if inputs.mode is Mode.OFF or decision.diagnosis.primary not in LADDER:
+        return False
+    proposes = decision.status.recommendation is not None or decision.status.active_change is not None
+    return proposes or decision.diagnosis.primary not in MET
 
 
 def decide_without_spec(inputs: Inputs) -> Decision:
@@ -166,7 +170,8 @@ def _following_the_spec(
     if failed is not None and failed.generation != inputs.service.metadata.generation:
         # The spec was edited since the failed rollback.
         status = status.updated(rollback_failed=None)
-    if change is not None and inputs.workload.adoption is not None and inputs.workload.adoption.edited:
+    adoption = inputs.workload.adoption
+    if change is not None and adoption is not None and adoption.edited and not adoption.holds_candidate:
         ending = Ending(outcome=Outcome.SUPERSEDED, reason="the Deployment was edited during the change")
         return finished(status, change, ending, spec=spec, now=inputs.now), (change, ending)
     if change is None:
@@ -275,6 +280,8 @@ def _abort(change: ActiveChange, inputs: Inputs) -> str:
         return inputs.operator.limits.why
     if inputs.unreadable:
         return ""
+    if inputs.workload.adoption is not None and inputs.workload.adoption.holds_candidate:
+        return "the Deployment was edited during the change"
     if tuning.mode not in (Mode.AUTOMATIC, Mode.APPROVE):
         return f"spec.tuning.mode was set to {tuning.mode.value}"
     try:

@@ -23,6 +23,7 @@ from vllm_autotuner.control.read.handover_instructions import flags_elsewhere, r
 from vllm_autotuner.control.read.views import Body, DeploymentView, PodView, deployment_view, pod_view
 from vllm_autotuner.engine.command_line import Field, command_line
 from vllm_autotuner.engine.flags import FlagError
+from vllm_autotuner.planning.bounds import value_of, with_value
 from vllm_autotuner.workload.adoption import Marker, Target, Unwritable, digest_of, marker_of
 from vllm_autotuner.workload.labels import CONSENT, CONSENT_GIVEN
 from vllm_autotuner.workload.rollout import ready_floor, rollout_obstacle
@@ -83,9 +84,15 @@ def adopted_from(
     live = replace(deployment_view(target.deployment), config_hash=target.hash(target.live))
     target, mine = _as_written_by_its_owner(target, service)
     edited = _edited(target, service, mine=mine)
+    left = service.status.active_change is not None and not mine and target.line.words != target.live
     locked, conflict = _locked(target, service, autoscalers=autoscalers)
     adoption = Adoption(
-        about=_about(target), locked=locked, conflict=conflict, edited=edited, floor=ready_floor(target.deployment)
+        about=_about(target),
+        locked=locked,
+        conflict=conflict,
+        edited=edited,
+        holds_candidate=left,
+        floor=ready_floor(target.deployment),
     )
     return Adopted(
         service=replace(
@@ -104,8 +111,10 @@ def adopted_from(
 def _as_written_by_its_owner(target: Target, service: VLLMService) -> tuple[Target, bool]:
     """The target with the owner's original flags, and whether the live flags were written by the operator."""
     status, marker = service.status, _marker(target, service)
-    if marker is None or marker.written != digest_of(target.live):
+    if marker is None:
         return target, False
+    if marker.written != digest_of(target.live):
+        return _without_candidate(target, status.active_change), False
     effective = status.effective
     in_force = status.active_change is not None or (
         # Values that the operator wrote count as tuned while the status has them in force or still has to roll them
@@ -113,6 +122,23 @@ def _as_written_by_its_owner(target: Target, service: VLLMService) -> tuple[Targ
         effective is not None and (effective.source is Source.TUNED or effective.knobs != target.knobs)
     )
     return (target.from_line(marker.original) if in_force else target), True
+
+
+def _without_candidate(target: Target, change: ActiveChange | None) -> Target:
+    """The target of an edited list that still has the value under test: the owner's edit, with the value before.
+
+    A value that the owner did not give cannot be restored this way: it stays, as the owner's.
+    """
+    if change is None or change.knob not in set(Knob):
+        return target
+    knob = Knob(change.knob)
+    before, tested = value_of(knob, change.from_.knobs), value_of(knob, change.to.knobs)
+    if before is None or value_of(knob, target.knobs) != tested:
+        return target
+    try:
+        return target.from_line(target.words(with_value(target.knobs, knob, before)))
+    except Unwritable:
+        return target
 
 
 def _marker(target: Target, service: VLLMService) -> Marker | None:
