@@ -159,7 +159,7 @@ SHORT = {"missing": 0.3, "needed": 2}
         pytest.param({}, {"capacity": 9.0}, {"fixed": True}, "", id="but is all there is where replicas are fixed"),
         pytest.param({}, {"capacity": 5.4}, {"fixed": True}, "a replica would serve 5.40", id="though not noise"),
         pytest.param(
-            {}, {"capacity": 9.0, "gpus": 4}, {"fixed": True}, "a replica would serve", id="nor by twice the GPUs"
+            {}, {"capacity": 9.0, "gpus": 4}, {"fixed": True}, "the same GPUs as more", id="nor by twice the GPUs"
         ),
         pytest.param(SHORT, {"missing": 0.0}, {"met": True}, "as many GPUs", id="a forecast misses what is met"),
         pytest.param({"capacity": None, "missing": None}, {}, {}, "", id="not known: for the verdict to find"),

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final, assert_never
 
 from vllm_autotuner.api.spec import Strategy, StrategyType
-from vllm_autotuner.api.status import ActiveChange, Analysis, Measurement
+from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeTarget, Measurement
 from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
@@ -139,6 +139,8 @@ def _pairs(analysis: Analysis) -> list[Pair]:
 
 def kept_reason(change: ActiveChange, world: World) -> str:
     """Why the change was kept, in one line."""
+    if change.target is ChangeTarget.START:
+        return "the engine starts and serves"
     if change.analysis is None:
         return _figures(change)
     return _told(change, _compared(change.analysis, change, world, before=_before(change), final=True))

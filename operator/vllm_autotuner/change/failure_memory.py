@@ -13,6 +13,7 @@ from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import (
     ActiveChange,
     FailedCandidate,
+    Outcome,
     VLLMServiceStatus,
 )
 from vllm_autotuner.change.world import Ending
@@ -24,6 +25,7 @@ __all__ = [
     "failed_seats",
     "failed_values",
     "infeasible_knobs",
+    "left_values",
     "with_failure",
     "without_declined",
 ]
@@ -38,6 +40,9 @@ FIRST_RETRY: Final = timedelta(days=1)
 """Wait after the first harmful rollback of a value: covers one daily peak. Doubles each time. Our choice."""
 LONGEST_RETRY: Final = timedelta(days=7)
 """Doubling stops here, so that a repaired service is retried within a week. Our choice."""
+LEFT_FOR: Final = timedelta(days=7)
+"""How long a value that a kept change has left is not returned to in order to save GPUs: a week has every daily peak,
+and each way costs a trial. Our choice."""
 UNCLEAR_RETRY: Final = timedelta(hours=6)
 """Wait after a value that could not be placed or had no clear effect: harmless, but not worth repeating at once.
 Doubles as well. Our choice."""
@@ -63,6 +68,18 @@ def failed_values(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: date
         for entry in status.failure_memory
         if entry.environment == environment
         and (entry.declined_at is not None or entry.retry_after is None or now < entry.retry_after)
+    )
+
+
+def left_values(status: VLLMServiceStatus, *, now: datetime) -> tuple[tuple[str, str], ...]:
+    """Knobs and values that a change that was kept has left lately: the way back saves nothing that lasts."""
+    return tuple(
+        (entry.knob, entry.from_value)
+        for entry in status.history
+        if entry.outcome is Outcome.SUCCEEDED
+        and entry.from_value is not None
+        and entry.finished_at is not None
+        and now - entry.finished_at < LEFT_FOR
     )
 
 

@@ -161,6 +161,10 @@ def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) ->
             )
             if not lost and not named and after.capacity is None:
                 lost = "its effect is not known"
+        if not lost and (proposal.knob.value, str(proposal.value)) in situation.left and saves(before, after):
+            lost = (
+                "a change that was kept has left this value within a week: the way back would save nothing that lasts"
+            )
         judged.append(Considered(proposal=_with_effect(proposal, before, after, situation), after=after, lost=lost))
     return before, judged
 

@@ -15,6 +15,9 @@ from vllm_autotuner.planning.forecast import Outlook
 
 __all__ = ["MET", "not_worth", "order", "saves"]
 
+TIE: Final = 0.02
+"""Relative difference of capacity below which two splits of the same GPUs count as equal: measurements repeat no better
+than that."""
 MET: Final[Set[DiagnosisClass]] = {DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED}
 """Classes in which every objective is met: there a change can only save GPUs."""
 
@@ -38,6 +41,9 @@ def not_worth(before: Outlook, after: Outlook, *, met: bool, saving: bool, fixed
         return "its effect is not known" if met else ""
     if after.missing > before.missing + NOISE:
         return f"{after.missing:.0%} of the requests would be beyond what it serves within the objectives"
+    larger = not met and after.gpus > before.gpus and after.capacity != before.capacity
+    if larger and after.capacity * before.gpus <= before.capacity * after.gpus * (1 + TIE):
+        return "the same GPUs as more replicas would serve as much"
     if not met and (after.missing < before.missing - NOISE or after.missing == 0 < before.missing):
         return ""
     if before.needed_gpus is not None and (after.needed_gpus is None or after.needed_gpus > before.needed_gpus):

@@ -161,6 +161,8 @@ class _Question:
             return f"{primary.value} does not call for scaling"
         if not queues(seen) and (primary in UNQUEUED or not _waits_now(seen)):
             return "no requests wait for capacity"
+        if primary is DiagnosisClass.CONCURRENCY_CAPPED and not _waits_now(seen):
+            return "the burst that exceeded the slots is over"
         # The classes require that requests waited for most of the window before the class was named. A class that only
         # hides the queue says nothing of its age.
         waited = timedelta(seconds=late_for(self.case)) if hidden else self.held + timedelta(seconds=seen.window)

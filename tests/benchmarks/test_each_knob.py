@@ -1,0 +1,130 @@
+"""Each knob moves in the loop because the capacity model says so: the operator's own code against simulated engines.
+
+Small and the same every time; the table of all scenarios is `benchmarks/closed_loop.py`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.closedloop.autotuner import Autotuner, Ended
+from benchmarks.closedloop.cluster import SimulatedCluster
+from benchmarks.closedloop.hardware import hardware_of
+from benchmarks.closedloop.playing import play
+from benchmarks.closedloop.scenario import Hardware, Objectives, Scenario
+from benchmarks.closedloop.scraping import Scraper
+from benchmarks.closedloop.service import Owner
+from benchmarks.closedloop.trial import CaseOf
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.status import Outcome, parse_status
+from vllm_autotuner.simulation.arrivals import RateCurve
+from vllm_autotuner.simulation.lengths import Uniform
+from vllm_autotuner.simulation.traffic import Content, Mix
+
+LONGEST = 7200.0
+"""Seconds of the run after which nothing more is waited for."""
+Until = Callable[[Autotuner, SimulatedCluster], bool]
+
+
+def drawn(name: str, *, seed: int = 1, profile: str | None = None) -> Scenario:
+    hardware = hardware_of(None if profile is None else [profile])
+    return CaseOf(scenario=name, seed=seed, hardware=hardware, quick=True, noise=False).drawn()
+
+
+def at_degree(degree: int, *, length: int) -> Hardware:
+    return replace(hardware_of(["qwen3-32b-h100"])[0], tensor_parallel_size=degree, max_model_len=length)
+
+
+def tuned(scenario: Scenario, until: Until) -> tuple[Autotuner, SimulatedCluster]:
+    """Play until something has happened."""
+    owner = Owner(scenario)
+    product = Autotuner(scenario, owner, Scraper())
+
+    def over(deployment: SimulatedCluster) -> bool:
+        return deployment.now > LONGEST or until(product, deployment)
+
+    return product, asyncio.run(play(scenario, product, owner=owner, given_up=over)).cluster
+
+
+def kept(product: Autotuner, knob: Knob) -> list[Ended]:
+    return [one for one in product.ended if one.knob == knob.value and one.outcome is Outcome.SUCCEEDED]
+
+
+def has_kept(knob: Knob) -> Until:
+    return lambda product, deployment: bool(kept(product, knob))
+
+
+def replicas_of(deployment: SimulatedCluster) -> list[int]:
+    return [count for _, count in deployment.scalings]
+
+
+def test_more_seats_take_the_place_of_a_replica_that_came_as_a_bridge() -> None:
+    scenario = drawn("cap-bound")
+
+    def given_back(product: Autotuner, deployment: SimulatedCluster) -> bool:
+        return bool(kept(product, Knob.MAX_NUM_SEQS)) and deployment.replicas == scenario.replicas
+
+    product, deployment = tuned(scenario, given_back)
+    first = kept(product, Knob.MAX_NUM_SEQS)[0]
+    assert scenario.seats is not None
+    assert int(first.to_value) >= 1.5 * scenario.seats
+    assert "fewer GPUs are needed" in first.reason
+    assert max(replicas_of(deployment)) > scenario.replicas == deployment.replicas
+    effective = parse_status(product.status).effective
+    assert effective is not None
+    assert "carry the highest load" in effective.replicas_reason
+
+
+@pytest.mark.parametrize(
+    ("name", "knob", "value"),
+    [
+        ("kv-fp8", Knob.KV_CACHE_DTYPE, "fp8"),
+        ("tp-too-high", Knob.TENSOR_PARALLEL_SIZE, "1"),
+        ("tp-starves", Knob.TENSOR_PARALLEL_SIZE, "2"),
+    ],
+)
+def test_a_setting_with_which_fewer_gpus_do_is_kept(name: str, knob: Knob, value: str) -> None:
+    product, _ = tuned(drawn(name), has_kept(knob))
+    change = kept(product, knob)[0]
+    assert change.to_value == value
+    assert "fewer GPUs are needed" in change.reason
+
+
+def test_an_engine_that_lacks_memory_for_its_longest_request_starts_with_a_shorter_limit() -> None:
+    hardware = at_degree(1, length=40_960)
+    scenario = replace(drawn("kv-bound", profile="qwen3-32b-h100"), hardware=hardware, length_bounds=(2048, 40_960))
+    product, deployment = tuned(scenario, has_kept(Knob.MAX_MODEL_LEN))
+    change = kept(product, Knob.MAX_MODEL_LEN)[0]
+    assert 2048 <= int(change.to_value) < 40_960
+    assert change.reason == "the engine starts and serves"
+    assert deployment.ready
+
+
+def test_a_smaller_parallel_size_takes_a_shorter_limit_with_it_where_it_would_not_start() -> None:
+    quiet = drawn("tp-too-high", profile="qwen3-32b-h100")
+    scenario = replace(
+        quiet,
+        hardware=at_degree(2, length=40_960),
+        replicas=1,
+        tensor_parallel_sizes=(1, 2),
+        length_bounds=(2048, 40_960),
+        content=Content(Mix(prompt=Uniform(100, 400), output=Uniform(50, 150))),
+        rate=RateCurve.steps([(0.0, 1.5), (quiet.duration, 0.0)]),
+        objectives=Objectives(ttft=2.0, tpot=0.08),
+    )
+    product, _ = tuned(scenario, has_kept(Knob.TENSOR_PARALLEL_SIZE))
+    assert kept(product, Knob.TENSOR_PARALLEL_SIZE)[0].to_value == "1"
+    effective = parse_status(product.status).effective
+    assert effective is not None
+    assert effective.max_model_len is not None
+    assert 2048 <= effective.max_model_len < 40_960
+
+
+def test_replicas_come_with_the_load_where_no_setting_may_change() -> None:
+    scenario = replace(drawn("step-fivefold"), tunes=False)
+    product, deployment = tuned(scenario, lambda product, deployment: len(replicas_of(deployment)) > 2)
+    counts = replicas_of(deployment)
+    assert max(counts) > counts[0]
+    assert not product.ended
