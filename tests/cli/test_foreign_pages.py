@@ -164,3 +164,11 @@ def test_an_engine_that_never_answers_in_time_is_an_error(monkeypatch: pytest.Mo
         result = run("--metrics", url, *QUICK)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "did not answer within" in " ".join(result.stderr.split())
+
+
+def test_no_value_is_proposed_that_may_lower_what_it_is_meant_to_raise() -> None:
+    with serving(Page(running=4, waiting=9, kv=0.2)) as url:
+        (service,) = answered("--metrics", url, *QUICK)["services"]
+    assert service["diagnosis"]["class"] == "ConcurrencyCapped"
+    assert service["recommendation"] is None
+    assert any("the present value is not known, and may be higher" in line for line in service["passedOver"])

@@ -131,7 +131,7 @@ def _section(title: str, lines: Iterable[str]) -> list[RenderableType]:
 
 def proposal_lines(proposal: Proposal) -> Iterable[str]:
     """What is recommended, why, and with which effect."""
-    now = "the engine's default" if proposal.current is None else str(proposal.current)
+    now = "not known" if proposal.current is None else str(proposal.current)
     how = flag_of(proposal) or f"{proposal.knob.value} {proposal.value}"
     yield f"{how} (now {now}; confidence {proposal.confidence.value}). {proposal.reason}"
     if proposal.limited_by:

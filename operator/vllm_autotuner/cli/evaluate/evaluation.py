@@ -164,6 +164,18 @@ def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[Eng
     track.levels.append(levels_of(case, named=named.primary))
 
 
+def _of_known_direction(plan: planning.Plan, *, observation: Observation) -> planning.Plan:
+    """Withhold a max-num-seqs that may lower the present one where it is meant to raise it: that is not known here."""
+    proposal = plan.proposal
+    if proposal is None or proposal.knob is not Knob.MAX_NUM_SEQS or proposal.current is not None:
+        return plan
+    most_seen = max((moment.running for engine in observation.engines for moment in engine.moments), default=0.0)
+    if int(proposal.value) < most_seen:
+        return plan  # so many ran: the present value is higher
+    unknown = "the present value is not known, and may be higher; pass the engine's flags with --engine-args"
+    return replace(plan, proposal=None, passed_over=(*plan.passed_over, f"--max-num-seqs={proposal.value}: {unknown}"))
+
+
 def _report(service: ServiceName, track: _Track, *, subject: Subject) -> ServiceReport:
     assert track.last is not None
     case, diagnosis = track.last
@@ -185,7 +197,7 @@ def _report(service: ServiceName, track: _Track, *, subject: Subject) -> Service
         targets=subject.targets,
         observation=observation,
         diagnosis=diagnosis,
-        plan=planning.plan(situation),
+        plan=_of_known_direction(planning.plan(situation), observation=observation),
         timeline=tuple(track.points),
         turns=tuple(track.turns),
         levels=tuple(track.levels),
