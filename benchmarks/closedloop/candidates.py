@@ -64,6 +64,8 @@ class Flaw:
 
 
 WAYS: Final = tuple(Way)
+DIES_AFTER: Final = (60.0, 1200.0)
+"""Seconds as ready, for `Way.DIES_LATER`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ class Candidates:
             case Way.SLOWER:
                 faults = Faults(degrade_above_seqs=0, degrade_factor=float(source.uniform(1.2, 3.0)))
             case Way.DIES_LATER:
-                faults = Faults(crash_after=float(source.uniform(60, 1200)))
+                faults = Faults(crash_after=float(source.uniform(*DIES_AFTER)))
             case Way.FAILS_REQUESTS:
                 faults = Faults(fail_share=float(source.uniform(0.05, 0.5)))
             case Way.DEGRADES:

@@ -22,11 +22,11 @@ from benchmarks.closedloop.service import Owner
 from vllm_autotuner.api.status import Outcome
 
 FLEET = case(rate=7.0, seconds=600.0, seats=8, replicas=3, scales=False)
-"""Three replicas of eight seats finish 5.2 requests a second: they queue, and the product asks for 16 seats."""
+"""Three replicas of eight seats finish 5.2 requests a second: they queue, and the product asks for more seats."""
 TEN_WINDOWS = 1000.0
 """Seconds for a trial of ten windows of a minute, and its pods to start and to go."""
-DIES_SOON = 5
-"""A seed by which an engine with 16 seats that dies later does so within a few minutes."""
+DIES_SOON = (60.0, 200.0)
+"""Seconds after which an engine that dies later does, so that its trial sees it."""
 
 
 def arguments(seats: int) -> tuple[str, ...]:
@@ -52,7 +52,9 @@ def test_candidate_and_fresh_baseline_serve_beside_the_replicas() -> None:
     _, cluster = tuned()
     tracks = [(pod.template.track, pod.virtual.config.max_num_seqs) for pod in cluster.pods if pod.virtual is not None]
     assert tracks[:3] == [("stable", 8)] * 3
-    assert sorted(tracks[3:5]) == [("baseline", 8), ("canary", 16)]
+    (baseline, old), (candidate, new) = sorted(tracks[3:5])
+    assert (baseline, old, candidate) == ("baseline", 8, "canary")
+    assert new > 8
     ledger = cluster.fleet.ledger.between(0.0, cluster.now)
     canary = next(pod for pod in cluster.pods if pod.template.track == "canary")
     ((since, until),) = canary.serving(cluster.now)
@@ -73,10 +75,11 @@ def test_candidate_and_fresh_baseline_serve_beside_the_replicas() -> None:
 )
 def test_a_bad_value_is_found_out_and_taken_back(way: Way, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.closedloop.candidates.WAYS", (way,))
-    product, cluster = tuned(bad=1.0, seed=DIES_SOON, duration=TEN_WINDOWS)
-    assert any(pod.bad == f"maxNumSeqs=16: {way.value}" for pod in cluster.pods)
+    monkeypatch.setattr("benchmarks.closedloop.candidates.DIES_AFTER", DIES_SOON)
+    product, cluster = tuned(bad=1.0, duration=TEN_WINDOWS)
     first = product.ended[0]
-    assert (first.to_value, first.outcome) == ("16", Outcome.ROLLED_BACK)
+    assert any(pod.bad == f"maxNumSeqs={first.to_value}: {way.value}" for pod in cluster.pods)
+    assert first.outcome is Outcome.ROLLED_BACK
     assert says in first.reason
     assert [pod.bad for pod in cluster.pods if pod.deployment == NAME] == [""] * 3
     assert seconds_below(3, cluster.pods, until=TEN_WINDOWS) == 0
