@@ -16,6 +16,7 @@ from vllm_autotuner.control.read.views import (
     pod_view,
     service_entry,
 )
+from vllm_autotuner.workload.labels import HASH_VERSION
 
 
 def at(minute: int, second: int = 0) -> datetime:
@@ -160,3 +161,11 @@ def test_of_a_refused_pod_template_only_the_reason_is_kept() -> None:
     assert isinstance(entry.service, InvalidService)
     assert entry.service.message.startswith("spec.podTemplate: larger than 64 KiB of JSON")
     assert body["spec"]["podTemplate"] == {"spec": {"x": "y" * 100_000}}, "whose object it is, nobody else changes"
+
+
+def test_an_annotation_of_thousands_of_digits_is_no_number() -> None:
+    body = deployment_object()
+    body["metadata"]["annotations"][HASH_VERSION] = "9" * 5000
+    assert deployment_view(body).hash_version is None
+    body["metadata"]["annotations"][HASH_VERSION] = "2"
+    assert deployment_view(body).hash_version == 2

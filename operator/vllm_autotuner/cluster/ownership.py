@@ -8,6 +8,7 @@ Must not: call the API, or decide what happens next (the error type says it).
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vllm_autotuner.api.annotations import whole_number
 from vllm_autotuner.api.service import KIND
 from vllm_autotuner.cluster.errors import NEWER_EPOCH, NOT_OWNED, TERMINATING, ClusterError, Conflict, Refused
 from vllm_autotuner.workload.labels import LEASE_EPOCH, MANAGED_BY, OPERATOR, SERVICE
@@ -53,8 +54,7 @@ def controller_of(live: Object) -> Mapping[str, Any] | None:
 
 
 def _epoch_of(metadata: Mapping[str, Any]) -> int | None:
-    text = str((metadata.get("annotations") or {}).get(LEASE_EPOCH, ""))
-    return int(text) if text.isdecimal() else None
+    return whole_number((metadata.get("annotations") or {}).get(LEASE_EPOCH))
 
 
 def _managed_by(live: Object) -> str:

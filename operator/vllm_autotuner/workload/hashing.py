@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vllm_autotuner.api.annotations import whole_number
 from vllm_autotuner.workload.labels import CONFIG_HASH, HASH_VERSION, LEASE_EPOCH
 
 RENDERING_VERSION: Final = 1
@@ -42,5 +43,5 @@ def template_hash(template: Mapping[str, Any]) -> str:
 def recorded_hash(deployment: Mapping[str, Any]) -> tuple[str, int] | None:
     """Return the hash and version annotated on a Deployment (or pod); None when missing or malformed."""
     annotations = deployment.get("metadata", {}).get("annotations") or {}
-    recorded, version = annotations.get(CONFIG_HASH), str(annotations.get(HASH_VERSION, ""))
-    return (recorded, int(version)) if recorded and version.isdecimal() else None
+    recorded, version = annotations.get(CONFIG_HASH), whole_number(annotations.get(HASH_VERSION))
+    return (recorded, version) if recorded and version is not None else None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from vllm_autotuner.api.annotations import whole_number
 from vllm_autotuner.planning.placement import GpuNode, Taint, Toleration
 
 __all__ = ["HeldDevices", "NodeView", "devices_left", "gpu_resource", "held_devices", "node_view", "products"]
@@ -124,7 +125,8 @@ def devices_left(body: Body) -> Mapping[str, int]:
     hard = {name.removeprefix(prefix): text for name, text in (status.get("hard") or {}).items() if prefix in name}
     used = {name.removeprefix(prefix): text for name, text in (status.get("used") or {}).items()}
     limits = _devices(hard, also_none=True)
-    return {name: limit - int(used.get(name) or 0) for name, limit in limits.items() if _is_count(used.get(name, "0"))}
+    taken = {name: whole_number(str(used.get(name) or 0)) for name in limits}
+    return {name: limit - count for name, limit in limits.items() if (count := taken[name]) is not None}
 
 
 def gpu_resource(devices: Mapping[str, int], *, asked_for: str | None) -> str | None:
@@ -158,15 +160,13 @@ def _of_container(container: Body) -> dict[str, int]:
 def _devices(amounts: Mapping[str, Any] | None, *, also_none: bool = False) -> dict[str, int]:
     """The extended resources among amounts, by the API's own rule; they are whole numbers."""
     found = {
-        name: int(text)
+        name: count
         for name, text in (amounts or {}).items()
-        if "/" in name and not (name.startswith("hugepages-") or _KUBERNETES in name) and _is_count(text)
+        if "/" in name
+        and not (name.startswith("hugepages-") or _KUBERNETES in name)
+        and (count := whole_number(str(text))) is not None
     }
     return found if also_none else {name: count for name, count in found.items() if count > 0}
-
-
-def _is_count(text: object) -> bool:
-    return str(text).isascii() and str(text).isdecimal()
 
 
 def _toleration(body: Mapping[str, Any]) -> Toleration:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from vllm_autotuner.api.annotations import whole_number
 from vllm_autotuner.api.pod_template import refusal
 from vllm_autotuner.api.service import InvalidReason, InvalidService, VLLMService, parse_service
 from vllm_autotuner.cluster.field_managers import last_writer, scaled_by, taken_by, template_list
@@ -211,7 +212,7 @@ def deployment_view(body: Body) -> DeploymentView:
         available=_count(status, "availableReplicas"),
         unavailable=_count(status, "unavailableReplicas"),
         config_hash=_part(metadata, "annotations").get(CONFIG_HASH),
-        hash_version=_number(_part(metadata, "annotations").get(HASH_VERSION)),
+        hash_version=whole_number(_part(metadata, "annotations").get(HASH_VERSION)),
         progressing=_progressing(status),
         deleting="deletionTimestamp" in metadata,
         args=tuple(engine.get("args") or ()),
@@ -325,10 +326,6 @@ def _parts(body: Body, key: str) -> list[Body]:
 def _count(body: Body, key: str, *, missing: int = 0) -> int:
     value = body.get(key)
     return missing if value is None else int(value)
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
 
 
 def _moment(text: str | None) -> datetime | None:
