@@ -141,6 +141,23 @@ async def test_an_edit_of_another_flag_supersedes_the_change_and_leaves_no_candi
     assert (status.effective.source, status.effective.max_num_seqs) == (Source.OBSERVED, 64)
 
 
+@pytest.mark.fault("T44")
+async def test_an_edit_of_another_flag_leaves_no_candidate_where_the_owner_had_given_no_value() -> None:
+    plain = tuple(each for each in ARGS if each not in ("--max-num-seqs", "64"))
+    crowd = Load(running=256.0, waiting=100.0, kv=0.3, ttft=6.0)
+    found = adopting(
+        theirs(args=plain),
+        load=lambda value: crowd if value <= 256 else Load(running=300.0, kv=0.5, ttft=0.4, tpot=0.03),
+        tuning__maxNumSeqs={"min": 16, "max": 1024},
+    )
+    await in_state(found, "Analyzing")
+    assert seats(found) > 256
+    found.api.edit_deployment(lambda body: args_of(body).append("--seed=2"), manager="kubectl-edit")
+    await found.ticks(20)
+    assert found.args == (*plain, "--seed=2")
+    assert found.status().history[-1].outcome is Outcome.SUPERSEDED
+
+
 async def test_an_edit_that_sets_the_knob_itself_is_what_runs() -> None:
     found = adopting()
     await in_state(found, "Analyzing")

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_autotuner.engine.command_line import CommandLine, Field, Unreadable, changed, command_line, serving_containers
+from vllm_autotuner.engine.command_line import (
+    CommandLine,
+    Field,
+    Unreadable,
+    changed,
+    command_line,
+    removed,
+    serving_containers,
+)
 from vllm_autotuner.engine.flags import FlagError
 
 SCRIPT = "set -e\nexec vllm serve example/tiny --max-num-seqs 4 \\\n  --seed 1"
@@ -254,3 +262,23 @@ def test_nothing_but_the_flag_changes(words: list[str], value: int) -> None:
 )
 def test_tells_which_containers_serve(containers: list[dict[str, Any]], names: list[str]) -> None:
     assert [one["name"] for one in serving_containers(containers)] == names
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(container(args=["m", "--seed=1"]), id="arguments"),
+        pytest.param(container(command=["sh", "-c", "exec vllm serve m --seed 1"]), id="a script"),
+    ],
+)
+@pytest.mark.parametrize(("knob", "value"), [("max-num-seqs", 8), ("max-model-len", 4096), ("kv-cache-dtype", "fp8")])
+def test_what_was_appended_can_be_removed_again(found: dict[str, Any], knob: str, value: int | str) -> None:
+    line = command_line(found)
+    with_it = changed(line, knob=knob, value=value)
+    assert isinstance(with_it, CommandLine)
+    assert removed(with_it, knob=knob, value=value) == line
+
+
+def test_a_flag_that_its_owner_wrote_is_not_removed() -> None:
+    line = command_line(container(args=["m", "--max-num-seqs", "8"]))
+    assert isinstance(removed(line, knob="max-num-seqs", value=8), Unreadable)

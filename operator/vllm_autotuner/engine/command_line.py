@@ -18,7 +18,7 @@ from typing import Any, Final
 from vllm_autotuner.budgets import COMMAND_LINE_BYTES
 from vllm_autotuner.engine.flags import TUNED_FLAGS, EngineFlags, FlagError, parse_flags, tuned_knob
 
-__all__ = ["CommandLine", "Field", "Unreadable", "changed", "command_line", "serving_containers"]
+__all__ = ["CommandLine", "Field", "Unreadable", "changed", "command_line", "removed", "serving_containers"]
 
 _SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh", "ksh"})
 _OPERATORS: Final = frozenset("();<>|&\n")
@@ -164,6 +164,23 @@ def changed(line: CommandLine, *, knob: str, value: int | str) -> CommandLine | 
     except FlagError:
         same = False
     return written if same else Unreadable(f"changing --{knob} in {line.field} would change other flags too")
+
+
+def removed(line: CommandLine, *, knob: str, value: int | str) -> CommandLine | Unreadable:
+    """Return the line without a flag that `changed` had appended to it with this value."""
+    flag = f"--{knob}={value}"
+    if line.script is None:
+        words = tuple(word for word in line.words if word != flag)
+    else:
+        script = line.words[line.script].replace(f" {flag}", "")
+        words = (*line.words[: line.script], script, *line.words[line.script + 1 :])
+    written = replace(line, words=words)
+    absent: dict[str, Any] = {_FIELDS[knob]: None}
+    try:
+        same = written.flags == replace(line.flags, **absent)
+    except FlagError:
+        same = False
+    return written if same else Unreadable(f"{flag} in {line.field} is not where it was appended")
 
 
 def _in_words(line: CommandLine, knob: str, value: int | str) -> CommandLine:

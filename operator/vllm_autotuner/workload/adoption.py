@@ -18,7 +18,15 @@ from pydantic import ValidationError
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.pod_template import ENGINE_CONTAINER
-from vllm_autotuner.engine.command_line import CommandLine, Field, Unreadable, changed, command_line, serving_containers
+from vllm_autotuner.engine.command_line import (
+    CommandLine,
+    Field,
+    Unreadable,
+    changed,
+    command_line,
+    removed,
+    serving_containers,
+)
 from vllm_autotuner.engine.flags import EngineFlags, FlagError, tuned_knob
 from vllm_autotuner.planning.bounds import value_of
 from vllm_autotuner.workload.labels import ADOPTION
@@ -142,6 +150,13 @@ class Target:
                 raise Unwritable(after.why)
             line = after
         return line.words
+
+    def without(self, knob: Knob, value: int | str) -> "Target":
+        """The same Deployment whose owner did not give this knob, where the operator appended it. Raises Unwritable."""
+        after = removed(self.line, knob=FLAG_OF[knob], value=value)
+        if isinstance(after, Unreadable):
+            raise Unwritable(after.why)
+        return self.from_line(after.words)
 
     def hash(self, words: tuple[str, ...]) -> str:
         """The hash of the live pod template with these words: equal hashes start equal pods."""

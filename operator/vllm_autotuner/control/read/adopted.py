@@ -125,17 +125,16 @@ def _as_written_by_its_owner(target: Target, service: VLLMService) -> tuple[Targ
 
 
 def _without_candidate(target: Target, change: ActiveChange | None) -> Target:
-    """The target of an edited list that still has the value under test: the owner's edit, with the value before.
-
-    A value that the owner did not give cannot be restored this way: it stays, as the owner's.
-    """
+    """The target of an edited list that still has the value under test: the owner's edit, with the value before."""
     if change is None or change.knob not in set(Knob):
         return target
     knob = Knob(change.knob)
     before, tested = value_of(knob, change.from_.knobs), value_of(knob, change.to.knobs)
-    if before is None or value_of(knob, target.knobs) != tested:
+    if tested is None or value_of(knob, target.knobs) != tested:
         return target
     try:
+        if before is None:
+            return target.without(knob, tested)
         return target.from_line(target.words(with_value(target.knobs, knob, before)))
     except Unwritable:
         return target
