@@ -18,6 +18,7 @@ from vllm_autotuner.diagnosis.objectives import Targets
 
 KEEP, REVERT, INCONCLUSIVE = Judgement.KEEP, Judgement.REVERT, Judgement.INCONCLUSIVE
 TTFT, TPOT, THROUGHPUT = ChangeTarget.TTFT, ChangeTarget.TPOT, ChangeTarget.THROUGHPUT
+GPUS = ChangeTarget.GPUS
 TARGETS = targets(ttft=2.0, tpot=0.05)
 WIGGLE = (1.0, 1.03, 0.97, 1.02, 0.98, 1.01, 0.99, 1.04, 0.96, 1.0)
 """How windows differ from each other, in turn."""
@@ -109,6 +110,25 @@ CASES = (
         judgement=REVERT,
     ),
     Case(id="tokens were over before and are not worse", candidate=(0.4, 0.081), reference=(5.0, 0.08), judgement=KEEP),
+    Case(id="saving GPUs: as good", candidate=(0.5, 0.02), reference=(0.5, 0.02), target=GPUS, judgement=KEEP),
+    Case(
+        id="saving GPUs: slower, well inside", candidate=(0.9, 0.03), reference=(0.5, 0.02), target=GPUS, judgement=KEEP
+    ),
+    Case(
+        id="saving GPUs: barely inside is not safe",
+        candidate=(0.5, 0.0495),
+        reference=(0.5, 0.02),
+        target=GPUS,
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="saving GPUs: tokens over their objective",
+        candidate=(0.5, 0.06),
+        reference=(0.5, 0.02),
+        target=GPUS,
+        judgement=REVERT,
+    ),
+    Case(id="saving GPUs: a queue", candidate=(9.0, 0.02), reference=(0.5, 0.02), target=GPUS, judgement=REVERT),
     Case(id="fewer slots, faster tokens", candidate=(0.6, 0.04), reference=(0.5, 0.08), target=TPOT, judgement=KEEP),
     Case(
         id="faster tokens paid with a queue",
@@ -391,6 +411,8 @@ RATES = st.none() | st.floats(0, 50)
 WINDOWS = st.tuples(st.none() | LATENCIES, st.none() | LATENCIES, RATES, RATES)
 KNOWN = st.tuples(LATENCIES, LATENCIES, st.floats(1, 1e5), st.just(5.0))
 GOALS = st.sampled_from([*ChangeTarget, None])
+GAINS = st.sampled_from([TTFT, TPOT, THROUGHPUT, None])
+"""What a window can show to be better."""
 
 
 def paired(drawn: Sequence[tuple[tuple[Level, ...], tuple[Level, ...]]]) -> list[Pair]:
@@ -457,7 +479,7 @@ def test_a_number_that_is_none_is_no_evidence(nothing: float | None) -> None:
     assert whole(uncounted, THROUGHPUT).judgement is INCONCLUSIVE
 
 
-@given(steady() | COMPLETE, GOALS)
+@given(steady() | COMPLETE, GAINS)
 def test_swapped_arms_have_mirrored_effects_and_are_never_both_kept(
     pairs: list[Pair], target: ChangeTarget | None
 ) -> None:
@@ -471,7 +493,13 @@ def test_swapped_arms_have_mirrored_effects_and_are_never_both_kept(
     assert (one.judgement, other.judgement) != (KEEP, KEEP)
 
 
-@given(COMPLETE, GOALS)
+@given(COMPLETE)
+def test_an_arm_against_itself_does_no_harm_where_gpus_are_saved(pairs: list[Pair]) -> None:
+    same = [Pair(candidate=pair.reference, reference=pair.reference) for pair in pairs]
+    assert whole(same, GPUS).judgement is not REVERT
+
+
+@given(COMPLETE, GAINS)
 def test_an_arm_against_itself_is_no_effect(pairs: list[Pair], target: ChangeTarget | None) -> None:
     same = [Pair(candidate=pair.reference, reference=pair.reference) for pair in pairs]
     assert whole(same, target).judgement is INCONCLUSIVE

@@ -42,6 +42,14 @@ CASES = (
     ),
     Case(id="A/A: the same again is not good", before=QUEUED, after=QUEUED, verdict=INCONCLUSIVE),
     Case(id="A/A inside every objective is not good", before=CALM, after=CALM, verdict=INCONCLUSIVE),
+    Case(id="GPUs are saved, and nothing is worse", before=CALM, after=CALM, verdict=GOOD, target=ChangeTarget.GPUS),
+    Case(
+        id="GPUs are saved at the cost of tokens",
+        before=CALM,
+        after=window(0.5, 0.06),
+        verdict=BAD,
+        target=ChangeTarget.GPUS,
+    ),
     Case(id="longer than before and over the objective", before=QUEUED, after=window(6.0, 0.02), verdict=BAD),
     Case(id="a tenth longer is noise", before=QUEUED, after=window(5.5, 0.02), verdict=INCONCLUSIVE),
     Case(
@@ -135,9 +143,16 @@ def test_one_window(case: Case) -> None:
 LATENCIES = st.floats(0.001, 100)
 WINDOWS = st.builds(window, LATENCIES, LATENCIES, st.floats(0, 1e6))
 GOALS = st.sampled_from([*ChangeTarget, None])
+GAINS = st.sampled_from([ChangeTarget.TTFT, ChangeTarget.TPOT, ChangeTarget.THROUGHPUT, None])
+"""What a window can show to be better."""
 
 
-@given(WINDOWS, GOALS)
+@given(WINDOWS)
+def test_a_over_a_is_good_enough_where_gpus_are_saved(one: Measurement) -> None:
+    assert judge_window(one, before=one, targets=TARGETS, target=ChangeTarget.GPUS) is GOOD
+
+
+@given(WINDOWS, GAINS)
 def test_a_over_a_is_never_good_and_never_bad(one: Measurement, target: ChangeTarget | None) -> None:
     assert judge_window(one, before=one, targets=TARGETS, target=target) is INCONCLUSIVE
 
