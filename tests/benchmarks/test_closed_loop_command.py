@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from benchmarks.closedloop.command import main
 from benchmarks.closedloop.hardware import hardware_of
-from benchmarks.closedloop.page import closed_loop
+from benchmarks.closedloop.page import closed_loop, shortened
 from benchmarks.closedloop.scoring import Score
 from benchmarks.closedloop.summary import Played, case_figures, policy_summary, summary_of
 from benchmarks.closedloop.trial import CaseOf, PolicyName, Task, Trial
@@ -105,6 +105,17 @@ def test_the_page_tells_what_was_played_and_what_it_was_worth() -> None:
     assert "| autotuner | 1 of 2 | 96.5% (96.0% to 97.0%) | 96.0% | 1.10 (1.10 to 1.10) | 1.10 | 1.10 | 2, 0 |" in text
     assert "above 1.3 in 2 of 2 cases" in text
     assert "maxNumSeqs 18 to 55" in text
+
+
+def test_the_page_tells_how_far_a_shortened_day_is_off() -> None:
+    exact = {"attainment": 0.99, "gpu_hours": 30.0, "goodput": 3.5}
+    short = {"attainment": 0.98, "gpu_hours": 30.6, "goodput": 3.5, "extrapolated_from_hours": 9.5}
+    policies = {"autotuner": {**exact, "shortened": short}, "hpa": exact}
+    case = {"scenario": "cap-bound", "seed": 201, "hours": 24.0, "policies": policies}
+    text = "\n".join(shortened({"cases": [case]}))
+    assert "at most 2.0 % off" in text
+    assert "| cap-bound 201, autotuner | 9.5 of 24 | 99.0% | -1.0 | 30.0 | +2.0 | +0.0 |" in text
+    assert "hpa" not in text, "it never settled: nothing was left out"
 
 
 def test_a_quick_run_prints_one_object() -> None:

@@ -95,7 +95,11 @@ def test_requests_that_nobody_answers_in_time_have_failed() -> None:
 
 def test_a_settled_run_is_as_good_as_the_whole_of_it() -> None:
     whole = case(rate=2.0, seconds=8 * HOUR, steady_from=0.0)
-    long, short = (score(whole, fixed(whole, patience=each)) for each in (None, Patience(fewest=HOUR, error=0.05)))
+    policy = Fixed(Owner(whole), 64, 1)
+    settling = Settling(scenario=whole, patience=Patience(fewest=HOUR, error=0.05))
+    run = asyncio.run(play(whole, policy, owner=policy.owner, settling=settling, exact=True))
+    assert run.shorter is not None
+    long, short = score(whole, run), score(whole, run.shorter)
     assert long.extrapolated_from_hours is None
     assert short.extrapolated_from_hours is not None
     assert 1.0 < short.extrapolated_from_hours < 3.0
