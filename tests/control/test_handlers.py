@@ -15,6 +15,7 @@ import pytest
 from tests.control.objects import deployment_object, pod_object, service_object
 
 import vllm_autotuner
+from vllm_autotuner.api.service import InvalidService
 from vllm_autotuner.cluster.client import connect
 from vllm_autotuner.control.read.registry import Key, Registry
 from vllm_autotuner.control.run.handlers import Login, build_registry, build_settings
@@ -118,6 +119,28 @@ async def test_objects_that_exist_and_their_changes_reach_the_registry(api: Any,
     finally:
         await watching.stop()
     assert watching.cleaned_up.is_set()
+
+
+async def test_a_poisoned_object_stops_neither_the_list_nor_the_watch_of_the_others(api: Any, kubeconfig: Path) -> None:
+    """kopf copies what it reads, level by level; three levels of Python's stack for one of the object's."""
+    deep = {"spec": json.loads('{"a":' * 400 + "1" + "}" * 400)}
+    api.objects[SERVICES, "prod", "chat"] = service_object(version="10")
+    api.objects[SERVICES, "prod", "deep"] = service_object("deep", uid="u3", version="10", podTemplate=deep)
+    watching = Watching(kubeconfig)
+    watching.thread.start()
+    registry = watching.registry
+    try:
+        await until(lambda: len(registry.services) == 2, "listed")
+        await api.post(SERVICES_URL, json=service_object("deeper", uid="u4", version="12", podTemplate=deep))
+        await api.post(SERVICES_URL, json=service_object("search", uid="u2", version="13"))
+        await until(lambda: len(registry.services) == 4, "added")
+    finally:
+        await watching.stop()
+    for name in ("deep", "deeper"):
+        entry = registry.services.get(Key("prod", name))
+        assert entry is not None
+        assert isinstance(entry.service, InvalidService)
+        assert "nested deeper than 32 levels" in entry.service.message
 
 
 async def test_kopf_itself_writes_nothing(api: Any, watching: Watching) -> None:
