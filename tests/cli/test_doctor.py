@@ -321,6 +321,18 @@ def test_an_odd_series_is_no_traceback(begins: str, result: Any) -> None:
         run("--prometheus", url)
 
 
+def test_a_router_is_no_engine_that_is_scraped_twice() -> None:
+    lines = [f'vllm:{gauge}{{server="http://10.0.0.{n}:8000"}} 1' for gauge in GAUGE_NAMES for n in (1, 2)]
+    with serving(lambda path, body: (200, "\n".join([*lines, ""]))) as url:
+        result = run("--metrics", url)
+    text = " ".join(result.stdout.split())
+    assert "is a router that repeats the gauges of 2 engine(s)" in text
+    assert "live series that differ" not in text
+
+
+GAUGE_NAMES = ("num_requests_running", "num_requests_waiting")
+
+
 @pytest.mark.parametrize(
     ("warnings", "expected"), [("half", ["half"]), ({"a": 1}, ["{'a': 1}"]), (7, ["7"]), ([], []), (None, [])]
 )

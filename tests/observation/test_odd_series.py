@@ -196,6 +196,15 @@ async def test_an_engine_that_two_series_report_as_is_blind(name: str, labels: d
     assert not observe(snapshot, [HONEST]).silent
 
 
+async def test_histograms_of_a_stranger_are_not_added_to_those_of_an_engine() -> None:
+    at_home = {"instance": "10.0.0.2:8000"}
+    beside = fleet(Engine(labels=at_home), Engine(pod="odd-0", labels={"instance": "10.0.0.3:8000"}))
+    snapshot = await look(added(beside, f"{TTFT}_bucket", 900.0, le="0.05", instance="10.9.9.9:8000"))
+    (why,) = observe(snapshot, [ODD]).unreadable.values()
+    assert why == "10.9.9.9:8000 reports histograms as this engine"
+    assert not observe(snapshot, [HONEST]).silent
+
+
 async def test_a_pod_that_came_back_under_another_address_is_one_engine() -> None:
     before = Engine(end=NOW - 40, labels={"instance": "10.0.0.1:8000"})
     after = Engine(begin=NOW - 38, labels={"instance": "10.0.0.2:8000"})

@@ -68,6 +68,8 @@ class EngineSeries:
     """Unix seconds at which its server's process began; None where that is not exported."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """All labels of the running gauge: where a configured service label is found."""
+    addresses: set[str] = field(default_factory=set)
+    """Where its running gauge was scraped; several for a pod that changed its address."""
     window: float | None = None
     """Seconds of its state window; None: that of the fleet."""
     unreadable: str = ""
@@ -206,6 +208,8 @@ def _file(
             _file_raw(engines, series)
         case Buckets() if isinstance(topic, Meaning):
             engine = engines.setdefault(key_of(series), EngineSeries())
+            if topic in STATE_HISTOGRAMS:
+                _refuse_stranger(engine, series)
             shelf = engine.long_buckets if topic in LENGTHS else engine.buckets
             edges, edge = shelf.setdefault(topic, {}), edge_of(series)
             edges[edge] = edges.get(edge, 0.0) + series.values[-1]
@@ -242,6 +246,7 @@ def _file_raw(engines: dict[EngineKey, EngineSeries], series: Series) -> None:
             refuse_odd_levels(series, meaning=meaning)
             _keep(engine.gauges, meaning, series)
             if meaning is Meaning.RUNNING:
+                engine.addresses.add(series.labels.get("instance", ""))
                 engine.labels = engine.gauges[meaning].labels
         case Kind.COUNTER:
             refuse_odd_counts(series)
@@ -274,6 +279,13 @@ def _file_rejections(engines: dict[EngineKey, EngineSeries]) -> None:
         cores = [other for other in engines if (other.namespace, other.pod) == (key.namespace, key.pod)]
         if cores:
             engines[min(cores)].counters[OF_THE_SERVER] = counted
+
+
+def _refuse_stranger(engine: EngineSeries, series: Series) -> None:
+    """Raise OddSeries for growth at an address where no requests of this engine are shown: it would be added up."""
+    address = series.labels.get("instance", "")
+    if engine.addresses and address not in engine.addresses:
+        raise OddSeries(f"{address or 'something without an address'} reports histograms as this engine")
 
 
 def _refuse_counters_alone(engines: Mapping[EngineKey, EngineSeries]) -> None:

@@ -189,9 +189,19 @@ def _twice(facts: Facts, targets: Targets) -> Iterable[Finding]:
         found,
         good="no engine is scraped twice",
         status=Status.FAILED,
-        remedy="Two jobs scrape the same pod (often a PodMonitor beside annotations): remove one, otherwise rates and "
-        "histograms count everything twice. Behind Thanos or Mimir: deduplicate the replica label.",
+        remedy="Two jobs scrape the same pod (often a PodMonitor beside annotations): remove one. An engine that "
+        "two series report as is not diagnosed. Behind Thanos or Mimir: deduplicate the replica label.",
     )
+
+
+def _routers(facts: Facts, targets: Targets) -> Iterable[Finding]:
+    for key, engines in facts.routers.items():
+        yield Finding(
+            check="routers",
+            status=Status.WARNING,
+            what=f"{_named(key)} is a router that repeats the gauges of {engines} engine(s), without histograms",
+            remedy="Scrape the engines themselves, and drop the router's vllm:num_requests_* series.",
+        )
 
 
 def _restarts(facts: Facts, targets: Targets) -> Iterable[Finding]:
@@ -294,6 +304,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _freshness,
     _interval,
     _twice,
+    _routers,
     _restarts,
     _families,
     _pool,

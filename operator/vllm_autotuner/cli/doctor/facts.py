@@ -60,6 +60,8 @@ class Facts:
     skew: float | None = None
     """Seconds that our clock is ahead of the server's; between the two times that the question was on its way."""
     engines: dict[EngineKey, EngineFacts] = field(default_factory=dict)
+    routers: dict[EngineKey, int] = field(default_factory=dict)
+    """What repeats the gauges of engines, and of how many."""
     warnings: list[str] = field(default_factory=list)
 
     def engine(self, key: EngineKey) -> EngineFacts:
@@ -95,6 +97,7 @@ def facts_of_prometheus(address: PrometheusAddress, *, place: str, now: Callable
         # An engine of which only remains are left (a counter, an info) is no engine.
         facts.engines = {key: engine for key, engine in facts.engines.items() if engine.scrapers or engine.names}
         _join_servers(facts.engines)
+        _set_routers_apart(facts)
         return facts
     finally:
         probe.close()
@@ -115,6 +118,7 @@ async def facts_of_engines(targets: Sequence[ScrapeTarget], *, access: Access) -
         except Unreadable as error:
             raise Unreadable(f"{target.place} does not answer with metrics ({error})") from error
     _join_servers(facts.engines)
+    _set_routers_apart(facts)
     return facts
 
 
@@ -132,6 +136,15 @@ def _join_servers(engines: dict[EngineKey, EngineFacts]) -> None:
         for other, engine in engines.items():
             if (other.namespace, other.pod) == (key.namespace, key.pod):
                 engine.names |= names
+
+
+def _set_routers_apart(facts: Facts) -> None:
+    """A series with the address of an engine in its label `server` is a router's view of that engine."""
+    for key, engine in list(facts.engines.items()):
+        seen = {one["server"] for one in engine.scrapers if "://" in one.get("server", "")}
+        if seen:
+            facts.routers[key] = len(seen)
+            del facts.engines[key]
 
 
 def _note_sample(facts: Facts, sample: Sample, *, pod: str) -> None:
