@@ -22,13 +22,14 @@ def test_every_candidate_with_its_effects_the_choice_and_the_rest() -> None:
     assert code == 0
     for part in (
         "ConcurrencyCapped",
-        "Candidates, best first",
+        "One step away, best first",
         "current",
-        "maxNumSeqs 4 -> 8",
+        "maxNumSeqs 4 -> 16",
         "Chosen: maxNumSeqs",
     ):
         assert part in text
-    assert "Second: replicas -> 2; rejected:" in text
+    assert "Rejected: replicas 2: the load would need more GPUs" in text
+    assert "max-num-seqs" in text
 
 
 def test_the_same_for_programs() -> None:

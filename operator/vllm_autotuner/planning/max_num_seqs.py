@@ -110,7 +110,8 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain(
             f"lowering max-num-seqs below batch size {batch:.0f} has no benefit (limit: {found.limited_by or 'knee'})"
         )
-    if (waits := _would_wait(situation, replica, slots=found.value)) is not None:
+    waits = _replicas_first(situation) or _would_wait(situation, replica, slots=found.value)
+    if waits is not None:
         return waits
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
@@ -145,7 +146,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     seats = _seats(situation)
     if found.value > seats * (1 - NOISE):
         return NothingToGain(f"lowering max-num-seqs {seats} has no benefit (limit: {found.limited_by or 'KV cache'})")
-    if (waits := _would_wait(situation, situation.replica, slots=found.value)) is not None:
+    if (waits := _replicas_first(situation)) is not None:
         return waits
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
@@ -231,16 +232,22 @@ def _of_fewer_replicas(situation: Situation) -> bool:
     return since is not None and situation.replicas > 1 and reaches_behind(observation, since.timestamp())
 
 
+def _replicas_first(situation: Situation) -> NothingToGain | None:
+    """Return why not to lower max-num-seqs: requests wait, and a replica may be added."""
+    scaling = situation.scaling
+    if scaling is None or situation.replicas >= scaling.max_replicas or not queues(situation.observation):
+        return None
+    return NothingToGain(
+        "requests already wait: a lower max-num-seqs lengthens the queue, another replica makes the batch smaller"
+    )
+
+
 def _would_wait(situation: Situation, replica: Replica | UnknownReplica, *, slots: int) -> NothingToGain | None:
     """Return why not to lower max-num-seqs: what is in the system now would wait for too long.
 
     A balance: what does not fit into the slots waits, and leaves at the rate at which requests finish then.
     """
-    engines, scaling = situation.observation.engines, situation.scaling
-    if scaling is not None and situation.replicas < scaling.max_replicas and queues(situation.observation):
-        return NothingToGain(
-            "requests already wait: a lower max-num-seqs lengthens the queue, another replica makes the batch smaller"
-        )
+    engines = situation.observation.engines
     if isinstance(replica, UnknownReplica):
         return None
     rate = (rate_now(situation.observation) or 0.0) / len(engines)

@@ -4,8 +4,8 @@ Every knob is asked in every situation that a setting can change. Each class has
 suggests, the cheapest to undo first; the other knobs follow. Must not: decide whether the proposal may be applied now
 (guardrails), or how (change).
 
-Candidates that may be applied come before those that may only be recommended. Among them the best forecast wins
-(`worth.order`): fewest requests that miss their objectives, then fewest GPUs, then most capacity; then the ladder's.
+Candidates that may be applied come before those that may only be recommended, and those that add no GPUs before those
+that do. Among them the best forecast wins (`worth.order`): fewest requests that miss their objectives, then fewest GPUs, then most capacity; then the ladder's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -100,6 +100,8 @@ class Plan:
     """Why candidates have no benefit, or are infeasible."""
     considered: tuple[Considered, ...] = ()
     """The chosen one, then the runner-up, then the others."""
+    not_worth: tuple[Considered, ...] = ()
+    """Candidates with a forecast that is not worth a change, the best first."""
     before: Outlook | None = None
     """The current configuration, by the same forecast."""
 
@@ -133,6 +135,7 @@ def plan(situation: Situation) -> Plan:
         proposal=ranked[0].proposal if ranked else None,
         passed_over=tuple(passed_over),
         considered=ranked,
+        not_worth=tuple(sorted((each for each in judged if each.lost), key=lambda each: order(each.after))),
         before=before,
     )
 
@@ -214,10 +217,16 @@ def _all_in_time(case: Case) -> bool:
 def _ranked(candidates: Sequence[Considered]) -> tuple[Considered, ...]:
     """Order the candidates, the best first, and note for each other one why it lost."""
     # The sort is stable: among equals the ladder's order stays.
-    ordered = sorted(candidates, key=lambda each: (_only_shown(each.proposal), order(each.after)))
+    ordered = sorted(candidates, key=_place)
     return tuple(
         replace(each, lost=_why_lost(each, against=ordered[0])) if index else each for index, each in enumerate(ordered)
     )
+
+
+def _place(candidate: Considered) -> tuple[bool, bool, tuple[float, float, float]]:
+    """What may be applied first; of that what adds no GPUs to those of now; then the best forecast."""
+    proposal = candidate.proposal
+    return _only_shown(proposal), proposal.extra_gpus + proposal.extra_replicas > 0, order(candidate.after)
 
 
 def _only_shown(proposal: Proposal) -> bool:
@@ -230,6 +239,8 @@ def _why_lost(candidate: Considered, *, against: Considered) -> str:
     best, own = against.proposal, candidate.proposal
     if _only_shown(own) and not _only_shown(best):
         return f"recommended only: {own.recommend_only or 'confidence is Low'}"
+    if own.extra_gpus + own.extra_replicas > 0 >= best.extra_gpus + best.extra_replicas:
+        return f"it adds GPUs; {best.knob.value} {best.value} adds none"
     theirs, ours = against.after, candidate.after
     if theirs is None or ours is None or theirs.missing is None or ours.missing is None:
         return f"{best.knob.value} {best.value} is cheaper to undo, and the effect of this candidate is not known"

@@ -20,13 +20,16 @@ from vllm_autotuner.planning.untuned import UNTUNED
 
 __all__ = ["plan_json", "print_plan"]
 
-COLUMNS = ("candidate", "TTFT", "TPOT", "tokens/s", "goodput", "KV tokens", "GPUs", "confidence")
+COLUMNS = ("configuration", "TTFT", "TPOT", "a replica serves", "limited by", "GPUs", "needed", "confidence")
+SHOWN = 5
+"""Configurations beside the present one."""
 
 
 def print_plan(console: Console, plan: Plan, *, named: DiagnosisClass) -> None:
     """Print the candidates, the choice, what was rejected, and what only a user can change."""
-    if plan.considered:
+    if plan.considered or plan.not_worth:
         console.print(_table(plan))
+    if plan.considered:
         for line in _choice(plan):
             console.print(Text(printable(line)), soft_wrap=True)
     else:
@@ -41,21 +44,21 @@ def plan_json(plan: Plan, *, named: DiagnosisClass) -> dict[str, Any]:
     """Return the plan for programs; null where nothing is known."""
     return {
         "current": None if plan.before is None else _outlook_json(plan.before),
-        "candidates": [_candidate_json(each) for each in plan.considered],
+        "candidates": [_candidate_json(each) for each in (*plan.considered, *plan.not_worth)],
         "passedOver": list(plan.passed_over),
         "untuned": [{"knob": each.knob, "why": each.why, "caveat": each.caveat} for each in UNTUNED.get(named, ())],
     }
 
 
 def _table(plan: Plan) -> Table:
-    table = Table(title="Candidates, best first", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title="One step away, best first", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in COLUMNS:
         table.add_column(column, no_wrap=column != "candidate")
     if plan.before is not None:
         table.add_row("current", *_cells(plan.before), "")
-    for each in plan.considered:
+    for each in (*plan.considered, *plan.not_worth)[:SHOWN]:
         name = f"{each.proposal.knob.value} {_or_default(each.proposal.current)} -> {each.proposal.value}"
-        cells = [""] * 6 if each.after is None else _cells(each.after)
+        cells = [""] * (len(COLUMNS) - 2) if each.after is None else _cells(each.after)
         table.add_row(Text(printable(name)), *cells, each.proposal.confidence.value)
     return table
 
@@ -64,10 +67,10 @@ def _cells(outlook: Outlook) -> list[str]:
     return [
         quantity(outlook.ttft, "s"),
         quantity(outlook.tpot, "s"),
-        _count(outlook.tokens_per_second),
-        _count(outlook.goodput),
-        _count(outlook.pool),
+        "unknown" if outlook.capacity is None else f"{outlook.capacity:.2f}/s",
+        outlook.limited_by or "unknown",
         str(outlook.gpus),
+        _count(outlook.needed_gpus),
     ]
 
 
@@ -116,5 +119,8 @@ def _outlook_json(outlook: Outlook) -> dict[str, Any]:
         "goodputTokensPerSecond": outlook.goodput,
         "kvTokens": outlook.pool,
         "sequencesHeld": outlook.held,
+        "capacityRequestsPerSecond": outlook.capacity,
+        "capacityLimitedBy": outlook.limited_by or None,
         "gpus": outlook.gpus,
+        "neededGpus": outlook.needed_gpus,
     }
