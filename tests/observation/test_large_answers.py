@@ -6,6 +6,7 @@ import json
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 import httpx
@@ -169,3 +170,26 @@ async def test_an_answer_without_an_end_is_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SourceError, match="sent more than 1 MiB"):
         await source.query("up", at=NOW)
     await source.close()
+
+
+async def test_a_namespace_that_makes_an_answer_late_is_known_and_not_asked_about_again() -> None:
+    class Slow(Large):
+        @override
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield document(entry("demo"), *(entry("hostile", number) for number in range(40_000))).removesuffix(b"]}}")
+            await asyncio.sleep(60)
+
+    source = PrometheusSource(
+        PrometheusAddress(url="http://prometheus:9090", timeout=timedelta(seconds=3)),
+        transport=httpx.MockTransport(lambda request: httpx.Response(200, stream=Slow(0))),
+    )
+    snapshot = await take_snapshot(source, at=NOW, settings=WindowSettings())
+    await source.close()
+    assert snapshot.error is not None
+    assert snapshot.left_out == {"hostile"}
+
+
+def test_no_namespace_stands_out_in_a_small_answer() -> None:
+    reader = AnswerReader()
+    reader.feed(document(entry("a"), entry("a", 1), entry("b")))
+    assert reader.large == frozenset()

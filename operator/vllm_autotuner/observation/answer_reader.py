@@ -69,6 +69,14 @@ class AnswerReader:
         markers = [Series(labels={"namespace": name, LEFT_OUT: ""}, times=(), values=()) for name in self._left_out]
         return self._before + self._text, [*self._series, *markers]
 
+    @property
+    def large(self) -> frozenset[str]:
+        """The namespaces that were left out, or else the one with most of the series that have arrived."""
+        if self._left_out or not self._of_namespace:
+            return frozenset(self._left_out)
+        (name, weight), *_ = self._of_namespace.most_common(1)
+        return frozenset({name} if weight > max(self._weight, self._most // 2) / 2 else ())
+
     def _read_series(self) -> None:
         text, place = self._text, 0
         while True:

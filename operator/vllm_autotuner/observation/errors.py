@@ -24,7 +24,14 @@ class Unreachable(SourceError):
 
 
 class TimedOut(Unreachable):
-    """Not answered in time; the server may be there and answer the next request."""
+    """Not answered in time; the server may be there and answer the next request.
+
+    `large`: the namespaces whose series took most of what had arrived by then; empty when no namespace stands out.
+    """
+
+    def __init__(self, message: str, *, large: frozenset[str] = frozenset()) -> None:
+        super().__init__(message)
+        self.large = large
 
 
 class Overloaded(SourceError):

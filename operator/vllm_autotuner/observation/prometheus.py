@@ -74,6 +74,7 @@ class PrometheusSource:
             self._trust.renew()
         headers = self._address.request_headers()
         limit = self._address.timeout.total_seconds()
+        reader = AnswerReader()
         form = {"query": expression, "time": f"{at:.3f}", "timeout": f"{limit:.0f}s", "partial_response": "false"}
         try:
             # httpx times single socket operations; a server that trickles would hold the tick without this deadline.
@@ -81,16 +82,18 @@ class PrometheusSource:
                 asyncio.timeout(limit + 1),
                 self._client.stream("POST", "api/v1/query", data=form, headers=headers) as response,
             ):
-                text, series = await _read_series(response, place=self._shown)
+                text, series = await _read_series(response, reader, place=self._shown)
                 self._refuse_unusable(response, text=text)
                 return series
         except TimeoutError as error:
-            raise TimedOut(f"{self._shown} did not answer within {limit:.0f} s") from error
+            raise TimedOut(f"{self._shown} did not answer within {limit:.0f} s", large=reader.large) from error
         except UnicodeError as error:
             raise Rejected(f"the headers for {self._shown} contain characters that HTTP does not allow") from error
         except NO_ANSWER as error:
             reason = scrubbed(str(error) or type(error).__name__, headers=headers)
             raise Unreachable(f"cannot reach {self._shown}: {reason}") from error
+        except TimedOut:
+            raise
         except SourceError as error:
             # A server may repeat what it was sent.
             raise type(error)(scrubbed(str(error), headers=headers)) from error
@@ -120,9 +123,9 @@ class PrometheusSource:
             raise Unusable(f"the answer does not follow the Prometheus API: {text[:120]}")
 
 
-async def _read_series(response: httpx.Response, *, place: str) -> tuple[str, Sequence[Series]]:
+async def _read_series(response: httpx.Response, reader: AnswerReader, *, place: str) -> tuple[str, Sequence[Series]]:
     """Read an answer in parts, large ones in a thread: the event loop must not wait for somebody's many series."""
-    reader, read, part = AnswerReader(), 0, bytearray()
+    read, part = 0, bytearray()
     async for chunk in response.aiter_bytes():
         part += chunk
         read += len(chunk)

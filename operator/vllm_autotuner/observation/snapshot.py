@@ -23,7 +23,7 @@ from vllm_autotuner.engine.metric_names import (
     canonical_names,
 )
 from vllm_autotuner.observation.answer_reader import LEFT_OUT
-from vllm_autotuner.observation.errors import SourceError
+from vllm_autotuner.observation.errors import SourceError, TimedOut
 from vllm_autotuner.observation.odd_series import OddSeries, edge_of, refuse_odd_counts, refuse_odd_levels
 from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, MetricsSource, Question, Samples
 from vllm_autotuner.observation.reading import Absence, NoData
@@ -86,7 +86,7 @@ class FleetSnapshot:
     engines: Mapping[EngineKey, EngineSeries]
     error: NoData | None = None
     left_out: frozenset[str] = frozenset()
-    """Namespaces that had more series than are read."""
+    """Namespaces that had more series than are read; of a failed round those that it may have failed for."""
 
 
 COUNTERS_ALONE: Final = (
@@ -115,7 +115,10 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
         )
     except SourceError as error:
         problem = NoData(Absence.PROVIDER_ERROR, str(error))
-        return FleetSnapshot(at=at, state_window=settings.state, scrape_interval=None, engines={}, error=problem)
+        large = error.large if isinstance(error, TimedOut) else frozenset[str]()
+        return FleetSnapshot(
+            at=at, state_window=settings.state, scrape_interval=None, engines={}, error=problem, left_out=large
+        )
     asked: list[_Answered] = [(None, None, first, gauges)]
     asked += [(*about, answer) for about, answer in zip(questions, answers, strict=True)]
     large = sum(len(answer) for *_, answer in asked) > FILED_AT_ONCE

@@ -90,6 +90,8 @@ class Sources:
             # An unexpected series blinds the services that share the source; it must not end the operator.
             logger.exception("failed to parse metrics", extra={"source": name or "default"})
             return self._nothing(f"failed to parse a response ({type(error).__name__}: {error})", at=at)
+        if snapshot.error is not None and len(asked) == 1:
+            return snapshot  # nobody else waits for a namespace whose answer was late
         for namespace in snapshot.left_out:
             # To leave it out costs seconds of each look: once is enough for a while.
             logger.warning("namespace has more series than are read", extra={"namespace": namespace, "source": name})
