@@ -42,7 +42,7 @@ NEARLY: Final = 0.9
 """Attainment below which other flags at the same price are not tried: the approximation orders better than that."""
 MOST_PLAYED: Final = 8
 """Plans that are played at most; three of a load that moves all day, whose plays are dear."""
-SCREEN: Final = Patience(fewest=3600.0, error=0.06, gpus=0.1)
+SCREEN: Final = Patience(fewest=3600.0, error=0.06, gpus=0.1, missed=0.2)
 """How long a plan is played to see that it is none."""
 
 

@@ -25,8 +25,6 @@ longest mean start-up."""
 BLOCKS: Final = 8
 """Parts of the settled time whose GPUs are compared: of a quarter of an hour or longer, so that one is no part of
 another's scale-out."""
-PERFECT: Final = 20
-"""Where many windows are missed, their share need not be known better than by this part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +37,14 @@ class Patience:
     """Standard error of attainment."""
     gpus: float = 0.01
     """Standard error of GPU-hours, as a part of them."""
+    missed: float = 0.05
+    """Where many windows are missed, a standard error of this part of their share is enough."""
 
 
 USUAL: Final = Patience(fewest=14_400.0, error=0.012)
 """4 h and more: with half of that and twice the error a change that came 4 h after the cooldown was missed (10 % of the
 GPU-hours), and attainment was 5 points off (seed 201, commit 5a2d4ad). `--exact` shows what it costs."""
-QUICK: Final = Patience(fewest=3600.0, error=0.05, gpus=0.03)
+QUICK: Final = Patience(fewest=3600.0, error=0.05, gpus=0.03, missed=0.2)
 """For a first look: whole points of attainment and some per cent of GPU-hours are chance."""
 
 
@@ -85,4 +85,4 @@ class Settling:
             return False
         share = (float(windows.held.sum()) + 1) / (count + 2)
         error = left * math.sqrt(share * (1 - share) / count)
-        return error <= max(self.patience.error, (1 - share) / PERFECT)
+        return error <= max(self.patience.error, self.patience.missed * (1 - share))
