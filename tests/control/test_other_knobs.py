@@ -152,7 +152,7 @@ def test_a_degree_that_finds_no_node_ends_without_blame_for_harm() -> None:
     assert effective_knobs(found.service.spec, found.read).tensor_parallel_size == 2
 
 
-@pytest.mark.parametrize("mode", ["Recommend", "Automatic"])
+@pytest.mark.parametrize("mode", ["Recommend", "Approve"])
 def test_a_start_that_fails_for_its_cache_recommends_the_length_that_fits(mode: str) -> None:
     failure = StartupFailure(
         reason=StartupReason.INSUFFICIENT_KV_CACHE, message="too long", suggested_max_model_len=17_920

@@ -242,7 +242,8 @@ def _with_pool(now: Setting, pool: PoolForecast) -> Setting:
 def _at_degree(moved: ReplicaModel, now: Setting, degree: int, *, situation: Situation) -> ReplicaModel:
     if isinstance(moved, UnknownReplica):
         return moved
-    platform, prompt = situation.platform, number(situation.observation.recent_prompt_length.mean)
+    platform, seen = situation.platform, situation.observation
+    prompt = number(seen.recent_prompt_length.mean) or number(seen.prompt_length.quantile(0.5))
     if prompt is None:
         return UnknownReplica("request lengths are not known")
     line = at_degree(
