@@ -102,6 +102,12 @@ MEANS: Final = (*STATE_HISTOGRAMS, *TIMES, Meaning.STEP_TOKENS, *LENGTHS)
 """Histograms of which sum and count are read raw: their means are exact."""
 
 
+_Topic: TypeAlias = Meaning | StepPart | None
+_Asked: TypeAlias = tuple[int | None, _Topic, Question]
+"""The state window that a question is about (None: any), its topic, and the question."""
+_Answered: TypeAlias = tuple[int | None, _Topic, Question, Sequence[Series]]
+
+
 async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSettings) -> FleetSnapshot:
     """Ask everything about the moment `at` (Unix seconds). Never raises SourceError: a failed round is a value."""
     try:
@@ -121,9 +127,9 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
         )
     asked: list[_Answered] = [(None, None, first, gauges)]
     asked += [(*about, answer) for about, answer in zip(questions, answers, strict=True)]
-    large = sum(len(answer) for *_, answer in asked) > FILED_AT_ONCE
+    many = sum(len(answer) for *_, answer in asked) > FILED_AT_ONCE
     file = partial(_filed, asked, beginnings, windows=windows)
-    engines = await asyncio.to_thread(file) if large else file()
+    engines = await asyncio.to_thread(file) if many else file()
     left_out = frozenset(_left_out(asked))
     for key, engine in engines.items():
         if key.namespace in left_out:
@@ -131,12 +137,6 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
     return FleetSnapshot(
         at=at, state_window=windows.usual, scrape_interval=windows.interval, engines=engines, left_out=left_out
     )
-
-
-_Topic: TypeAlias = Meaning | StepPart | None
-_Asked: TypeAlias = tuple[int | None, _Topic, Question]
-"""The state window that a question is about (None: any), its topic, and the question."""
-_Answered: TypeAlias = tuple[int | None, _Topic, Question, Sequence[Series]]
 
 
 def _filed(
