@@ -19,6 +19,7 @@ from vllm_autotuner.planning.max_num_seqs import (
     fit_to_kv_cache,
 )
 from vllm_autotuner.planning.plan import plan
+from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
 STEPS = line(16.0, 32.0, 64.0, base=0.02, per_sequence=0.001)
@@ -165,12 +166,13 @@ def test_requests_of_a_smaller_fleet_fill_its_pool_until_they_end(answered_in: f
     assert isinstance(fit_to_kv_cache(replace(given, replicas_since=since)), NothingToGain) is refused
 
 
-@pytest.mark.parametrize(("output", "refused"), [(1024.0, True), (256.0, False)])
-def test_so_few_slots_that_requests_would_wait_for_long_are_no_cure_for_evictions(output: float, refused: bool) -> None:
-    """The KV cache holds 58 of 64: six wait for their turn, which comes as soon as others end."""
+@pytest.mark.parametrize("output", [256.0, 1024.0])
+def test_what_the_kv_cache_does_not_hold_waits_rather_than_be_computed_twice(output: float) -> None:
+    """It holds 58 of 64: six wait for their turn, evicted or not."""
     thrashing = steady(16, 32, 64, base=0.014, per_sequence=0.0004, pods=1, kv_each=0.99 / 64, output=output)
     found = fit_to_kv_cache(situation(thrashing, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
-    assert isinstance(found, NothingToGain) is refused
+    assert isinstance(found, Proposal)
+    assert found.value == 58
 
 
 NO_LINE = (*line(40.0, 48.0, base=0.012, per_sequence=0.0), *line(13.0, 15.0, base=0.02, per_sequence=0.0001))
