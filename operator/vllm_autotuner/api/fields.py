@@ -47,6 +47,10 @@ def cel_string(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+OVERFLOWING: Final = r"[0-9]{6}(\.[0-9]+)?h"
+"""Go's durations end at 292 years, where CEL has an error instead of an answer."""
+
+
 def lasting_at_most(longest: timedelta) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
     """Return the metadata of a positive duration; on the wire a text, in Python a timedelta as well."""
     limit = format_duration(longest)
@@ -60,10 +64,11 @@ def lasting_at_most(longest: timedelta) -> tuple[BeforeValidator, PlainSerialize
             raise ValueError(too_long)
         return duration
 
+    overflows = f"self.matches({cel_string(OVERFLOWING)})"
     well_formed = f"self.matches({cel_string(DURATION_PATTERN)})"
     rules = [
         {"rule": f"{well_formed} && self.matches('[1-9]')", "message": DURATION_MESSAGE},
-        {"rule": f"!{well_formed} || duration(self) <= duration('{limit}')", "message": too_long},
+        {"rule": f"!{well_formed} || (!{overflows} && duration(self) <= duration('{limit}'))", "message": too_long},
     ]
     schema = {"type": "string", "maxLength": DURATION_MAX_LENGTH, VALIDATIONS: rules}
     return BeforeValidator(read), PlainSerializer(format_duration, return_type=str), WithJsonSchema(schema)
