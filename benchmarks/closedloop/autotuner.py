@@ -88,6 +88,7 @@ class Autotuner:
     _api: ApiServer | None = None
     _loop: FleetLoop | None = None
     _context: ControlContext | None = None
+    _cluster: SimulatedCluster | None = None
 
     @property
     def status(self) -> dict[str, Any]:
@@ -97,11 +98,16 @@ class Autotuner:
 
     @property
     def quiet_since(self) -> float:
-        """See Policy: after the last change, and where there is budget for another after the cooldown before it."""
+        """See Policy: after the last change, and where there is budget for another after the cooldown before it.
+
+        Nor before its replicas stand still: whoever tries fewer of them ever more seldom goes on as nobody can tell.
+        """
         status = parse_status(self.status)
         if status.active_change is not None or status.queued_since is not None:
             return math.inf
-        last = max((one.at for one in self.ended), default=0.0)
+        assert self._cluster is not None
+        scaled = [at for at, _ in self._cluster.scalings]
+        last = max([*scaled, *(one.at for one in self.ended)], default=0.0)
         tuning = self.owner.service().spec.tuning
         today = sum(one.at > self._now_in_run() - DAY for one in self.ended)
         if status.cooldown_until is None or today >= tuning.budget.changes_per_day:
@@ -114,6 +120,7 @@ class Autotuner:
 
     def begin(self, cluster: SimulatedCluster) -> None:
         """The service has been serving at its start before the operator looks at it."""
+        self._cluster = cluster
         cluster.apply(self.owner.rendered(seats=self.scenario.seats, replicas=self.scenario.replicas), ready=True)
         status = VLLMServiceStatus(effective=Effective(replicas=self.scenario.replicas))
         self._api = ApiServer(self.owner, cluster, status=to_wire(status))
