@@ -19,7 +19,7 @@ MOVES: Final[Mapping[str, frozenset[str]]] = {
     "Preflight": frozenset({"Provisioning"}),
     "Provisioning": frozenset({"Verifying", "Held"}),
     "Verifying": frozenset({"WarmingUp", "Held"}),
-    "WarmingUp": frozenset({"Analyzing", "Held"}),
+    "WarmingUp": frozenset({"Analyzing", "Baking", "Held"}),
     "Analyzing": frozenset({"Promoting", "Baking", "Held"}),
     "Held": frozenset({"Provisioning", "Verifying", "WarmingUp", "Analyzing"}),
     "Promoting": frozenset({"Baking"}),

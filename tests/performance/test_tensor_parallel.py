@@ -4,9 +4,8 @@ import pytest
 
 from vllm_autotuner.engine.geometry import Geometry, UnknownGeometry, geometry_named
 from vllm_autotuner.engine.hardware import Gpu, gpu_named
-from vllm_autotuner.performance.batch_curve import BatchCurve
 from vllm_autotuner.performance.step_time import NoFit, StepTime, StepTimeFit
-from vllm_autotuner.performance.tensor_parallel import at_degree, curve_at_degree, measured_links
+from vllm_autotuner.performance.tensor_parallel import at_degree, measured_links
 
 QWEN = geometry_named("Qwen/Qwen3-32B")
 H100 = gpu_named("NVIDIA-H100-80GB-HBM3")
@@ -69,16 +68,6 @@ def test_what_is_not_known_is_no_prediction(found: StepTimeFit, says: str) -> No
 
 def test_the_same_degree_needs_no_hardware() -> None:
     assert moved(2, gpu=None, weight=None) is AT_2
-
-
-def test_a_measured_curve_keeps_its_bends() -> None:
-    curve = BatchCurve(batches=(8, 16, 32), itls=(0.016, 0.020, 0.0205), line=AT_2, miss=0.0)
-    found = curve_at_degree(curve, degree=2, wanted=4, shape=QWEN, gpu=H100, bytes_per_weight=2.0, context=1536.0)
-    assert isinstance(found, BatchCurve)
-    line = moved(4)
-    assert isinstance(line, StepTime)
-    for batch, itl in zip(found.batches, found.itls, strict=True):
-        assert itl / curve.predict(batch) == pytest.approx(line.predict(batch) / AT_2.predict(batch))
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,15 @@ for which ones the rules were verified.
 """
 
 import math
-from dataclasses import replace
 from typing import Final
 
 from vllm_autotuner.engine.geometry import ModelShape, UnknownGeometry
 from vllm_autotuner.engine.hardware import Gpu
-from vllm_autotuner.performance.batch_curve import BatchCurve, BatchCurveFit
 from vllm_autotuner.performance.kv_capacity import kv_bytes_per_token_per_gpu
 from vllm_autotuner.performance.physics import BANDWIDTH_SHARE, PER_SEQUENCE
 from vllm_autotuner.performance.step_time import NoFit, StepTime, StepTimeFit
 
-__all__ = ["at_degree", "curve_at_degree", "measured_links"]
+__all__ = ["at_degree", "measured_links"]
 
 PREFILL_SCALING: Final = 0.8
 """Exponent with which the time of prompts falls with the degree: 0.78 (2 to 4, H100) and 0.82 (1 to 2, H200)."""
@@ -67,33 +65,6 @@ def at_degree(
         points=line.points,
         error=line.error,
     )
-
-
-def curve_at_degree(
-    curve: BatchCurve,
-    *,
-    degree: int,
-    wanted: int,
-    shape: ModelShape,
-    gpu: Gpu | None,
-    bytes_per_weight: float | None,
-    context: float,
-) -> BatchCurveFit:
-    """Return a measured curve at another degree: each point moved by as much as its line moves there.
-
-    What bends the curve away from its line (kinks, the way batches are formed) is taken to be the same at both degrees.
-    """
-    line = at_degree(
-        curve.line, degree=degree, wanted=wanted, shape=shape, gpu=gpu, bytes_per_weight=bytes_per_weight,
-        context=context,
-    )  # fmt: skip
-    if isinstance(line, NoFit):
-        return line
-    moved = (
-        itl * line.predict(batch) / curve.line.predict(batch)
-        for batch, itl in zip(curve.batches, curve.itls, strict=True)
-    )
-    return replace(curve, itls=tuple(moved), line=line)
 
 
 def measured_links(gpu: Gpu | None) -> bool:
