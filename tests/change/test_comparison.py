@@ -391,8 +391,8 @@ def test_where_the_trial_takes_the_queue_away_as_good_is_enough(
 
 
 def test_it_says_what_it_saw() -> None:
-    found = compare(variants((0.4, 0.03), (5.0, 0.02), requests=(2.0, 3.0)), targets=TARGETS, target=TTFT, final=False)
-    assert (found.windows, found.candidate_requests, found.reference_requests) == (10, 600.0, 900.0)
+    found = compare(variants((0.4, 0.03), (5.0, 0.02), requests=(2.5, 3.0)), targets=TARGETS, target=TTFT, final=False)
+    assert (found.windows, found.candidate_requests, found.reference_requests) == (10, 750.0, 900.0)
     ttft, tpot, tokens = found.effects
     assert (ttft.objective, tpot.objective, tokens.objective) == (TTFT, TPOT, THROUGHPUT)
     assert ttft.ratio == pytest.approx(0.08, rel=0.02)
@@ -401,7 +401,7 @@ def test_it_says_what_it_saw() -> None:
     assert ttft.reference == pytest.approx(5.0, rel=0.02)
     assert (ttft.merits.helped, ttft.hurt, tpot.merits.safe, tpot.hurt) == (True, False, True, False)
     assert found.text.startswith("TTFT improved; TTFT 5.0 s -> 400 ms (-92%, ")
-    assert found.text.endswith("10 windows, 600 vs 900 requests")
+    assert found.text.endswith("10 windows, 750 vs 900 requests")
 
 
 # --- what must hold whatever was measured ---------------------------------------------------------------------------

@@ -88,6 +88,9 @@ class Measurement(ApiModel):
     tokens_per_second: Number = None
     """Generated tokens."""
 
+    prompt_tokens_per_second: Number = None
+    """Tokens of the prompts that came, from the prefix cache or not."""
+
     running: Number = None
     """Mean of running requests."""
 

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Final
 
 from vllm_autotuner.api.status import ChangeTarget, Measurement
+from vllm_autotuner.change.arm_traffic import arm_traffic
 from vllm_autotuner.change.measured_window import (
     LATENCIES,
     is_complete,
@@ -126,7 +127,22 @@ def compare(
         why = "rejects far more requests"
     else:
         judgement, why = _judged(usable, effects, rejected, requests, question=question)
+        judgement, why = _on_equal_traffic(judgement, why, usable, final=final)
     return comparison(judgement, why, effects=effects, rejected=rejected, windows=len(usable), requests=requests)
+
+
+def _on_equal_traffic(
+    judgement: Judgement | None, why: str, usable: Sequence[Pair], *, final: bool
+) -> tuple[Judgement | None, str]:
+    """Neither keep what got less than its share, nor blame what got more; a gross violation stands."""
+    ours, theirs = [pair.candidate for pair in usable], [pair.reference for pair in usable]
+    traffic = arm_traffic(ours, theirs, length=window_length(ours))
+    flattered = judgement is Judgement.KEEP and traffic.fewer
+    burdened = judgement is Judgement.REVERT and traffic.more and "regressed" in why
+    if not flattered and not burdened:
+        return judgement, why
+    last = final or len(usable) >= LOOKS[-1]
+    return Judgement.INCONCLUSIVE if last else None, f"no comparison: {traffic.told()}"
 
 
 def comparison(

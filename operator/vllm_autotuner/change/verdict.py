@@ -48,6 +48,7 @@ def measure(observation: Observation, *, targets: Targets) -> Measurement:
         requests_per_second=_rounded(observation.finished_per_second),
         rejected_per_second=_rounded(observation.rejected_per_second),
         tokens_per_second=_rounded(observation.generated_per_second),
+        prompt_tokens_per_second=_rounded(observation.prompted_per_second),
         running=sum(moment.running for moment in last) if last else None,
         waiting=sum(moment.waiting for moment in last) if last else None,
     )
@@ -66,6 +67,7 @@ def measure_per_pod(observation: Observation, *, targets: Targets) -> Measuremen
         requests_per_second=each(found.requests_per_second),
         rejected_per_second=each(found.rejected_per_second),
         tokens_per_second=each(found.tokens_per_second),
+        prompt_tokens_per_second=each(found.prompt_tokens_per_second),
         running=each(found.running),
         waiting=each(found.waiting),
     )
