@@ -180,7 +180,7 @@ async def test_only_the_start_of_processes_that_are_engines_is_asked_for(
             question = Beside(name=PROCESS_START, anchor=NAMES[Meaning.RUNNING].names[0])
             (answer,) = await source.ask(question, at=time.time())
             await source.close()
-    assert (answer.labels["pod"], answer.values) == ("chat-0", [BEGAN])
+    assert (answer.labels["pod"], list(answer.values)) == ("chat-0", [BEGAN])
 
 
 def watching(url: str) -> subprocess.Popen[str]:

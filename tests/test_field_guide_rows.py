@@ -37,7 +37,7 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "F3.3 prefix hit rate": ("tests/observation/test_inputs.py::test_the_hit_rate_is_over_all_engines_that_tell",),
     "F3.4 lengths": ("tests/observation/test_inputs.py::test_lengths_have_quantiles_of_half_an_hour_and_means_of_now",),
     "F3.5 replicas before a higher degree": (
-        "tests/planning/test_knobs.py::test_the_same_gpus_as_replicas_are_preferred_unless_a_degree_serves_more",
+        "tests/planning/test_choice.py::test_what_is_worth_a_change[nor by twice the GPUs]",
     ),
     "F3 no fp8 on an A100": ("tests/planning/test_knobs.py::test_kv_type[an older GPU]",),
     **{

@@ -11,7 +11,7 @@ import pytest
 from tests.collected import unproven
 
 DIAGNOSED: Final = "tests/diagnosis/test_peers.py::"
-RANKED: Final = "tests/planning/test_ranking.py::"
+RANKED: Final = "tests/planning/test_choice.py::"
 RESTORED: Final = "tests/control/test_last_known_good.py::"
 KILLED: Final = "e2e/test_faults_of_the_operator.py::"
 TICK: Final = "tests/control/test_tick.py::"
@@ -19,7 +19,7 @@ RENDERED: Final = "tests/workload/test_rendering.py::"
 
 TRAPS: Final[Mapping[str, tuple[str, ...]]] = {
     "The objective has the wrong sign, and the worst configuration is applied": (
-        RANKED + "test_for_two_candidate_results_the_strictly_better_one_always_wins_in_every_profile",
+        RANKED + "test_of_two_forecasts_the_one_that_is_worse_in_everything_never_wins",
         "tests/change/test_verdict.py::test_no_window_that_breaks_an_objective_it_kept_before_is_good",
     ),
     "Arguments are not compared, and an edit of them rolls nothing": (
@@ -48,7 +48,7 @@ TRAPS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Two replicas are too many and one is too few, for ever": (
         DIAGNOSED + "test_two_to_one_oscillation",
-        "tests/scaling/test_scale_in.py::test_keeps_the_replica",
+        "tests/scaling/test_replicas.py::test_what_leaves_is_not_asked_for_again_at_the_same_load",
     ),
     "A guard blocks the recovery, too; then its correction lets harm through": (
         "tests/control/test_limits.py::test_undoing_needs_no_window",

@@ -1,5 +1,6 @@
 """A leader that slept between its look and its write overwrites nothing that a later one has written."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.client import Connection
 from vllm_autotuner.cluster.errors import Conflict
 from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
+from vllm_autotuner.workload.labels import LEASE_EPOCH
 
 
 class OneObject:
@@ -38,10 +40,15 @@ class OneObject:
 
 def by_a_later_leader(live: dict[str, Any]) -> None:
     live["metadata"]["resourceVersion"] = "21"
+    live["metadata"]["annotations"] = {**live["metadata"].get("annotations", {}), LEASE_EPOCH: "6"}
 
 
 def deleted_and_created(live: dict[str, Any]) -> None:
     live["metadata"]["uid"] = "d2"
+
+
+def by_its_controller(live: dict[str, Any]) -> None:
+    live["metadata"]["resourceVersion"] = "22"
 
 
 def cluster(api: OneObject) -> Cluster:
@@ -50,11 +57,29 @@ def cluster(api: OneObject) -> Cluster:
 
 
 @pytest.mark.fault("T52")
-@pytest.mark.parametrize("meanwhile", [by_a_later_leader, deleted_and_created])
-async def test_what_somebody_wrote_since_the_look_is_not_overwritten(
+async def test_what_a_later_leader_wrote_since_the_look_is_not_overwritten() -> None:
+    api = OneObject(by_a_later_leader)
+    with pytest.raises(Conflict):
+        await cluster(api).apply(_body(), epoch=5)
+    assert api.patched == 0
+
+
+@pytest.mark.parametrize("meanwhile", [deleted_and_created, by_its_controller])
+async def test_what_nobody_of_ours_wrote_is_looked_at_again_and_written(
     meanwhile: Callable[[dict[str, Any]], None],
 ) -> None:
     api = OneObject(meanwhile)
+    assert await cluster(api).apply(_body(), epoch=5)
+    assert api.patched == 1
+
+
+async def test_an_object_that_never_stands_still_is_for_the_next_tick() -> None:
+    versions = itertools.count(100)
+
+    def restless(live: dict[str, Any]) -> None:
+        live["metadata"]["resourceVersion"] = str(next(versions))
+
+    api = OneObject(restless)
     with pytest.raises(Conflict):
         await cluster(api).apply(_body(), epoch=5)
     assert api.patched == 0

@@ -126,28 +126,39 @@ class Cluster:
         when the live object belongs to somebody else, Conflict when it is going away or a later leader wrote it.
         """
         kind = kind_of(body)
+        for last in (False, False, True):
+            async with self._admitted("apply", kind):
+                try:
+                    return await self._applied(body, kind=kind, epoch=epoch)
+                except Conflict as conflict:
+                    # Mostly a controller that wrote its status since the read. Looked at anew, also at who leads now;
+                    # without an HTTP status it was that look that objected.
+                    if last or conflict.status is None:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _applied(self, body: Object, *, kind: Kind, epoch: int) -> Object:
         metadata: Object = body["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         controller = controller_of(body)
         service_name: str = metadata["labels"][SERVICE]
-        async with self._admitted("apply", kind):
-            live = await self._live(kind, namespace=namespace, name=name)
-            stamped = metadata | {"annotations": {**metadata.get("annotations", {}), LEASE_EPOCH: str(epoch)}}
-            if live is not None:
-                service_uid = controller["uid"] if controller is not None else None
-                found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
-                if found is not None:
-                    raise found
-                # Neither one that was deleted and re-created since the read nor one that a later leader has written
-                # since is overwritten by force: this process may have slept between the two requests.
-                stamped |= {name: live["metadata"][name] for name in ("uid", "resourceVersion")}
-            return await self._connection.request(
-                "PATCH",
-                kind.path(namespace, name),
-                query=_as_operator() | {"force": "true" if live is not None else "false"},
-                body=body | {"metadata": stamped},
-                content_type=SERVER_SIDE_APPLY,
-            )
+        live = await self._live(kind, namespace=namespace, name=name)
+        stamped = metadata | {"annotations": {**metadata.get("annotations", {}), LEASE_EPOCH: str(epoch)}}
+        if live is not None:
+            service_uid = controller["uid"] if controller is not None else None
+            found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
+            if found is not None:
+                raise found
+            # Neither one that was deleted and re-created since the read nor one that a later leader has written since
+            # is overwritten by force: this process may have slept between the two requests.
+            stamped |= {field: live["metadata"][field] for field in ("uid", "resourceVersion")}
+        return await self._connection.request(
+            "PATCH",
+            kind.path(namespace, name),
+            query=_as_operator() | {"force": "true" if live is not None else "false"},
+            body=body | {"metadata": stamped},
+            content_type=SERVER_SIDE_APPLY,
+        )
 
     async def apply_adopted(self, body: Object, *, epoch: int) -> Object:
         """Write the given fields of an adopted Deployment by server-side apply; return it.

@@ -78,8 +78,11 @@ LADDER: Final[Mapping[DiagnosisClass, tuple[Candidate, ...]]] = {
     DiagnosisClass.UNDERUTILIZED: _SAVING,
 }
 """Other classes propose nothing: they need waiting, a restart or a fix elsewhere."""
-_NO_SEARCH: Final = frozenset({DiagnosisClass.STARTUP_FAILURE, DiagnosisClass.HEAD_OF_LINE_BLOCKING})
-"""Classes that no other knob helps: nothing of a replica is measured, or the cause is a few requests."""
+_NO_SEARCH: Final = frozenset(
+    {DiagnosisClass.STARTUP_FAILURE, DiagnosisClass.HEAD_OF_LINE_BLOCKING, DiagnosisClass.OVERLOADED}
+)
+"""Classes that no other knob helps: nothing of a replica is measured, the cause is a few requests, or no setting of an
+engine ends the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,6 +177,9 @@ class _Question:
 
     def _why_not_for_lateness(self) -> str | None:
         """Return why late tokens add no replica; None if they do."""
+        if queues(self.case.observation):
+            # The user says how long requests may wait; an engine that hangs is told from a busy one within that time.
+            return "requests wait, but not yet for spec.scaling.scaleOut.waitingFor"
         if not budget_spent(self.case, over=self._stable, since=self._newest):
             return "late requests are within the error budget"
         if self._newest is not None and reaches_behind(self.case.observation, self._newest):
