@@ -11,6 +11,7 @@ from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond
 from vllm_autotuner.api.service import InvalidReason, InvalidService, ObjectMeta, VLLMService, parse_service
 from vllm_autotuner.api.status import ChangeState, Outcome, parse_status
 from vllm_autotuner.change.machine import PAUSED
+from vllm_autotuner.cluster.errors import Conflict
 from vllm_autotuner.control.decide.fleet_budget import Fleet, fleet_of, part_of
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.run.fleet_loop import FleetLoop
@@ -219,3 +220,26 @@ def test_only_a_person_may_take_so_long_that_others_do_not_wait(state: str, why:
 def test_what_does_not_end_waits_for_a_person_and_nobody_waits_for_it(state: str, minutes: int, counts: int) -> None:
     late = CHANGE | {"state": state, "deadline": (START - timedelta(minutes=minutes)).isoformat()}
     assert len(fleet_now(service(activeChange=late)).running) == counts
+
+
+async def test_a_conflict_at_its_turn_costs_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody writes the object between the look and the status write: decided again, and the change begins."""
+    found = bed(*NAMES, load=queueing)
+    while not active(found):
+        await found.tick()
+    (first,) = active(found)
+    write, met = found.api.write_status, list[str]()
+
+    async def contested(namespace: str, name: str, status: dict[str, Any], *, resource_version: str) -> dict[str, Any]:
+        if name != first and "activeChange" in status and not met:
+            met.append(name)
+            raise Conflict(f"{name} has changed", reason="Conflict", status=409)
+        return await write(namespace, name, status, resource_version=resource_version)
+
+    monkeypatch.setattr(found.api, "write_status", contested)
+    for _ in range(200):
+        await found.tick()
+        if met:
+            break
+    assert met
+    assert active(found) == met
