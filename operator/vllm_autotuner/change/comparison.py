@@ -127,22 +127,7 @@ def compare(
         why = "rejects far more requests"
     else:
         judgement, why = _judged(usable, effects, rejected, requests, question=question)
-        judgement, why = _on_equal_traffic(judgement, why, usable, final=final)
     return comparison(judgement, why, effects=effects, rejected=rejected, windows=len(usable), requests=requests)
-
-
-def _on_equal_traffic(
-    judgement: Judgement | None, why: str, usable: Sequence[Pair], *, final: bool
-) -> tuple[Judgement | None, str]:
-    """Neither keep what got less than its share, nor blame what got more; a gross violation stands."""
-    ours, theirs = [pair.candidate for pair in usable], [pair.reference for pair in usable]
-    traffic = arm_traffic(ours, theirs, length=window_length(ours))
-    flattered = judgement is Judgement.KEEP and traffic.fewer
-    burdened = judgement is Judgement.REVERT and traffic.more and "regressed" in why
-    if not flattered and not burdened:
-        return judgement, why
-    last = final or len(usable) >= LOOKS[-1]
-    return Judgement.INCONCLUSIVE if last else None, f"no comparison: {traffic.told()}"
 
 
 def comparison(
@@ -186,6 +171,15 @@ def _judged(
     if not last and len(usable) not in LOOKS:
         return None, "more windows are needed"
     judgement, why = concluded(effects, rejected=rejected, question=question)
+    traffic = arm_traffic(
+        [pair.candidate for pair in usable],
+        [pair.reference for pair in usable],
+        length=window_length([pair.candidate for pair in usable]),
+    )
+    # Less than its share flatters, more burdens; only latencies depend on it.
+    flattered = judgement is Judgement.KEEP and traffic.fewer
+    if flattered or (traffic.more and any(effect.hurt for effect in effects)):
+        judgement, why = Judgement.INCONCLUSIVE, f"no comparison: {traffic.told()}"
     return when_due(judgement, windows=len(usable), last=last), why
 
 
