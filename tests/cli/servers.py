@@ -19,6 +19,20 @@ Answer = Callable[[str, str], tuple[int, str]]
 
 
 @contextmanager
+def _running(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A server on a free port of loopback until left; yields its base URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
 def serving(answer: Answer) -> Iterator[str]:
     """Serve until left; yields the base URL."""
 
@@ -41,15 +55,8 @@ def serving(answer: Answer) -> Iterator[str]:
         def log_message(self, *args: object) -> None:
             """Stay silent."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with _running(Handler) as url:
+        yield url
 
 
 @contextmanager
@@ -69,15 +76,8 @@ def redirecting(target: str) -> Iterator[str]:
         def log_message(self, *args: object) -> None:
             """Stay silent."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with _running(Handler) as url:
+        yield url
 
 
 class Page:

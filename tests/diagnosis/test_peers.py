@@ -15,6 +15,7 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.pod_starts import PodStart, PodsView
 from vllm_autotuner.observation.snapshot import EngineKey, WindowSettings, take_snapshot
+from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.desired_replicas import desired_replicas
 from vllm_autotuner.scaling.supply import Supply
 
@@ -36,8 +37,9 @@ def replicas(found: Diagnosis, given: Observation, *, current: int = 1) -> int:
     return desired_replicas(
         Supply(current=current, ready=current, newest_since=None, asked_since=None),
         scaling=Scaling(min_replicas=1, max_replicas=8, scale_out=ScaleOut(), scale_in=ScaleIn()),
-        diagnosis=found,
-        case=Case(observation=given, targets=SLOW, knobs=EngineKnobs(max_num_seqs=64)),
+        situation=Situation(
+            diagnosis=found, case=Case(observation=given, targets=SLOW, knobs=EngineKnobs(max_num_seqs=64))
+        ),
         now=datetime.fromtimestamp(found.since + 9_000, tz=UTC),
     ).replicas
 

@@ -20,6 +20,7 @@ from vllm_autotuner.diagnosis import case as diagnosis_case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Contribution
 from vllm_autotuner.observation.observation import FirstTokens, Observation
+from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.desired_replicas import ABOUT_TOKENS, SCALE_OUT_ON, desired_replicas
 from vllm_autotuner.scaling.supply import Scale, Supply
 
@@ -61,9 +62,11 @@ def desired(
     return desired_replicas(
         supply,
         scaling=scaling(low, high).updated(**changed),
-        diagnosis=replace(diagnosis(primary, since=AT - held), contributing=contributing),
-        case=diagnosis_case.Case(
-            observation=seen, targets=targets(tpot=tpot, ttft=ttft), knobs=EngineKnobs(max_num_seqs=seats)
+        situation=Situation(
+            diagnosis=replace(diagnosis(primary, since=AT - held), contributing=contributing),
+            case=diagnosis_case.Case(
+                observation=seen, targets=targets(tpot=tpot, ttft=ttft), knobs=EngineKnobs(max_num_seqs=seats)
+            ),
         ),
         now=NOW,
     )

@@ -11,7 +11,8 @@ from tests.builders import NOW, WINDOW
 from tests.scaling.loads import LENGTH, carrying, minutes, queue, served, steps
 
 from vllm_autotuner.observation.observation import FirstTokens
-from vllm_autotuner.scaling.request_rate import LEAST_SEEN, peak_rate, peak_tokens_per_second, rate_ahead
+from vllm_autotuner.planning.forecast import LEAST_SEEN
+from vllm_autotuner.scaling.request_rate import peak_rate, peak_tokens_per_second, rate_ahead
 
 TEN_MINUTES = timedelta(minutes=10)
 

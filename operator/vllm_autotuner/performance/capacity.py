@@ -44,8 +44,6 @@ BUSIEST: Final = 0.95
 """Share of the time with prompts that counts as full, so that what is measured at a queue keeps a finite answer."""
 PRECISION: Final = 1 / 512
 """Of the batch: far below the noise of what it is computed from."""
-
-
 ROUNDING: Final = 1e-9
 """Keeps a load that fits exactly from needing one replica more."""
 
@@ -95,9 +93,9 @@ class Replica:
     crowding: float = 1.0
     """Batch in busy moments over the mean batch."""
     tail: Bounds = NO_TAIL
+    """TPOT at its quantile over the mean inter-token latency of the busy batch."""
     tail_at: float = 0.0
     """The busy batch at which the tail was measured. In a smaller one it shrinks with what the batch adds."""
-    """TPOT at its quantile over the mean inter-token latency of the busy batch."""
     first: FirstToken | None = None
     """None: not measured; then TTFT is only the wait for a slot."""
     burstiness: float = 1.0

@@ -13,6 +13,7 @@ from vllm_autotuner.engine.geometry import Geometry, ModelShape
 from vllm_autotuner.engine.hardware import Gpu
 
 __all__ = [
+    "KV_MARGIN",
     "Pool",
     "PoolEstimate",
     "PoolForecast",

@@ -8,11 +8,10 @@ from typing import Final
 
 from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured
+from vllm_autotuner.performance.kv_capacity import KV_MARGIN
 
 __all__ = ["kv_bound"]
 
-KV_MARGIN: Final = 0.1
-"""Share of the KV cache left free for sequences that grow at the same time. Our choice; below 90 % is healthy."""
 BUSY: Final = 0.9
 """Quantile of use per sequence: sequences grow in step, the mean of a young batch flatters. Our choice."""
 LEAST_USE: Final = 1e-6

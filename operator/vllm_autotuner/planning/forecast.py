@@ -27,6 +27,7 @@ from vllm_autotuner.planning.proposal import Predicted
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = [
+    "LEAST_SEEN",
     "Outlook",
     "Setting",
     "current_setting",
@@ -44,8 +45,8 @@ DEGREE_ERROR: Final = 0.06
 """Relative error of a step time that was foretold for another tensor-parallel size: the largest on the measured curves
 of three models."""
 LEAST_SEEN: Final = 0.8
-"""Share of the last ten minutes that must have been observed under load before a change that only saves GPUs: one can
-wait for it. Our choice."""
+"""Share of a time that must have been observed under load before GPUs are given back by it, as replicas or by a change:
+less is an outage or a restart, not low load, and one can wait for it. Our choice, as for `Sustained`."""
 UTILIZATION: Final = 0.9
 """Stands on both sides of every comparison here, as we never change it: no result depends on it."""
 

@@ -16,7 +16,9 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.capacity import Capacity, capacity, replicas_for
-from vllm_autotuner.planning.current_replica import UnknownReplica, current_replica, limits_of, rate_now
+from vllm_autotuner.planning.capped_value import LARGEST_STEP
+from vllm_autotuner.planning.current_replica import UnknownReplica, limits_of, rate_now
+from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
 from vllm_autotuner.scaling.error_budget import budget_spent, late_for
 from vllm_autotuner.scaling.failed_scale_ins import too_few
@@ -48,9 +50,6 @@ precedence. More replicas help against that queue, whatever makes the tokens slo
 SERVES: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED})
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """The classes of `SCALE_OUT_ON` that can hold without a queue; then no request has waited."""
-LARGEST_STEP: Final = 2
-"""Factor by which the number of replicas grows at most in one step: a wrong estimate costs at most a doubling, and the
-next step follows as soon as the new replicas serve. Our choice."""
 
 
 def hides_queue(primary: DiagnosisClass, *, case: Case) -> bool:
@@ -58,13 +57,13 @@ def hides_queue(primary: DiagnosisClass, *, case: Case) -> bool:
     return primary in ABOUT_TOKENS and first_tokens_wait(case)
 
 
-def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, case: Case, now: datetime) -> Scale:
+def desired_replicas(supply: Supply, *, scaling: Scaling, situation: Situation, now: datetime) -> Scale:
     """Return the desired number of replicas; equal to `supply.current` if nothing is to be done.
 
     Free room on nodes is not checked: a pending replica does no harm, makes a node autoscaler add nodes, and may
     preempt pods of lower priority.
     """
-    current = supply.current
+    current, diagnosis, case = supply.current, situation.diagnosis, situation.case
     inside = max(scaling.min_replicas, min(scaling.max_replicas, current))
     if inside != current:
         return Scale(replicas=inside, reason=f"spec.scaling allows {scaling.min_replicas} to {scaling.max_replicas}")
@@ -73,7 +72,7 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, diagnosis: Diagnosis, 
         return _from_idle(current, held=held, scaling=scaling, observation=case.observation)
     if (why_never := _never(diagnosis)) is not None:
         return Scale(replicas=current, reason=why_never)
-    replica = current_replica(case)
+    replica = situation.replica
     known = None if isinstance(replica, UnknownReplica) else capacity(replica, limits=limits_of(case.targets))
     question = _Question(
         supply=supply, scaling=scaling, diagnosis=diagnosis, case=case, capacity=known, held=held, now=now

@@ -15,12 +15,10 @@ from typing import Final
 
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.current_replica import highest_mean, output_tokens, rate_now, tokens_by_window
+from vllm_autotuner.planning.forecast import LEAST_SEEN
 
-__all__ = ["LEAST_SEEN", "peak_rate", "peak_tokens_per_second", "rate_ahead"]
+__all__ = ["peak_rate", "peak_tokens_per_second", "rate_ahead"]
 
-LEAST_SEEN: Final = 0.8
-"""Share of the stabilization time that must have been observed under load: less is an outage or a restart, not low
-load. Our choice, as for `Sustained`."""
 FEWEST: Final = 6
 """Windows for a slope: two parameters and four that can contradict. Our choice."""
 SURELY: Final = 3.0

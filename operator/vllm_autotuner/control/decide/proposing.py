@@ -237,9 +237,7 @@ def _scale(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation) -
         fewer_since=max((tried.at for tried in status.scale_ins if tried.at is not None), default=None),
         failed=failed_scale_ins(status, now=inputs.now),
     )
-    return desired_replicas(
-        supply, scaling=situation.scaling, diagnosis=situation.diagnosis, case=situation.case, now=inputs.now
-    )
+    return desired_replicas(supply, scaling=situation.scaling, situation=situation, now=inputs.now)
 
 
 def _place_in_queue(held: Sequence[Hold | Deny], *, inputs: Inputs) -> datetime | None:

@@ -80,7 +80,7 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         name="Memory feasibility, and a record of configurations that ran out of memory",
         prevents="engines that run out of memory",
         default=(
-            "{performance.kv_use:KV_MARGIN|percent} of the KV cache stays free; a configuration that needs at "
+            "{performance.kv_capacity:KV_MARGIN|percent} of the KV cache stays free; a configuration that needs at "
             "least as much memory as a failed one is denied"
         ),
         where=Where.CHAIN,
