@@ -38,6 +38,10 @@ def windows(
     ]
 
 
+def rejecting(found: list[Measurement], rate: float) -> list[Measurement]:
+    return [window.updated(rejected_per_second=rate) for window in found]
+
+
 def traffic(ours: list[Measurement], theirs: list[Measurement]) -> ArmTraffic:
     return arm_traffic(ours, theirs, length=LENGTH)
 
@@ -54,6 +58,8 @@ def traffic(ours: list[Measurement], theirs: list[Measurement]) -> ArmTraffic:
         pytest.param(windows(2.0, prompts=2500.0), windows(2.0), False, True, id="the long prompts"),
         pytest.param(windows(1.0, held=(10.0, 300.0)), windows(2.0), False, False, id="as many came, and wait"),
         pytest.param(windows(None), windows(2.0), False, False, id="not told"),
+        pytest.param(rejecting(windows(1.0), 1.0), rejecting(windows(2.0), 0.0), False, False, id="half are rejected"),
+        pytest.param(windows(2.0), rejecting(windows(2.0), 2.0), False, False, id="one does not tell rejections"),
         pytest.param(windows(2.0, prompts=None), windows(2.0), False, False, id="prompts are not told"),
     ],
 )

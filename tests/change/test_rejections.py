@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.builders import engine, observation
 from tests.change.test_before_after import period
@@ -138,6 +138,8 @@ def test_turning_more_away_is_never_judged_better(
     found, then = judged(ours, theirs).judgement, judged(worse, theirs).judgement
     assert found is not None
     assert then is not None
+    # A reference that rejects many got more requests; more rejections of the candidate make that equal.
+    assume("no comparison" not in judged(ours, theirs).text)
     assert better[then] <= better[found]
 
 

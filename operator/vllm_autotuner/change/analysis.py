@@ -16,11 +16,12 @@ from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
 from vllm_autotuner.change.edges import late
+from vllm_autotuner.change.measured_window import is_complete
 from vllm_autotuner.change.verdict import Judgement, WindowVerdict, judge_window, measure_per_pod
 from vllm_autotuner.change.world import World
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = ["Finding", "analyze", "bake_harms", "kept_reason", "longest", "with_unwatched_time"]
+__all__ = ["Finding", "analyze", "bake_harms", "kept_reason", "longest", "shown_windows", "with_unwatched_time"]
 
 LONGEST_ANALYSIS: Final = 2
 """Upper limit of the analysis, in multiples of spec.tuning.strategy.analysis. Windows are long where Prometheus scrapes
@@ -151,10 +152,8 @@ def _told(change: ActiveChange, found: Comparison) -> str:
 
 
 def _figures(change: ActiveChange) -> str:
-    """Baseline and newest window in one line."""
-    analysis = change.analysis
-    before = change.baseline
-    after = analysis.last[-1] if analysis and analysis.last else None
+    """Before and after in one line."""
+    before, after = shown_windows(change)
     if before is None or after is None:
         return "no measurements"
     parts = [
@@ -165,6 +164,22 @@ def _figures(change: ActiveChange) -> str:
         )
     ]
     return ", ".join(parts)
+
+
+def shown_windows(change: ActiveChange) -> tuple[Measurement | None, Measurement | None]:
+    """Before and after as people see them: the newest window in which both sides were measured completely.
+
+    The last window may lack requests although those before it decided; it is shown only if no complete one exists.
+    For a canary, both are per pod and from the same window.
+    """
+    analysis = change.analysis or Analysis()
+    if not analysis.reference:
+        complete = [window for window in analysis.last if is_complete(window)]
+        return change.baseline, next(reversed((*analysis.last[-1:], *complete)), None)
+    pairs = _pairs(analysis)
+    complete_pairs = [pair for pair in pairs if is_complete(pair.candidate) and is_complete(pair.reference)]
+    newest = next(reversed((*pairs[-1:], *complete_pairs)), None)
+    return (None, None) if newest is None else (newest.reference, newest.candidate)
 
 
 def _begun(analysis: Analysis | None, change: ActiveChange, *, now: datetime) -> Analysis:

@@ -51,7 +51,9 @@ def arm_traffic(
     Worked: 200 requests against 400 are a half, and by chance it would be 1 +- 2 * sqrt(1/200 + 1/400) = 0.83 at least:
     fewer. 40 against 60 are two thirds, and by chance 0.59 at least: the same.
     """
-    ours, theirs = _came(candidate, length), _came(reference, length)
+    told = [None not in (one.rejected_per_second, other.rejected_per_second)
+            for one, other in zip(candidate, reference, strict=True)]  # fmt: skip
+    ours, theirs = _came(candidate, told, length), _came(reference, told, length)
     if ours is None or theirs is None or ours <= 0 or theirs <= 0:
         return ArmTraffic()
     chance = DEVIATIONS * math.sqrt(1 / ours + 1 / theirs)
@@ -65,11 +67,15 @@ def arm_traffic(
     )
 
 
-def _came(windows: Sequence[Measurement], length: timedelta | None) -> float | None:
-    """Requests that came: finished, rejected, and by how many more run or wait at the end than at the beginning."""
+def _came(windows: Sequence[Measurement], told: Sequence[bool], length: timedelta | None) -> float | None:
+    """Requests that came: finished, rejected, and by how many more run or wait at the end than at the beginning.
+
+    Rejected ones count only in windows in which both sides told how many (`told`).
+    """
     if length is None or not windows or any(window.requests_per_second is None for window in windows):
         return None
-    rate = sum((window.requests_per_second or 0.0) + (window.rejected_per_second or 0.0) for window in windows)
+    rejected = sum(window.rejected_per_second or 0.0 for window, both in zip(windows, told, strict=True) if both)
+    rate = rejected + sum(window.requests_per_second or 0.0 for window in windows)
     first, last = windows[0], windows[-1]
     held = [window.running + window.waiting for window in (first, last)
             if window.running is not None and window.waiting is not None]  # fmt: skip

@@ -13,6 +13,7 @@ from vllm_autotuner.api.status import (
     RollbackFailure,
     VLLMServiceStatus,
 )
+from vllm_autotuner.change.analysis import shown_windows
 from vllm_autotuner.change.failure_memory import environment_of, with_failure
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.guardrails.circuit_breaker import after_harm, opened
@@ -47,6 +48,7 @@ def finished(
 
 def _entry(change: ActiveChange, ending: Ending, *, now: datetime) -> HistoryEntry:
     analysis = change.analysis
+    before, after = shown_windows(change)
     return HistoryEntry(
         id=change.id,
         knob=change.knob,
@@ -59,7 +61,6 @@ def _entry(change: ActiveChange, ending: Ending, *, now: datetime) -> HistoryEnt
         grounds=change.grounds,
         windows_good=analysis.windows_good if analysis else None,
         windows_bad=analysis.windows_bad if analysis else None,
-        # For a canary, both are per pod and from the same window.
-        before=analysis.reference[-1] if analysis and analysis.reference else change.baseline,
-        after=analysis.last[-1] if analysis and analysis.last else None,
+        before=before,
+        after=after,
     )
