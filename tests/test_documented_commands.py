@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import typer.main
-from typer.core import TyperGroup
 
-from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.cli.command_tree import COMMANDS
+from vllm_autotuner.cli.lazy_commands import loaded
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = sorted(
@@ -28,11 +27,9 @@ TARGETS: Final = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text
 def unknown(line: str) -> list[str]:
     """The command, or those of its options, that do not exist; empty when all do."""
     name, *arguments = shlex.split(line, comments=True)
-    tree = typer.main.get_command(app)
-    assert isinstance(tree, TyperGroup)
-    command = tree.commands.get(name)
-    if command is None:
+    if name not in COMMANDS:
         return [name]
+    command = loaded(COMMANDS, name)
     options = {each for parameter in command.params for each in (*parameter.opts, *parameter.secondary_opts)}
     given = [argument.partition("=")[0] for argument in arguments if re.match(r"--?[a-zA-Z]", argument)]
     values = {arguments[at + 1] for at, each in enumerate(arguments[:-1]) if each == "--engine-args"}

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 
 from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.options.kubernetes import ClusterOptions
 from vllm_autotuner.cli.service import history
 
 KEPT: dict[str, Any] = {
@@ -47,10 +47,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run the command about an object with this status; return exit code, stdout and stderr."""
 
     def run(status: Mapping[str, Any] | None, *arguments: str) -> tuple[int, str, str]:
-        async def read(namespace: str, name: str, *, kubeconfig: Path | None) -> Mapping[str, Any]:
+        async def read(name: str, *, where: ClusterOptions) -> Mapping[str, Any]:
             if status is None:
-                raise CommandError(f"there is no VLLMService {namespace}/{name}")
-            return {"metadata": {"namespace": namespace, "name": name}, "status": status}
+                raise CommandError(f"there is no VLLMService {where.namespace}/{name}")
+            return {"metadata": {"namespace": where.namespace, "name": name}, "status": status}
 
         monkeypatch.setattr(history, "read_service", read)
         found = CliRunner().invoke(app, ["history", "chat", "-n", "prod", *arguments], env={"COLUMNS": "120"})

@@ -7,7 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.cli.command_tree import COMMANDS
+from vllm_autotuner.cli.lazy_commands import loaded
 from vllm_autotuner.cli.options.groups import with_groups
 
 Tag = Annotated[str, typer.Option(metavar="TEXT", help="A tag.")]
@@ -98,7 +99,7 @@ def test_two_groups_with_the_same_option_are_refused_at_import() -> None:
 @pytest.mark.parametrize("command", ["diagnose", "doctor", "record", "explain", "backtest", "simulate", "run"])
 def test_only_help_itself_stands_without_a_heading(command: str) -> None:
     """So that `--help` reads in groups: what an option is about, before what it is called."""
-    flat = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
+    flat = loaded(COMMANDS, command).params
     assert [one.name for one in flat if getattr(one, "rich_help_panel", None) is None and one.name != "name"] == []
 
 
@@ -121,7 +122,7 @@ OBJECTIVES = ("--profile", "--ttft", "--tpot", "--quantile")
     ],
 )
 def test_a_shared_group_is_whole_in_every_command(command: str, options: tuple[str, ...]) -> None:
-    flat = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
+    flat = loaded(COMMANDS, command).params
     known = [option for one in flat for option in one.opts]
     assert set(options) <= set(known)
     assert len(known) == len(set(known))

@@ -69,7 +69,7 @@ def told_of(status: dict[str, Any], mode: str = "Recommend") -> str:
     ("mode", "way"),
     [
         ("Recommend", "vllm-autotuner export chat -n prod"),
-        ("Approve", "kubectl annotate vllm chat -n prod vllm-autotuner.dev/approve=a1 --overwrite"),
+        ("Approve", "vllm-autotuner approve chat -n prod --id a1"),
     ],
 )
 def test_a_recommendation_says_what_holds_it_and_how_a_person_has_it_done(mode: str, way: str) -> None:
@@ -103,7 +103,7 @@ def test_a_canary_under_way_is_told_with_its_pods_its_figures_and_how_to_stop_it
         "chat-b-c2, started at the same time, with maxNumSeqs=64",
         "the service's own pods are unchanged",
         "1 window(s), newest: TTFT 1.5 s -> 50 ms, TPOT 21 ms -> 20 ms (at the same time)",
-        "kubectl annotate vllm chat -n prod vllm-autotuner.dev/rollback=$(date +%s) --overwrite",
+        "vllm-autotuner rollback chat -n prod",
     ):
         assert part in text
 
@@ -198,7 +198,7 @@ DECLINED: dict[str, Any] = {
     "declinedAt": "2026-11-20T12:00:00Z",
     "reason": "a user requested a rollback",
 }
-ASK_AGAIN = "kubectl annotate vllm chat -n prod vllm-autotuner.dev/retry=$(date +%s) --overwrite"
+ASK_AGAIN = "vllm-autotuner retry chat -n prod"
 
 
 def test_what_a_person_declined_is_told_with_the_way_to_have_it_tried_again() -> None:

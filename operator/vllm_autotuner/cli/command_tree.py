@@ -1,31 +1,117 @@
-"""The command tree. Each command has a module of its own; this one registers them."""
+"""The command tree. Each command has a module of its own, which is imported when the command is run."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar, Final
 
 import typer
 
-from vllm_autotuner.cli.diagnose.command import EXAMPLES as DIAGNOSE_EXAMPLES
-from vllm_autotuner.cli.diagnose.command import diagnose
-from vllm_autotuner.cli.doctor.command import EXAMPLES as DOCTOR_EXAMPLES
-from vllm_autotuner.cli.doctor.command import doctor
-from vllm_autotuner.cli.options.usage_errors import UsageErrorExitsOne
-from vllm_autotuner.cli.print_crd import EXAMPLES as CRD_EXAMPLES
-from vllm_autotuner.cli.print_crd import crd
-from vllm_autotuner.cli.record.command import EXAMPLES as RECORD_EXAMPLES
-from vllm_autotuner.cli.record.command import record
-from vllm_autotuner.cli.run.command import EXAMPLES as RUN_EXAMPLES
-from vllm_autotuner.cli.run.command import run
-from vllm_autotuner.cli.service.backtest import EXAMPLES as BACKTEST_EXAMPLES
-from vllm_autotuner.cli.service.backtest import backtest
-from vllm_autotuner.cli.service.explain import EXAMPLES as EXPLAIN_EXAMPLES
-from vllm_autotuner.cli.service.explain import explain
-from vllm_autotuner.cli.service.export import EXAMPLES as EXPORT_EXAMPLES
-from vllm_autotuner.cli.service.export import export
-from vllm_autotuner.cli.service.history import EXAMPLES as HISTORY_EXAMPLES
-from vllm_autotuner.cli.service.history import history
-from vllm_autotuner.cli.simulate.command import EXAMPLES as SIMULATE_EXAMPLES
-from vllm_autotuner.cli.simulate.command import simulate
+from vllm_autotuner.cli.lazy_commands import LazyCommand, LazyGroup
+
+__all__ = ["COMMANDS", "app", "main"]
+
+PLUGIN: Final = "kubectl-vllm"
+"""kubectl runs an executable of this name on the PATH as `kubectl vllm`."""
+CLI: Final = "vllm_autotuner.cli"
+LOOK, SERVICES, REQUESTS, OPERATOR = "Without Kubernetes", "Services", "Requests to the operator", "Operator"
+
+
+def _request(name: str, help_: str) -> LazyCommand:
+    return LazyCommand(
+        module=f"{CLI}.service.requests", help=help_, panel=REQUESTS, examples=f"{name.upper()}_EXAMPLES"
+    )
+
+
+COMMANDS: Final[Mapping[str, LazyCommand]] = {
+    "diagnose": LazyCommand(
+        module=f"{CLI}.diagnose.command",
+        help="Name the bottleneck of running or recorded vLLM engines. Needs no Kubernetes and changes nothing.",
+        panel=LOOK,
+        usage_exits_one=True,
+    ),
+    "doctor": LazyCommand(
+        module=f"{CLI}.doctor.command",
+        help="Check whether the metrics are complete enough for a diagnosis, and say what to repair.",
+        panel=LOOK,
+    ),
+    "record": LazyCommand(
+        module=f"{CLI}.record.command",
+        help="Record the metrics of running engines into a file for `diagnose --recording` and `promtool`.",
+        panel=LOOK,
+    ),
+    "simulate": LazyCommand(
+        module=f"{CLI}.simulate.command",
+        help="Simulate a service: latencies, goodput and diagnosis, in virtual time. Needs no GPU and no Kubernetes.",
+        panel=LOOK,
+    ),
+    "backtest": LazyCommand(
+        module=f"{CLI}.service.backtest",
+        help="Replay history: what would have been recommended when, and how accurate its predictions were.",
+        panel=LOOK,
+        usage_exits_one=True,
+    ),
+    "status": LazyCommand(
+        module=f"{CLI}.fleet.fleet_status",
+        help="Show all services with their diagnosis, latencies and changes, the worst first.",
+        panel=SERVICES,
+    ),
+    "explain": LazyCommand(
+        module=f"{CLI}.service.explain",
+        help="Show what the operator sees in a service, what it would change or has changed, and why.",
+        panel=SERVICES,
+        usage_exits_one=True,
+    ),
+    "history": LazyCommand(
+        module=f"{CLI}.service.history",
+        help="Show the finished changes of a service: evidence, predicted and measured effects, and outcome.",
+        panel=SERVICES,
+    ),
+    "export": LazyCommand(
+        module=f"{CLI}.service.export",
+        help="Write the recommendation of a service as a patch that is ready to commit.",
+        panel=SERVICES,
+    ),
+    "approve": _request("approve", "Approve the current recommendation of a service, in mode Approve."),
+    "reject": _request("reject", "Reject the current recommendation of a service: its value is not tried."),
+    "rollback": _request(
+        "rollback",
+        "Roll back the change under way; after a failed rollback, try the last known good configuration once more.",
+    ),
+    "pause": _request("pause", "Pause tuning of a service. A change that is paused for 24 hours is rolled back."),
+    "resume": _request("resume", "End the pause of a service."),
+    "retry": _request(
+        "retry",
+        "Allow rejected values again, end the cooldown, close the circuit breaker, resume a contested workload.",
+    ),
+    "kill-switch": LazyCommand(
+        module=f"{CLI}.fleet.kill_switch",
+        help="Stop all tuning of the cluster within one tick (15 s), or allow it again. Serving and scaling go on.",
+        panel=REQUESTS,
+    ),
+    "run": LazyCommand(
+        module=f"{CLI}.run.command",
+        help="Run the operator: watch VLLMServices, diagnose them, and tune them within their bounds.",
+        panel=OPERATOR,
+    ),
+    "crd": LazyCommand(
+        module=f"{CLI}.print_crd",
+        help="Print the CustomResourceDefinition of VLLMService as YAML, as this version needs it.",
+        panel=OPERATOR,
+    ),
+}
+"""In the order of `--help`."""
+
+
+class Commands(LazyGroup):
+    """All of them."""
+
+    COMMANDS: ClassVar[Mapping[str, LazyCommand]] = COMMANDS
+
 
 app = typer.Typer(
     name="vllm-autotuner",
+    cls=Commands,
     help="Find the bottleneck of a vLLM deployment, and tune it: one safe, measured, reversible change at a time.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -34,23 +120,25 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        # Reading the metadata of packages takes a while, which other options should not.
+        from importlib.metadata import version
+
+        typer.echo(f"vllm-autotuner {version('vllm-autotuner')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
-    """Keep commands as subcommands even while there is only one."""
-
-
-app.command(cls=UsageErrorExitsOne, epilog=BACKTEST_EXAMPLES)(backtest)
-app.command(epilog=CRD_EXAMPLES)(crd)
-app.command(cls=UsageErrorExitsOne, epilog=DIAGNOSE_EXAMPLES)(diagnose)
-app.command(epilog=DOCTOR_EXAMPLES)(doctor)
-app.command(cls=UsageErrorExitsOne, epilog=EXPLAIN_EXAMPLES)(explain)
-app.command(epilog=EXPORT_EXAMPLES)(export)
-app.command(epilog=HISTORY_EXAMPLES)(history)
-app.command(epilog=RECORD_EXAMPLES)(record)
-app.command(epilog=RUN_EXAMPLES)(run)
-app.command(epilog=SIMULATE_EXAMPLES)(simulate)
+def _root(
+    *,
+    show: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of all commands; there is nothing to do without a command."""
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; as the plugin of kubectl it calls itself what was typed."""
+    app(prog_name="kubectl vllm" if Path(sys.argv[0]).stem == PLUGIN else None)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from vllm_autotuner.cluster.client import JSON, MERGE_PATCH, SERVER_SIDE_APPLY, Connection
 from vllm_autotuner.cluster.errors import NOT_LEADER, ClusterError, Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.cluster.events import Event, event_body
-from vllm_autotuner.cluster.kinds import DEPLOYMENT, EVENT, POD, VLLM_SERVICE, Kind, kind_of
+from vllm_autotuner.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, VLLM_SERVICE, Kind, kind_of
 from vllm_autotuner.cluster.ownership import controller_of, objection
 from vllm_autotuner.cluster.throttle import Throttle
 from vllm_autotuner.workload.labels import LEASE_EPOCH, OPERATOR, SERVICE
@@ -248,6 +248,17 @@ class Cluster:
                 VLLM_SERVICE.path(namespace, name),
                 query={"fieldManager": f"{OPERATOR}-cli"},
                 body={"metadata": {"annotations": dict(annotations)}},
+                content_type=MERGE_PATCH,
+            )
+
+    async def set_data(self, namespace: str, name: str, data: Mapping[str, str]) -> Object:
+        """Set keys of a ConfigMap; its other keys stay. Raises NotFound where there is none."""
+        async with self._admitted("patch", CONFIG_MAP):
+            return await self._connection.request(
+                "PATCH",
+                CONFIG_MAP.path(namespace, name),
+                query={"fieldManager": f"{OPERATOR}-cli"},
+                body={"data": dict(data)},
                 content_type=MERGE_PATCH,
             )
 

@@ -37,6 +37,7 @@ POOL_SIZE: Final = 16
 """Connections. The write throttle admits as many at a time."""
 CREDENTIALS_AGE: Final = 60.0
 """Seconds after which kubeconfig credentials are read again; bound tokens live an hour, rotated at 80 % of it."""
+DEFAULT_NAMESPACE: Final = "default"
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -195,6 +196,20 @@ async def connect(
         yield connection
     finally:
         await connection.close()
+
+
+def namespace_in_use(kubeconfig: Path | None = None, *, context: str | None = None) -> str:
+    """Return the namespace that `connect` with the same arguments means if none is named, as kubectl does."""
+    if kubeconfig is None and context is None and _in_cluster():
+        return own_namespace() or DEFAULT_NAMESPACE
+    try:
+        known, current = kubernetes_config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
+            str(kubeconfig) if kubeconfig is not None else None
+        )
+    except Exception:  # as in `connect`, which has told what is wrong with the file
+        return DEFAULT_NAMESPACE
+    chosen = current if context is None else next((each for each in known if each["name"] == context), None)
+    return str(((chosen or {}).get("context") or {}).get("namespace") or DEFAULT_NAMESPACE)
 
 
 def own_namespace() -> str | None:

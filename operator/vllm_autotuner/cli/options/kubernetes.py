@@ -6,13 +6,16 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 
 import typer
 
-__all__ = ["NAME_HELP", "ClusterOptions", "Kubeconfig"]
+__all__ = ["NAME_HELP", "ClusterOptions", "Context", "Kubeconfig"]
 
 NAME_HELP: Final = "Name of the VLLMService."
 
 Kubeconfig: TypeAlias = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Default: the pod's service account if there is one, else $KUBECONFIG."),
+]
+Context: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Context of the kubeconfig. Default: its current one.")
 ]
 
 
@@ -23,6 +26,10 @@ class ClusterOptions:
     PANEL: ClassVar = "Cluster"
 
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the VLLMService.")
-    ] = "default"
+        str | None,
+        typer.Option(
+            "--namespace", "-n", metavar="NAME", help="Namespace of the VLLMService. Default: that of the context."
+        ),
+    ] = None
+    context: Context = None
     kubeconfig: Kubeconfig = None

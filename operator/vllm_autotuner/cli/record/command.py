@@ -68,7 +68,7 @@ PROCESS_START: Final = "process_start_time_seconds"
 
 @with_groups
 def record(*, wanted: RecordOptions, access: AccessOptions) -> None:
-    """Record the metrics of running engines into one OpenMetrics file, for `diagnose --recording` and `promtool`.
+    """Record the metrics of running engines into a file for `diagnose --recording` and `promtool`.
 
     An engine that does not answer is retried at each scrape and leaves a gap. Ctrl-C stops early and keeps the data.
     """

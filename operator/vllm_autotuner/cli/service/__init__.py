@@ -1,1 +1,1 @@
-"""Commands about one VLLMService: explain, history, export, backtest."""
+"""Commands about one VLLMService: explain, history, export, backtest, and requests to the operator."""

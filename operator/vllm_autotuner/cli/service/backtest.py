@@ -108,7 +108,7 @@ def backtest(
     output: OutputFormat = "human",
     access: AccessOptions,
 ) -> None:
-    """Replay history: what would have been recommended when, how stable it was, and how accurate its predictions were.
+    """Replay history: what would have been recommended when, and how accurate its predictions were.
 
     Changes nothing. The history was measured with the configuration that ran, so a prediction can be tested only
     where the load later reached the predicted batch size.

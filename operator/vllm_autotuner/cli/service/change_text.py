@@ -10,7 +10,6 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from vllm_autotuner.api.annotations import ROLLBACK
 from vllm_autotuner.cli.number_format import figure, moment
 from vllm_autotuner.cli.terminal import printable
 
@@ -44,7 +43,7 @@ def change_lines(change: Mapping[str, Any], *, namespace: str, name: str) -> Ite
         rows.add_row(f"  {what}", Text(printable(text)))
     rows.add_row(
         "  to stop",
-        f"kubectl annotate vllm {name} -n {namespace} {ROLLBACK}=$(date +%s) --overwrite",
+        f"vllm-autotuner rollback {name} -n {namespace}",
     )
     yield rows
 

@@ -105,9 +105,7 @@ def explain(
         if name is not None and source.recording is not None:
             raise CommandError("give a NAME or --recording FILE, not both: a recording contains one service")
         catalogue = load_catalogue(platform.catalogue)
-        body = (
-            None if name is None else asyncio.run(read_service(cluster.namespace, name, kubeconfig=cluster.kubeconfig))
-        )
+        body = None if name is None else asyncio.run(read_service(name, where=cluster))
         if body is not None and source.prometheus is None:
             _status(body, as_text=as_text)
             return
@@ -115,7 +113,9 @@ def explain(
             subject = _typed_subject(objectives, platform, catalogue=catalogue)
         else:
             subject = _subject(body, catalogue=catalogue)
-        found = asyncio.run(answer(_request(source, name, cluster, subject, at=at, access=access.access())))
+        namespace = cluster.namespace if body is None else body["metadata"]["namespace"]
+        services = ServiceFilter(namespace=None if source.recording is not None else namespace, service=name)
+        found = asyncio.run(answer(_request(source, services, subject, at=at, access=access.access())))
         _decided(found, as_text=as_text)
         if plot is not None:
             _plot(plot, found)
@@ -126,7 +126,7 @@ def explain(
 
 
 def _request(
-    source: StoredSource, name: str | None, cluster: ClusterOptions, subject: Subject, *, at: str | None, access: Access
+    source: StoredSource, services: ServiceFilter, subject: Subject, *, at: str | None, access: Access
 ) -> Request:
     return Request(
         source=source_of(
@@ -134,7 +134,7 @@ def _request(
         ),
         subject=subject,
         at=at,
-        services=ServiceFilter(namespace=None if source.recording is not None else cluster.namespace, service=name),
+        services=services,
     )
 
 

@@ -1,6 +1,7 @@
 """`vllm-autotuner export`: the recommendation of a service as a patch that is ready to commit. Changes nothing."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -70,12 +71,13 @@ def export(
     try:
         if values_key and form is not PatchFormat.HELM:
             raise CommandError("--values-key needs --format helm")
-        service = parse_service(asyncio.run(read_service(cluster.namespace, name, kubeconfig=cluster.kubeconfig)))
+        service = parse_service(asyncio.run(read_service(name, where=cluster)))
         if not isinstance(service, VLLMService):
-            raise CommandError(f"{cluster.namespace}/{name} cannot be read: {service.message}")
+            raise CommandError(f"{service.key} cannot be read: {service.message}")
         deployment = None
         if (target := service.spec.target_ref) is not None:
-            deployment = asyncio.run(read_deployment(cluster.namespace, target.name, kubeconfig=cluster.kubeconfig))
+            where = replace(cluster, namespace=service.metadata.namespace)
+            deployment = asyncio.run(read_deployment(target.name, where=where))
         text = export_text(service, form=form, values_key=values_key, deployment=deployment)
         if output is None:
             typer.echo(text, nl=False)

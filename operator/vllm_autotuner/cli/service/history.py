@@ -48,16 +48,17 @@ def history(
     except CommandError as error:
         raise typer.BadParameter(str(error)) from None
     try:
-        body = asyncio.run(read_service(cluster.namespace, name, kubeconfig=cluster.kubeconfig))
+        body = asyncio.run(read_service(name, where=cluster))
     except CommandError as error:
         raise failed(error, code=1) from None
+    namespace = body["metadata"]["namespace"]
     changes = [*reversed((body.get("status") or {}).get("history") or [])]
     if not as_text:
-        typer.echo(json.dumps({"namespace": cluster.namespace, "name": name, "changes": changes}, indent=2))
+        typer.echo(json.dumps({"namespace": namespace, "name": name, "changes": changes}, indent=2))
         return
     console = answers()
     if not changes:
-        console.print(Text(f"{cluster.namespace}/{name}: no changes recorded."))
+        console.print(Text(f"{namespace}/{name}: no changes recorded."))
     for entry in changes:
         for line in entry_lines(entry):
             console.print(line)

@@ -1,48 +1,39 @@
-"""Reading one VLLMService, or the Deployment that it names, for a command: no writes, no lease, errors in one line."""
+"""Reading and annotating one VLLMService, or reading the Deployment that it names: no lease, errors in one line.
 
-import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+Must not: write anything but annotations, which is how users give commands to the operator.
+"""
 
-from vllm_autotuner.cli.errors import CommandError
+from collections.abc import Mapping
+from typing import Any
 
-if TYPE_CHECKING:
-    from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cli.api_connection import connected
+from vllm_autotuner.cli.options.kubernetes import ClusterOptions
 
-__all__ = ["read_deployment", "read_service"]
+__all__ = ["annotate_service", "read_deployment", "read_service"]
 
 
-async def read_service(namespace: str, name: str, *, kubeconfig: Path | None) -> Mapping[str, Any]:
+async def read_service(name: str, *, where: ClusterOptions) -> Mapping[str, Any]:
     """Return the object as it is stored. Raises CommandError."""
-    missing = f"VLLMService {namespace}/{name} not found: see `kubectl get vllm --all-namespaces`"
-    async with _reading(kubeconfig, missing=missing) as cluster:
+    async with connected(where, missing=_missing(name)) as (cluster, namespace):
         return await cluster.read_service(namespace, name)
 
 
-async def read_deployment(namespace: str, name: str, *, kubeconfig: Path | None) -> Mapping[str, Any]:
+async def annotate_service(
+    name: str, annotations: Mapping[str, str | None], *, where: ClusterOptions
+) -> Mapping[str, Any]:
+    """Set annotations (None removes one) and return the object as it is stored then. Raises CommandError."""
+    async with connected(where, missing=_missing(name)) as (cluster, namespace):
+        return await cluster.annotate_service(namespace, name, annotations)
+
+
+async def read_deployment(name: str, *, where: ClusterOptions) -> Mapping[str, Any]:
     """Return a Deployment as it is stored. Raises CommandError."""
     from vllm_autotuner.cluster.kinds import DEPLOYMENT
 
-    missing = f"Deployment {namespace}/{name} not found: check spec.targetRef of the VLLMService"
-    async with _reading(kubeconfig, missing=missing) as cluster:
+    missing = f"Deployment {{namespace}}/{name} not found: check spec.targetRef of the VLLMService"
+    async with connected(where, missing=missing) as (cluster, namespace):
         return await cluster.read(DEPLOYMENT, namespace=namespace, name=name)
 
 
-@asynccontextmanager
-async def _reading(kubeconfig: Path | None, *, missing: str) -> "AsyncIterator[Cluster]":
-    # The Kubernetes client takes a second to import, which `--help` should not.
-    from vllm_autotuner.cluster.adapter import Cluster
-    from vllm_autotuner.cluster.client import connect
-    from vllm_autotuner.cluster.errors import ClusterError, NotFound
-    from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
-
-    try:
-        async with connect(kubeconfig) as connection:
-            throttle = Throttle(ThrottleSettings(), monotonic=time.monotonic)
-            yield Cluster(connection, throttle=throttle, instance="command", may_write=lambda: False)
-    except NotFound:
-        raise CommandError(missing) from None
-    except ClusterError as error:
-        raise CommandError(str(error)) from None
+def _missing(name: str) -> str:
+    return f"VLLMService {{namespace}}/{name} not found: see `kubectl get vllm --all-namespaces`"

@@ -11,7 +11,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from vllm_autotuner.api.annotations import APPROVE, RETRY
 from vllm_autotuner.cli.number_format import figure, moment
 from vllm_autotuner.cli.service.change_text import change_lines
 from vllm_autotuner.cli.service.history_text import entry_lines, predicted_effect
@@ -83,7 +82,7 @@ def _remembered(entry: Mapping[str, Any], *, namespace: str, name: str) -> Itera
         yield Text(
             printable(
                 f"Rejected value: {candidate} was declined at {moment(declined)}; to retry it: "
-                f"kubectl annotate vllm {name} -n {namespace} {RETRY}=$(date +%s) --overwrite"
+                f"vllm-autotuner retry {name} -n {namespace}"
             )
         )
 
@@ -138,7 +137,7 @@ def _ways(mode: str, advice_id: str, *, namespace: str, name: str) -> str:
     """The command that applies it; empty where the operator applies it."""
     match mode:
         case "Approve":
-            return f"kubectl annotate vllm {name} -n {namespace} {APPROVE}={advice_id} --overwrite"
+            return f"vllm-autotuner approve {name} -n {namespace} --id {advice_id}"
         case "Recommend":
             return f"vllm-autotuner export {name} -n {namespace}"
         case _:
