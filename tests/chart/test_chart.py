@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 
 from vllm_autotuner.api.spec import Mode
-from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.cli.command_tree import COMMANDS
+from vllm_autotuner.cli.lazy_commands import loaded
 from vllm_autotuner.guardrails.mode_ceiling import Limits, parse_limits
+from vllm_autotuner.workload.labels import MANAGED_BY, OPERATOR
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "vllm-autotuner"
@@ -97,8 +98,17 @@ def test_the_crd_of_the_chart_is_the_generated_one() -> None:
     assert (CHART / "crds" / "vllmservices.yaml").read_text() == (ROOT / "crds" / "vllmservices.yaml").read_text()
 
 
+def test_the_alerts_of_the_chart_are_the_documented_ones() -> None:
+    assert (CHART / "files" / "alerts.yaml").read_text() == (ROOT / "docs" / "alerts.yaml").read_text()
+
+
 def test_lint_finds_nothing() -> None:
     result = run_helm("lint", "--strict", str(CHART))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_lint_finds_nothing_in_the_defaults() -> None:
+    result = run_helm("lint", str(CHART), values={"prometheus": {"url": ""}})
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -202,6 +212,73 @@ def test_how_much_changes_at_once_is_given_on(render: Render, values: dict[str, 
     assert [flag for flag in operator(render({"concurrency": values}))["args"] if flag.startswith("--max-")] == flags
 
 
+EXTRAS = {"PodMonitor", "PrometheusRule", "PodDisruptionBudget", "NetworkPolicy"}
+
+
+def test_nothing_that_a_cluster_may_lack_is_created_unasked(render: Render) -> None:
+    assert EXTRAS & {document["kind"] for document in render()} == set()
+
+
+def test_monitors_select_the_pods_that_there_are(render: Render) -> None:
+    documents = render({"podMonitor": {"enabled": True, "labels": {"release": "kps"}}})
+    monitor, deployment = only(documents, "PodMonitor"), only(documents, "Deployment")
+    assert monitor["metadata"]["labels"]["release"] == "kps"
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint == {"port": operator(documents)["ports"][0]["name"], "path": "/metrics"}
+
+
+@pytest.mark.parametrize(
+    ("values", "where"), [({}, {"any": True}), ({"watchNamespaces": ["prod"]}, {"matchNames": ["prod"]})], ids=str
+)
+def test_engines_are_scraped_where_they_are_served(
+    render: Render, values: dict[str, Any], where: dict[str, Any]
+) -> None:
+    monitor = only(render(values | {"enginePodMonitor": {"enabled": True}}), "PodMonitor")
+    assert monitor["spec"]["namespaceSelector"] == where
+    assert monitor["spec"]["selector"]["matchLabels"] == {MANAGED_BY: OPERATOR}
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint == {"port": "http", "path": "/metrics", "interval": "15s", "honorLabels": False}
+
+
+def test_rules_budgets_and_policies_are_about_this_release(render: Render) -> None:
+    asked = ("prometheusRule", "podDisruptionBudget", "networkPolicy")
+    documents = render({name: {"enabled": True} for name in asked})
+    labels = only(documents, "Deployment")["spec"]["selector"]["matchLabels"]
+    assert only(documents, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+    assert only(documents, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
+    alerts = yaml.safe_load((ROOT / "docs" / "alerts.yaml").read_text())
+    assert only(documents, "PrometheusRule")["spec"] == alerts
+
+
+def test_who_may_reach_the_metrics_is_given_on(render: Render) -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    policy = only(render({"networkPolicy": {"enabled": True, "from": [peer]}}), "NetworkPolicy")
+    assert policy["spec"]["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}], "from": [peer]}]
+
+
+def test_pod_settings_are_given_on(render: Render) -> None:
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    digest = "sha256:" + "0" * 64
+    documents = render(
+        {
+            "image": {"digest": digest},
+            "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
+            "extraArgs": ["--mode-ceiling=Recommend"],
+            "topologySpreadConstraints": [spread],
+            # As OpenShift needs it: it assigns the IDs.
+            "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
+        }
+    )
+    pod, container = only(documents, "Deployment")["spec"]["template"]["spec"], operator(documents)
+    assert container["image"].endswith(f"@{digest}")
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy"} in container["env"]
+    assert container["args"][-1] == "--mode-ceiling=Recommend"
+    assert pod["topologySpreadConstraints"] == [spread]
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
 def test_named_namespaces_give_no_right_outside_them(render: Render) -> None:
     documents = render({"watchNamespaces": ["prod", "test"]})
     assert not [document for document in documents if document["kind"] == "ClusterRoleBinding"]
@@ -239,7 +316,7 @@ ALL_OPTIONS = {
 
 
 def test_every_argument_is_one_that_the_operator_knows(render: Render) -> None:
-    command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    command = loaded(COMMANDS, "run")
     known = {option for parameter in command.params for option in parameter.opts}
     for auth in (
         {"bearerToken": {"secretName": "t", "key": "token"}},
@@ -268,6 +345,14 @@ def test_every_argument_is_one_that_the_operator_knows(render: Render) -> None:
             {"ca": {"configMapName": "c", "key": "ca.crt"}},
             {"--prometheus-ca-file=/etc/vllm-autotuner/ca/ca.crt"},
             id="own CA",
+        ),
+        pytest.param(
+            {"clientCertificate": {"secretName": "s"}},
+            {
+                "--prometheus-client-cert=/etc/vllm-autotuner/client-certificate/tls.crt",
+                "--prometheus-client-key=/etc/vllm-autotuner/client-certificate/tls.key",
+            },
+            id="mTLS",
         ),
     ],
 )

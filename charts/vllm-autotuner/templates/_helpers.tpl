@@ -10,6 +10,10 @@
 {{- printf "%s-limits" (include "vllm-autotuner.name" .) }}
 {{- end }}
 
+{{- define "vllm-autotuner.image" -}}
+{{- with .Values.image }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ with .digest }}@{{ . }}{{ end }}{{ end }}
+{{- end }}
+
 {{- define "vllm-autotuner.selectorLabels" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -38,6 +38,12 @@ class PrometheusOptions:
     prometheus_ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="CA certificate to trust (PEM).")] = (
         None
     )
+    prometheus_client_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Client certificate for mTLS (PEM).")
+    ] = None
+    prometheus_client_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Key of that certificate, if in a separate file (PEM).")
+    ] = None
     prometheus_header: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Additional header, such as a tenant. Repeatable.")
     ] = None
@@ -46,12 +52,16 @@ class PrometheusOptions:
         """Return them as one value. Raises ValueError."""
         from vllm_autotuner.observation.access import PrometheusAddress
 
+        if self.prometheus_client_key is not None and self.prometheus_client_cert is None:
+            raise ValueError("--prometheus-client-key needs --prometheus-client-cert FILE")
         return PrometheusAddress(
             url=self.prometheus_url,
             bearer_token_file=self.prometheus_bearer_token_file,
             username=self.prometheus_username,
             password_file=self.prometheus_password_file,
             ca_file=self.prometheus_ca_file,
+            client_cert=self.prometheus_client_cert,
+            client_key=self.prometheus_client_key,
             headers=_headers(self.prometheus_header or ()),
         )
 
