@@ -24,8 +24,8 @@ from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import service_entry
 from vllm_autotuner.control.run.fleet_loop import FleetLoop, run_fleet_loop
 from vllm_autotuner.control.write.workload_writer import LOOK_AFTER
-from vllm_autotuner.observation.answer_reader import LEFT_OUT
-from vllm_autotuner.observation.errors import Unreachable
+from vllm_autotuner.observation.answer_reader import LEFT_OUT, Allowance
+from vllm_autotuner.observation.errors import TooLarge, Unreachable
 from vllm_autotuner.observation.prometheus import PrometheusAddress
 from vllm_autotuner.observation.questions import Question
 from vllm_autotuner.observation.reading import Absence, NoData
@@ -448,10 +448,14 @@ class Scripted:
     def __init__(self, answer: Sequence[Series] | Exception) -> None:
         self.answer = answer
         self.asked = 0
+        self.namespaces: Sequence[str] = ()
         self.closed = False
 
-    async def ask(self, question: Question, *, at: float, namespaces: Sequence[str] = ()) -> Sequence[Series]:
+    async def ask(
+        self, question: Question, *, at: float, namespaces: Sequence[str] = (), allowance: Allowance | None = None
+    ) -> Sequence[Series]:
         self.asked += 1
+        self.namespaces = namespaces
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -488,6 +492,11 @@ def using(*names: str) -> list[Any]:
     return found
 
 
+def entry_in(namespace: str) -> Any:
+    body = service_body("chat-elsewhere")
+    return service_entry({**body, "metadata": {**body["metadata"], "namespace": namespace, "resourceVersion": "1"}})
+
+
 async def test_a_namespace_with_too_many_series_is_not_asked_about_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -502,6 +511,32 @@ async def test_a_namespace_with_too_many_series_is_not_asked_about_for_a_while(
     assert made["default"].asked == asked
     await found.look(entries, at=1600.0)
     assert made["default"].asked == 2 * asked
+
+
+async def test_while_a_namespace_is_not_asked_about_its_services_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    left_out = Series(labels={"namespace": "prod", LEFT_OUT: ""}, times=(), values=())
+    found, made = sources(monkeypatch, default=[left_out])
+    entries = [*using(""), entry_in("other")]
+    await found.look(entries, at=1000.0)
+    made["default"].answer = []
+    for at in (1015.0, 1030.0):
+        snapshots = await found.look(entries, at=at)
+        error = found.of(entries[0].service, snapshots).error
+        assert error is not None
+        assert "namespace prod has more series than are read" in error.why
+        assert found.of(entries[1].service, snapshots).error is None
+
+
+async def test_a_namespace_for_which_looks_fail_is_not_asked_about_after_the_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, made = sources(monkeypatch, default=TooLarge("too much", large=frozenset({"prod"})))
+    entries = [*using(""), entry_in("other")]
+    for at in (1000.0, 1015.0):
+        assert (await found.look(entries, at=at))[""].error is not None
+        assert list(made["default"].namespaces) == ["other", "prod"], "one failure may be the server's"
+    await found.look(entries, at=1030.0)
+    assert list(made["default"].namespaces) == ["other"]
 
 
 async def test_each_source_in_use_is_asked_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """The operator's metrics: names are API, and series of what is gone are gone."""
 
+import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -48,6 +50,20 @@ def test_a_budget_that_bites_is_counted_by_every_operator_of_the_process() -> No
     before = series(one)[name]
     POD_TEMPLATE_BYTES.exceeded()
     assert (series(one)[name], series(one)[name], series(other)[name]) == (before + 1, before + 1, before + 1)
+
+
+async def test_the_duration_of_a_tick_includes_the_look_at_its_metrics() -> None:
+    """It is the longest part of a tick where a Prometheus is slow or its answers are large."""
+    found = bed("chat")
+    look = found.api.look
+
+    async def late(*arguments: Any, **named: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return await look(*arguments, **named)
+
+    found.api.look = late  # type: ignore[method-assign]
+    await found.tick()
+    assert series(found.metrics)["vllm_autotuner_tick_duration_seconds_sum", ()] >= 0.05
 
 
 def test_the_page_of_budgets_is_what_the_code_says() -> None:

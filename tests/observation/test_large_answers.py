@@ -222,7 +222,7 @@ def test_samples_weigh_as_much_as_they_cost() -> None:
 
 
 async def test_a_query_that_a_server_gives_up_names_whose_series_there_are_many_of() -> None:
-    """A subquery over many series takes too long in the server; the first answer of the look has shown whose they are."""
+    """A subquery over many series takes too long in the server; the first answer has shown whose they are."""
 
     def answer(request: httpx.Request) -> httpx.Response:
         query = dict(httpx.QueryParams(request.content.decode()))["query"]

@@ -1,13 +1,15 @@
 """Reads the answer of a Prometheus series by series while it arrives, so that its size costs neither time nor memory.
 
 Separate from `prometheus`, which sends the questions. Whoever is scraped chooses how many series there are: where they
-are more than the budget allows, the namespace that has most of them is left out, and the others are read in full.
+are more than the budget allows, over all answers of one look, the namespace that has most of them is left out of all of
+them, and the others are read in full.
 Must not: judge a value. What the document says apart from its series is the client's to check.
 """
 
 import codecs
 import json
 import re
+import threading
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ from vllm_autotuner.budgets import ANSWER_SERIES
 from vllm_autotuner.observation.errors import Unusable
 from vllm_autotuner.observation.series import Series
 
-__all__ = ["LEFT_OUT", "AnswerReader"]
+__all__ = ["LEFT_OUT", "Allowance", "AnswerReader"]
 
 LEFT_OUT: Final = "left out"
 """The label of what stands for a namespace that was left out: a series without samples. No series of a Prometheus has a
@@ -33,20 +35,70 @@ _BETWEEN: Final = re.compile(r"[\s,]*")
 _DECODER: Final = json.JSONDecoder()
 
 
+class Allowance:
+    """What one look at a source may read, over all of its answers. Those are read in several threads at a time."""
+
+    def __init__(self, *, most: int = ANSWER_SERIES.limit) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._of_namespace: Counter[str] = Counter()
+        self._total = 0
+        self._left_out: frozenset[str] = frozenset()
+        self._answers: list[list[Series]] = []
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The namespaces of which nothing is read any more, and nothing is kept."""
+        return self._left_out
+
+    def answer(self) -> list[Series]:
+        """Return a new list for the series of one answer. Those of a namespace that is left out vanish from it."""
+        with self._lock:
+            self._answers.append([])
+            return self._answers[-1]
+
+    def take(self, series: Series, *, answer: list[Series]) -> None:
+        """Put a series into an answer, and leave out the largest namespaces while all are too much."""
+        namespace = series.labels.get("namespace", "")
+        with self._lock:
+            if namespace in self._left_out:
+                return
+            answer.append(series)
+            weight = _weight(series)
+            self._of_namespace[namespace] += weight
+            self._total += weight
+            while self._total > self._most:
+                ANSWER_SERIES.exceeded()
+                self._leave_out(self._of_namespace.most_common(1)[0][0])
+
+    def _leave_out(self, namespace: str) -> None:
+        self._left_out |= {namespace}
+        self._total -= self._of_namespace.pop(namespace)
+        for answer in self._answers:
+            answer[:] = [
+                one for one in answer if one.labels.get("namespace", "") != namespace or LEFT_OUT in one.labels
+            ]
+
+    def largest(self, *, least: int | None = None) -> frozenset[str]:
+        """Return the namespaces that were left out, or else the largest that has been read, if it is large at all."""
+        with self._lock:
+            if self._left_out or not self._of_namespace:
+                return self._left_out
+            (name, weight), *_ = self._of_namespace.most_common(1)
+            return frozenset({name} if weight > (self._most // 8 if least is None else least) else ())
+
+
 class AnswerReader:
     """One answer. Not for two threads at a time."""
 
-    def __init__(self, *, most_series: int = ANSWER_SERIES.limit) -> None:
-        self._most = most_series
+    def __init__(self, allowance: Allowance | None = None) -> None:
+        self._allowance = allowance or Allowance()
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self._text = ""
         self._before = ""
         self._state = "before"
-        self._series: list[Series] = []
-        self._of_namespace: Counter[str] = Counter()
-        self._left_out: set[str] = set()
+        self._series = self._allowance.answer()
         self._texts: dict[str, str] = {}
-        self._weight = 0
         self._again_at = 0
 
     def feed(self, chunk: bytes) -> None:
@@ -66,16 +118,9 @@ class AnswerReader:
         self._again_at = 0
         self.feed(b"")
         self._text += self._decode(b"", True)
-        markers = [Series(labels={"namespace": name, LEFT_OUT: ""}, times=(), values=()) for name in self._left_out]
-        return self._before + self._text, [*self._series, *markers]
-
-    @property
-    def large(self) -> frozenset[str]:
-        """The namespaces that were left out, or else the one with most of the series that have arrived."""
-        if self._left_out or not self._of_namespace:
-            return frozenset(self._left_out)
-        (name, weight), *_ = self._of_namespace.most_common(1)
-        return frozenset({name} if weight > max(self._weight, self._most // 2) / 2 else ())
+        left_out = self._allowance.left_out
+        self._series += [Series(labels={"namespace": name, LEFT_OUT: ""}, times=(), values=()) for name in left_out]
+        return self._before + self._text, self._series
 
     def _read_series(self) -> None:
         text, place = self._text, 0
@@ -96,23 +141,13 @@ class AnswerReader:
 
     def _take(self, entry: Any) -> None:
         try:
+            if entry["metric"].get("namespace", "") in self._allowance.left_out:
+                return
             series = self._one(entry)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             excerpt = json.dumps(entry)[:120]
             raise Unusable(f"the answer does not follow the Prometheus API: {excerpt}") from error
-        namespace = series.labels.get("namespace", "")
-        if namespace in self._left_out:
-            return
-        self._series.append(series)
-        self._of_namespace[namespace] += _weight(series)
-        self._weight += _weight(series)
-        while self._weight > self._most:
-            ANSWER_SERIES.exceeded()
-            largest, weight = self._of_namespace.most_common(1)[0]
-            self._left_out.add(largest)
-            self._weight -= weight
-            del self._of_namespace[largest]
-            self._series = [one for one in self._series if one.labels.get("namespace", "") != largest]
+        self._allowance.take(series, answer=self._series)
 
     def _one(self, entry: Mapping[str, Any]) -> Series:
         points = entry["values"] if "values" in entry else [entry["value"]] if "value" in entry else []
@@ -133,6 +168,6 @@ class AnswerReader:
 
 
 def _weight(series: Series) -> int:
-    """How many usual series it is worth: 1 for one with 300 samples and 500 characters of labels."""
+    """How many KB it takes, about: 1 for a series with 64 samples and 500 characters of labels."""
     text = sum(len(label) + len(value) for label, value in series.labels.items())
-    return 1 + len(series.times) // 1024 + text // 1024
+    return 1 + len(series.times) // 64 + text // 1024

@@ -9,14 +9,33 @@ None of them leaves `observation` in the operator: the snapshot records it as a 
   - Rejected        other 4xx: credentials or our query              -> report to the administrator
     - Denied        401, 403, where they are distinguished           -> report what to grant
   - Unusable        2xx, but partial (warnings) or not the schema    -> hold, show the first warning
+    - TooLarge      more than is read of any answer                  -> ask for less
   - Unreadable      a recording or exposition that cannot be parsed  -> report to the user
 """
 
-__all__ = ["Denied", "Overloaded", "Rejected", "SourceError", "TimedOut", "Unreachable", "Unreadable", "Unusable"]
+__all__ = [
+    "Denied",
+    "Overloaded",
+    "Rejected",
+    "SourceError",
+    "TimedOut",
+    "TooLarge",
+    "Unreachable",
+    "Unreadable",
+    "Unusable",
+]
 
 
 class SourceError(Exception):
-    """Base class; `str()` is one line that says what failed and what to do."""
+    """Base class; `str()` is one line that says what failed and what to do.
+
+    `large`: the namespaces whose series may be the cause, because they took most of what had arrived by then; empty
+    when no namespace stands out.
+    """
+
+    def __init__(self, message: str = "", *, large: frozenset[str] = frozenset()) -> None:
+        super().__init__(message)
+        self.large = large
 
 
 class Unreachable(SourceError):
@@ -24,14 +43,7 @@ class Unreachable(SourceError):
 
 
 class TimedOut(Unreachable):
-    """Not answered in time; the server may be there and answer the next request.
-
-    `large`: the namespaces whose series took most of what had arrived by then; empty when no namespace stands out.
-    """
-
-    def __init__(self, message: str, *, large: frozenset[str] = frozenset()) -> None:
-        super().__init__(message)
-        self.large = large
+    """Not answered in time; the server may be there and answer the next request."""
 
 
 class Overloaded(SourceError):
@@ -48,6 +60,10 @@ class Denied(Rejected):
 
 class Unusable(SourceError):
     """An answer that must not be used: partial, or not in the format of the API."""
+
+
+class TooLarge(Unusable):
+    """An answer that does not end."""
 
 
 class Unreadable(SourceError):

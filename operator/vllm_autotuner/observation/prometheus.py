@@ -16,8 +16,16 @@ import httpx
 
 from vllm_autotuner.budgets import ANSWER_BYTES, PAGE_BYTES
 from vllm_autotuner.observation.access import OPEN, Access, PrometheusAddress, TrustedConnection, scrubbed, shown_url
-from vllm_autotuner.observation.answer_reader import AnswerReader
-from vllm_autotuner.observation.errors import Overloaded, Rejected, SourceError, TimedOut, Unreachable, Unusable
+from vllm_autotuner.observation.answer_reader import Allowance, AnswerReader
+from vllm_autotuner.observation.errors import (
+    Overloaded,
+    Rejected,
+    SourceError,
+    TimedOut,
+    TooLarge,
+    Unreachable,
+    Unusable,
+)
 from vllm_autotuner.observation.questions import Question, promql
 from vllm_autotuner.observation.series import Series
 
@@ -64,17 +72,20 @@ class PrometheusSource:
         """Give the connections back."""
         await self._client.aclose()
 
-    async def ask(self, question: Question, *, at: float, namespaces: Sequence[str] = ()) -> Sequence[Series]:
+    async def ask(
+        self, question: Question, *, at: float, namespaces: Sequence[str] = (), allowance: Allowance | None = None
+    ) -> Sequence[Series]:
         """See MetricsSource.ask. `namespaces`: of which alone is asked; none asks of all."""
-        return await self.query(promql(question, namespaces=namespaces), at=at)
+        return await self.query(promql(question, namespaces=namespaces), at=at, allowance=allowance)
 
-    async def query(self, expression: str, *, at: float) -> Sequence[Series]:
-        """Run one instant query at `at` (Unix seconds). Raises SourceError."""
+    async def query(self, expression: str, *, at: float, allowance: Allowance | None = None) -> Sequence[Series]:
+        """Run one instant query at `at` (Unix seconds). Raises SourceError. `allowance`: of the look it belongs to."""
+        allowance = allowance or Allowance()
         if self._trust is not None:
             self._trust.renew()
         headers = self._address.request_headers()
         limit = self._address.timeout.total_seconds()
-        reader = AnswerReader()
+        reader = AnswerReader(allowance)
         form = {"query": expression, "time": f"{at:.3f}", "timeout": f"{limit:.0f}s", "partial_response": "false"}
         try:
             # httpx times single socket operations; a server that trickles would hold the tick without this deadline.
@@ -86,7 +97,7 @@ class PrometheusSource:
                 self._refuse_unusable(response, text=text)
                 return series
         except TimeoutError as error:
-            raise TimedOut(f"{self._shown} did not answer within {limit:.0f} s", large=reader.large) from error
+            raise TimedOut(f"{self._shown} did not answer within {limit:.0f} s", large=allowance.largest()) from error
         except UnicodeError as error:
             raise Rejected(f"the headers for {self._shown} contain characters that HTTP does not allow") from error
         except NO_ANSWER as error:
@@ -95,8 +106,11 @@ class PrometheusSource:
         except TimedOut:
             raise
         except SourceError as error:
+            # An endless answer has one cause; a server that gives up may have others.
+            least = 0 if isinstance(error, TooLarge) else None
+            large = allowance.largest(least=least) if isinstance(error, TooLarge | Overloaded) else frozenset[str]()
             # A server may repeat what it was sent.
-            raise type(error)(scrubbed(str(error), headers=headers)) from error
+            raise type(error)(scrubbed(str(error), headers=headers), large=large) from error
 
     def _refuse_unusable(self, response: httpx.Response, *, text: str) -> None:
         """Raise SourceError for an answer that is none, or not whole. `text`: without its series."""
@@ -131,7 +145,7 @@ async def _read_series(response: httpx.Response, reader: AnswerReader, *, place:
         read += len(chunk)
         if read > ANSWER_BYTES.limit:
             ANSWER_BYTES.exceeded()
-            raise Unusable(f"{place} sent more than {ANSWER_BYTES.limit // 2**20} MiB, too much for metrics")
+            raise TooLarge(f"{place} sent more than {ANSWER_BYTES.limit // 2**20} MiB, too much for metrics")
         if len(part) >= READ_AT_ONCE:
             await asyncio.to_thread(reader.feed, bytes(part))
             part.clear()

@@ -23,7 +23,7 @@ from vllm_autotuner.engine.metric_names import (
     canonical_names,
 )
 from vllm_autotuner.observation.answer_reader import LEFT_OUT
-from vllm_autotuner.observation.errors import SourceError, TimedOut
+from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.odd_series import OddSeries, edge_of, refuse_odd_counts, refuse_odd_levels
 from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, MetricsSource, Question, Samples
 from vllm_autotuner.observation.reading import Absence, NoData
@@ -115,15 +115,12 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
         gauges = await source.ask(first, at=at)
         windows = windows_of(gauges, at=at, settings=settings)
         questions = _second_round(windows, settings=settings)
-        *answers, beginnings = await asyncio.gather(
-            *(source.ask(question, at=at) for _, _, question in questions),
-            source.ask(Beside(name=PROCESS_START, anchor=NAMES[Meaning.RUNNING].names[0]), at=at),
-        )
+        beside = Beside(name=PROCESS_START, anchor=NAMES[Meaning.RUNNING].names[0])
+        *answers, beginnings = await _all_answers(source, [*(question for _, _, question in questions), beside], at=at)
     except SourceError as error:
         problem = NoData(Absence.PROVIDER_ERROR, str(error))
-        large = error.large if isinstance(error, TimedOut) else frozenset[str]()
         return FleetSnapshot(
-            at=at, state_window=settings.state, scrape_interval=None, engines={}, error=problem, left_out=large
+            at=at, state_window=settings.state, scrape_interval=None, engines={}, error=problem, left_out=error.large
         )
     asked: list[_Answered] = [(None, None, first, gauges)]
     asked += [(*about, answer) for about, answer in zip(questions, answers, strict=True)]
@@ -137,6 +134,17 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
     return FleetSnapshot(
         at=at, state_window=windows.usual, scrape_interval=windows.interval, engines=engines, left_out=left_out
     )
+
+
+async def _all_answers(
+    source: MetricsSource, questions: Sequence[Question], *, at: float
+) -> Sequence[Sequence[Series]]:
+    """Ask everything at once. Raises SourceError when the last answer is there: what is left goes on otherwise."""
+    found = await asyncio.gather(*(source.ask(question, at=at) for question in questions), return_exceptions=True)
+    errors = [each for each in found if isinstance(each, BaseException)]
+    for error in sorted(errors, key=lambda each: not getattr(each, "large", ())):
+        raise error
+    return [each for each in found if not isinstance(each, BaseException)]
 
 
 def _filed(

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.control.operator_settings import OperatorSettings
 from vllm_autotuner.control.read.views import ServiceEntry
+from vllm_autotuner.observation.answer_reader import Allowance
 from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.questions import Question
 from vllm_autotuner.observation.reading import Absence, NoData
@@ -20,6 +21,7 @@ __all__ = ["Sources", "source_of"]
 DEFAULT: Final = ""
 NOT_ASKED_FOR: Final = 600.0
 """Seconds for which a namespace with too many series is not asked about. Our choice."""
+TOO_MANY: Final = "has more series than are read (docs/budgets.md); it is asked about again within 10 minutes"
 MOST_NAMED: Final = 500
 """Namespaces that a query names: beyond, its text is longer than what it leaves out. Our choice."""
 
@@ -32,11 +34,13 @@ class Within:
 
     client: PrometheusSource
     namespaces: tuple[str, ...]
+    allowance: Allowance = field(default_factory=Allowance)
 
     async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
         """See MetricsSource.ask."""
         few = len(self.namespaces) <= MOST_NAMED
-        return await self.client.ask(question, at=at, namespaces=self.namespaces if few else ())
+        namespaces = self.namespaces if few else ()
+        return await self.client.ask(question, at=at, namespaces=namespaces, allowance=self.allowance)
 
 
 class Sources:
@@ -47,6 +51,8 @@ class Sources:
         self._clients = {name: PrometheusSource(address) for name, address in addresses.items()}
         self._not_asked: dict[tuple[str, str], float] = {}
         """Source and namespace -> until when (Unix seconds) it is not asked about."""
+        self._suspected: dict[str, frozenset[str]] = {}
+        """Source -> the namespaces that its last failed look may have failed for."""
         self._windows = WindowSettings(state=max(1, round(settings.window.total_seconds())))
 
     async def close(self) -> None:
@@ -73,16 +79,19 @@ class Sources:
 
     def of(self, service: VLLMService, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
         """The snapshot with this service's metrics. A source that was not in use yet is queried in the next tick."""
-        name = source_of(service)
+        name, namespace = source_of(service), service.metadata.namespace
         if name in snapshots:
-            return snapshots[name]
+            found = snapshots[name]
+            if found.error is None and self._not_asked.get((name, namespace), found.at) > found.at:
+                return self._nothing(f"namespace {namespace} {TOO_MANY}", at=found.at)
+            return found
         at = max((one.at for one in snapshots.values()), default=0.0)
         return self._nothing(f"metrics source {name or 'default'} has not been queried yet", at=at)
 
     async def _look(self, name: str, *, namespaces: set[str], at: float) -> FleetSnapshot:
         asked = [each for each in sorted(namespaces) if self._not_asked.get((name, each), at) <= at]
         if not asked:
-            return self._nothing("every namespace has more series than are read (docs/budgets.md)", at=at)
+            return self._nothing(f"every namespace {TOO_MANY}", at=at)
         try:
             source = Within(client=self._clients[name], namespaces=tuple(asked))
             snapshot = await take_snapshot(source, at=at, settings=self._windows)
@@ -92,7 +101,12 @@ class Sources:
             return self._nothing(f"failed to parse a response ({type(error).__name__}: {error})", at=at)
         if snapshot.error is not None and len(asked) == 1:
             return snapshot  # nobody else waits for a namespace whose answer was late
-        for namespace in snapshot.left_out:
+        large = snapshot.left_out
+        if snapshot.error is not None:
+            # One failure may be the server's; the second with the same namespace in front is not.
+            large &= self._suspected.get(name, frozenset())
+        self._suspected[name] = snapshot.left_out if snapshot.error is not None else frozenset()
+        for namespace in large:
             # To leave it out costs seconds of each look: once is enough for a while.
             logger.warning("namespace has more series than are read", extra={"namespace": namespace, "source": name})
             self._not_asked[name, namespace] = at + NOT_ASKED_FOR

@@ -90,6 +90,12 @@ class FleetLoop:
             self._services = self._services_anew()
             self._refresh_slots = None
             self._known = {}
+        # All of it, the look at the metrics and the logs as well: whatever takes long delays the next tick.
+        with context.metrics.tick_duration.time():
+            await self._lead()
+
+    async def _lead(self) -> None:
+        context = self._context
         started, fleet = context.wall(), context.registry.snapshot()
         since = self._refresh_slots.now if self._refresh_slots is not None else started
         self._refresh_slots = RefreshSlots(services=len(fleet.services), since=since, now=started)
@@ -104,8 +110,7 @@ class FleetLoop:
         await self._services.read_logs(fleet, adopting=adopting)
         # Last before the decisions, so that a switch flipped during a slow look counts.
         await self._limit()
-        with context.metrics.tick_duration.time():
-            await self._each(Look(fleet=fleet, snapshots=snapshots), adopting=adopting)
+        await self._each(Look(fleet=fleet, snapshots=snapshots), adopting=adopting)
         # With the statuses that were written meanwhile; one that was deleted meanwhile is missed in the next tick.
         self._known = {**fleet.services, **context.registry.services.views()}
         try:

@@ -45,7 +45,7 @@ class OperatorMetrics:
         )
         self.tick_duration = Histogram(
             "vllm_autotuner_tick_duration_seconds",
-            "Duration of one tick for the whole fleet.",
+            "Duration of one tick for the whole fleet, from the look at its metrics to the last write.",
             buckets=_TICK_BUCKETS,
             registry=registry,
         )
