@@ -17,7 +17,7 @@ SEED ?=
 # On every core; ARGS="-n 0" for one process, as a debugger needs it.
 PARALLEL := -n auto --maxprocesses=8 --dist=worksteal
 
-.PHONY: help setup binaries demo test faults crash-points soak test-fast lint format crd docs vllm e2e-vllm stop clean
+.PHONY: help setup binaries demo test faults hostile crash-points soak test-fast lint format crd docs vllm e2e-vllm stop clean
 
 help:  ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ test: binaries lint  ## All tests, including those on the real control plane, wh
 
 faults: binaries  ## The fault tests as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m tests.faults $(ARGS)
+
+hostile: binaries  ## The operator among hostile neighbours, each attack alone, then all for ten minutes (an hour; ARGS="--attack B7")
+	@$(RUN) benchmarks/hostile.py $(ARGS)
 
 crash-points: binaries  ## kill -9 at every write of a change, one run on the real control plane for each (an hour or more)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m crash_points $(ARGS)

@@ -21,6 +21,7 @@ from benchmarks.closedloop.page import bad_candidates, closed_loop, shortened
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
 from benchmarks.recordings.page import replay
+from benchmarks.tenants.page import hostile, operator_cost
 from benchmarks.verdicts import error_rates
 from benchmarks.verdicts.page import verdict, verdict_in_place
 
@@ -189,6 +190,20 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="How much CPU time does one planning decision take, and how much does a whole fleet take?",
         command="python benchmarks/planning_speed.py --save",
         body=plain,
+    ),
+    Section(
+        name="operator_cost",
+        title="Memory and CPU of the operator",
+        question="How much memory and CPU time does the operator take, by tenants and their series?",
+        command="python benchmarks/operator_cost.py --save",
+        body=operator_cost,
+    ),
+    Section(
+        name="hostile",
+        title="Hostile neighbours",
+        question="What do tenants who attack the operator cost it, and an honest change beside them?",
+        command="python benchmarks/hostile.py --save",
+        body=hostile,
     ),
     Section(
         name="confusion",

@@ -5,6 +5,7 @@ an image of its own: a row of the process node's table (`ROWS`), named in the sp
 Must not: change what the engine prints or counts but for the fault itself.
 """
 
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +48,70 @@ def nonsense() -> None:
     vars(server).update(render=render_nonsense)
 
 
-FAULTS: Final[Mapping[str, Callable[[], None]]] = {"refusing": refusing, "nonsense": nonsense}
+def edges() -> None:
+    """The first bucket of each histogram has an edge that is no number."""
+    _edit(lambda page: re.sub(r'(_bucket\{[^}]*le=)"[^"+]*"', r'\1"abc"', page, count=1))
+
+
+def edgeless() -> None:
+    """The first bucket of the page has no edge."""
+    _edit(lambda page: re.sub(r'(_bucket\{[^}]*),le="[^"]*"', r"\1", page, count=1))
+
+
+def native() -> None:
+    """The number of running requests is a histogram, which Prometheus can be told to store as a native one."""
+    name = "vllm:num_requests_running"
+    histogram = rf'{name}_bucket{{\1,le="1"}} 3\n{name}_bucket{{\1,le="+Inf"}} 3\n'
+    histogram += rf"{name}_sum{{\1}} 3\n{name}_count{{\1}} 3"
+
+    def edit(page: str) -> str:
+        page = page.replace(f"# TYPE {name} gauge", f"# TYPE {name} histogram")
+        return re.sub(rf"^{name}\{{([^}}]*)\}} .*$", histogram, page, flags=re.MULTILINE)
+
+    _edit(edit)
+
+
+def crowd() -> None:
+    """The page shows as many engines more as CROWD_SERIES says, each with one running request."""
+    count, label = int(os.environ["CROWD_SERIES"]), "x" * int(os.environ.get("CROWD_LABEL", "0"))
+    name = "vllm:num_requests_running"
+    more = "".join(f'{name}{{engine="{each}",model_name="{MODEL_NAME}{label}"}} 1\n' for each in range(1, count + 1))
+    _edit(lambda page: page + more)
+
+
+def forger() -> None:
+    """Every series bears the namespace and the name of the pod that FORGED_NAMESPACE and FORGED_POD name."""
+    namespace, pod = os.environ["FORGED_NAMESPACE"], os.environ["FORGED_POD"]
+    _edit(lambda page: re.sub(r"^(vllm:\w+)\{", rf'\1{{namespace="{namespace}",pod="{pod}",', page, flags=re.MULTILINE))
+
+
+def garrulous() -> None:
+    """It ends at its start, after a line of 60 KB that is slow to search and one with credentials."""
+    print("No valid attention backend found " * 1800)
+    password, key, token = SECRETS
+    print(f"ValueError: https://user:{password}@hub.example/model refused --api-key {key} HF_TOKEN={token}")
+    sys.stdout.flush()
+    sys.exit(1)
+
+
+def _edit(change: Callable[[str], str]) -> None:
+    vars(server).update(render=lambda *arguments, **named: change(render(*arguments, **named)))
+
+
+MODEL_NAME: Final = "example/tiny"
+SECRETS: Final = ("hunter2-of-the-hub", "sk-0123456789abcdef", "hf_0123456789abcdef")
+"""What nobody but the reader of a pod's log may see."""
+
+FAULTS: Final[Mapping[str, Callable[[], None]]] = {
+    "refusing": refusing,
+    "nonsense": nonsense,
+    "edges": edges,
+    "edgeless": edgeless,
+    "native": native,
+    "crowd": crowd,
+    "forger": forger,
+    "garrulous": garrulous,
+}
 
 ROWS: Final[Sequence[Mapping[str, object]]] = tuple(
     {

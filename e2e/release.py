@@ -5,6 +5,7 @@ Apart from the stage, because the rights are the chart's and nobody may add to t
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,12 +32,12 @@ def render(bed: Bed, *, namespace: str, values: dict[str, Any]) -> list[dict[str
     return [document for document in yaml.safe_load_all(result.stdout) if document]
 
 
-def install_account(bed: Bed, *, namespace: str) -> Path:
+def install_account(bed: Bed, *, namespace: str, served: Sequence[str] = ()) -> Path:
     """Create everything of the chart but its Deployment; return the kubeconfig of its ServiceAccount.
 
-    For a run outside of a pod: the process is then another one, the rights are the same.
+    For a run outside of a pod: the process is then another one, the rights are the same. `served`: further namespaces.
     """
-    objects = render(bed, namespace=namespace, values={"watchNamespaces": [namespace]})
+    objects = render(bed, namespace=namespace, values={"watchNamespaces": [namespace, *served]})
     bed.apply([each for each in objects if each["kind"] != "Deployment"], server_side=True)
     account = next(each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount")
     return bed.service_account_kubeconfig(namespace, account)

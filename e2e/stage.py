@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -141,14 +141,21 @@ class Stage:
             environment=os.environ | {"PYTHONPATH": import_path()},
         )
 
-    async def install_operator(self) -> None:
-        """Run the operator as its chart does: a pod under its ServiceAccount, with the chart's probes."""
+    def beside(self, namespace: str) -> "Stage":
+        """The same stage for another namespace. What is started there ends with this one."""
+        return replace(self, namespace=namespace)
+
+    async def install_operator(self, **more: Any) -> None:
+        """Run the operator as its chart does: a pod under its ServiceAccount, with the chart's probes.
+
+        `more`: further values of the chart.
+        """
         values = {
             "interval": self.interval,
             "window": self.window,
             "log": {"format": "text"},
             "concurrency": {"changes": "100%", "extraGPUs": "100%"},
-        }
+        } | more
         name = await asyncio.to_thread(release.install, self.bed, namespace=self.namespace, values=values)
 
         async def available() -> bool:

@@ -25,6 +25,7 @@ __all__ = [
     "PAGE_BYTES",
     "POD_TEMPLATE_BYTES",
     "POD_TEMPLATE_DEPTH",
+    "STATUS_BYTES",
     "Budget",
     "exceeded_so_far",
 ]
@@ -152,6 +153,14 @@ PAGE_BYTES: Final = Budget(
     reason="An engine's has 50 KiB; an aggregating gateway's may have some MiB.",
     beyond="the page counts as a failed scrape",
 )
+STATUS_BYTES: Final = Budget(
+    name="status-bytes",
+    limit=64 * 1024,
+    unit="bytes of JSON",
+    reason="The operator's own: with every list full and every text at its longest a status has 190 KB, which the API "
+    "server stores, and sends to every watch, with each write.",
+    beyond="evidence of past changes is dropped first, then texts are cut; what decisions depend on is kept",
+)
 
 BUDGETS: Final[tuple[Budget, ...]] = (
     POD_TEMPLATE_BYTES,
@@ -165,6 +174,7 @@ BUDGETS: Final[tuple[Budget, ...]] = (
     ANSWER_BYTES,
     ANSWER_SERIES,
     PAGE_BYTES,
+    STATUS_BYTES,
     LOOP_LAG_SECONDS,
 )
 """All of them, in the order of the documentation."""

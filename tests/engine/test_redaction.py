@@ -20,6 +20,7 @@ from vllm_autotuner.engine.startup_log import parse_startup_failure
         ("token hf_AbCdEfGhIjKlMnOp is invalid", f"token {HIDDEN} is invalid"),
         ("Authorization: Bearer s3cret", f"Authorization: Bearer {HIDDEN}"),
         ("key sk-proj-abcdefghijklmnop", f"key {HIDDEN}"),
+        ("--api-key sk-0123456789abcdef HF_TOKEN=hf_0123456789abcdef", f"--api-key {HIDDEN} HF_TOKEN={HIDDEN}"),
         ("the token limit is 8192", "the token limit is 8192"),
         ("max_tokens must be at least 1", "max_tokens must be at least 1"),
         ("error: unrecognized arguments: --max-num-seq", "error: unrecognized arguments: --max-num-seq"),

@@ -1,15 +1,20 @@
 """No status is written that the API server would refuse: each list is cut to its limit."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.api.test_status_size import filled
 from tests.control.crd_schema import violation
 from tests.control.loop_bed import bed, queueing
 
+from vllm_autotuner.api import status_size
 from vllm_autotuner.api.crd import crd
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.scale_ins import SCALE_INS_LENGTH, ScaleInTried
 from vllm_autotuner.api.status import VLLMServiceStatus, parse_status
+from vllm_autotuner.budgets import STATUS_BYTES
 from vllm_autotuner.control.decide.tick import decide
 from vllm_autotuner.control.run import service_tick
 
@@ -61,3 +66,26 @@ async def test_a_list_that_a_decision_let_grow_is_cut_before_it_is_sent(monkeypa
     kept: VLLMServiceStatus = found.status()
     assert [each.replicas for each in kept.scale_ins] == list(range(TOO_MANY - SCALE_INS_LENGTH, TOO_MANY))
     assert kept.observed_generation == 1
+
+
+async def test_a_status_that_is_too_large_is_sent_small_and_not_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full, limit = parse_status(filled(VLLMServiceStatus)), 8 * 1024
+
+    def remembering(*args: Any, **kwargs: Any) -> Any:
+        decision = decide(*args, **kwargs)
+        status = decision.status.model_copy(update={"track_record": full.track_record})
+        object.__setattr__(decision, "status", status)
+        return decision
+
+    monkeypatch.setattr(service_tick, "decide", remembering)
+    monkeypatch.setattr(status_size, "STATUS_BYTES", replace(STATUS_BYTES, limit=limit))
+    found = bed()
+    await found.ticks(12)
+    before = found.api.objects["VLLMService", "chat"]
+    assert 0 < len(found.status().track_record) < len(full.track_record)
+    assert len(json.dumps(before["status"], separators=(",", ":"))) <= limit
+    await found.ticks(3)
+    after = found.api.objects["VLLMService", "chat"]
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]

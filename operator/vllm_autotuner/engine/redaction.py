@@ -13,7 +13,7 @@ __all__ = ["HIDDEN", "redacted"]
 HIDDEN: Final = "(hidden)"
 _NAMED: Final = re.compile(
     r"([\w-]*(?:api[-_]?key|token|secret|passw(?:or)?d|credential)s?['\"]?)(\s*[=:]\s*|\s+)"
-    r"(\[[^\]]*\]|'[^']*'|\"[^\"]*\"|[^\s,;)}\]]+)",
+    r"(\(hidden\)|\[[^\]]*\]|'[^']*'|\"[^\"]*\"|[^\s,;)}\]]+)",
     re.IGNORECASE,
 )
 """A flag, variable, field or header that is named for a secret, and its value. Worked: `--api-key abc`, `HF_TOKEN=abc`,

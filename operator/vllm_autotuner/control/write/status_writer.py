@@ -13,6 +13,7 @@ from vllm_autotuner.api.annotations import PREFIX
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus, parse_status
+from vllm_autotuner.api.status_size import fitted
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import Conflict, NotFound, Unavailable
@@ -112,7 +113,7 @@ class StatusWriter:
 
     async def _write(self, entry: ServiceEntry, before: VLLMServiceStatus, after: VLLMServiceStatus) -> ServiceEntry:
         """Write the status if it says anything new. Raises StatusUnreadable when it is no valid status."""
-        wire = to_wire(after)
+        wire = fitted(to_wire(after))
         if wire == to_wire(before) and entry.body.get("status"):
             return entry
         # One list that is too long, and the API server refuses this and every later status: the service is frozen, its

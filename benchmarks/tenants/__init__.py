@@ -1,0 +1,1 @@
+"""What the operator costs by the number of its tenants and of their series."""

@@ -1,0 +1,94 @@
+"""`python -m benchmarks.tenants.stand_in SHAPES PORT`: answers the operator's questions as a Prometheus does.
+
+It stands in for Prometheus where that would need tens of gigabytes: the bytes of its answers are those of a real one,
+and it sends them as fast as the operator reads. How many engines each tenant has is told by PUT /tenants.
+Must not: answer a question whose shape was not recorded.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from benchmarks.tenants.shapes import NAMESPACE, POD, Shape, loaded, namespaces_of, shape_of
+
+AT_ONCE: Final = 256 * 1024
+"""Bytes that are written at once."""
+HEAD: Final = '{{"status":"success","data":{{"resultType":"{kind}","result":['
+TAIL: Final = b"]}}"
+
+
+class StandIn:
+    """The server's state."""
+
+    def __init__(self, shapes: Mapping[str, Shape]) -> None:
+        self._shapes = shapes
+        self._pods: dict[str, str] = {}
+        self._engines = 1
+        self.unknown: list[str] = []
+        self.sent = 0
+
+    async def tenants(self, request: web.Request) -> web.Response:
+        """Take over who there is: the pod of each namespace's VLLMService, and how many engines each namespace has."""
+        told = await request.json()
+        self._pods, self._engines = told["pods"], told["engines"]
+        self.sent, self.unknown = 0, []
+        return web.Response()
+
+    async def report(self, _: web.Request) -> web.Response:
+        """Tell what was sent, and which questions could not be answered."""
+        return web.json_response({"sent": self.sent, "unknown": self.unknown})
+
+    async def query(self, request: web.Request) -> web.StreamResponse:
+        """Answer an instant query."""
+        form = await request.post()
+        query, at = str(form["query"]), float(str(form["time"]))
+        shape = self._shapes.get(shape_of(query))
+        if shape is None:
+            self.unknown.append(query)
+            return web.json_response({"status": "error", "error": f"no such shape: {query}"}, status=400)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        part, first = bytearray(HEAD.format(kind=shape.kind).encode()), True
+        block = shape.block(query, at=at).encode()
+        if block:
+            for namespace in namespaces_of(query) or self._pods:
+                if namespace not in self._pods:
+                    continue
+                mine = block.replace(NAMESPACE.encode(), namespace.encode())
+                for pod in self._names(namespace):
+                    part += (b"" if first else b",") + mine.replace(POD.encode(), pod)
+                    first = False
+                    if len(part) >= AT_ONCE:
+                        self.sent += len(part)
+                        await response.write(bytes(part))
+                        part.clear()
+        await response.write(bytes(part) + TAIL)
+        self.sent += len(part)
+        return response
+
+    def _names(self, namespace: str) -> Sequence[bytes]:
+        # Only the first pod is a VLLMService's; the others are engines that nobody tunes.
+        others = (f"other-{number:06}".encode() for number in range(1, self._engines))
+        return [self._pods[namespace].encode(), *others]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until a signal ends it."""
+    shapes, port = arguments
+    stand_in = StandIn(loaded(Path(shapes).read_text(encoding="utf-8")))
+    application = web.Application(client_max_size=2**20)
+    application.add_routes(
+        [
+            web.put("/tenants", stand_in.tenants),
+            web.get("/report", stand_in.report),
+            web.post("/api/v1/query", stand_in.query),
+        ]
+    )
+    web.run_app(application, host="127.0.0.1", port=int(port), print=None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

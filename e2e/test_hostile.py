@@ -1,0 +1,29 @@
+"""The short form of `make hostile`: every attack at once, beside an honest service whose canary is promoted."""
+
+import pytest
+
+from e2e import odd_engines
+from e2e.bed import DEFAULT_IMAGES, Bed
+from e2e.hostile.attacks import attacks
+from e2e.hostile.limits import chart_limits
+from e2e.hostile.story import QUICKLY, played
+from e2e.stage import OPERATOR_IMAGE, SIMULATED_ENGINE
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SERIES = 70_000
+"""Beyond the budget; the long form has 300,000."""
+
+
+async def test_every_attack_at_once_is_reported_and_an_honest_canary_is_promoted_beside_them(
+    bed: Bed, engines: None
+) -> None:
+    bed.set_images([*DEFAULT_IMAGES, SIMULATED_ENGINE, *odd_engines.ROWS, OPERATOR_IMAGE])
+    limits = chart_limits()
+    story = await played(bed, attacks(series=SERIES), name="hostile", pace=QUICKLY, first=True)
+    assert not story.faults, story.faults
+    assert story.outcome == "Succeeded, maxNumSeqs 4 -> 8"
+    assert story.cost.restarts == 0
+    assert story.cost.ticks > 10
+    assert 0 < story.cost.longest_tick < limits.tick_seconds
+    assert 0 < story.cost.peak_bytes < limits.memory_bytes

@@ -1,0 +1,104 @@
+"""The stand-in for Prometheus sends what a real one sent, and the pages tell what was measured."""
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from benchmarks.tenants.page import hostile, operator_cost
+from benchmarks.tenants.shapes import NAMESPACE, POD, Shape, namespaces_of, shape_of
+from vllm_autotuner.observation.answer_reader import AnswerReader
+from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, Question, Samples, promql
+
+QUESTIONS: Final[tuple[Question, ...]] = (
+    Samples(names=("vllm:a", "vllm:b"), window=300),
+    Buckets(names=("vllm:a",), window=30),
+    Means(name="vllm:a", window=1800, step=30),
+    Growths(names=("vllm:a",), window=1800, step=30),
+    Beside(name="process_start_time_seconds", anchor="vllm:a"),
+)
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: type(question).__name__)
+def test_a_query_has_the_same_shape_whoever_is_asked_about(question: Question) -> None:
+    alone, two = promql(question, namespaces=["a"]), promql(question, namespaces=["a", "b"])
+    assert shape_of(alone) == shape_of(two) == shape_of(promql(question))
+    assert (namespaces_of(alone), namespaces_of(two)) == (["a"], ["a", "b"])
+
+
+def test_the_windows_of_a_query_are_no_part_of_its_shape() -> None:
+    short, long = (Means(name="vllm:a", window=1800, step=step) for step in (30, 60))
+    assert shape_of(promql(short)) == shape_of(promql(long))
+
+
+@pytest.mark.parametrize(
+    ("question", "kind", "samples"),
+    [
+        pytest.param(QUESTIONS[0], "matrix", 20, id="raw samples, scraped every 15 s"),
+        pytest.param(QUESTIONS[1], "vector", 1, id="one value"),
+        pytest.param(QUESTIONS[2], "matrix", 60, id="one for each step"),
+        pytest.param(QUESTIONS[4], "vector", 1, id="the newest"),
+    ],
+)
+def test_the_answer_about_an_engine_is_one_that_the_operator_reads(question: Question, kind: str, samples: int) -> None:
+    labels = json.dumps({"__name__": "vllm:a", "namespace": NAMESPACE, "pod": POD})
+    block = Shape(kind, ((labels, "4"),)).block(promql(question, namespaces=["a"]), at=1_795_000_007.0)
+    reader = AnswerReader()
+    reader.feed(f'{{"status":"success","data":{{"resultType":"{kind}","result":[{block}]}}}}'.encode())
+    (series,) = reader.finish()[1]
+    assert len(series.times) == samples
+    assert set(series.values) == {4.0}
+    assert 1_795_000_007.0 - 31 < series.times[-1] <= 1_795_000_007.0
+
+
+SUMMARY: Final = {
+    "attacks": 1,
+    "restarts": 0,
+    "longest_tick_s": 16.0,
+    "tick_limit_s": 15.0,
+    "longest_loop_lag_s": 0.1,
+    "peak_rss_mib": 100.0,
+    "rss_limit_mib": 512.0,
+    "honest_outcomes": ["Succeeded"],
+    "faults": ["B1 is reported nowhere"],
+    "series_of_an_engine_in_the_largest_answer": 40,
+    "series_of_an_engine_in_all_answers": 200,
+}
+
+
+def row(**more: Any) -> dict[str, Any]:
+    return {
+        "attack": "B1",
+        "what": "an object",
+        "reported": {"B1": "Stalled: too deep"},
+        "longest_tick_s": 16.0,
+        "loop_lag_s": 0.1,
+        "peak_rss_mib": 100.0,
+        "restarts": 0,
+        "honest": "Succeeded",
+        "honest_seconds": 70.0,
+    } | more
+
+
+def test_a_target_that_is_missed_and_an_attack_that_was_not_met_are_told() -> None:
+    lines = hostile({"summary": SUMMARY, "alone": [row()], "together": [row(attack="B1; B2", reported={})]})
+    text = "\n".join(lines)
+    assert "| longest tick, s (limit: the chart's interval) | 16 | 15 | **missed** |" in text
+    assert "- B1 is reported nowhere" in text
+    assert "| B1: an object | Stalled: too deep | 16.00 | 0.10 | 100 | 0 | Succeeded, in 70 s |" in text
+
+
+def test_the_cost_of_each_cell_is_told() -> None:
+    cell = {
+        "tenants": 10,
+        "series_per_tenant": 1000,
+        "peak_rss_mib": 123.4,
+        "cpu_s_per_minute": 4.56,
+        "first_tick_s": 1.0,
+        "longest_tick_s": 0.5,
+        "loop_lag_s": 0.02,
+        "tenants_with_metrics": 10,
+    }
+    text = "\n".join(operator_cost({"summary": SUMMARY, "cells": [cell]}))
+    assert "| 10 | 1,000 | 123 | 4.6 | 1.0 | 0.5 | 0.02 | 10 |" in text
+    assert "An engine has 40 series in the largest answer and 200 in all of them." in text
