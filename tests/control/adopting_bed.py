@@ -74,7 +74,13 @@ class AdoptingServer(ApiServer):
 
     @override
     async def pages(
-        self, kind: Kind, *, namespace: str | None = None, selector: str = "", fields: str = ""
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        selector: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
     ) -> AsyncIterator[Page]:
         if namespace is None:
             async for page in super().pages(kind, fields=fields):

@@ -352,6 +352,7 @@ class AnyFleet(RuleBasedStateMachine):
         refused = isinstance(parse_service({**body, "spec": spec, "status": {}}), InvalidService)
         # The API server refuses what it knows to be wrong; an older one knows less.
         if not refused or changes == {"replicas": -1}:
+            self.bed.api.older_crd = refused
             self.bed.api.edit("chat", lambda found: found.update(spec=spec))
 
     def annotate(self, name: str, key: str, value: str | None) -> None:

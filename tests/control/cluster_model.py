@@ -1,25 +1,29 @@
 """A model of what the fleet loop stands between: an API server, the controllers behind it, engines and their metrics.
 
 In one process and in virtual time. Every request that changes something is a point at which the operator can be killed,
-before or after it takes effect.
+before or after it takes effect. What the real API server refuses is refused here as well: `api_contract.py` has the
+requests that both are asked.
 """
 
 import copy
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tests.builders import latency
-from tests.control.crd_schema import require_valid
+from tests.control.crd_schema import pruned, require_valid, require_valid_name
 from tests.control.field_owners import Owners
 from tests.control.objects import gpu_pod, node_object
+from tests.control.permissions import require_permitted
 
+from vllm_autotuner.cluster import adapter
 from vllm_autotuner.cluster.adapter import Page
 from vllm_autotuner.cluster.errors import Conflict, NotFound, Refused, Unavailable
-from vllm_autotuner.cluster.events import Event, event_name
-from vllm_autotuner.cluster.kinds import NODE, POD, Kind
+from vllm_autotuner.cluster.events import Event, event_body
+from vllm_autotuner.cluster.kinds import DEPLOYMENT, EVENT, NODE, POD, VLLM_SERVICE, Kind, kind_of
+from vllm_autotuner.cluster.ownership import controller_of, objection
 from vllm_autotuner.control.read.registry import Key, Registry
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.engine.flags import parse_flags
@@ -27,7 +31,7 @@ from vllm_autotuner.engine.metric_names import Meaning
 from vllm_autotuner.observation.reading import NoData
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot
-from vllm_autotuner.workload.labels import CONFIG_HASH, OPERATOR, SERVICE, TRACK
+from vllm_autotuner.workload.labels import CONFIG_HASH, LEASE_EPOCH, OPERATOR, SERVICE, TRACK
 
 Body = dict[str, Any]
 STARTUP: Final = timedelta(seconds=20)
@@ -35,8 +39,16 @@ STARTUP: Final = timedelta(seconds=20)
 SCRAPE, WINDOW = 2.0, 30.0
 
 
+MOST_EVENT_TEXT: Final = 128
+"""Bytes of an Event's reason, action and instance, each of which it must have."""
+
+
 class Killed(BaseException):
     """The operator's process is gone: nothing after this line runs."""
+
+
+async def nothing() -> None:
+    """Nobody else does anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,18 +124,71 @@ class ApiServer:
     """Told the name of the service whenever an object of it is another one, and whether a person wrote its status."""
     disturbances: int = 0
     """Requests that were refused or not answered, or during which the operator died."""
+    older_crd: bool = False
+    """The installed CRD knows less than the operator: it lets users write any spec."""
+    meanwhile: Callable[[], Awaitable[object]] = nothing
+    """What others do between the operator's look at a child and its write."""
+
+    # What people ask of it
 
     def create(self, body: Body) -> None:
+        """A service that is there when the story begins, whoever let it in."""
         self._store("VLLMService", body["metadata"]["name"], body)
 
+    def post(self, body: Body) -> Body:
+        """Create a service. Raises Refused, and Conflict where the name is taken."""
+        name = body["metadata"]["name"]
+        self.admit(body)
+        if ("VLLMService", name) in self.objects:
+            raise Conflict(f"{name} already exists", reason="AlreadyExists", status=409)
+        metadata = {**body["metadata"], "uid": f"uid-{name}-{self.version}", "generation": 1}
+        return self._store("VLLMService", name, {**_sent(body), "metadata": metadata, "spec": _spec(body)})
+
+    def admit(self, body: Body) -> None:
+        """Raise Refused for what the API server would not let in."""
+        require_valid_name(body["metadata"]["name"])
+        require_valid("spec", body.get("spec"))
+
+    def put(self, body: Body, *, subresource: str = "", by_hand: bool = True) -> Body:
+        """Replace a service, or its status alone. Raises NotFound, Conflict and Refused."""
+        metadata = body["metadata"]
+        live = self._service(metadata["name"], namespace=metadata["namespace"])
+        if "resourceVersion" not in metadata:
+            problem = "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+            raise Refused(problem, reason="Invalid", status=422)
+        for precondition in ("uid", "resourceVersion"):
+            if metadata.get(precondition, live["metadata"][precondition]) != live["metadata"][precondition]:
+                raise Conflict(f"{metadata['name']} has changed", reason="Conflict", status=409)
+        if subresource == "status":
+            status = body.get("status", {})
+            require_valid("status", status, stored=live.get("status"))
+            made = {**live, "status": copy.deepcopy(pruned("status", status))}
+        else:
+            require_valid("spec", body.get("spec"), stored=live["spec"])
+            spec = _spec(body)
+            made = {**live, "spec": spec, "metadata": {**metadata, **_kept(live["metadata"])}}
+            made["metadata"]["generation"] += spec != live["spec"]
+        by_hand = by_hand and subresource == "status"
+        return live if made == live else self._store("VLLMService", metadata["name"], made, by_hand=by_hand)
+
+    def remove(self, name: str) -> None:
+        """Delete a service. Raises NotFound."""
+        self._service(name)
+        del self.objects["VLLMService", name]
+
     def edit(self, name: str, change: Callable[[Body], None]) -> None:
-        """A user's edit, which no watch has told of yet."""
-        body = copy.deepcopy(self.objects["VLLMService", name])
-        before, status = copy.deepcopy(body["spec"]), copy.deepcopy(body.get("status"))
+        """A user's edit of anything in a service, which no watch has told of yet."""
+        live = self.objects["VLLMService", name]
+        body = copy.deepcopy(live)
         change(body)
-        if body["spec"] != before:
+        if not self.older_crd:
+            require_valid("spec", body["spec"], stored=live["spec"])
+        if body.get("status") != live.get("status"):
+            require_valid("status", body.get("status", {}), stored=live.get("status"))
+        if body["spec"] != live["spec"]:
             body["metadata"]["generation"] += 1
-        self._store("VLLMService", name, body, by_hand=body.get("status") != status)
+        if body != live:
+            self._store("VLLMService", name, body, by_hand=body.get("status") != live.get("status"))
 
     def overwrite(self, name: str, change: Callable[[Body], None], *, by: str, via: str = "") -> None:
         """Somebody else writes a Deployment: what he changes is his from then on."""
@@ -134,7 +199,7 @@ class ApiServer:
             return
         self.owners["Deployment", name].updated(live, body, by=by, via=via)
         body["metadata"]["managedFields"] = self.owners["Deployment", name].managed_fields()
-        body["metadata"]["generation"] += 1
+        body["metadata"]["generation"] += body["spec"] != live["spec"]
         self._store("Deployment", name, body)
 
     def _store(self, kind: str, name: str, body: Body, *, by_hand: bool = False) -> Body:
@@ -168,57 +233,91 @@ class ApiServer:
 
     async def read_service(self, namespace: str, name: str) -> Body:
         self.requests["read"] += 1
-        return self._service(name)
+        return self._service(name, namespace=namespace)
 
     async def write_status(self, namespace: str, name: str, status: Body, *, resource_version: str) -> Body:
         self._enter("status", name)
-        body = self._service(name)
-        if body["metadata"]["resourceVersion"] != resource_version:
-            raise Conflict(f"{name} has changed", reason="Conflict", status=409)
-        require_valid("status", status, stored=body.get("status"))
-        written = self._store("VLLMService", name, {**body, "status": copy.deepcopy(status)})
+        require_permitted("update", VLLM_SERVICE, "status")
+        metadata = {"namespace": namespace, "name": name, "resourceVersion": resource_version}
+        written = self.put({"metadata": metadata, "status": status}, subresource="status", by_hand=False)
         self._leave()
         return written
 
     async def apply(self, body: Body, *, epoch: int) -> Body:
         kind, name = body["kind"], body["metadata"]["name"]
         self._enter(f"apply {kind}", name)
-        live = self.objects.get((kind, name))
+        require_permitted("patch", kind_of(body))
+        for last in (False, False, True):
+            try:
+                applied = await self._applied(body, epoch=epoch)
+                break
+            except Conflict as conflict:
+                if last or conflict.status is None:
+                    raise
+        self._leave()
+        return applied
+
+    async def _applied(self, body: Body, *, epoch: int) -> Body:
+        kind, metadata = body["kind"], body["metadata"]
+        name, controller = metadata["name"], controller_of(body)
+        looked_at = self._child(kind, metadata)
+        if looked_at is not None:
+            service_uid = controller["uid"] if controller is not None else None
+            service_name = metadata["labels"][SERVICE]
+            found = objection(live=looked_at, service_name=service_name, service_uid=service_uid, epoch=epoch)
+            if found is not None:
+                raise found
+        await self.meanwhile()
+        live = self._child(kind, metadata)
+        _require_unchanged(looked_at, live, name=name)
         made = copy.deepcopy(body)
+        made["metadata"]["annotations"] = {**made["metadata"].get("annotations", {}), LEASE_EPOCH: str(epoch)}
+        asked = copy.deepcopy(made)
         if live is not None:
             self.owners[kind, name].keep(made, live=live)
         generation = live["metadata"]["generation"] if live else 0
         changed = live is None or live["spec"] != made["spec"]
         made["metadata"]["generation"] = generation + changed
-        made["metadata"]["uid"] = f"{kind}-{name}"
-        self.owners.setdefault((kind, name), Owners()).applied(body, by=OPERATOR)
+        made["metadata"]["uid"] = live["metadata"]["uid"] if live else f"{kind}-{name}-{self.version}"
+        if live is None:
+            self.owners[kind, name] = Owners()
+        self.owners[kind, name].applied(asked, by=OPERATOR)
         made["metadata"]["managedFields"] = self.owners[kind, name].managed_fields()
         made["status"] = live.get("status", {}) if live else {}
         if kind == "Deployment":
             track = made["metadata"]["labels"].get(TRACK, "")
             what = f"{made['metadata']['annotations'][CONFIG_HASH]} x {made['spec'].get('replicas')}"
             self.applies[f"{track} {what}".strip()] += 1
-        applied = self._store(kind, name, made)
-        self._leave()
-        return applied
+        return live if live is not None and _same(live, made) else self._store(kind, name, made)
 
     async def scale(self, namespace: str, name: str, replicas: int, *, resource_version: str) -> None:
         self._enter("scale Deployment", name)
-        if self.objects["Deployment", name]["metadata"]["resourceVersion"] != resource_version:
+        require_permitted("patch", DEPLOYMENT, "scale")
+        live = self._require_child("Deployment", {"namespace": namespace, "name": name})
+        if live["metadata"]["resourceVersion"] != resource_version:
             raise Conflict(f"{name} has changed", reason="Conflict", status=409)
+        if replicas < 0:
+            raise Refused("spec.replicas: must be greater than or equal to 0", reason="Invalid", status=422)
         self.overwrite(name, lambda body: body["spec"].update(replicas=replicas), by=OPERATOR, via="scale")
         self._leave()
 
     async def patch_child(self, live: Body, patch: Body, *, service_name: str, service_uid: str, epoch: int) -> Body:
         kind, name = live["kind"], live["metadata"]["name"]
+        found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
+        if found is not None:
+            raise found
         self._enter(f"patch {kind}", name)
-        assert self.objects[kind, name]["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]
-        made = merged(live, patch)
-        made["metadata"]["generation"] += made["spec"] != live["spec"]
-        self.owners[kind, name].updated(live, made, by=OPERATOR, via="")
+        require_permitted("patch", kind_of(live))
+        there = self._require_child(kind, live["metadata"])
+        if there["metadata"]["resourceVersion"] != live["metadata"]["resourceVersion"]:
+            raise Conflict(f"{name} has changed", reason="Conflict", status=409)
+        annotations = {**patch["metadata"]["annotations"], LEASE_EPOCH: str(epoch)}
+        made = merged(there, {**patch, "metadata": {**patch["metadata"], "annotations": annotations}})
+        made["metadata"]["generation"] += made["spec"] != there["spec"]
+        self.owners[kind, name].updated(there, made, by=OPERATOR, via="")
         made["metadata"]["managedFields"] = self.owners[kind, name].managed_fields()
         self.applies[f"{patch['metadata']['annotations'][CONFIG_HASH]} x {made['spec'].get('replicas')}"] += 1
-        patched = self._store(kind, name, made)
+        patched = there if _same(there, made) else self._store(kind, name, made)
         self._leave()
         return patched
 
@@ -226,18 +325,32 @@ class ApiServer:
         self, kind: Kind, *, namespace: str, name: str, service_name: str, service_uid: str, epoch: int
     ) -> None:
         self._enter(f"delete {kind.kind}", name)
-        live = self.objects.pop((kind.kind, name), None)
-        if live is not None:
-            assert live["metadata"]["ownerReferences"][0]["uid"] == service_uid
-            self.deletes[name] += 1
-            self.pods = [pod for pod in self.pods if pod.deployment != name]
-            self.stored(service_of(live), False)
+        require_permitted("delete", kind)
+        live = self._child(kind.kind, {"namespace": namespace, "name": name})
+        if live is not None and not live["metadata"].get("deletionTimestamp"):
+            found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
+            if found is not None:
+                raise found
+            await self.meanwhile()
+            there = self._child(kind.kind, live["metadata"])
+            if there is not None and there["metadata"]["uid"] != live["metadata"]["uid"]:
+                raise Conflict(f"{name} is another object", reason="Conflict", status=409)
+            if there is not None:
+                del self.objects[kind.kind, name]
+                self.deletes[name] += 1
+                self.pods = [pod for pod in self.pods if pod.deployment != name]
+                self.stored(service_of(there), False)
         self._leave()
 
     async def post_event(self, about: Body, event: Event, *, now: datetime) -> None:
         self._enter("event", about["metadata"]["name"])
-        uid = about["metadata"]["uid"]
-        name = event_name(event, name=about["metadata"]["name"], uid=uid)
+        require_permitted("create", EVENT)
+        body = event_body(event, about=about, instance="test_1", now=now)
+        for field_ in ("reason", "action"):
+            if not 0 < len(str(body[field_]).encode()) <= MOST_EVENT_TEXT:
+                problem = f"{field_}: can have at most {MOST_EVENT_TEXT} characters, and at least one"
+                raise Refused(problem, reason="Invalid", status=422)
+        uid, name = about["metadata"]["uid"], body["metadata"]["name"]
         if name not in self.events:
             self.events[name] = event
             self.told[uid, event.reason] += 1
@@ -253,34 +366,58 @@ class ApiServer:
         seats = self.reports(seats_of(pod.args))
         return "" if seats is None else f"INFO 11-21 [api_utils.py:286] non-default args: {{'max_num_seqs': {seats}}}\n"
 
-    def _service(self, name: str) -> Body:
-        found = self.objects.get(("VLLMService", name))
+    def _service(self, name: str, *, namespace: str = "prod") -> Body:
+        return self._require_child("VLLMService", {"namespace": namespace, "name": name})
+
+    def _require_child(self, kind: str, metadata: Body) -> Body:
+        found = self._child(kind, metadata)
         if found is None:
-            raise NotFound(f"{name} is not there", reason="NotFound", status=404)
+            raise NotFound(f"{metadata['name']} is not there", reason="NotFound", status=404)
         return found
+
+    def _child(self, kind: str, metadata: Body) -> Body | None:
+        found = self.objects.get((kind, metadata["name"]))
+        return None if found is None or found["metadata"]["namespace"] != metadata["namespace"] else found
 
     async def read(self, kind: Kind, *, namespace: str, name: str) -> Body:
         self.requests[f"read {kind.kind}"] += 1
         if (error := self.refuses("read", name)) is not None:
             raise error
-        found = self.objects.get((kind.kind, name))
-        if found is None:
-            raise NotFound(f"{name} is not there", reason="NotFound", status=404)
-        return found
+        require_permitted("get", kind)
+        return self._require_child(kind.kind, {"namespace": namespace, "name": name})
 
     async def pages(
-        self, kind: Kind, *, namespace: str | None = None, selector: str = "", fields: str = ""
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        selector: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
     ) -> AsyncIterator[Page]:
-        assert (namespace, selector) == (None, ""), "only what is listed of the whole cluster"
         self.lists[kind.kind] += 1
-        if not self.shows_nodes:
+        if kind in (NODE, POD) and not self.shows_nodes:
             raise Refused(f"may not list {kind.plural}", reason="Forbidden", status=403)
+        require_permitted("list", kind)
+        wanted = [tuple(each.split("=", 1)) for each in selector.split(",") if each]
         bodies: list[Body] = []
         if kind == NODE:
             bodies = [node_object("gpus", devices=self.devices)]
         elif kind == POD:
             bodies = [gpu_pod(pod.name, node="gpus" if pod.scheduled else "") for pod in self.pods]
-        yield Page(objects=tuple(bodies), resource_version=str(self.version))
+        else:
+            bodies = [
+                body
+                for (of, _), body in self.objects.items()
+                if of == kind.kind
+                and namespace in (None, body["metadata"]["namespace"])
+                and all((body["metadata"].get("labels") or {}).get(name) == value for name, value in wanted)
+            ]
+        if metadata_only:
+            bodies = [{"metadata": body["metadata"]} for body in bodies]
+        size, version = adapter.PAGE_SIZE, str(self.version)
+        for begin in range(0, max(1, len(bodies)), size):
+            yield Page(objects=tuple(bodies[begin : begin + size]), resource_version=version)
 
     # What goes on behind it
 
@@ -364,6 +501,46 @@ class ApiServer:
 
     def of(self, service: object, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
         return snapshots[""]
+
+
+def _sent(body: Body) -> Body:
+    """What a client may set of a service when it creates it: the status has a request of its own."""
+    return {name: copy.deepcopy(value) for name, value in body.items() if name != "status"}
+
+
+def _spec(body: Body) -> Body:
+    found: Body = copy.deepcopy(pruned("spec", body["spec"]))
+    return found
+
+
+def _kept(metadata: Body) -> Body:
+    """What of the metadata no client can change."""
+    return {name: metadata[name] for name in ("namespace", "name", "uid", "generation", "resourceVersion")}
+
+
+def _same(one: Body, other: Body) -> bool:
+    """Whether a write changes nothing: it is no new version then."""
+    server = {"resourceVersion", "managedFields"}
+
+    def without(body: Body) -> Body:
+        return {**body, "metadata": {key: value for key, value in body["metadata"].items() if key not in server}}
+
+    return without(one) == without(other)
+
+
+def _require_unchanged(looked_at: Body | None, live: Body | None, *, name: str) -> None:
+    """Raise Conflict where an apply meets another object than the one that was looked at, or another version of it."""
+    if looked_at is None and live is None:
+        return
+    if looked_at is None:
+        problem = f"Apply failed with conflicts: {name} has fields of another manager"
+    elif live is None or live["metadata"]["uid"] != looked_at["metadata"]["uid"]:
+        problem = f"the uid in the precondition is not that of {name}"
+    elif live["metadata"]["resourceVersion"] != looked_at["metadata"]["resourceVersion"]:
+        problem = f"{name} has changed"
+    else:
+        return
+    raise Conflict(problem, reason="Conflict", status=409)
 
 
 def merged(base: Body, patch: Body) -> Body:

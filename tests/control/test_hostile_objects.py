@@ -17,7 +17,9 @@ from vllm_autotuner.cluster.errors import from_response
 
 Body = dict[str, Any]
 TICKS: Final = 60
-CHANGE: Final = {"id": "c", "generation": 1, "knob": "maxNumSeqs", "state": "Analyzing", "from": {}, "to": {}}
+CHANGE: Final = {
+    "id": "c", "generation": 1, "knob": "maxNumSeqs", "toValue": "8", "state": "Analyzing", "from": {}, "to": {},
+}  # fmt: skip
 
 
 def dated(text: str) -> Callable[[Body], None]:

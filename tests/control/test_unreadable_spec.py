@@ -41,6 +41,7 @@ def unread(found: Bed, odd: str) -> None:
     def edit(body: dict[str, Any]) -> None:
         ODD[odd](body["spec"])
 
+    found.api.older_crd = True
     found.api.edit("chat", edit)
 
 

@@ -157,6 +157,7 @@ def set_spec(found: Bed, spec: dict[str, Any]) -> None:
     def write(body: Body) -> None:
         body["spec"] = spec
 
+    found.api.older_crd = True
     found.api.edit("chat", write)
 
 

@@ -36,9 +36,9 @@ UNREADABLE: Final = "Unreadable"
 NOT_CONFIGURED: Final = "NotConfigured"
 """There is no usable kubeconfig and no service account to connect with."""
 
-UNTYPED_PATCH: Final = "failed to create typed patch object"
-"""How the API server begins its 500 for an applied body with an unknown field, a wrong type or a doubled list item. It
-is the body's fault, and repeats for as long as the body is the same."""
+UNTYPED_PATCH: Final = ("failed to create typed patch object", "failed to convert new object")
+"""How the API server begins its 500 for an applied body with an unknown field, a wrong type or a doubled list item; the
+second for a quantity that is none. It is the body's fault, and repeats for as long as the body is the same."""
 
 LONGEST_RETRY_AFTER: Final = 30.0
 """Seconds; more is taken as this. The API server asks for 1 s to 5 s, and a proxy before it for as much as it likes:
@@ -120,7 +120,7 @@ def translated(request: str) -> Iterator[None]:
 def _status_object(body: bytes) -> Mapping[str, Any]:
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return answer if isinstance(answer, dict) else {}
 
