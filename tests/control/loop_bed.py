@@ -140,6 +140,11 @@ class Bed:
     def change(self, name: str = "chat") -> ActiveChange | None:
         return self.status(name).active_change
 
+    def state(self, name: str = "chat") -> str:
+        """Of the change in progress; empty without one."""
+        change = self.change(name)
+        return "" if change is None else change.state.value
+
     def deployment(self, name: str = "chat") -> Body:
         return self.api.objects["Deployment", name]
 

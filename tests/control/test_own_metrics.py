@@ -1,7 +1,7 @@
 """The operator's metrics: names are API, and series of what is gone are gone."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +15,8 @@ from docs import budgets
 from docs.operator_metrics import PAGE, page
 from vllm_autotuner.api.status import ChangeState, Circuit, CircuitState, Outcome, Recommendation, VLLMServiceStatus
 from vllm_autotuner.budgets import POD_TEMPLATE_BYTES
-from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
+from vllm_autotuner.control.run import fleet_loop
+from vllm_autotuner.control.run.operator_metrics import OperatorMetrics, StatusFigures, status_figures
 
 
 def series(metrics: OperatorMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -147,19 +148,17 @@ def test_what_no_status_says_any_more_is_gone() -> None:
     metrics = OperatorMetrics()
     held = Recommendation(id="r", knob="maxNumSeqs", recommended="96", held_by="Cooldown")
     stopped = Circuit(state=CircuitState.OPEN, until=NOW + timedelta(days=1))
-    metrics.set_statuses(
-        [
-            VLLMServiceStatus(active_change=change(ChangeState.HELD)),
-            VLLMServiceStatus(recommendation=held, circuit=stopped),
-            VLLMServiceStatus(recommendation=held.updated(held_by=None)),
-        ],
-        now=NOW,
+    told = (
+        VLLMServiceStatus(active_change=change(ChangeState.HELD)),
+        VLLMServiceStatus(recommendation=held, circuit=stopped),
+        VLLMServiceStatus(recommendation=held.updated(held_by=None)),
     )
+    metrics.set_statuses(status_figures(each, now=NOW) for each in told)
     found = series(metrics)
     assert found["vllm_autotuner_active_changes", (("state", "Held"),)] == 1
     assert found["vllm_autotuner_held_recommendations", (("reason", "Cooldown"),)] == 1
     assert found["vllm_autotuner_open_circuits", ()] == 1
-    metrics.set_statuses([VLLMServiceStatus(circuit=stopped)], now=NOW + timedelta(days=2))
+    metrics.set_statuses([status_figures(VLLMServiceStatus(circuit=stopped), now=NOW + timedelta(days=2))])
     found = series(metrics)
     assert not [name for name, _ in found if name.endswith(("active_changes", "held_recommendations"))]
     assert found["vllm_autotuner_open_circuits", ()] == 0
@@ -175,6 +174,28 @@ async def test_a_story_is_told_by_the_metrics() -> None:
     after = series(found.metrics)
     assert after["vllm_autotuner_rollbacks_total", (("cause", "Harm"), ("knob", "maxNumSeqs"))] == 1
     assert not [labels for name, labels in after if name == "vllm_autotuner_active_changes"]
+
+
+async def test_a_status_whose_figures_cannot_be_read_costs_no_other_service_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = bed("chat", "odd", load=queueing)
+
+    def defective(status: VLLMServiceStatus, *, now: datetime) -> StatusFigures:
+        if status == found.status("odd"):
+            raise OverflowError("date value out of range")
+        return status_figures(status, now=now)
+
+    while not found.state("chat"):
+        await found.tick()
+    monkeypatch.setattr(fleet_loop, "status_figures", defective)
+    failed = ("vllm_autotuner_ticks_total", (("outcome", "Failed"),))
+    await found.ticks(2)
+    after = series(found.metrics)
+    changes = {labels: value for (name, labels), value in after.items() if name == "vllm_autotuner_active_changes"}
+    assert changes == {(("state", found.state("chat")),): 1}
+    assert after[failed] == 2
+    assert sum(value for (name, _), value in after.items() if name == "vllm_autotuner_services") == 2
 
 
 async def test_services_without_metrics_are_counted_each_tick() -> None:

@@ -8,7 +8,7 @@ from tests.control.loop_bed import bed, queueing
 
 from vllm_autotuner.api.status import Outcome
 from vllm_autotuner.cluster.errors import Unavailable
-from vllm_autotuner.control.run.self_health import LATEST, SelfHealth
+from vllm_autotuner.control.run.self_health import LATEST, OWN_FAULT, SelfHealth
 from vllm_autotuner.observation.reading import Absence, NoData
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -43,6 +43,66 @@ def test_one_object_that_cannot_be_written_does_not_stop_the_others(failing: int
         found.api_failed(f"other-{number}", at=NOW)
     found.looked(took=INTERVAL, now=NOW)
     assert (trouble(found, services=services) == "") is well
+
+
+def failing_for(found: SelfHealth, span: timedelta, *uids: str, meanwhile: Callable[[datetime], None]) -> None:
+    """These objects' requests fail in each tick until now; `meanwhile` is what else happens in it."""
+    for tick in range(span // INTERVAL, -1, -1):
+        at = NOW - tick * INTERVAL
+        for uid in uids:
+            found.api_failed(uid, at=at)
+        meanwhile(at)
+        found.looked(took=INTERVAL, now=at)
+
+
+def test_objects_that_fail_alone_for_long_do_not_stop_the_others() -> None:
+    found = health()
+    failing_for(found, OWN_FAULT * WINDOW, "odd", "odd2", meanwhile=lambda at: found.api_wrote("u1", at=at))
+    assert trouble(found, uid="odd") != "", "their own changes wait"
+    assert trouble(found) == ""
+    for uid in ("u2", "u3"):
+        found.api_failed(uid, at=NOW)
+    assert trouble(found) != "", "an outage that comes after it is one"
+
+
+@pytest.mark.parametrize(
+    ("span", "writer"),
+    [
+        pytest.param(OWN_FAULT * WINDOW - INTERVAL, "u1", id="not yet"),
+        pytest.param(OWN_FAULT * WINDOW, "odd", id="nothing of others was written"),
+    ],
+)
+def test_until_that_is_known_it_is_an_outage(span: timedelta, writer: str) -> None:
+    found = health()
+    failing_for(found, span, "odd", "odd2", meanwhile=lambda at: found.api_wrote(writer, at=at))
+    assert trouble(found) != ""
+
+
+def test_an_object_that_was_well_meanwhile_fails_anew() -> None:
+    found = health()
+    for ago in (OWN_FAULT * WINDOW, timedelta()):
+        for uid in ("odd", "odd2"):
+            found.api_failed(uid, at=NOW - ago)
+        found.api_wrote("u1", at=NOW - ago)
+        found.looked(took=INTERVAL, now=NOW - ago)
+    assert trouble(found) != ""
+
+
+@pytest.mark.fault("T56")
+@pytest.mark.parametrize("verb", ["status", "apply Deployment"])
+async def test_two_objects_whose_writes_always_fail_hold_no_other_for_ever(verb: str) -> None:
+    found = bed("chat", "odd", "odd2", load=queueing)
+    broken = Unavailable("PUT: etcdserver: request is too large", reason="InternalError", status=500)
+    found.api.refuses = lambda asked, name: broken if asked == verb and name.startswith("odd") else None
+    begun = None
+    for tick in range(90):
+        await found.tick()
+        if begun is None and found.change() is not None:
+            begun = tick
+    assert begun is not None
+    assert begun * INTERVAL >= OWN_FAULT * WINDOW - 4 * INTERVAL, "an outage looks like this at first"
+    assert [entry.outcome for entry in found.status().history] == [Outcome.SUCCEEDED]
+    assert all(found.change(name) is None and not found.status(name).history for name in ("odd", "odd2"))
 
 
 def test_without_trouble_there_is_none() -> None:

@@ -337,4 +337,17 @@ FAULTS: Final = (
         holds="an Event names the value under test that stays, and the command that restores the old one",
         missing="a deletion while no operator runs: nothing can tell of it then",
     ),
+    Fault(
+        number="T56",
+        happens="the API server answers every write for two objects with 500, and those of others are executed: "
+        "objects as large as etcd allows",
+        holds="after 5 minutes it counts as theirs: their own changes wait, and those of all others begin",
+    ),
+    Fault(
+        number="T57",
+        happens="objects are found as an older version wrote them: lists longer than their limits, fields that are "
+        "gone, fields that were not yet there",
+        holds="they are read; lists are cut to their newest entries with the first write; what is left out is logged; "
+        "a change in progress comes to its end",
+    ),
 )

@@ -31,6 +31,8 @@ class CrashCauses:
         self._logs = logs
         self._known: dict[_End, StartupFailure | None] = {}
         """None: the log was read and does not say why."""
+        self._kept: dict[_End, StartupFailure | None] = {}
+        """The same of the part that the kubelet keeps, for a log that could not be read."""
 
     async def look(self, services: Iterable[Sequence[PodView]]) -> None:
         """Read the logs that say why the pods of these services crashed, as far as this tick has time for it.
@@ -40,21 +42,27 @@ class CrashCauses:
         crashed = [pod for pods in services for pod in _examples(pods)]
         ends = {_end(pod) for pod in crashed}
         self._known = {end: cause for end, cause in self._known.items() if end in ends}
+        self._kept = {end: cause for end, cause in self._kept.items() if end in ends}
         await self._logs.within_budget(self._read(pod) for pod in crashed if _end(pod) not in self._known)
 
     def of(self, pod: PodView) -> StartupFailure:
         """Why the engine of a crashed pod ended; from the pod's status where its log could not be read."""
-        end, ended = _end(pod), pod.last_termination
+        end = _end(pod)
         if (known := self._known.get(end)) is not None:
             return known
         if lacked_host_memory(pod):
             message = "the container exceeded its memory limit (host memory, not GPU memory)"
             return StartupFailure(reason=StartupReason.OUT_OF_MEMORY, message=message)
         # The part of the log that the kubelet keeps is short, but better than an exit code; a whole log includes it.
-        unread = end not in self._known
-        if unread and ended is not None and (failure := parse_startup_failure(ended.message)) is not None:
+        if end not in self._known and (failure := self._in_what_is_kept(pod)) is not None:
             return failure
         return StartupFailure(reason=StartupReason.UNKNOWN, message=how_it_ended(pod))
+
+    def _in_what_is_kept(self, pod: PodView) -> StartupFailure | None:
+        if (end := _end(pod)) not in self._kept:
+            ended = pod.last_termination
+            self._kept[end] = None if ended is None else parse_startup_failure(ended.message)
+        return self._kept[end]
 
     async def _read(self, pod: PodView) -> None:
         for previous in (True, False):

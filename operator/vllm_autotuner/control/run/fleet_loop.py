@@ -23,6 +23,7 @@ from vllm_autotuner.control.read.metrics_sources import Sources, source_of
 from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.context import ControlContext
+from vllm_autotuner.control.run.operator_metrics import StatusFigures, status_figures
 from vllm_autotuner.control.run.self_health import SelfHealth
 from vllm_autotuner.control.run.service_tick import Decided, ServiceTick
 from vllm_autotuner.control.write.event_outbox import FAILED
@@ -73,7 +74,12 @@ class FleetLoop:
         self._services = self._services_anew()
 
     def _services_anew(self) -> ServiceTick:
-        return ServiceTick(self._context, sources=self._sources, free_gpus=self._free_gpus)
+        return ServiceTick(
+            self._context,
+            sources=self._sources,
+            free_gpus=self._free_gpus,
+            wrote=lambda uid: self._health.api_wrote(uid, at=self._context.wall()),
+        )
 
     async def tick(self) -> None:
         """Handle the whole fleet once. A follower does nothing here; its watches keep the registry current."""
@@ -234,6 +240,16 @@ class FleetLoop:
             classes[diagnosis] = classes.get(diagnosis, 0) + 1
         metrics.set_services(classes)
         metrics.blind_ticks.inc(classes.get(DiagnosisClass.METRICS_BLIND.value, 0))
-        services = (entry.service for entry in self._context.registry.services.views().values())
-        statuses = (service.status for service in services if isinstance(service, VLLMService))
-        metrics.set_statuses(statuses, now=self._context.wall())
+        figures = (self._figures(entry) for entry in self._context.registry.services.views().values())
+        metrics.set_statuses(each for each in figures if each is not None)
+
+    def _figures(self, entry: ServiceEntry) -> StatusFigures | None:
+        if not isinstance(entry.service, VLLMService):
+            return None
+        try:
+            return status_figures(entry.service.status, now=self._context.wall())
+        except Exception:
+            # The figures of the others must be exported; what is wrong with this one is told when it is handled.
+            self._context.metrics.ticks.labels(outcome="Failed").inc()
+            logger.exception("failed to export the figures of a service", extra={"service": entry.service.key})
+            return None

@@ -7,6 +7,7 @@ Must not: have a label of unbounded cardinality, except namespace and name of ex
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from time import thread_time
 from typing import Final
@@ -26,6 +27,27 @@ _CHANGE_BUCKETS: Final = (60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 4320
 
 HARM, NO_EFFECT, NOT_JUDGED = CAUSES = ("Harm", "NoEffect", "NotJudged")
 """Why a change was rolled back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusFigures:
+    """What of one status is exported."""
+
+    state: str | None
+    """Of its change in progress."""
+    held_by: str | None
+    """Why its recommendation is not applied."""
+    circuit_open: bool
+
+
+def status_figures(status: VLLMServiceStatus, *, now: datetime) -> StatusFigures:
+    """Read the figures of one service; apart from their sum, so that one that cannot be read costs no other."""
+    change, found = status.active_change, status.recommendation
+    return StatusFigures(
+        state=None if change is None else change.state.value,
+        held_by=None if found is None else found.held_by,
+        circuit_open=circuit_is_open(status.circuit, now=now),
+    )
 
 
 class OperatorMetrics:
@@ -175,14 +197,13 @@ class OperatorMetrics:
             cause = NOT_JUDGED if change.harmful is None else HARM if change.harmful else NO_EFFECT
             self.rollbacks.labels(knob=change.knob, cause=cause).inc()
 
-    def set_statuses(self, statuses: Iterable[VLLMServiceStatus], *, now: datetime) -> None:
+    def set_statuses(self, figures: Iterable[StatusFigures]) -> None:
         """Set the gauges derived from the statuses of all services; label values without a service are removed."""
         states, held, circuits = Counts[str](), Counts[str](), 0
-        for status in statuses:
-            states.update([status.active_change.state.value] if status.active_change is not None else [])
-            found = status.recommendation
-            held.update([found.held_by] if found is not None and found.held_by is not None else [])
-            circuits += circuit_is_open(status.circuit, now=now)
+        for each in figures:
+            states.update([] if each.state is None else [each.state])
+            held.update([] if each.held_by is None else [each.held_by])
+            circuits += each.circuit_open
         self.active_changes.clear()
         for state, count in states.items():
             self.active_changes.labels(state=state).set(count)

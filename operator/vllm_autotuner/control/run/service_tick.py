@@ -56,7 +56,10 @@ class Decided:
 class ServiceTick:
     """Handles single services, and keeps the leader's memory of them. Created anew when this process becomes leader."""
 
-    def __init__(self, context: ControlContext, *, sources: Sources, free_gpus: FreeGpuLookup) -> None:
+    def __init__(
+        self, context: ControlContext, *, sources: Sources, free_gpus: FreeGpuLookup, wrote: Callable[[str], None]
+    ) -> None:
+        """`wrote` is told the uid of each service whose status was written."""
         self._context = context
         self._free_gpus = free_gpus
         self.memory = ServiceMemory()
@@ -65,6 +68,7 @@ class ServiceTick:
             registry=context.registry,
             wall=context.wall,
             count_ending=lambda change, outcome: context.metrics.count_ending(change, outcome, now=context.wall()),
+            wrote=wrote,
         )
         self._workload_writer = WorkloadWriter(
             cluster=context.cluster,

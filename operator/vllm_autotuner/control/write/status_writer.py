@@ -5,8 +5,10 @@ an earlier leader stopped between the write and the Events (T01, T03). Created a
 Must not: decide, or touch a workload.
 """
 
+import logging
 from collections.abc import Callable
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 from vllm_autotuner.api.annotations import PREFIX
@@ -22,8 +24,11 @@ from vllm_autotuner.control.read.registry import Key, Registry
 from vllm_autotuner.control.read.views import Body, ServiceEntry
 from vllm_autotuner.control.write.announcements import announcements, standing
 from vllm_autotuner.control.write.event_outbox import Outbox
+from vllm_autotuner.control.write.lost_parts import MOST_TOLD, lost_parts
 
 __all__ = ["StatusWriter"]
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 5
 """Of one status write, while another controller writes fields that the operator does not read. As client-go's
@@ -42,17 +47,22 @@ class StatusWriter:
         registry: Registry,
         wall: Callable[[], datetime],
         count_ending: Callable[[ActiveChange, Outcome], None],
+        wrote: Callable[[str], None] = lambda uid: None,
     ) -> None:
+        """`wrote` is told the uid of each object whose status was written."""
         self._cluster = cluster
         self._registry = registry
         self._wall = wall
         self._count_ending = count_ending
+        self._wrote = wrote
         self._told: set[str] = set()
+        self._compared: set[str] = set()
         self.outbox = Outbox(cluster=cluster, wall=wall)
 
     def keep_only(self, uids: set[str]) -> None:
         """Forget what no longer exists."""
         self._told &= uids
+        self._compared &= uids
         self.outbox.keep_only(uids)
 
     async def persist(
@@ -132,8 +142,21 @@ class StatusWriter:
                 if _read_by_us(fresh.body) != _read_by_us(entry.body):
                     raise
                 entry = fresh
+        self._wrote(entry.uid)
+        self._tell_what_is_lost(entry)
         # Take the answer instead of waiting for the watch: the next tick must not decide on the old status.
         return self._seen(body)
+
+    def _tell_what_is_lost(self, stored: ServiceEntry) -> None:
+        """Log what the first write of this leader leaves out of the status that it found: another version wrote it."""
+        if stored.uid in self._compared:
+            return
+        self._compared.add(stored.uid)
+        raw = stored.body.get("status") or {}
+        lost = list(islice(lost_parts(raw, to_wire(parse_status(raw))), MOST_TOLD))
+        if lost:
+            where = f"{stored.namespace}/{stored.name}"
+            logger.warning("left out of a status that another version wrote", extra={"service": where, "parts": lost})
 
     def _seen(self, body: Body) -> ServiceEntry:
         """Put an answer into the registry and return its entry. Raises NotFound when the object was deleted."""
