@@ -9,6 +9,7 @@ from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import Outcome, Source
 from vllm_autotuner.cluster.errors import Refused, Unavailable
 from vllm_autotuner.engine.command_line import Field
+from vllm_autotuner.guardrails import chain
 from vllm_autotuner.workload.adoption import Marker, digest_of
 from vllm_autotuner.workload.labels import ADOPTION, CONSENT, CONSENT_GIVEN
 
@@ -142,7 +143,11 @@ async def test_an_edit_of_another_flag_supersedes_the_change_and_leaves_no_candi
 
 
 @pytest.mark.fault("T44")
-async def test_an_edit_of_another_flag_leaves_no_candidate_where_the_owner_had_given_no_value() -> None:
+async def test_an_edit_of_another_flag_leaves_no_candidate_where_the_owner_had_given_no_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A change that a former version began: this one raises no value that it does not know."""
+    monkeypatch.setattr(chain, "may_lower_unknown", lambda proposal, **seen: False)
     plain = tuple(each for each in ARGS if each not in ("--max-num-seqs", "64"))
     crowd = Load(running=256.0, waiting=100.0, kv=0.3, ttft=6.0)
     found = adopting(
@@ -434,3 +439,16 @@ async def test_a_missing_permission_ends_no_change() -> None:
     found.api.refuses = lambda verb, name: None
     await to_the_end(found)
     assert found.args == TUNED
+
+
+async def test_a_value_that_nobody_knows_is_not_raised() -> None:
+    """What ran at once is no more than what may run: twice as many may be less than the engine's default."""
+    plain = tuple(each for each in ARGS if each not in ("--max-num-seqs", "64"))
+    crowd = Load(running=40.0, waiting=100.0, kv=0.2, ttft=6.0)
+    found = adopting(theirs(args=plain), load=lambda value: crowd)
+    await found.ticks(30)
+    advice = found.status().recommendation
+    assert advice is not None
+    assert (advice.knob, advice.current, advice.held_by) == ("maxNumSeqs", None, "RecommendOnly")
+    assert "the present max-num-seqs is not known and may be higher" in advice.reason
+    assert (found.change(), found.api.written) == (None, [])

@@ -20,6 +20,7 @@ from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, case_of, diagnose
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.guardrails.known_direction import may_lower_unknown
 from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.questions import MetricsSource
 from vllm_autotuner.observation.snapshot import EngineKey, FleetSnapshot, WindowSettings, take_snapshot
@@ -168,11 +169,9 @@ def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[Eng
 def _of_known_direction(plan: planning.Plan, *, observation: Observation) -> planning.Plan:
     """Withhold a max-num-seqs that may lower the present one where it is meant to raise it: that is not known here."""
     proposal = plan.proposal
-    if proposal is None or proposal.knob is not Knob.MAX_NUM_SEQS or proposal.current is not None:
+    most_running = max((moment.running for engine in observation.engines for moment in engine.moments), default=0.0)
+    if proposal is None or not may_lower_unknown(proposal, most_running=most_running):
         return plan
-    most_seen = max((moment.running for engine in observation.engines for moment in engine.moments), default=0.0)
-    if int(proposal.value) < most_seen:
-        return plan  # so many ran: the present value is higher
     unknown = "the present value is not known, and may be higher; pass the engine's flags with --engine-args"
     return replace(plan, proposal=None, passed_over=(*plan.passed_over, f"--max-num-seqs={proposal.value}: {unknown}"))
 

@@ -62,7 +62,8 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         id="G04",
         name="Bounds per knob",
         prevents="values outside the range that the user accepts",
-        default="none; a knob without bounds is recommended and never changed",
+        default="none; a knob without bounds is recommended and never changed, and max-num-seqs is not raised where "
+        "its present value is not known: a raise above what ran may be a lowering of the engine's default",
         where=Where.CHAIN,
         objects=(
             "guardrails.chain:inside_bounds",
