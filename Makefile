@@ -77,7 +77,7 @@ crd: setup  ## Generate the CRD from the models
 	@$(VENV)/bin/vllm-autotuner crd > crds/vllmservices.yaml
 	@cp crds/vllmservices.yaml charts/vllm-autotuner/crds/vllmservices.yaml
 
-docs: setup  ## Generate the pages of diagnosis classes, guardrails, fault tests, invariants, metrics and budgets
+docs: setup  ## Generate the pages that are made from code, then the site, with every link checked (.state/site)
 	@$(RUN) docs/diagnosis_classes.py
 	@$(RUN) docs/guardrails.py
 	@$(RUN) docs/fault_tests.py
@@ -85,6 +85,10 @@ docs: setup  ## Generate the pages of diagnosis classes, guardrails, fault tests
 	@$(RUN) docs/operator_metrics.py
 	@$(RUN) docs/budgets.py
 	@$(RUN) docs/argocd_cm.py
+	@$(RUN) docs/api_reference.py
+	@$(RUN) docs/chart_reference.py
+	@$(RUN) docs/cli_reference.py
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 release: setup  ## Wheel, sdist, chart, CRD, SBOM and checksums of VERSION into dist/: the same bytes from the same commit
 	@test -n "$(VERSION)" || { echo "make: name the version: make release VERSION=0.1.0"; exit 1; }

@@ -26,7 +26,8 @@ TARGETS: Final = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text
 
 def unknown(line: str) -> list[str]:
     """The command, or those of its options, that do not exist; empty when all do."""
-    name, *arguments = shlex.split(line, comments=True)
+    # What follows a pipe is another program.
+    name, *arguments = shlex.split(line.partition(" | ")[0], comments=True)
     if name not in COMMANDS:
         return [name]
     command = loaded(COMMANDS, name)
