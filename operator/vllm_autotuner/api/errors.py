@@ -7,6 +7,9 @@ from pydantic import ValidationError
 _SHOWN: Final = 5
 """Errors shown in full; the others are only counted, as the first ones usually cause them."""
 
+_LONGEST_KEY: Final = 100
+"""Characters of a part of a path that are shown."""
+
 _PREFIX: Final = "Value error, "
 
 
@@ -20,4 +23,5 @@ def first_errors(error: ValidationError, root: str) -> str:
 
 
 def _path(root: str, location: tuple[int | str, ...]) -> str:
-    return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    # The key of a map is the user's, and of any length.
+    return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part[:_LONGEST_KEY]}" for part in location)

@@ -22,6 +22,7 @@ ENGINE_CONTAINER: Final = "vllm"
 
 TOO_LARGE: Final = f"larger than {POD_TEMPLATE_BYTES.limit // 1024} KiB of JSON; shorten it, or use a ConfigMap"
 TOO_DEEP: Final = f"nested deeper than {POD_TEMPLATE_DEPTH.limit} levels, which no pod template is"
+NO_OBJECT: Final = "write an object with metadata and spec, as in a Deployment's template"
 
 
 def refusal(template: object) -> str:
@@ -30,7 +31,7 @@ def refusal(template: object) -> str:
     A text in its place is such a reason already, of the reader that has cut it out.
     """
     if isinstance(template, str):
-        return template
+        return template if template in (TOO_LARGE, TOO_DEEP, NO_OBJECT) else NO_OBJECT
     if _is_deeper(template, than=POD_TEMPLATE_DEPTH.limit):
         POD_TEMPLATE_DEPTH.exceeded()
         return TOO_DEEP

@@ -6,7 +6,7 @@ that need the cluster (GPUs, model geometry, a Deployment to adopt) run later an
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, StrictBool
 
@@ -28,6 +28,7 @@ from vllm_autotuner.api.tuning import (
 )
 
 __all__ = [
+    "MOST_REPLICAS",
     "Accelerator",
     "AllowedInts",
     "AllowedStrings",
@@ -52,8 +53,10 @@ __all__ = [
     "Window",
 ]
 
-_Replicas = Annotated[int, Field(strict=True, ge=0, le=10_000)]
-_MinReplicas = Annotated[int, Field(strict=True, ge=1, le=10_000)]
+MOST_REPLICAS: Final = 10_000
+"""Of one service."""
+_Replicas = Annotated[int, Field(strict=True, ge=0, le=MOST_REPLICAS)]
+_MinReplicas = Annotated[int, Field(strict=True, ge=1, le=MOST_REPLICAS)]
 
 
 class Profile(StrEnum):

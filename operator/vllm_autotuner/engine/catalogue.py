@@ -15,6 +15,8 @@ from vllm_autotuner.engine.hardware import Gpu, gpu_named
 
 __all__ = ["Catalogue", "CatalogueError", "read_catalogue"]
 
+LONGEST_SHOWN: Final = 80
+"""Characters of a value in a message."""
 _FIELDS: Final = ("memoryGiB", "bandwidthTBs", "teraflops")
 _ALLOWED: Final = frozenset({"label", "computeCapability", *_FIELDS})
 
@@ -65,7 +67,7 @@ def _gpu(index: int, row: Any) -> Gpu:
     if not isinstance(row, Mapping):
         raise CatalogueError(f"{where}: expected {{label, {', '.join(_FIELDS)}, computeCapability}}")
     if unknown := sorted(set(map(str, row)) - _ALLOWED):
-        raise CatalogueError(f"{where}: unknown field {unknown[0]}; known fields: {', '.join(sorted(_ALLOWED))}")
+        raise CatalogueError(f"{where}: unknown field {unknown[0][:80]}; known fields: {', '.join(sorted(_ALLOWED))}")
     label = str(row.get("label") or "")
     words = tuple(word for word in re.split(r"[^A-Z0-9]+", label.upper()) if word)
     if not words:
@@ -82,9 +84,12 @@ def _gpu(index: int, row: Any) -> Gpu:
 
 
 def _positive(where: str, value: object) -> float:
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    try:
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number) or number <= 0:
-        raise CatalogueError(f"{where}: {value!r} is not a positive number")
+        raise CatalogueError(f"{where}: {_shown(value)} is not a positive number")
     return number
 
 
@@ -93,5 +98,10 @@ def _capability(where: str, value: object) -> tuple[int, int] | None:
         return None
     found = re.fullmatch(r"(\d{1,2})\.(\d)", str(value))
     if found is None:
-        raise CatalogueError(f'{where}: {value!r} is not a compute capability; write it as "9.0", or omit it')
+        raise CatalogueError(f'{where}: {_shown(value)} is not a compute capability; write it as "9.0", or omit it')
     return int(found[1]), int(found[2])
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

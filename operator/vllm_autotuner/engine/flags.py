@@ -111,7 +111,7 @@ def _at_least_one(flag: str, *, text: str, read: Any, example: str) -> int:
     if value > LARGEST:
         raise FlagError(flag, problem=f"{text[:40]!r} is larger than vLLM accepts", remedy=f"Write {example}")
     if value < 1:
-        raise FlagError(flag, problem=f"{text!r} is below 1", remedy=f"Write {example}")
+        raise FlagError(flag, problem=f"{text[:40]!r} is below 1", remedy=f"Write {example}")
     return value
 
 
@@ -126,7 +126,7 @@ def _fraction(flag: str, text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:
-        problem = f"{text!r} is not a share of the GPU memory"
+        problem = f"{text[:40]!r} is not a share of the GPU memory"
         raise FlagError(flag, problem=problem, remedy="Write a number above 0 and at most 1, such as 0.9")
     return value
 
@@ -134,7 +134,7 @@ def _fraction(flag: str, text: str) -> float:
 def _port(flag: str, text: str) -> int:
     value = _count(flag, text)
     if value > 65535:
-        raise FlagError(flag, problem=f"{text!r} is not a TCP port", remedy="Write a number from 1 to 65535")
+        raise FlagError(flag, problem=f"{text[:40]!r} is not a TCP port", remedy="Write a number from 1 to 65535")
     return value
 
 

@@ -117,6 +117,9 @@ def geometry_named(model: str) -> ModelShape:
     return KNOWN.get(name) or UnknownGeometry(f"the geometry of {model} is not known: provide its config.json")
 
 
+LARGEST: Final = 10**9
+"""Of any size in a configuration: a thousand times those of the largest models."""
+
 _OTHER_CACHES: Final[Mapping[str, str]] = {
     "kv_lora_rank": "latent attention (MLA)",
     "attention_chunk_size": "chunked local attention in some layers",
@@ -130,15 +133,15 @@ _OTHER_CACHES: Final[Mapping[str, str]] = {
 
 
 def geometry_from_config(config: Mapping[str, Any]) -> ModelShape:
-    """Read a Hugging Face `config.json`; of a multimodal model, its text part."""
+    """Read a Hugging Face `config.json`; of a multimodal model, its text part. Never raises."""
     if isinstance(text := config.get("text_config"), Mapping):
-        return geometry_from_config({**text, "architectures": config.get("architectures")})
-    if (other := _other_cache(config)) is not None:
-        return UnknownGeometry(f"{other}: KV cache bytes per token cannot be computed from the heads")
+        config = {**text, "architectures": config.get("architectures")}
     try:
+        if (other := _other_cache(config)) is not None:
+            return UnknownGeometry(f"{other}: KV cache bytes per token cannot be computed from the heads")
         return _read_dense(config)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        return UnknownGeometry(f"config.json is incomplete: {error}")
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+        return UnknownGeometry(f"config.json is incomplete: {str(error)[:200]}")
 
 
 def _other_cache(config: Mapping[str, Any]) -> str | None:
@@ -158,11 +161,16 @@ def _other_cache(config: Mapping[str, Any]) -> str | None:
 def _read_dense(config: Mapping[str, Any]) -> Geometry:
     def number(*names: str) -> int:
         for name in names:
-            if config.get(name) is not None:
-                if (value := int(config[name])) <= 0:
-                    raise ValueError(f"{name} is {value}")
+            if (value := optional(name)) is not None:
                 return value
         raise KeyError(f"no {names[0]}")
+
+    def optional(name: str) -> int | None:
+        if config.get(name) is None:
+            return None
+        if not 0 < (value := int(config[name])) <= LARGEST:
+            raise ValueError(f"{name} is {str(config[name])[:40]}")
+        return value
 
     heads = number("num_attention_heads", "n_head")
     hidden = number("hidden_size", "n_embd")
@@ -172,9 +180,9 @@ def _read_dense(config: Mapping[str, Any]) -> Geometry:
         layers=number("num_hidden_layers", "n_layer"),
         attention_heads=heads,
         kv_heads=kv_heads,
-        head_dim=int(config.get("head_dim") or hidden // heads),
+        head_dim=optional("head_dim") or hidden // heads,
         vocabulary=number("vocab_size"),
-        max_positions=config.get("max_position_embeddings"),
+        max_positions=optional("max_position_embeddings"),
     )
     intermediate = config.get("intermediate_size")
     experts = any(config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts"))

@@ -144,7 +144,7 @@ class AnswerReader:
             if entry["metric"].get("namespace", "") in self._allowance.left_out:
                 return
             series = self._one(entry)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             excerpt = json.dumps(entry)[:120]
             raise Unusable(f"the answer does not follow the Prometheus API: {excerpt}") from error
         self._allowance.take(series, answer=self._series)

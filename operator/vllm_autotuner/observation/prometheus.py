@@ -121,7 +121,7 @@ class PrometheusSource:
             raise Rejected(f"{url} answered {response.status_code}: check the credentials for Prometheus")
         try:
             body = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             message = f"{url} answered {response.status_code}, but is not a Prometheus API: {_first_line(text)!r}"
             raise (Unusable if response.is_success else Rejected)(message) from error
         if not isinstance(body, dict):
@@ -129,7 +129,7 @@ class PrometheusSource:
         if not response.is_success or body.get("status") != "success":
             # 422 is temporary in Prometheus (query execution) and in Thanos (a store is missing).
             kind = Overloaded if response.status_code == 422 else Rejected
-            raise kind(f"{url} refused the query: {body.get('error', response.status_code)}")
+            raise kind(f"{url} refused the query: {str(body.get('error', response.status_code))[:MOST_SHOWN]}")
         if partial := _partial(body.get("warnings")):
             raise Unusable(f"{url} returned a partial answer: {partial[:MOST_SHOWN]}")
         data = body.get("data")

@@ -15,6 +15,8 @@ __all__ = ["SERVICE_ACCOUNT", "PodPermission", "parse_permissions", "refused_fie
 SERVICE_ACCOUNT: Final = "ServiceAccount:"
 """Prefix of a permission to use a ServiceAccount by name, `ServiceAccount:*` for all."""
 DEFAULT_ACCOUNT: Final = "default"
+LONGEST_SHOWN: Final = 100
+"""Characters: longer than the names that Kubernetes allows, of 63, and a prefix."""
 
 
 class PodPermission(StrEnum):
@@ -60,7 +62,7 @@ def refused_fields(template: Mapping[str, Any], *, allowed: frozenset[str]) -> s
     }
     if not refused:
         return ""
-    fields, names = ", ".join(refused.values()), ", ".join(refused)
+    fields, names = ", ".join(refused.values()), ", ".join(map(_shown, refused))
     return f"this installation does not allow {fields} (--allow-in-pods {names}; chart value podPermissions)"
 
 
@@ -74,16 +76,21 @@ def _wanted(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{SERVICE_ACCOUNT}{spec[field]}", f"podTemplate.spec.{field}"
     for volume in _mappings(spec.get("volumes")):
         if volume.get("hostPath") is not None:
-            yield PodPermission.HOST_PATH, f"hostPath of volume {volume.get('name')}"
+            yield PodPermission.HOST_PATH, f"hostPath of volume {_shown(volume.get('name'))}"
     for kind in _CONTAINERS:
         for container in _mappings(spec.get(kind)):
-            name, security = container.get("name"), _mapping(container.get("securityContext"))
+            name, security = _shown(container.get("name")), _mapping(container.get("securityContext"))
             if security.get("privileged"):
                 yield PodPermission.PRIVILEGED, f"privileged of container {name}"
             if _mapping(security.get("capabilities")).get("add"):
                 yield PodPermission.CAPABILITIES, f"capabilities of container {name}"
             if any(port.get("hostPort") for port in _mappings(container.get("ports"))):
                 yield PodPermission.HOST_PORT, f"hostPort of container {name}"
+
+
+def _shown(name: object) -> str:
+    """A name for a message, cut: nothing has checked its length, nor that it is one."""
+    return str(name)[:LONGEST_SHOWN]
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

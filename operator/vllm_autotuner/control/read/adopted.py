@@ -13,7 +13,15 @@ from typing import Any
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.api.spec import Accelerator, Engine, Mode, Model, StrategyType, VLLMServiceSpec
+from vllm_autotuner.api.spec import (
+    MOST_REPLICAS,
+    Accelerator,
+    Engine,
+    Mode,
+    Model,
+    StrategyType,
+    VLLMServiceSpec,
+)
 from vllm_autotuner.api.status import ActiveChange, ChangeState, Effective, Source, VLLMServiceStatus
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.cluster.adapter import Cluster
@@ -213,7 +221,8 @@ def _as_if_rendered(spec: VLLMServiceSpec, target: Target, *, live: DeploymentVi
         engine=engine,
         accelerator=spec.accelerator or _accelerator(target),
         scaling=scaling,
-        replicas=live.replicas if scaling is None else None,
+        # More than a spec may ask for is never what the status says: such a Deployment is observed, and not changed.
+        replicas=min(live.replicas, MOST_REPLICAS) if scaling is None else None,
         tuning=spec.tuning.updated(strategy=strategy),
     )
 
