@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,8 +30,8 @@ from e2e.hostile.limits import chart_limits
 from e2e.hostile.story import AS_INSTALLED, QUICKLY, Story, played
 from e2e.stage import OPERATOR_IMAGE, SIMULATED_ENGINE
 
-SERIES: Final = 300_000
-"""Of one pod: five times what is read of an answer."""
+SERIES, OBJECTS = 300_000, 10
+"""Of one pod, and of one tenant."""
 IMAGES: Final = (*DEFAULT_IMAGES, SIMULATED_ENGINE, *odd_engines.ROWS, OPERATOR_IMAGE)
 TOGETHER: Final = "all of them at once, from before the operator's start"
 NOBODY: Final = "none"
@@ -69,10 +68,9 @@ async def measured(chosen: Sequence[Attack], *, alone: bool, together: bool, con
         if alone:
             plans = [("alone", NOBODY, ()), *(("alone", attack.what, (attack,)) for attack in chosen)]
         if together:
-            plans += [("together", NOBODY, ()), ("together", TOGETHER, chosen)]
+            plans += [("together", TOGETHER, chosen)]
         for number, (part, what, those) in enumerate(plans):
-            # Without an attack there is nothing to go on with once the honest change is over.
-            pace = QUICKLY if part == "alone" else AS_INSTALLED if those else replace(AS_INSTALLED, seconds=0)
+            pace = QUICKLY if part == "alone" else AS_INSTALLED
             story = await played(bed, those, name=f"s{number}", pace=pace, first=part == "together")
             found = row(what, story, numbers="; ".join(each.number for each in those))
             rows[part].append(found)
@@ -142,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     chosen = [
         each
-        for each in attacks(series=SERIES)
+        for each in attacks(series=SERIES, objects=OBJECTS)
         if given.attack is None or {*given.attack} & {*each.number.split(", "), each.number}
     ]
     if not chosen:

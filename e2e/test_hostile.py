@@ -11,8 +11,8 @@ from e2e.stage import OPERATOR_IMAGE, SIMULATED_ENGINE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SERIES = 70_000
-"""Beyond the budget; the long form has 300,000."""
+SERIES, OBJECTS = 70_000, 4
+"""Beyond the budgets; the long form has 300,000 and 10."""
 
 
 async def test_every_attack_at_once_is_reported_and_an_honest_canary_is_promoted_beside_them(
@@ -20,7 +20,7 @@ async def test_every_attack_at_once_is_reported_and_an_honest_canary_is_promoted
 ) -> None:
     bed.set_images([*DEFAULT_IMAGES, SIMULATED_ENGINE, *odd_engines.ROWS, OPERATOR_IMAGE])
     limits = chart_limits()
-    story = await played(bed, attacks(series=SERIES), name="hostile", pace=QUICKLY, first=True)
+    story = await played(bed, attacks(series=SERIES, objects=OBJECTS), name="hostile", pace=QUICKLY, first=True)
     assert not story.faults, story.faults
     assert story.outcome == "Succeeded, maxNumSeqs 4 -> 8"
     assert story.cost.restarts == 0

@@ -30,7 +30,6 @@ from vllm_autotuner.budgets import (
 )
 from vllm_autotuner.workload.labels import SERVICE
 
-LARGE_OBJECTS: Final = 10
 LARGE_BYTES: Final = 1_300_000
 """Near the largest object that etcd takes."""
 SHELL_BYTES: Final = 800_000
@@ -82,8 +81,8 @@ async def _deep(tenant: Tenant) -> None:
     await tenant.post(text.replace('"HERE"', '{"a":' * 3000 + "1" + "}" * 3000))
 
 
-async def _large(tenant: Tenant) -> None:
-    for number in range(LARGE_OBJECTS):
+async def _large(tenant: Tenant, *, objects: int) -> None:
+    for number in range(objects):
         # Half of them in keys, which the API server repeats in managedFields.
         keys = {f"key-{key:08}": 1 for key in range(LARGE_BYTES // 40)}
         volumes = [{"name": f"volume-{each:08}", "emptyDir": {}} for each in range(LARGE_BYTES // 45)]
@@ -91,8 +90,8 @@ async def _large(tenant: Tenant) -> None:
         await tenant.post(json.dumps(vllm_service(tenant.namespace, f"large-{number}", podTemplate={"spec": spec})))
 
 
-async def _too_large(tenant: Tenant) -> str:
-    names = [f"large-{number}" for number in range(LARGE_OBJECTS)]
+async def _too_large(tenant: Tenant, *, objects: int) -> str:
+    names = [f"large-{number}" for number in range(objects)]
     return await all_of(*(tenant.stalled(name, "InvalidSpec", "larger than 64 KiB") for name in names))
 
 
@@ -210,8 +209,8 @@ async def _holds_a_turn(tenant: Tenant) -> str:
     return f"9999999h is refused at admission; with 24h its change is Provisioning until {change['deadline'][:16]}Z"
 
 
-def attacks(*, series: int) -> tuple[Attack, ...]:
-    """Every attack; `series` is how many one pod exports (B7)."""
+def attacks(*, series: int, objects: int) -> tuple[Attack, ...]:
+    """Every attack; `series` is how many one pod exports (B7), `objects` how many large ones there are (B2)."""
     rows: tuple[dict[str, Any], ...] = (
         {
             "number": "B1",
@@ -222,9 +221,9 @@ def attacks(*, series: int) -> tuple[Attack, ...]:
         },
         {
             "number": "B2",
-            "what": f"{LARGE_OBJECTS} objects of 1.3 MB",
-            "launch": _large,
-            "reported": _too_large,
+            "what": f"{objects} objects of 1.3 MB",
+            "launch": partial(_large, objects=objects),
+            "reported": partial(_too_large, objects=objects),
             "budgets": (POD_TEMPLATE_BYTES, MANAGED_FIELDS_BYTES),
         },
         {

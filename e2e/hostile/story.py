@@ -8,11 +8,13 @@ Must not: judge the figures; the command and the test do.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from e2e.bed import Bed
+from e2e.errors import CommandError
 from e2e.hostile.attacks import Attack
 from e2e.hostile.cost import Cost, in_pod
 from e2e.hostile.scraping import prometheus_of
@@ -22,6 +24,7 @@ from e2e.side_by_side import CROWD, QUICK, Play
 from e2e.stage import NotSeen, Stage, until
 
 HONEST: Final = "chat"
+OPERATOR_LABEL: Final = "app.kubernetes.io/name=vllm-autotuner"
 REPLICAS: Final = 2
 TURNS: Final = 2
 """Changes at once. One turn may be held for a day by whoever writes such phases (docs/multi-tenancy.md)."""
@@ -87,8 +90,7 @@ async def played(bed: Bed, attacks: Sequence[Attack], *, name: str, pace: Pace, 
     """
     spaces = {attack.number: f"{name}-{attack.slug}" for attack in attacks}
     namespaces = [name, *spaces.values()]
-    for each in namespaces:
-        await asyncio.to_thread(bed.create_namespace, each)
+    await asyncio.gather(*(asyncio.to_thread(bed.create_namespace, each) for each in namespaces))
     prometheus = prometheus_of(bed, name=f"prometheus-{name}", namespaces=namespaces)
     await prometheus.start()
     try:
@@ -110,6 +112,9 @@ async def played(bed: Bed, attacks: Sequence[Attack], *, name: str, pace: Pace, 
                 await _launch([attack for attack in attacks if attack not in there], tenants)
                 return await _watched(play, attacks, tenants, cost, pace=pace)
     finally:
+        with suppress(CommandError):
+            text = await asyncio.to_thread(bed.kubectl, "-n", name, "logs", "-l", OPERATOR_LABEL, "--tail=-1")
+            (bed.state_dir / "logs" / f"operator-{name}.log").write_text(text, encoding="utf-8")
         prometheus.kill()
         for each in namespaces:
             bed.delete_namespace(each)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from tests.control.loop_bed import Bed, bed, queueing, service_body
 from vllm_autotuner.api.annotations import APPROVE, PAUSE
 from vllm_autotuner.api.conditions import ConditionType, find_condition
 from vllm_autotuner.api.status import ChangeState
+from vllm_autotuner.budgets import ANSWER_SERIES
 from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.tick import Decision, decide
@@ -24,7 +26,7 @@ from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import service_entry
 from vllm_autotuner.control.run.fleet_loop import FleetLoop, run_fleet_loop
 from vllm_autotuner.control.write.workload_writer import LOOK_AFTER
-from vllm_autotuner.observation.answer_reader import LEFT_OUT, Allowance
+from vllm_autotuner.observation.answer_reader import Allowance
 from vllm_autotuner.observation.errors import TooLarge, Unreachable
 from vllm_autotuner.observation.prometheus import PrometheusAddress
 from vllm_autotuner.observation.questions import Question
@@ -439,6 +441,29 @@ async def test_a_process_that_leads_again_watches_a_window_first() -> None:
     assert found.change() is not None
 
 
+async def test_what_is_said_of_unreadable_objects_takes_nobody_elses_time() -> None:
+    """A status write of an object as large as etcd takes lasts 3 s, and a tenant may have many of them."""
+    names = [f"a-{number}" for number in range(8)]
+    found = bed(*names, "chat")
+    await found.ticks(1)
+    for name in names:
+        found.api.edit(name, lambda body: body["spec"].update(podTemplate={"spec": {"hostNetwork": True}}))
+    write, written = found.api.write_status, list[str]()
+
+    async def slow(namespace: str, name: str, status: Body, *, resource_version: str) -> Body:
+        written.append(name)
+        found.api.now += timedelta(seconds=3 if name in names else 0)
+        return await write(namespace, name, status, resource_version=resource_version)
+
+    found.api.write_status = slow  # type: ignore[method-assign]
+    found.api.edit("chat", lambda body: body["spec"].update(replicas=2))
+    await found.tick()
+    assert written[0] == "chat"
+    assert len(written) == 1 + 2, "the rest is for a later tick"
+    await found.ticks(5)
+    assert set(names) <= set(written)
+
+
 # The sources of metrics
 
 
@@ -449,6 +474,10 @@ class Scripted:
         self.answer = answer
         self.asked = 0
         self.namespaces: Sequence[str] = ()
+        self.large: set[str] = set()
+        """The namespaces that have more series than are read."""
+        self.count: dict[str, int] = {}
+        self.counted: list[str] = []
         self.closed = False
 
     async def ask(
@@ -458,7 +487,17 @@ class Scripted:
         self.namespaces = namespaces
         if isinstance(self.answer, Exception):
             raise self.answer
+        if allowance is not None and (large := self.large & {*namespaces}):
+            for each in sorted(large):
+                allowance.take(Series(labels={"namespace": each}, times=range(10**8), values=[]), answer=[])
+            allowance.check()
         return self.answer
+
+    async def query(self, expression: str, *, at: float) -> Sequence[Series]:
+        self.counted.append(expression)
+        return [
+            Series(labels={"namespace": each}, times=[at], values=[float(count)]) for each, count in self.count.items()
+        ]
 
     async def close(self) -> None:
         self.closed = True
@@ -500,31 +539,49 @@ def entry_in(namespace: str) -> Any:
 async def test_a_namespace_with_too_many_series_is_not_asked_about_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    left_out = Series(labels={"namespace": "prod", LEFT_OUT: ""}, times=(), values=())
-    found, made = sources(monkeypatch, default=[left_out])
-    entries = using("")
-    assert (await found.look(entries, at=1000.0))[""].left_out == {"prod"}
-    asked = made["default"].asked
-    error = (await found.look(entries, at=1015.0))[""].error
-    assert error is not None
-    assert "more series than are read" in error.why
-    assert made["default"].asked == asked
+    found, made = sources(monkeypatch)
+    made["default"].large = {"prod"}
+    entries = [*using(""), entry_in("other")]
+    snapshot = (await found.look(entries, at=1000.0))[""]
+    assert snapshot.error is None, "the others are seen in the same tick"
+    assert list(made["default"].namespaces) == ["other"]
+    await found.look(entries, at=1015.0)
+    assert list(made["default"].namespaces) == ["other"]
+    made["default"].large = set()
     await found.look(entries, at=1600.0)
-    assert made["default"].asked == 2 * asked
+    assert list(made["default"].namespaces) == ["other", "prod"]
 
 
 async def test_while_a_namespace_is_not_asked_about_its_services_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    left_out = Series(labels={"namespace": "prod", LEFT_OUT: ""}, times=(), values=())
-    found, made = sources(monkeypatch, default=[left_out])
+    found, made = sources(monkeypatch)
+    made["default"].large = {"prod"}
     entries = [*using(""), entry_in("other")]
-    await found.look(entries, at=1000.0)
-    made["default"].answer = []
-    for at in (1015.0, 1030.0):
+    for at in (1000.0, 1015.0, 1030.0):
         snapshots = await found.look(entries, at=at)
         error = found.of(entries[0].service, snapshots).error
         assert error is not None
         assert "namespace prod has more series than are read" in error.why
         assert found.of(entries[1].service, snapshots).error is None
+
+
+async def test_a_namespace_alone_with_too_many_series_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, made = sources(monkeypatch)
+    made["default"].large = {"prod"}
+    error = (await found.look(using(""), at=1000.0))[""].error
+    assert error is not None
+    assert "more series than are read" in error.why
+
+
+async def test_as_many_namespaces_are_left_out_at_once_as_are_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, fifty of them would keep everybody blind for minutes."""
+    found, made = sources(monkeypatch)
+    source = made["default"]
+    source.large = {f"large-{number}" for number in range(10)}
+    source.count = dict.fromkeys(sorted(source.large)[1:], ANSWER_SERIES.limit) | {"other": 157}
+    entries = [entry_in(name) for name in [*source.large, "other"]]
+    assert (await found.look(entries, at=1000.0))[""].error is None
+    assert list(source.namespaces) == ["other"]
+    assert len(source.counted) == 1
 
 
 async def test_a_namespace_for_which_looks_fail_is_not_asked_about_after_the_second(

@@ -214,6 +214,17 @@ def test_what_is_large_over_several_answers_is_left_out_of_all_of_them() -> None
     assert [names(answer) for answer in found] == [["a/p-0"]] * 2 + [["a/p-0", f"large/{LEFT_OUT}"]] * 2
 
 
+def test_a_look_that_ends_reads_no_more_of_any_answer() -> None:
+    """What is left of them is not worth its time: the look begins anew without the namespace."""
+    allowance = Allowance(most=100, ends=True)
+    one, other = AnswerReader(allowance), AnswerReader(allowance)
+    with pytest.raises(TooLarge) as refusal:
+        one.feed(document(entry("a"), *(entry("large", number) for number in range(200))))
+    assert refusal.value.large == {"large"}
+    with pytest.raises(TooLarge):
+        other.feed(document(entry("a")))
+
+
 def test_samples_weigh_as_much_as_they_cost() -> None:
     """A target that is scraped every second has 300 samples of each series: five times the memory of one."""
     dense = [entry("dense", number, samples=300) for number in range(25)]
@@ -231,7 +242,8 @@ async def test_a_query_that_a_server_gives_up_names_whose_series_there_are_many_
         return httpx.Response(503, json={"status": "error", "error": "query timed out in expression evaluation"})
 
     source = PrometheusSource(PrometheusAddress(url="http://prometheus:9090"), transport=httpx.MockTransport(answer))
-    look = Within(client=source, namespaces=("demo", "hostile"), allowance=Allowance(most=80_000))
+    plenty = Allowance(most=80_000)
+    look = Within(client=source, namespaces=("demo", "hostile"), first=plenty, others=plenty)
     snapshot = await take_snapshot(look, at=NOW, settings=WindowSettings())
     await source.close()
     assert snapshot.error is not None

@@ -17,7 +17,7 @@ from sys import intern
 from typing import Any, Final
 
 from vllm_autotuner.budgets import ANSWER_SERIES
-from vllm_autotuner.observation.errors import Unusable
+from vllm_autotuner.observation.errors import TooLarge, Unusable
 from vllm_autotuner.observation.series import Series
 
 __all__ = ["LEFT_OUT", "Allowance", "AnswerReader"]
@@ -38,8 +38,10 @@ _DECODER: Final = json.JSONDecoder()
 class Allowance:
     """What one look at a source may read, over all of its answers. Those are read in several threads at a time."""
 
-    def __init__(self, *, most: int = ANSWER_SERIES.limit) -> None:
+    def __init__(self, *, most: int = ANSWER_SERIES.limit, ends: bool = False) -> None:
+        """`ends`: what is too much ends the look, so that it can begin anew without the namespace."""
         self._most = most
+        self._ends = ends
         self._lock = threading.Lock()
         self._of_namespace: Counter[str] = Counter()
         self._total = 0
@@ -50,6 +52,11 @@ class Allowance:
     def left_out(self) -> frozenset[str]:
         """The namespaces of which nothing is read any more, and nothing is kept."""
         return self._left_out
+
+    def check(self) -> None:
+        """Raise TooLarge where the look has ended: the rest of its answers is not worth reading."""
+        if self._ends and self._left_out:
+            raise TooLarge("more series than are read (docs/budgets.md)", large=self._left_out)
 
     def answer(self) -> list[Series]:
         """Return a new list for the series of one answer. Those of a namespace that is left out vanish from it."""
@@ -70,6 +77,8 @@ class Allowance:
             while self._total > self._most:
                 ANSWER_SERIES.exceeded()
                 self._leave_out(self._of_namespace.most_common(1)[0][0])
+                if self._ends:
+                    break
 
     def _leave_out(self, namespace: str) -> None:
         self._left_out |= {namespace}
@@ -102,7 +111,8 @@ class AnswerReader:
         self._again_at = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Read the next part of the body. Raises Unusable for a series that does not follow the API."""
+        """Read the next part of the body. Raises Unusable for a series that does not follow the API, or TooLarge."""
+        self._allowance.check()
         self._text += self._decode(chunk)
         if self._state == "before" and (begin := _BEGIN.search(self._text)) is not None:
             self._before, self._text = self._text[: begin.end()], self._text[begin.end() :]
@@ -148,6 +158,7 @@ class AnswerReader:
             excerpt = json.dumps(entry)[:120]
             raise Unusable(f"the answer does not follow the Prometheus API: {excerpt}") from error
         self._allowance.take(series, answer=self._series)
+        self._allowance.check()
 
     def _one(self, entry: Mapping[str, Any]) -> Series:
         points = entry["values"] if "values" in entry else [entry["value"]] if "value" in entry else []

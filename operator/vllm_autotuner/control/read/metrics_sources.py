@@ -2,16 +2,20 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.budgets import ANSWER_SERIES
 from vllm_autotuner.control.operator_settings import OperatorSettings
 from vllm_autotuner.control.read.views import ServiceEntry
+from vllm_autotuner.engine.metric_names import NAMES, Meaning
 from vllm_autotuner.observation.answer_reader import Allowance
+from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.prometheus import PrometheusSource
-from vllm_autotuner.observation.questions import Question
+from vllm_autotuner.observation.questions import Question, Samples, census
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.snapshot import FleetSnapshot, WindowSettings, take_snapshot
@@ -22,6 +26,12 @@ DEFAULT: Final = ""
 NOT_ASKED_FOR: Final = 600.0
 """Seconds for which a namespace with too many series is not asked about. Our choice."""
 TOO_MANY: Final = "has more series than are read (docs/budgets.md); it is asked about again within 10 minutes"
+GAUGES_STAND_FOR: Final = 31
+"""Series in all answers for each of the first one: an engine has 5 there, and 157 in all. So a namespace with too many
+is known from a few thousand of them. Measured (`benchmarks/operator_cost.py`)."""
+RUNNING: Final = NAMES[Meaning.RUNNING].names[0]
+MOST_LOOKS: Final = 3
+"""In one tick, each without the namespaces that were too much for the one before. Our choice."""
 MOST_NAMED: Final = 500
 """Namespaces that a query names: beyond, its text is longer than what it leaves out. Our choice."""
 
@@ -34,13 +44,21 @@ class Within:
 
     client: PrometheusSource
     namespaces: tuple[str, ...]
-    allowance: Allowance = field(default_factory=Allowance)
+    first: Allowance = field(default_factory=lambda: Allowance(most=ANSWER_SERIES.limit // GAUGES_STAND_FOR, ends=True))
+    """Of the first question, which is about gauges."""
+    others: Allowance = field(default_factory=lambda: Allowance(ends=True))
 
     async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
-        """See MetricsSource.ask."""
-        few = len(self.namespaces) <= MOST_NAMED
-        namespaces = self.namespaces if few else ()
-        return await self.client.ask(question, at=at, namespaces=namespaces, allowance=self.allowance)
+        """See MetricsSource.ask. Raises TooLarge when a namespace has more series than are read."""
+        namespaces = self.namespaces if len(self.namespaces) <= MOST_NAMED else ()
+        gauges = isinstance(question, Samples) and RUNNING in question.names
+        allowance = self.first if gauges else self.others
+        return await self.client.ask(question, at=at, namespaces=namespaces, allowance=allowance)
+
+    @property
+    def too_large(self) -> frozenset[str]:
+        """The namespaces that have more series than are read."""
+        return self.first.left_out | self.others.left_out
 
 
 class Sources:
@@ -89,28 +107,54 @@ class Sources:
         return self._nothing(f"metrics source {name or 'default'} has not been queried yet", at=at)
 
     async def _look(self, name: str, *, namespaces: set[str], at: float) -> FleetSnapshot:
-        asked = [each for each in sorted(namespaces) if self._not_asked.get((name, each), at) <= at]
-        if not asked:
-            return self._nothing(f"every namespace {TOO_MANY}", at=at)
-        try:
+        snapshot: FleetSnapshot | None = None
+        for _ in range(MOST_LOOKS):
+            asked = [each for each in sorted(namespaces) if self._not_asked.get((name, each), at) <= at]
+            if not asked:
+                return self._nothing(f"every namespace {TOO_MANY}", at=at)
             source = Within(client=self._clients[name], namespaces=tuple(asked))
-            snapshot = await take_snapshot(source, at=at, settings=self._windows)
-        except Exception as error:
-            # An unexpected series blinds the services that share the source; it must not end the operator.
-            logger.exception("failed to parse metrics", extra={"source": name or "default"})
-            return self._nothing(f"failed to parse a response ({type(error).__name__}: {error})", at=at)
-        if snapshot.error is not None and len(asked) == 1:
-            return snapshot  # nobody else waits for a namespace whose answer was late
-        large = snapshot.left_out
-        if snapshot.error is not None:
-            # One failure may be the server's; the second with the same namespace in front is not.
-            large &= self._suspected.get(name, frozenset())
+            try:
+                snapshot = await take_snapshot(source, at=at, settings=self._windows)
+            except Exception as error:
+                # An unexpected series blinds the services that share the source; it must not end the operator.
+                logger.exception("failed to parse metrics", extra={"source": name or "default"})
+                return self._nothing(f"failed to parse a response ({type(error).__name__}: {error})", at=at)
+            if not (large := source.too_large):
+                break
+            # It is asked about again at once: nobody else is blind for whoever has too many series.
+            await self._leave_out(large, of=asked, name=name, at=at)
+        else:
+            return self._nothing("several namespaces have more series than are read (docs/budgets.md)", at=at)
+        # One failure may be the server's; the second with the same namespace in front is not. Where only one namespace
+        # is asked about, nobody else waits for it.
+        large = snapshot.left_out & self._suspected.get(name, frozenset())
+        if snapshot.error is not None and large and len(asked) > 1:
+            await self._leave_out(large, of=asked, name=name, at=at)
         self._suspected[name] = snapshot.left_out if snapshot.error is not None else frozenset()
+        return snapshot
+
+    async def _leave_out(self, large: frozenset[str], *, of: Sequence[str], name: str, at: float) -> None:
+        """Do not ask about these namespaces for a while, nor about as many of the largest others as are too much."""
+        counted = await self._counted(name, namespaces=[each for each in of if each not in large], at=at)
+        while counted.total() > ANSWER_SERIES.limit:
+            largest, _ = counted.most_common(1)[0]
+            del counted[largest]
+            large |= {largest}
         for namespace in large:
             # To leave it out costs seconds of each look: once is enough for a while.
             logger.warning("namespace has more series than are read", extra={"namespace": namespace, "source": name})
             self._not_asked[name, namespace] = at + NOT_ASKED_FOR
-        return snapshot
+
+    async def _counted(self, name: str, *, namespaces: Sequence[str], at: float) -> Counter[str]:
+        """How many series these namespaces have; empty where the source does not say."""
+        if not namespaces:
+            return Counter()
+        try:
+            answer = await self._clients[name].query(census(namespaces), at=at)
+        except SourceError as error:
+            logger.warning("failed to count series", extra={"source": name or "default", "error": str(error)})
+            return Counter()
+        return Counter({one.labels.get("namespace", ""): int(one.values[-1]) for one in answer if one.values})
 
     def _nothing(self, why: str, *, at: float) -> FleetSnapshot:
         return FleetSnapshot(

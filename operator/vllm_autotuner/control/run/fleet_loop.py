@@ -7,10 +7,11 @@ Must not: decide anything itself. An exception for one service never affects the
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 
-from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.api.service import InvalidService, VLLMService
+from vllm_autotuner.budgets import REPORT_TICK_SECONDS
 from vllm_autotuner.cluster.errors import ClusterError, NotFound, Unavailable
 from vllm_autotuner.control.decide.figures_refresh import RefreshSlots
 from vllm_autotuner.control.decide.fleet_budget import Fleet, Part, fleet_of, part_of
@@ -25,7 +26,7 @@ from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.run.operator_metrics import StatusFigures, status_figures
 from vllm_autotuner.control.run.self_health import SelfHealth
-from vllm_autotuner.control.run.service_tick import Decided, ServiceTick
+from vllm_autotuner.control.run.service_tick import Decided, OperatorStateOf, ServiceTick
 from vllm_autotuner.control.write.event_outbox import FAILED
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS
@@ -156,7 +157,9 @@ class FleetLoop:
             return self._operator_state(service, queue=queue, services=services)
 
         waiting: dict[str, Decided] = {}
-        for count, (key, entry) in enumerate(look.fleet.services.items()):
+        entries = look.fleet.services
+        handled = [key for key, entry in entries.items() if not _is_only_reported(entry)]
+        for count, (key, entry) in enumerate((key, entries[key]) for key in handled):
             # A long tick must not look like a hung one, and the watches and the lease must breathe.
             self._context.heartbeat.beat()
             if count % 50 == 0:
@@ -176,6 +179,22 @@ class FleetLoop:
                 if decided.entry.uid in begin:
                     decided = self._services.begin_at_its_turn(decided)
                 await self._carry_out(decided, look=look, adopting=adopting)
+        await self._report(entries.keys() - handled, look=look, adopting=adopting, operator_of=operator_of)
+
+    async def _report(
+        self, keys: Iterable[Key], *, look: Look, adopting: Adopting, operator_of: OperatorStateOf
+    ) -> None:
+        """Say of objects that cannot be read what is wrong with them, as far as this tick has time for it."""
+        began = self._context.monotonic()
+        for key in sorted(keys):
+            if self._context.monotonic() - began > REPORT_TICK_SECONDS.limit:
+                REPORT_TICK_SECONDS.exceeded()
+                logger.warning("no time left to report unreadable objects in this tick")
+                break
+            self._context.heartbeat.beat()
+            entry = look.fleet.services[key]
+            async with self._isolated(key, entry):
+                await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
 
     async def _carry_out(self, decided: Decided, *, look: Look, adopting: Adopting) -> None:
         carried_out = await self._services.carry_out(decided, look=look, adopting=adopting)
@@ -253,3 +272,9 @@ class FleetLoop:
             self._context.metrics.ticks.labels(outcome="Failed").inc()
             logger.exception("failed to export the figures of a service", extra={"service": entry.service.key})
             return None
+
+
+def _is_only_reported(entry: ServiceEntry) -> bool:
+    """Whether all there is to do is to say why an object cannot be read: no change of it is in progress."""
+    status = entry.service.status
+    return isinstance(entry.service, InvalidService) and (status is None or status.active_change is None)
