@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from vllm_autotuner.observation.label_matchers import selector
 from vllm_autotuner.observation.series import Series
 
 __all__ = [
@@ -85,15 +84,14 @@ class MetricsSource(Protocol):
         ...
 
 
-def promql(question: Question, *, namespaces: Sequence[str] = (), match: Sequence[str] = ()) -> str:
-    """Render a question as PromQL. `namespaces`: names of Kubernetes namespaces; none is all. `match`: PromQL matchers."""
+def promql(question: Question, *, namespaces: Sequence[str] = ()) -> str:
+    """Render a question as PromQL. `namespaces`: names of Kubernetes namespaces; none is all of them."""
     by = ", ".join(IDENTITY)
     within = f'namespace=~"{"|".join(namespaces)}"' if namespaces else ""
-    only = selector(within, match=match)
+    only = f"{{{within}}}" if within else ""
     match question:
         case Samples(names=names, window=window):
-            named = f'__name__=~"{"|".join(names)}"'
-            return f"{selector(named, within, match=match)}[{window}s]"
+            return f'{{__name__=~"{"|".join(names)}"{"," + within if within else ""}}}[{window}s]'
         case Buckets(names=names, window=window):
             return " or ".join(f"sum by ({by}, le) (increase({name}_bucket{only}[{window}s]))" for name in names)
         case Means(name=name, window=window, step=step):
@@ -105,7 +103,6 @@ def promql(question: Question, *, namespaces: Sequence[str] = (), match: Sequenc
             return f"{name}{only} and on ({', '.join(TARGET)}) {anchor}{only}"
 
 
-def census(namespaces: Sequence[str], *, match: Sequence[str] = ()) -> str:
+def census(namespaces: Sequence[str]) -> str:
     """How many series of vLLM each namespace has, in PromQL: one small answer, however many there are."""
-    vllm, within = '__name__=~"vllm:.+"', f'namespace=~"{"|".join(namespaces)}"'
-    return f"count by (namespace) ({selector(vllm, within, match=match)})"
+    return f'count by (namespace) ({{__name__=~"vllm:.+",namespace=~"{"|".join(namespaces)}"}})'
