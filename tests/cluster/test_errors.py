@@ -72,6 +72,17 @@ def status(reason: str, message: str = "no", **details: object) -> bytes:
             "Invalid",
             id="an applied body with an unknown field is told",
         ),
+        pytest.param(
+            500,
+            status(
+                "Invalid",
+                "failed to convert new object (prod/chat; apps/v1, Kind=Deployment) to proper version: unable to convert "
+                "unstructured object to apps/v1, Kind=Deployment: quantities must match the regular expression",
+            ).replace(b'"reason": "Invalid"', b'"reason": ""'),
+            Refused,
+            "Invalid",
+            id="an applied body with a quantity that is none is told",
+        ),
         pytest.param(503, b"<html>", Unavailable, "HTTP503", id="a proxy's error page is no answer"),
         pytest.param(302, b"", Unavailable, "HTTP302", id="a redirect to a login page is no answer"),
         pytest.param(504, b"[1]", Unavailable, "HTTP504", id="a body that is not an object is ignored"),

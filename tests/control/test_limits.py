@@ -164,7 +164,8 @@ def test_replicas_stay_under_a_ceiling() -> None:
 
 def limiting(found: Bed, **data: str) -> None:
     """What the administrator writes into the ConfigMap."""
-    found.api.objects["ConfigMap", "limits"] = {"kind": "ConfigMap", "metadata": {"name": "limits"}, "data": data}
+    metadata = {"namespace": "default", "name": "limits"}
+    found.api.objects["ConfigMap", "limits"] = {"kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def limited() -> Bed:
