@@ -320,6 +320,40 @@ def test_a_longer_queue_at_as_many_tokens_is_nobodys_fault(pairs: list[Pair], ju
     assert judged(pairs) is judgement
 
 
+SHORTER = ((3.0, 0.02), (9.0, 0.02))
+CURED = ((0.4, 0.02), (9.0, 0.02))
+MORE_TOKENS = (1200.0, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "judgement"),
+    [
+        pytest.param(
+            queued(variants(*SHORTER), ours=10.0, theirs=30.0), INCONCLUSIVE, id="both queue: one queue is shorter"
+        ),
+        pytest.param(queued(variants(*CURED), ours=1.0, theirs=30.0), INCONCLUSIVE, id="also where it is nearly gone"),
+        pytest.param(queued(variants(*CURED), ours=0.0, theirs=30.0), KEEP, id="no queue is left"),
+        pytest.param(queued(variants(*SHORTER, tokens=MORE_TOKENS), ours=10.0, theirs=30.0), KEEP, id="more tokens"),
+        pytest.param(
+            queued(variants(*SHORTER, tokens=(None, 1000.0)), ours=10.0, theirs=30.0),
+            INCONCLUSIVE,
+            id="the tokens are unknown",
+        ),
+        pytest.param(queued(variants(*SHORTER), ours=28.0, theirs=30.0), KEEP, id="the queues are as long"),
+        pytest.param(variants(*SHORTER), KEEP, id="the queue is unknown"),
+    ],
+)
+def test_a_shorter_queue_at_as_many_tokens_is_no_merit(pairs: list[Pair], judgement: Judgement) -> None:
+    found = compare(pairs, targets=TARGETS, target=TTFT, final=True)
+    assert found.judgement is judgement
+    assert ("requests wait on both sides" in found.text) is (judgement is INCONCLUSIVE)
+
+
+def test_a_shorter_queue_does_no_harm_to_a_change_for_tpot() -> None:
+    pairs = queued(variants((3.0, 0.02), (9.0, 0.04)), ours=10.0, theirs=30.0)
+    assert judged(pairs, target=TPOT, final=True) is KEEP
+
+
 GOOD = ((0.4, 0.03), (5.0, 0.02))
 UNCLEAR = ((0.5, 0.02), (0.5, 0.02))
 HARM = ((2.5, 0.02), (1.5, 0.02))

@@ -25,10 +25,12 @@ from vllm_autotuner.change.measured_window import (
     is_queue,
     level_of,
     mean_of,
+    queue_of,
     requests_in,
     window_length,
 )
 from vllm_autotuner.change.objective_effect import (
+    Merits,
     ObjectiveEffect,
     Question,
     concluded,
@@ -171,6 +173,8 @@ def _judged(
     if not last and len(usable) not in LOOKS:
         return None, "more windows are needed"
     judgement, why = concluded(effects, rejected=rejected, question=question)
+    if judgement is Judgement.INCONCLUSIVE and _is_shorter_queue_alone(question.target, usable):
+        why = "requests wait on both sides, and fewer on the candidate explain its TTFT: it generates no more tokens"
     traffic = arm_traffic(
         [pair.candidate for pair in usable],
         [pair.reference for pair in usable],
@@ -229,7 +233,9 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
             theirs=bounds(theirs / limit for _, theirs in levels),
             question=question,
         )
-        effects.append(replace(effect, hurt=effect.hurt and not _is_queue_alone(objective, usable)))
+        hurt = effect.hurt and not _is_longer_queue_alone(objective, usable)
+        merits = _without_luck(effect.merits) if _is_shorter_queue_alone(objective, usable) else effect.merits
+        effects.append(replace(effect, hurt=hurt, merits=merits))
     if len(tokens := _levels(usable, ChangeTarget.THROUGHPUT)) == len(usable):
         effect = throughput_effect(
             ratio=bounds(ours / theirs for ours, theirs in tokens),
@@ -248,16 +254,41 @@ def _mean(pairs: Sequence[Pair], objective: ChangeTarget, *, level: float) -> In
     return interval(known, level=level) if len(known) == len(pairs) else None
 
 
-def _is_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
+def _is_longer_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
     """Whether a queue explains the longer TTFT: requests wait on both sides, and the candidate serves as many tokens.
 
     Of two equal pods with queues, one has the longer queue for many minutes.
     """
-    tokens = _levels(pairs, ChangeTarget.THROUGHPUT)
-    if objective is not ChangeTarget.TTFT or len(tokens) < len(pairs):
+    served = _tokens_served(pairs)
+    return objective is ChangeTarget.TTFT and served is not None and served >= 1 - NOISE and _both_queue(pairs)
+
+
+def _is_shorter_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
+    """Whether a queue explains the shorter TTFT: requests wait on both sides, fewer on the candidate's, and it serves
+    no more tokens.
+
+    The other one of two equal pods with queues. A candidate that serves more, or leaves no queue, has a better reason.
+    """
+    if objective is not ChangeTarget.TTFT or not _both_queue(pairs):
         return False
-    as_many = median(ours / theirs for ours, theirs in tokens) >= 1 - NOISE
-    return as_many and is_queue([pair.candidate for pair in pairs]) and is_queue([pair.reference for pair in pairs])
+    ours, theirs = queue_of([pair.candidate for pair in pairs]), queue_of([pair.reference for pair in pairs])
+    served = _tokens_served(pairs)
+    return ours < theirs * (1 - NOISE) and (served is None or served <= 1 + NOISE)
+
+
+def _without_luck(merits: Merits) -> Merits:
+    """What is left where the latency is lower for another reason than the change: it does no harm."""
+    return replace(merits, helped=False, cured=False)
+
+
+def _both_queue(pairs: Sequence[Pair]) -> bool:
+    return is_queue([pair.candidate for pair in pairs]) and is_queue([pair.reference for pair in pairs])
+
+
+def _tokens_served(pairs: Sequence[Pair]) -> float | None:
+    """Tokens per second of the candidate over those of the reference; None unless every window has both."""
+    tokens = _levels(pairs, ChangeTarget.THROUGHPUT)
+    return median(ours / theirs for ours, theirs in tokens) if pairs and len(tokens) == len(pairs) else None
 
 
 def _levels(pairs: Sequence[Pair], objective: ChangeTarget) -> list[tuple[float, float]]:
@@ -273,6 +304,6 @@ def _gross(usable: Sequence[Pair], *, targets: Targets) -> ChangeTarget | None:
     for objective in LATENCIES:
         limit, newest = target_of(objective, targets).seconds, _levels(usable[-GROSS_WINDOWS:], objective)
         gross = all(ours > GROSS[objective] * theirs and ours > limit for ours, theirs in newest)
-        if gross and not _is_queue_alone(objective, usable):
+        if gross and not _is_longer_queue_alone(objective, usable):
             return objective
     return None

@@ -12,7 +12,17 @@ from typing import Final
 
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ChangeTarget, Measurement
 
-__all__ = ["LATENCIES", "collected", "is_complete", "is_queue", "level_of", "mean_of", "requests_in", "window_length"]
+__all__ = [
+    "LATENCIES",
+    "collected",
+    "is_complete",
+    "is_queue",
+    "level_of",
+    "mean_of",
+    "queue_of",
+    "requests_in",
+    "window_length",
+]
 
 KEPT_FOR: Final = timedelta(minutes=15)
 """How long a window says what the service is like: load moves within the hour. Our choice, unmeasured."""
@@ -63,10 +73,15 @@ def is_complete(window: Measurement) -> bool:
     return all(level_of(window, objective) is not None for objective in LATENCIES)
 
 
+def queue_of(windows: Sequence[Measurement]) -> float:
+    """Requests that usually waited, the median; 0 if unknown."""
+    waiting = [window.waiting for window in windows if window.waiting is not None]
+    return median(waiting) if waiting else 0.0
+
+
 def is_queue(windows: Sequence[Measurement]) -> bool:
     """Whether requests usually waited."""
-    waiting = [window.waiting for window in windows if window.waiting is not None]
-    return bool(waiting) and median(waiting) >= 1
+    return queue_of(windows) >= 1
 
 
 def window_length(windows: Sequence[Measurement]) -> timedelta | None:
