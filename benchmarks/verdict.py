@@ -1,6 +1,7 @@
 """Error rates of the verdict on a change: wrong rejections, harmful promotions, and the curve over effect sizes.
 
-Usage: python benchmarks/verdict.py [--quick] [--cases N] [--trials N] [--seed N] [--jobs N] [--save] [--output DIR]
+Usage: python benchmarks/verdict.py [--quick] [--cases N] [--trials N] [--seed N] [--jobs N] [--in-place | --routers]
+                                    [--save] [--output DIR]
 The work is in `benchmarks/verdicts`; this file only makes it run as a script and as a module.
 """
 

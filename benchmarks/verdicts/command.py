@@ -23,6 +23,8 @@ from benchmarks.verdicts.noise import Noise, fitted
 from benchmarks.verdicts.picture import plotted
 from benchmarks.verdicts.questions import EFFECTS, FEWEST, QUESTIONS, WINDOWS, Answer, Question, answer
 from benchmarks.verdicts.simulated import effect_on_tpot, rates_of
+from benchmarks.verdicts.uneven import SHARES
+from benchmarks.verdicts.uneven import figures_of as uneven_figures
 from benchmarks.verdicts.variants import Played, play
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.verdict import Judgement
@@ -46,6 +48,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="A case or two and few trials: does it run?")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     in_place: Annotated[bool, typer.Option("--in-place", help="Before against after instead of two arms.")] = False,
+    routers: Annotated[bool, typer.Option("--routers", help="Arms that get unequal shares of the requests.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Write the figures to benchmarks/results.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write figures and a picture of the curve here.")] = None,
 ) -> None:
@@ -62,6 +65,11 @@ def main(
         figures = {"quick": quick, "seeds": [seeds[0], seeds[-1]], **_in_place(seeds, jobs=jobs, console=console)}
         console.print_json(data=figures)
         _written("verdict_in_place", figures, save=save, output=output, console=console)
+        return
+    if routers:
+        figures = {"quick": quick, "seeds": [seeds[0], seeds[-1]], **_routers(seeds, jobs=jobs, console=console)}
+        console.print_json(data=figures)
+        _written("verdict_routers", figures, save=save, output=output, console=console)
         return
     same, slower = _played(seeds, jobs=jobs, console=console)
     noises = fitted(same)
@@ -89,9 +97,9 @@ def _written(name: str, figures: Mapping[str, Any], *, save: bool, output: Path 
         console.print(f"figures: {write_result(name, figures, folder=folder)}")
 
 
-def _one(seed: int, *, regression: float) -> Played:
+def _one(seed: int, *, regression: float, share: float | None = None) -> Played:
     case = draw_case(seed)
-    return play(case, steps=case.step_factor(1 + regression), windows=WINDOWS + 2, seed=seed)
+    return play(case, steps=case.step_factor(1 + regression), windows=WINDOWS + 2, seed=seed, share=share)
 
 
 def _one_in_place(seed: int, *, regression: float) -> PlayedInPlace:
@@ -114,8 +122,11 @@ def _in_place(seeds: Sequence[int], *, jobs: int, console: Console) -> dict[str,
         equals = rates(found[0.0], target=ChangeTarget.TPOT)[0]
         helped = rates(found[0.0], target=ChangeTarget.TTFT, ttft=0.5)[0]
         breaking = rates(found[REGRESSION], target=ChangeTarget.TTFT, ttft=0.5, breaks=1 + REGRESSION)[1]
+        late = rates(found[0.0], target=ChangeTarget.TTFT, ttft=1 + REGRESSION)[1]
         rows[str(baseline)] = {
             "equals": equals.figures(),
+            "equals_for_ttft": rates(found[0.0], target=ChangeTarget.TTFT)[0].figures(),
+            "ttft_breaks_its_objective": late.figures(),
             "ttft_halved": helped.figures(),
             "ttft_halved_but_tpot_breaks_its_objective": breaking.figures(),
         }
@@ -125,6 +136,23 @@ def _in_place(seeds: Sequence[int], *, jobs: int, console: Console) -> dict[str,
         "tpot_breaks_its_objective": alarms(found[REGRESSION], breaks=1 + REGRESSION)[1].figures(),
     }
     return {"cases": len(seeds), "by_windows_before": rows, "bake_windows": BAKED, "bake": bake}
+
+
+def _routers(seeds: Sequence[int], *, jobs: int, console: Console) -> dict[str, Any]:
+    """Rates by the candidate's share of the requests, with and without the comparison of the traffic."""
+    found: dict[str, Any] = {}
+    source = np.random.default_rng([seeds[0], 75])
+    with _progress(console) as progress:
+        task = progress.add_task("played", total=2 * len(SHARES) * len(seeds))
+        for share in SHARES:
+            played: list[list[Played]] = []
+            for regression in (0.0, REGRESSION):
+                played.append([])
+                for one in _mapped(partial(_one, regression=regression, share=share), seeds, jobs=jobs):
+                    played[-1].append(one)
+                    progress.advance(task)
+            found[f"{share:g}"] = uneven_figures(played[0], played[1], regression=REGRESSION, source=source)
+    return {"cases": len(seeds), "by_share": found}
 
 
 def _played(seeds: Sequence[int], *, jobs: int, console: Console) -> tuple[list[Played], list[Played]]:
@@ -180,6 +208,8 @@ def _summary(
     regressed, breaking = rates_of(slower, target=ChangeTarget.TTFT, ttft=0.5, source=source)
     real = [effect for one in slower if (effect := effect_on_tpot(one)) is not None]
     spread = [np.std(noise.deviations, axis=0, ddof=1) for noise in noises]
+    worse = [one.breaking.rate(Judgement.KEEP) for one in curves["ttft"] if 0.1 <= one.effect <= 0.5]
+    late = drawn["ttft", REGRESSION].breaking
     return {
         "cases": len(same),
         "cases_with_enough_data": len(noises),
@@ -189,6 +219,9 @@ def _summary(
         "harmful_promotions": paid.breaking.rate(Judgement.KEEP),
         "harmful_promotions_95_pct_below": paid.breaking.at_most(Judgement.KEEP),
         "harmful_promotions_played": breaking.rate(Judgement.KEEP),
+        "late_promotions": late.rate(Judgement.KEEP),
+        "late_promotions_95_pct_below": late.at_most(Judgement.KEEP),
+        "late_promotions_worst_effect": max(worse),
         "promotions_of_20_pct_slower_inside_the_objective": paid.promoted_inside,
         "promotions_for_tpot_of_20_pct_slower": drawn["tpot", REGRESSION].rates.rate(Judgement.KEEP),
         "wrong_rejections_of_equals_in_few_windows": max(

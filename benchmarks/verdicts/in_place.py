@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.verdicts.drawing import Case
 from benchmarks.verdicts.questions import TIGHTNESS, WINDOWS
 from benchmarks.verdicts.rates import Rates, Verdict, objectives
-from benchmarks.verdicts.variants import SETTLED_AFTER, WARM_UP, Bed
+from benchmarks.verdicts.variants import SETTLED_AFTER, WARM_UP, Bed, with_ttft
 from vllm_autotuner.api.status import ChangeTarget, Measurement
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS
@@ -38,6 +38,7 @@ BAKED: Final = 30
 class PlayedInPlace:
     """One service before and after."""
 
+    seed: int
     before: tuple[Measurement, ...]
     after: tuple[Measurement, ...]
     baked: tuple[Measurement, ...] = ()
@@ -56,7 +57,7 @@ def play_in_place(case: Case, *, steps: float, seed: int, baked: int = BAKED) ->
     bed.serve(WARM_UP, scraping=new)
     after = [one for (one,) in bed.windows(WINDOWS + baked, variants=(new,))]
     return PlayedInPlace(
-        before=tuple(one for (one,) in before), after=tuple(after[:WINDOWS]), baked=tuple(after[WINDOWS:])
+        seed=seed, before=tuple(one for (one,) in before), after=tuple(after[:WINDOWS]), baked=tuple(after[WINDOWS:])
     )
 
 
@@ -64,19 +65,19 @@ def rates_in_place(
     played: Sequence[PlayedInPlace], *, target: ChangeTarget, baseline: int, ttft: float = 1.0, breaks: float = 1.0,
     source: np.random.Generator,
 ) -> tuple[Rates, Rates]:  # fmt: skip
-    """All verdicts, and those on candidates whose TPOT, `breaks` times as long, is truly over its objective.
+    """All verdicts, and those on candidates that truly miss an objective: of TPOT, `breaks` times as long, or of TTFT.
 
     `ttft`: times the TTFT played after the change.
     """
     found, breaking = Rates(), Rates()
     for one in played:
         before = [window for window in one.before[-baseline:] if is_complete(window)]
-        after = [_with_ttft(window, times=ttft) for window in one.after]
-        for targets, tight in _objectives(one, source):
+        after = [with_ttft(window, times=ttft) for window in one.after]
+        for targets, (tight_ttft, tight_tpot) in _objectives(one, source):
             verdict = _verdict(before, after, targets=targets, target=target)
-            found.add(verdict)
-            if breaks > max(1.1, tight):
-                breaking.add(verdict)
+            found.add(verdict, service=one.seed)
+            if breaks > max(1.1, tight_tpot) or ttft > max(1.1, tight_ttft):
+                breaking.add(verdict, service=one.seed)
     return found, breaking
 
 
@@ -90,22 +91,22 @@ def alarms_in_bake(
     found, breaking = Rates(), Rates()
     for one in played:
         before = [window for window in one.before if is_complete(window)]
-        for targets, tight in _objectives(one, source):
+        for targets, (_, tight) in _objectives(one, source):
             verdict = _alarm(before, one.baked, targets=targets, target=target)
-            found.add(verdict)
+            found.add(verdict, service=one.seed)
             if breaks > max(1.1, tight):
-                breaking.add(verdict)
+                breaking.add(verdict, service=one.seed)
     return found, breaking
 
 
-def _objectives(one: PlayedInPlace, source: np.random.Generator) -> list[tuple[Targets, float]]:
-    """Objectives for a service by what it did before, and how tight that of TPOT is; none without windows."""
+def _objectives(one: PlayedInPlace, source: np.random.Generator) -> list[tuple[Targets, tuple[float, float]]]:
+    """Objectives for a service by what it did before, and how tight both are (TTFT, TPOT); none without windows."""
     usual = [(window.ttft_seconds, window.tpot_seconds) for window in one.before if is_complete(window)]
     if not usual:
         return []
     centre = [median(level for level in column if level is not None) for column in zip(*usual, strict=True)]
     tight = np.exp(source.uniform(math.log(TIGHTNESS[0]), math.log(TIGHTNESS[1]), size=(OBJECTIVES_A_CASE, 2))).tolist()
-    return [(objectives(ttft=centre[0] * ttft, tpot=centre[1] * tpot), tpot) for ttft, tpot in tight]
+    return [(objectives(ttft=centre[0] * ttft, tpot=centre[1] * tpot), (ttft, tpot)) for ttft, tpot in tight]
 
 
 def _alarm(
@@ -129,8 +130,3 @@ def _verdict(
         if found.judgement is not None:
             return Verdict(judgement=found.judgement, windows=count)
     return Verdict(judgement=Judgement.INCONCLUSIVE, windows=len(after))
-
-
-def _with_ttft(window: Measurement, *, times: float) -> Measurement:
-    ttft = window.ttft_seconds
-    return window.updated(ttft_seconds=None if ttft is None else ttft * times)

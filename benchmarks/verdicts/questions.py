@@ -80,7 +80,7 @@ class Answer:
     @property
     def promoted_inside(self) -> float:
         """The part of all that was kept and breaks no objective."""
-        kept = self.rates.judgements[Judgement.KEEP] - self.breaking.judgements[Judgement.KEEP]
+        kept = self.rates.count(Judgement.KEEP) - self.breaking.count(Judgement.KEEP)
         return kept / self.rates.total if self.rates.total else 0.0
 
 
@@ -103,7 +103,7 @@ def answer(
         targets = objectives(ttft=ttft * tight[0], tpot=tpot * tight[1])
         pairs = drawn(noise, effects=effects, windows=windows, source=source)
         verdict = verdict_of(pairs, targets=targets, target=question.target)
-        found.rates.add(verdict)
+        found.rates.add(verdict, service=noise.seed)
         if (effects.ttft > 1 and effects.ttft > tight[0]) or (effects.tpot > 1 and effects.tpot > tight[1]):
-            found.breaking.add(verdict)
+            found.breaking.add(verdict, service=noise.seed)
     return found

@@ -1,4 +1,7 @@
-"""How often which verdict falls, by the true effect. Must not: know how arms were drawn or played."""
+"""How often which verdict falls, by the true effect; intervals know that verdicts on one service resemble each other.
+
+Must not: know how arms were drawn or played.
+"""
 
 import math
 from collections import Counter
@@ -24,36 +27,62 @@ class Verdict:
 
 @dataclass(slots=True)
 class Rates:
-    """A count of verdicts."""
+    """A count of verdicts, by service."""
 
-    judgements: Counter[Judgement] = field(default_factory=Counter)
+    services: dict[int, Counter[Judgement]] = field(default_factory=dict)
+    """By the seed of the service that they are about."""
     windows: int = 0
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: Verdict, *, service: int) -> None:
         """Count one more."""
-        self.judgements[verdict.judgement] += 1
+        self.services.setdefault(service, Counter())[verdict.judgement] += 1
         self.windows += verdict.windows
 
     @property
     def total(self) -> int:
         """Verdicts."""
-        return self.judgements.total()
+        return sum(counted.total() for counted in self.services.values())
+
+    def count(self, judgement: Judgement) -> int:
+        """How many fell so."""
+        return sum(counted[judgement] for counted in self.services.values())
 
     def rate(self, judgement: Judgement) -> float:
         """The part of them that fell so; 0 without any."""
-        return self.judgements[judgement] / self.total if self.total else 0.0
+        return self.count(judgement) / self.total if self.total else 0.0
+
+    def with_any(self, judgement: Judgement) -> int:
+        """Services of which at least one verdict fell so."""
+        return sum(1 for counted in self.services.values() if counted[judgement])
+
+    def independent(self, judgement: Judgement) -> float:
+        """As many independent verdicts would know the rate as well: those on one service resemble each other.
+
+        The design effect (Kish): the variance of the rate between services over that of as many independent verdicts.
+        At most all verdicts, at least one a service; that few where no service differs from another, as nothing then
+        tells how much they resemble each other.
+        """
+        rate, total, clusters = self.rate(judgement), self.total, len(self.services)
+        apart = [counted[judgement] - rate * counted.total() for counted in self.services.values()]
+        between = clusters / max(1, clusters - 1) * math.fsum(each * each for each in apart) / max(1, total) ** 2
+        return max(clusters, min(total, rate * (1 - rate) / between)) if between else clusters
 
     def at_most(self, judgement: Judgement) -> float:
-        """The upper end of the rate's 95 % interval (Wilson, one-sided 97.5 %); 1 without any."""
+        """The upper end of the rate's 95 % interval, clustered by service (Wilson, one-sided 97.5 %); 1 without any."""
         if not self.total:
             return 1.0
-        z, n, rate = 1.96, self.total, self.rate(judgement)
+        z, n, rate = 1.96, self.independent(judgement), self.rate(judgement)
         spread = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
         return (rate + z * z / (2 * n) + spread) / (1 + z * z / n)
 
     def figures(self) -> dict[str, float]:
         """For JSON."""
-        found = {judgement.value.lower(): round(self.rate(judgement), 5) for judgement in Judgement}
+        found: dict[str, float] = {}
+        for judgement in Judgement:
+            found[judgement.value.lower()] = round(self.rate(judgement), 5)
+        found["keep_95_pct_below"] = round(self.at_most(Judgement.KEEP), 5)
+        found["keep_services"] = self.with_any(Judgement.KEEP)
+        found["services"] = len(self.services)
         return {**found, "windows": round(self.windows / max(1, self.total), 2), "trials": self.total}
 
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from benchmarks.verdicts.questions import TIGHTNESS, WINDOWS
 from benchmarks.verdicts.rates import Rates, objectives, verdict_of
-from benchmarks.verdicts.variants import Played
+from benchmarks.verdicts.variants import Played, with_ttft
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.comparison import Pair
 from vllm_autotuner.change.measured_window import is_complete
 
-__all__ = ["effect_on_tpot", "rates_of"]
+__all__ = ["OBJECTIVES_A_CASE", "centre_of", "effect_on_tpot", "rates_of"]
 
 OBJECTIVES_A_CASE: Final = 20
 """Pairs of objectives that each played case is judged under. They share its noise: cases are what counts."""
@@ -30,16 +30,16 @@ def rates_of(
     found, breaking = Rates(), Rates()
     for one in played:
         pairs = [_with_ttft(pair, times=ttft) for pair in one.pairs[:WINDOWS]]
-        centre = _centre(one)
+        centre = centre_of(one)
         if centre is None:
             continue
         for _ in range(OBJECTIVES_A_CASE):
             tight = np.exp(source.uniform(math.log(TIGHTNESS[0]), math.log(TIGHTNESS[1]), size=2)).tolist()
             targets = objectives(ttft=centre[0] * tight[0], tpot=centre[1] * tight[1])
             verdict = verdict_of(pairs, targets=targets, target=target)
-            found.add(verdict)
+            found.add(verdict, service=one.case.seed)
             if (effect := effect_on_tpot(one)) is not None and effect > max(1.1, tight[1]):
-                breaking.add(verdict)
+                breaking.add(verdict, service=one.case.seed)
     return found, breaking
 
 
@@ -53,7 +53,8 @@ def effect_on_tpot(played: Played) -> float | None:
     return math.exp(sum(ratios) / len(ratios)) if ratios else None
 
 
-def _centre(played: Played) -> tuple[float, float] | None:
+def centre_of(played: Played) -> tuple[float, float] | None:
+    """The usual TTFT and TPOT of the reference, in seconds; None without a window."""
     windows = [pair.reference for pair in played.pairs if is_complete(pair.reference)]
     if not windows:
         return None
@@ -62,5 +63,4 @@ def _centre(played: Played) -> tuple[float, float] | None:
 
 
 def _with_ttft(pair: Pair, *, times: float) -> Pair:
-    ttft = pair.candidate.ttft_seconds
-    return replace(pair, candidate=pair.candidate.updated(ttft_seconds=None if ttft is None else ttft * times))
+    return replace(pair, candidate=with_ttft(pair.candidate, times=times))

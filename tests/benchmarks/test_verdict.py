@@ -19,9 +19,11 @@ from benchmarks.verdicts.page import verdict, verdict_in_place
 from benchmarks.verdicts.questions import QUESTIONS, answer
 from benchmarks.verdicts.rates import Rates, Verdict
 from benchmarks.verdicts.simulated import effect_on_tpot
-from benchmarks.verdicts.variants import Played
+from benchmarks.verdicts.uneven import blinded, rates_at, requests_ratio
+from benchmarks.verdicts.variants import Bed, Favouring, Played
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.verdict import Judgement
+from vllm_autotuner.simulation.traffic import ClientRequest
 
 APP = typer.Typer()
 APP.command()(main)
@@ -102,11 +104,35 @@ def test_a_difference_that_chance_explains_is_no_difference_between_pods() -> No
 def test_rates_know_how_sure_they_are() -> None:
     rates = Rates()
     assert rates.at_most(Judgement.KEEP) == 1.0
-    for _ in range(100):
-        rates.add(Verdict(judgement=Judgement.INCONCLUSIVE, windows=10))
+    for service in range(100):
+        rates.add(Verdict(judgement=Judgement.INCONCLUSIVE, windows=10), service=service)
     assert rates.rate(Judgement.KEEP) == 0.0
     assert rates.at_most(Judgement.KEEP) == pytest.approx(0.037, abs=0.001)  # Wilson: z^2 / (n + z^2)
     assert rates.figures()["windows"] == 10
+
+
+def counted(*kept: int, each: int = 100) -> Rates:
+    """So many verdicts of each service were Keep, of `each`."""
+    rates = Rates()
+    for service, keeps in enumerate(kept):
+        for index in range(each):
+            judgement = Judgement.KEEP if index < keeps else Judgement.INCONCLUSIVE
+            rates.add(Verdict(judgement=judgement, windows=10), service=service)
+    return rates
+
+
+def test_verdicts_on_one_service_are_not_as_many_independent_ones() -> None:
+    alike, apart, none = counted(*[10] * 20), counted(*[100, 100, *[0] * 18]), counted(*[0] * 20)
+    assert [each.rate(Judgement.KEEP) for each in (alike, apart, none)] == [0.1, 0.1, 0.0]
+    assert alike.at_most(Judgement.KEEP) == apart.at_most(Judgement.KEEP)  # nothing tells how much they resemble
+    assert apart.independent(Judgement.KEEP) == pytest.approx(20, abs=1)
+    assert none.at_most(Judgement.KEEP) == pytest.approx(0.161, abs=0.001)  # Wilson, of 20 services
+    mixed = counted(*[5, 15] * 10)
+    # p (1 - p) = 0.09, and the variance between services is 0.0025: 36 times the services know as much.
+    assert mixed.independent(Judgement.KEEP) == pytest.approx(36 * 19, rel=0.01)
+    assert mixed.at_most(Judgement.KEEP) < apart.at_most(Judgement.KEEP)
+    assert mixed.with_any(Judgement.KEEP) == 20
+    assert apart.figures()["keep_services"] == 2
 
 
 def test_a_case_is_the_same_for_the_same_seed_and_another_for_another() -> None:
@@ -139,12 +165,38 @@ def test_a_quick_run_in_place(tmp_path: Path) -> None:
     assert "The bake, 30 windows compared with ten before" in text
 
 
+def test_a_router_that_favours_a_pod_sends_it_its_share() -> None:
+    case = draw_case(2)
+    router = Favouring(2.0, seed=1)
+    bed = Bed(case, seed=1, router=router)
+    pods = [bed.start() for _ in range(3)]
+    bed.fleet.advance(1.0)
+    request = ClientRequest(number=0, at=0.0, prompt_tokens=10, output_tokens=10, max_tokens=10)
+    assert len({router.choose(request, pods) for _ in range(100)}) == 3
+    router.favoured = pods[1]
+    chosen = [router.choose(request, pods) for _ in range(4000)]
+    assert [chosen.count(pod) / 4000 for pod in pods] == pytest.approx([0.25, 0.5, 0.25], abs=0.03)
+
+
+def test_arms_that_got_as_much_are_judged_alike_with_and_without_the_comparison_of_the_traffic() -> None:
+    pairs = tuple(variants((0.3, 0.03), (0.5, 0.03), requests=(1.0, 2.0)))
+    uneven = Played(case=draw_case(1), steps=1.0, pairs=pairs)
+    even = replace(uneven, pairs=tuple(blinded(pair) for pair in pairs))
+    assert {pair.candidate.requests_per_second for pair in even.pairs} == {2.0}
+    assert [pair.candidate.ttft_seconds for pair in even.pairs] == [pair.candidate.ttft_seconds for pair in pairs]
+    for played, kept in ((uneven, 0.0), (even, 1.0)):
+        found = rates_at([played], target=ChangeTarget.TTFT, breaks=1.0, source=np.random.default_rng(1))
+        assert found.compared[0].rate(Judgement.KEEP) == kept
+        assert found.blind[0].rate(Judgement.KEEP) == 1.0
+    assert requests_ratio([uneven]) == 0.5
+
+
 def test_a_bake_of_equals_is_quiet_and_one_of_tokens_twice_as_slow_is_not() -> None:
     pairs = variants((0.5, 0.03), (0.5, 0.03), windows=50)
     before, calm = tuple(p.reference for p in pairs[:10]), tuple(p.candidate for p in pairs[20:])
     slow = tuple(one.updated(tpot_seconds=0.06) for one in calm)
     for baked, alarms in ((calm, 0.0), (slow, 1.0)):
-        one = PlayedInPlace(before=before, after=(), baked=baked)
+        one = PlayedInPlace(seed=1, before=before, after=(), baked=baked)
         _, breaking = alarms_in_bake([one], target=ChangeTarget.TPOT, breaks=2.0, source=np.random.default_rng(1))
         assert breaking.total == 20
         assert breaking.rate(Judgement.REVERT) == alarms

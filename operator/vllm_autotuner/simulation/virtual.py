@@ -65,7 +65,7 @@ class VirtualFleet:
         self,
         traffic: Traffic,
         *,
-        routing: Routing = Routing.LEAST_OUTSTANDING,
+        routing: Routing | Router = Routing.LEAST_OUTSTANDING,
         patience: ClientPatience | None = None,
         seed: int = 0,
         started: float = 0.0,
@@ -76,7 +76,7 @@ class VirtualFleet:
         self.arrived = 0
         """Requests that have come; each is in the ledger once it has ended."""
         self._traffic = traffic
-        self._router = Router(routing, seed=seed)
+        self._router = routing if isinstance(routing, Router) else Router(routing, seed=seed)
         self._patience = patience or ClientPatience()
         self._seed = seed
         self._pods: list[VirtualPod] = []
