@@ -11,8 +11,9 @@ from tests.control.loop_bed import Bed, bed, queueing
 from tests.control.test_canary import ask, until
 
 from vllm_autotuner.api.status import ChangeState
-from vllm_autotuner.cluster.errors import Unavailable
-from vllm_autotuner.control.read import pod_logs
+from vllm_autotuner.cluster.errors import NotFound, Unavailable
+from vllm_autotuner.control.read import crash_causes, pod_logs
+from vllm_autotuner.engine.startup_log import StartupFailure, parse_startup_failure
 
 SERVICES = 12
 LIMITS = {"LOG_READ_SECONDS": 0.05, "LOG_TICK_SECONDS": 0.2}
@@ -66,6 +67,32 @@ async def test_a_log_is_read_once_for_each_end_of_a_container() -> None:
     found = bed(crashes=lambda seats: True)
     await found.ticks(10)
     assert found.api.requests["log"] == 1
+
+
+@pytest.mark.parametrize("readable", [True, False], ids=["the log", "what the kubelet keeps of it"])
+async def test_what_an_engine_said_at_its_end_is_parsed_once(monkeypatch: pytest.MonkeyPatch, readable: bool) -> None:
+    parsed: list[str] = []
+
+    def counting(text: str) -> StartupFailure | None:
+        parsed.append(text)
+        return parse_startup_failure(text)
+
+    monkeypatch.setattr(crash_causes, "parse_startup_failure", counting)
+    found = bed("chat", "search", crashes=lambda seats: True)
+    if not readable:
+        monkeypatch.setattr(ApiServer, "pod_log", _no_log)
+    await found.ticks(10)
+    assert len(parsed) == 2, "once for each end of a container"
+    causes = found.loop._services._causes
+    found.api.pods.clear()
+    found.api.crashes = lambda seats: False
+    await found.ticks(6)
+    assert not causes._known
+    assert not causes._kept, "forgotten with the pods"
+
+
+async def _no_log(self: ApiServer, namespace: str, name: str, container: str, **cut: Any) -> str:
+    raise NotFound("no such log", reason="NotFound", status=404)
 
 
 async def test_a_node_that_answers_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

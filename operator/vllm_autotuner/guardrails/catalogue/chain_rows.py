@@ -227,7 +227,8 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         default=(
             "within the last window the metrics source answered, no write for this service failed, and writes failed "
             "for fewer than {control.run.self_health:FAILING} of the services (a single failing service is "
-            "tolerated); the last tick took at most {control.run.self_health:LATEST}, or a few intervals where that "
+            "tolerated, and those that alone have failed for {control.run.self_health:OWN_FAULT} windows are not "
+            "counted); the last tick took at most {control.run.self_health:LATEST}, or a few intervals where that "
             "is longer"
         ),
         where=Where.CHAIN,
@@ -238,6 +239,7 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         tests=(
             "tests/control/test_self_health.py::test_after_trouble_a_change_waits_for_a_window",
             "tests/control/test_self_health.py::test_one_object_that_cannot_be_written_does_not_stop_the_others",
+            "tests/control/test_self_health.py::test_objects_that_fail_alone_for_long_do_not_stop_the_others",
             "tests/guardrails/test_chain.py::test_each_link_alone",
         ),
     ),
