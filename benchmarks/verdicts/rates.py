@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.api.status import ChangeTarget
-from vllm_autotuner.change.comparison import Pair, compare
+from vllm_autotuner.change.comparison import GROSS_WINDOWS, Pair, compare
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 
@@ -96,8 +96,11 @@ def objectives(*, ttft: float, tpot: float) -> Targets:
 
 
 def verdict_of(pairs: Sequence[Pair], *, targets: Targets, target: ChangeTarget) -> Verdict:
-    """Look after each window as the operator does, until a judgement falls; the last window is final."""
-    for count in range(1, len(pairs) + 1):
+    """Look after each window as the operator does, until a judgement falls; the last window is final.
+
+    Before `GROSS_WINDOWS` none falls.
+    """
+    for count in range(min(GROSS_WINDOWS, len(pairs)), len(pairs) + 1):
         found = compare(pairs[:count], targets=targets, target=target, final=count == len(pairs))
         if found.judgement is not None:
             return Verdict(judgement=found.judgement, windows=count)
