@@ -48,12 +48,21 @@ def live_page(path: str, body: str) -> tuple[int, str]:
     return 200, re.sub(rf"(?m)^{PROCESS_START} .*$", f"{PROCESS_START} {BEGAN}", text)
 
 
-def job(url: str, *, pod: str, drop: str = "") -> dict[str, object]:
+def idle_page(path: str, body: str) -> tuple[int, str]:
+    """The same engine without requests."""
+    return 200, re.sub(
+        r"(?m)^(vllm:(num_requests_\w+|kv_cache_usage_perc)\{.*\}) .*$", r"\g<1> 0", REAL_PAGE.read_text()
+    )
+
+
+def job(url: str, *, pod: str, drop: str = "", **labels: str) -> dict[str, object]:
     relabelled = [{"source_labels": ["__name__"], "regex": drop, "action": "drop"}] if drop else []
     return {
-        "job_name": pod,
+        "job_name": "-".join((pod, *labels.values())),
         "fallback_scrape_protocol": "PrometheusText0.0.4",
-        "static_configs": [{"targets": [url.removeprefix("http://")], "labels": {"namespace": "prod", "pod": pod}}],
+        "static_configs": [
+            {"targets": [url.removeprefix("http://")], "labels": {"namespace": "prod", "pod": pod} | labels}
+        ],
         "metric_relabel_configs": relabelled,
     }
 
@@ -134,6 +143,29 @@ async def test_series_that_a_rule_drops_are_named_with_what_is_lost(
     assert said["prod/deaf-0"]["status"] == "failed"
     assert "this engine cannot be diagnosed" in said["prod/deaf-0"]["what"]
     assert "metric_relabel_configs" in said["prod/deaf-0"]["remedy"]
+
+
+async def test_two_clusters_behind_one_address_are_told_apart(binaries: Mapping[str, Path], tmp_path: Path) -> None:
+    """As a Thanos over two clusters answers: the same namespace and pod, and another value of one label."""
+    with serving(live_page) as full, serving(idle_page) as idle:
+        jobs = (job(full, pod="chat-0", cluster="eu"), job(idle, pod="chat-0", cluster="us"))
+        async with prometheus(*jobs, binaries=binaries, folder=tmp_path) as server:
+            # Both jobs have the same pod.
+            await scraped(server, "chat-0", times=8)
+
+            async def running(*match: str) -> tuple[int, list[str]]:
+                arguments = ["diagnose", "--prometheus", server.url, "--output", "json", *match]
+                found = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+                services = json.loads(found.stdout)["services"] if found.exit_code == 0 else []
+                return found.exit_code, [each["diagnosis"]["class"] for each in services]
+
+            assert await running("--match", "cluster=us") == (0, ["Idle"])
+            code, [busy] = await running("--match", "cluster=eu")
+            assert (code, busy != "Idle") == (0, True)
+            assert (await running("--match", "cluster=~e.|nowhere"))[1] == [busy]
+            assert await running("--match", "cluster=nowhere") == (2, [])
+            assert "duplicates" in (await doctor(server.url))[1]
+            assert "duplicates" not in (await doctor(server.url, "--match", "cluster=eu"))[1]
 
 
 async def test_an_engine_that_two_jobs_scrape_is_found(binaries: Mapping[str, Path], tmp_path: Path) -> None:

@@ -66,6 +66,14 @@ def test_every_flag_arrives(started: Started) -> None:
         *("--prometheus-bearer-token-file", "token", "--prometheus-username", "me"),
         *("--prometheus-password-file", "password", "--prometheus-ca-file", "ca.crt"),
         *("--prometheus-header", "X-Scope-OrgID=gpu", "--prometheus-header", "X-Empty="),
+        *(
+            "--prometheus-match",
+            "cluster=eu",
+            "--prometheus-client-cert",
+            "tls.crt",
+            "--prometheus-client-key",
+            "tls.key",
+        ),
         *("--interval", "5s", "--window", "1m", "--namespace", "chat", "-n", "search", "-n", "chat"),
         *("--lease-namespace", "ops", "--lease-name", "tuner", "--listen-address", "[::1]:9"),
         *("--mode-ceiling", "Approve", "--kill-switch", "--limits-configmap", "tuner-limits"),
@@ -77,6 +85,11 @@ def test_every_flag_arrives(started: Started) -> None:
     prometheus = settings.prometheus
     assert (prometheus.bearer_token_file, prometheus.username) == (Path("token"), "me")
     assert (prometheus.password_file, prometheus.ca_file) == (Path("password"), Path("ca.crt"))
+    assert (prometheus.match, prometheus.client_cert, prometheus.client_key) == (
+        ('cluster="eu"',),
+        Path("tls.crt"),
+        Path("tls.key"),
+    )
     assert prometheus.headers == {"X-Scope-OrgID": "gpu", "X-Empty": ""}
     assert (settings.interval, settings.window) == (timedelta(seconds=5), timedelta(minutes=1))
     assert settings.namespaces == ("chat", "search")
@@ -99,6 +112,8 @@ def test_every_flag_arrives(started: Started) -> None:
         pytest.param((*URL, "--window", "5s"), "window", id="a window shorter than the interval"),
         pytest.param((*URL, "--listen-address", "8080"), "host:port", id="no address"),
         pytest.param((*URL, "--prometheus-header", "X"), "KEY=VALUE", id="no header"),
+        pytest.param((*URL, "--prometheus-match", "cluster"), "write LABEL=VALUE", id="no matcher"),
+        pytest.param((*URL, "--prometheus-client-key", "k"), "needs --prometheus-client-cert", id="a key alone"),
         pytest.param((*URL, "--mode-ceiling", "Auto"), "Automatic", id="no mode"),
         pytest.param(
             (*URL, "--max-concurrent-changes", "0"), "a number of at least 1", id="no change at all is a ceiling"

@@ -61,6 +61,8 @@ class PrometheusAddress(Access):
     """Where a Prometheus answers and how to be let in."""
 
     url: str
+    match: tuple[str, ...] = ()
+    """PromQL matchers (`label_matchers.matcher`) that every series must meet."""
     timeout: timedelta = timedelta(seconds=10)
     """A query that takes longer is a failed query. Longer delays the loop, shorter fails on big fleets. Our choice."""
 

@@ -76,7 +76,8 @@ class PrometheusSource:
         self, question: Question, *, at: float, namespaces: Sequence[str] = (), allowance: Allowance | None = None
     ) -> Sequence[Series]:
         """See MetricsSource.ask. `namespaces`: of which alone is asked; none asks of all."""
-        return await self.query(promql(question, namespaces=namespaces), at=at, allowance=allowance)
+        text = promql(question, namespaces=namespaces, match=self._address.match)
+        return await self.query(text, at=at, allowance=allowance)
 
     async def query(self, expression: str, *, at: float, allowance: Allowance | None = None) -> Sequence[Series]:
         """Run one instant query at `at` (Unix seconds). Raises SourceError. `allowance`: of the look it belongs to."""

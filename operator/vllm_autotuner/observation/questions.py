@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
+from vllm_autotuner.observation.label_matchers import selector
 from vllm_autotuner.observation.series import Series
 
 __all__ = [
@@ -84,14 +85,15 @@ class MetricsSource(Protocol):
         ...
 
 
-def promql(question: Question, *, namespaces: Sequence[str] = ()) -> str:
-    """Render a question as PromQL. `namespaces`: names of Kubernetes namespaces; none is all of them."""
+def promql(question: Question, *, namespaces: Sequence[str] = (), match: Sequence[str] = ()) -> str:
+    """Render a question as PromQL. `namespaces`: names of Kubernetes namespaces, none is all; `match`: matchers."""
     by = ", ".join(IDENTITY)
     within = f'namespace=~"{"|".join(namespaces)}"' if namespaces else ""
-    only = f"{{{within}}}" if within else ""
+    only = selector(within, match=match)
     match question:
         case Samples(names=names, window=window):
-            return f'{{__name__=~"{"|".join(names)}"{"," + within if within else ""}}}[{window}s]'
+            named = f'__name__=~"{"|".join(names)}"'
+            return f"{selector(named, within, match=match)}[{window}s]"
         case Buckets(names=names, window=window):
             return " or ".join(f"sum by ({by}, le) (increase({name}_bucket{only}[{window}s]))" for name in names)
         case Means(name=name, window=window, step=step):
@@ -103,6 +105,7 @@ def promql(question: Question, *, namespaces: Sequence[str] = ()) -> str:
             return f"{name}{only} and on ({', '.join(TARGET)}) {anchor}{only}"
 
 
-def census(namespaces: Sequence[str]) -> str:
+def census(namespaces: Sequence[str], *, match: Sequence[str] = ()) -> str:
     """How many series of vLLM each namespace has, in PromQL: one small answer, however many there are."""
-    return f'count by (namespace) ({{__name__=~"vllm:.+",namespace=~"{"|".join(namespaces)}"}})'
+    vllm, within = '__name__=~"vllm:.+"', f'namespace=~"{"|".join(namespaces)}"'
+    return f"count by (namespace) ({selector(vllm, within, match=match)})"

@@ -91,7 +91,7 @@ def diagnose(
         let_in = access.access()
         request = Request(
             source=source_of(
-                prometheus=prometheus_of(source.prometheus, access=let_in),
+                prometheus=prometheus_of(source.prometheus, match=source.match, access=let_in),
                 recording=source.recording,
                 metrics=sampling.scrape(source.metrics, access=let_in),
             ),

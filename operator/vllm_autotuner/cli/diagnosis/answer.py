@@ -30,6 +30,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.engine.foreign_servers import ForeignServer, foreign_server, foreign_sign
 from vllm_autotuner.observation.access import PrometheusAddress, shown_url
 from vllm_autotuner.observation.errors import SourceError
+from vllm_autotuner.observation.label_matchers import selector
 from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.scrape import Clock
 from vllm_autotuner.observation.snapshot import WindowSettings
@@ -86,7 +87,7 @@ async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> A
                 wanted=request.wanted,
                 evaluated=lambda: bar.advance(task),
             )
-        stranger = None if reports else await _stranger(source, at=at)
+        stranger = None if reports else await _stranger(source, match=address.match, at=at)
     finally:
         await source.close()
     if not reports:
@@ -102,10 +103,10 @@ async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> A
     return Answer(reports=reports, at=at, span=span, notes=notes)
 
 
-async def _stranger(source: PrometheusSource, *, at: float) -> ForeignServer | None:
+async def _stranger(source: PrometheusSource, *, match: Sequence[str], at: float) -> ForeignServer | None:
     """What reports instead of a vLLM; None where nothing known does, or the source does not say."""
     try:
-        found = await source.query(foreign_sign(), at=at)
+        found = await source.query(f"group by (__name__) ({selector(foreign_sign(), match=match)})", at=at)
     except SourceError:
         return None
     return foreign_server(one.labels.get("__name__", "") for one in found)

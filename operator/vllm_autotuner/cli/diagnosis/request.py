@@ -3,6 +3,7 @@
 Must not: open a source.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 
@@ -21,6 +22,7 @@ from vllm_autotuner.cli.options.values import duration_of, one_of
 from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.engine.flags import parse_command_line
 from vllm_autotuner.observation.access import Access, PrometheusAddress
+from vllm_autotuner.observation.label_matchers import matcher
 
 __all__ = ["Request", "prometheus_of", "subject_from", "subject_of"]
 
@@ -46,12 +48,18 @@ class Request:
         return self.services.namespace in (None, name.namespace) and self.services.service in (None, name.name)
 
 
-def prometheus_of(url: str | None, *, access: Access) -> RemotePrometheus | None:
-    """Combine the URL with the credentials."""
+def prometheus_of(url: str | None, *, match: Sequence[str] | None, access: Access) -> RemotePrometheus | None:
+    """Combine the URL with label matchers and credentials. Raises CommandError."""
     if url is None:
+        if match:
+            raise CommandError("--match selects series of a --prometheus URL: name one")
         return None
+    try:
+        matchers = tuple(map(matcher, match or ()))
+    except ValueError as error:
+        raise CommandError(f"--match: {error}") from None
     given = {one.name: getattr(access, one.name) for one in fields(access)}
-    return RemotePrometheus(PrometheusAddress(url=url, **given))
+    return RemotePrometheus(PrometheusAddress(url=url, match=matchers, **given))
 
 
 def subject_from(objectives: ObjectiveOptions, *, engine_args: str | None) -> Subject:

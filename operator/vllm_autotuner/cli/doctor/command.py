@@ -104,7 +104,7 @@ def _grant(access: Access) -> str:
 def _facts(source: LiveSource, *, access: Access) -> Facts:
     if (source.prometheus is None) == (not source.metrics):
         raise CommandError("give exactly one of --prometheus URL and --metrics URL")
-    remote = prometheus_of(source.prometheus, access=access)
+    remote = prometheus_of(source.prometheus, match=source.match, access=access)
     if remote is not None:
         return facts_of_prometheus(remote.address, place=shown_url(remote.address.url), now=time.time)
     return asyncio.run(facts_of_engines(scrape_targets(source.metrics or ()), access=access))

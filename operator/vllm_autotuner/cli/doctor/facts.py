@@ -15,6 +15,7 @@ from typing import Final
 from vllm_autotuner.engine.metric_names import CACHE_INFO, NAMES, OF_THE_SERVER, Kind, Meaning
 from vllm_autotuner.observation.access import Access, PrometheusAddress
 from vllm_autotuner.observation.errors import Unreadable, Unusable
+from vllm_autotuner.observation.label_matchers import selector
 from vllm_autotuner.observation.metrics_text import Sample, read_samples
 from vllm_autotuner.observation.prometheus import PageReader
 from vllm_autotuner.observation.questions import IDENTITY
@@ -80,18 +81,21 @@ def facts_of_prometheus(address: PrometheusAddress, *, place: str, now: Callable
         asked = now()
         server = _clock(probe.instant("time()"), place=place)
         facts.skew = (asked + now()) / 2 - server
-        for series in probe.instant(f"{_running()}[{_seconds(BACK)}s]"):
+        only = selector(match=address.match)
+        for series in probe.instant(f"{_running()}{only}[{_seconds(BACK)}s]"):
             _note_scrapes(facts.engine(_key(series.labels)), series, server=server)
         by = ", ".join(IDENTITY)
-        for series in probe.instant(f'group by (__name__, {by}) ({{__name__=~"{"|".join(_presence())}"}})'):
+        present = selector(f'__name__=~"{"|".join(_presence())}"', match=address.match)
+        for series in probe.instant(f"group by (__name__, {by}) ({present})"):
             facts.engine(_key(series.labels)).names.add(series.name.removesuffix("_bucket"))
         buckets = "|".join(f"{name}_bucket" for meaning in JUDGED for name in NAMES[meaning].names)
-        for series in probe.instant(f'group by (__name__, le, {by}) ({{__name__=~"{buckets}"}})'):
+        judged = selector(f'__name__=~"{buckets}"', match=address.match)
+        for series in probe.instant(f"group by (__name__, le, {by}) ({judged})"):
             _note_edge(facts.engine(_key(series.labels)), series.name, series.labels.get("le", ""))
         counter = NAMES[Meaning.GENERATION_TOKENS].names[0]
-        for series in probe.instant(f"sum by ({by}) (resets({counter}[{_seconds(RESETS_BACK)}s]))"):
+        for series in probe.instant(f"sum by ({by}) (resets({counter}{only}[{_seconds(RESETS_BACK)}s]))"):
             facts.engine(_key(series.labels)).resets = series.values[-1]
-        for series in probe.instant(CACHE_INFO):
+        for series in probe.instant(f"{CACHE_INFO}{only}"):
             facts.engine(_key(series.labels)).info = series.labels
         facts.warnings = list(dict.fromkeys(probe.warnings))
         # An engine of which only remains are left (a counter, an info) is no engine.

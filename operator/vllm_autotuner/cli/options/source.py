@@ -18,6 +18,13 @@ _EngineURLs: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(metavar="URL", help="Scrape an engine directly. Repeat for several engines of one service."),
 ]
+_Match: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LABEL=VALUE",
+        help="Only series of --prometheus with this label, such as cluster=eu; also !=, =~ and !~. Repeatable.",
+    ),
+]
 _RecordingFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
@@ -36,6 +43,7 @@ class LiveSource:
     PANEL: ClassVar = "Source (exactly one)"
 
     prometheus: _PrometheusURL = None
+    match: _Match = None
     metrics: _EngineURLs = None
 
 
@@ -46,6 +54,7 @@ class StoredSource:
     PANEL: ClassVar = "Source"
 
     prometheus: _PrometheusURL = None
+    match: _Match = None
     recording: _RecordingFile = None
 
 
@@ -56,6 +65,7 @@ class AnySource:
     PANEL: ClassVar = "Source (exactly one)"
 
     prometheus: _PrometheusURL = None
+    match: _Match = None
     metrics: _EngineURLs = None
     recording: _RecordingFile = None
 

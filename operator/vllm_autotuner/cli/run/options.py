@@ -26,6 +26,13 @@ class PrometheusOptions:
     PANEL: ClassVar = "Prometheus"
 
     prometheus_url: Annotated[str, typer.Option(metavar="URL", envvar="PROMETHEUS_URL", help="Base URL.")]
+    prometheus_match: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL=VALUE",
+            help="Only series with this label, such as cluster=eu; also !=, =~ and !~. Repeatable.",
+        ),
+    ] = None
     prometheus_bearer_token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with a bearer token. It is read at each query.")
     ] = None
@@ -51,11 +58,13 @@ class PrometheusOptions:
     def address(self) -> "PrometheusAddress":
         """Return them as one value. Raises ValueError."""
         from vllm_autotuner.observation.access import PrometheusAddress
+        from vllm_autotuner.observation.label_matchers import matcher
 
         if self.prometheus_client_key is not None and self.prometheus_client_cert is None:
             raise ValueError("--prometheus-client-key needs --prometheus-client-cert FILE")
         return PrometheusAddress(
             url=self.prometheus_url,
+            match=tuple(map(matcher, self.prometheus_match or ())),
             bearer_token_file=self.prometheus_bearer_token_file,
             username=self.prometheus_username,
             password_file=self.prometheus_password_file,

@@ -119,7 +119,7 @@ def backtest(
             raise CommandError("--since, --namespace, --service and --service-label need --prometheus URL")
         subject = subject_from(objectives, engine_args=platform.engine_args)
         subject = replace(subject, platform_of=platform.platforms(load_catalogue(platform.catalogue)))
-        address = prometheus_of(source.prometheus, access=access.access())
+        address = prometheus_of(source.prometheus, match=source.match, access=access.access())
         request = Request(
             source=source_of(prometheus=address, recording=source.recording, metrics=None),
             subject=subject,

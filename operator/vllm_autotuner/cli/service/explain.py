@@ -130,7 +130,9 @@ def _request(
 ) -> Request:
     return Request(
         source=source_of(
-            prometheus=prometheus_of(source.prometheus, access=access), recording=source.recording, metrics=None
+            prometheus=prometheus_of(source.prometheus, match=source.match, access=access),
+            recording=source.recording,
+            metrics=None,
         ),
         subject=subject,
         at=at,
