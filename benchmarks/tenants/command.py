@@ -36,7 +36,7 @@ TENANTS: Final = (1, 10, 50)
 SERIES: Final = (100, 1_000, 10_000, 100_000)
 INTERVAL: Final = 15
 """Seconds between ticks: the chart's."""
-TICKS: Final = 4
+TICKS: Final = 3
 """Of each cell. The first one meets every tenant for the first time; the others are what goes on."""
 STAND_IN: Final = "stand-in"
 HOME: Final = "tenant-0"
