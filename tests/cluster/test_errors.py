@@ -10,6 +10,7 @@ from kubernetes.aio.config.config_exception import ConfigException
 
 from vllm_autotuner.cluster.errors import (
     LONGEST_RETRY_AFTER,
+    TOO_LARGE,
     ClusterError,
     Conflict,
     NotFound,
@@ -48,7 +49,7 @@ def status(reason: str, message: str = "no", **details: object) -> bytes:
         pytest.param(400, status("BadRequest"), Refused, "BadRequest", id="a malformed request is told"),
         pytest.param(403, status("Forbidden"), Refused, "Forbidden", id="missing RBAC is told"),
         pytest.param(405, b"", Refused, "HTTP405", id="a method the API does not have is told"),
-        pytest.param(413, b"too large", Refused, "HTTP413", id="an object too large is told"),
+        pytest.param(413, b"too large", Refused, "HTTP413", id="a request too large is told"),
         pytest.param(
             422,
             status("Invalid", causes=[{"field": "spec.replicas"}, "?"]),
@@ -76,13 +77,14 @@ def status(reason: str, message: str = "no", **details: object) -> bytes:
             500,
             status(
                 "Invalid",
-                "failed to convert new object (prod/chat; apps/v1, Kind=Deployment) to proper version: unable to convert "
-                "unstructured object to apps/v1, Kind=Deployment: quantities must match the regular expression",
+                "failed to convert new object (prod/chat; apps/v1, Kind=Deployment) to proper version: unable to "
+                "convert unstructured object to apps/v1, Kind=Deployment: quantities must match the regular expression",
             ).replace(b'"reason": "Invalid"', b'"reason": ""'),
             Refused,
             "Invalid",
             id="an applied body with a quantity that is none is told",
         ),
+        pytest.param(500, b"etcdserver: request is too large", Refused, TOO_LARGE, id="an object too large is told"),
         pytest.param(503, b"<html>", Unavailable, "HTTP503", id="a proxy's error page is no answer"),
         pytest.param(302, b"", Unavailable, "HTTP302", id="a redirect to a login page is no answer"),
         pytest.param(504, b"[1]", Unavailable, "HTTP504", id="a body that is not an object is ignored"),

@@ -19,7 +19,7 @@ from vllm_autotuner.api.scale_ins import SCALE_INS_LENGTH
 from vllm_autotuner.api.status import HISTORY_LENGTH
 from vllm_autotuner.cluster import adapter
 from vllm_autotuner.cluster.adapter import Cluster, Page
-from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound, Refused, Unavailable
+from vllm_autotuner.cluster.errors import TOO_LARGE, ClusterError, Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, VLLM_SERVICE, Kind
 from vllm_autotuner.workload.labels import CONFIG_HASH, LEASE_EPOCH, MANAGED_BY, OPERATOR, SERVICE
@@ -347,6 +347,15 @@ async def what_the_account_may_not(world: World) -> None:
     assert error.reason == "Forbidden"
 
 
+async def an_object_as_large_as_etcd_allows(world: World) -> None:
+    body = await created(world, podTemplate={"spec": {"x": "y" * 1_500_000}})
+    small = await write(world, {"replicas": 1}, of=body)
+    large = write(world, {"diagnosis": {"class": "Healthy", "message": "m" * 120_000}}, of=small)
+    error = await is_refused(large, Refused, 500, says="too large")
+    assert error.reason == TOO_LARGE
+    assert (await world.cluster.read_service(world.namespace, "chat"))["status"] == {"replicas": 1}
+
+
 async def too_many_requests(world: World) -> None:
     body = await created(world)
     async with world.throttled() as cluster:
@@ -549,6 +558,7 @@ REQUESTS: Final = tuple(
         a_name_that_is_taken,
         what_is_not_there,
         what_the_account_may_not,
+        an_object_as_large_as_etcd_allows,
         too_many_requests,
         a_child_again,
         a_child_of_another_owner,

@@ -6,6 +6,7 @@ requests that both are asked.
 """
 
 import copy
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from tests.control.permissions import require_permitted
 
 from vllm_autotuner.cluster import adapter
 from vllm_autotuner.cluster.adapter import Page
-from vllm_autotuner.cluster.errors import Conflict, NotFound, Refused, Unavailable
+from vllm_autotuner.cluster.errors import Conflict, NotFound, Refused, Unavailable, from_response
 from vllm_autotuner.cluster.events import Event, event_body
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, EVENT, NODE, POD, VLLM_SERVICE, Kind, kind_of
 from vllm_autotuner.cluster.ownership import controller_of, objection
@@ -39,6 +40,8 @@ STARTUP: Final = timedelta(seconds=20)
 SCRAPE, WINDOW = 2.0, 30.0
 
 
+MOST_BYTES: Final = 1_572_864
+"""Of one request to etcd, its default: the object, and a few hundred bytes around it."""
 MOST_EVENT_TEXT: Final = 128
 """Bytes of an Event's reason, action and instance, each of which it must have."""
 
@@ -142,7 +145,9 @@ class ApiServer:
         if ("VLLMService", name) in self.objects:
             raise Conflict(f"{name} already exists", reason="AlreadyExists", status=409)
         metadata = {**body["metadata"], "uid": f"uid-{name}-{self.version}", "generation": 1}
-        return self._store("VLLMService", name, {**_sent(body), "metadata": metadata, "spec": _spec(body)})
+        made = {**_sent(body), "metadata": metadata, "spec": _spec(body)}
+        _require_room(made)
+        return self._store("VLLMService", name, made)
 
     def admit(self, body: Body) -> None:
         """Raise Refused for what the API server would not let in."""
@@ -168,6 +173,7 @@ class ApiServer:
             spec = _spec(body)
             made = {**live, "spec": spec, "metadata": {**metadata, **_kept(live["metadata"])}}
             made["metadata"]["generation"] += spec != live["spec"]
+        _require_room(made)
         by_hand = by_hand and subresource == "status"
         return live if made == live else self._store("VLLMService", metadata["name"], made, by_hand=by_hand)
 
@@ -501,6 +507,13 @@ class ApiServer:
 
     def of(self, service: object, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
         return snapshots[""]
+
+
+def _require_room(body: Body) -> None:
+    """Raise Refused for what etcd would not store, as the API server's answer is read."""
+    if len(json.dumps(body)) > MOST_BYTES:
+        answer = b"etcdserver: request is too large"
+        raise from_response(status=500, body=answer, headers={}, request="PUT")
 
 
 def _sent(body: Body) -> Body:

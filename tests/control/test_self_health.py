@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.control.cluster_model import MOST_BYTES
 from tests.control.loop_bed import bed, queueing
 
 from vllm_autotuner.api.status import Outcome
@@ -92,7 +93,7 @@ def test_an_object_that_was_well_meanwhile_fails_anew() -> None:
 @pytest.mark.parametrize("verb", ["status", "apply Deployment"])
 async def test_two_objects_whose_writes_always_fail_hold_no_other_for_ever(verb: str) -> None:
     found = bed("chat", "odd", "odd2", load=queueing)
-    broken = Unavailable("PUT: etcdserver: request is too large", reason="InternalError", status=500)
+    broken = Unavailable("PUT: failed calling webhook", reason="InternalError", status=500)
     found.api.refuses = lambda asked, name: broken if asked == verb and name.startswith("odd") else None
     begun = None
     for tick in range(90):
@@ -103,6 +104,18 @@ async def test_two_objects_whose_writes_always_fail_hold_no_other_for_ever(verb:
     assert begun * INTERVAL >= OWN_FAULT * WINDOW - 4 * INTERVAL, "an outage looks like this at first"
     assert [entry.outcome for entry in found.status().history] == [Outcome.SUCCEEDED]
     assert all(found.change(name) is None and not found.status(name).history for name in ("odd", "odd2"))
+
+
+@pytest.mark.fault("T56")
+async def test_an_object_that_is_too_large_is_told_so_and_holds_nobody() -> None:
+    found = bed("chat", "odd", "odd2", load=queueing)
+    for name in ("odd", "odd2"):
+        template = {"spec": {"x": "y" * (MOST_BYTES - 2000)}}
+        found.api.objects["VLLMService", name]["spec"]["podTemplate"] = template
+    await found.ticks(await begins_after() + 1)
+    assert found.change() is not None
+    assert found.told.count("ObjectTooLarge") == 2
+    assert all("conditions" not in found.api.objects["VLLMService", name].get("status", {}) for name in ("odd", "odd2"))
 
 
 def test_without_trouble_there_is_none() -> None:

@@ -339,9 +339,10 @@ FAULTS: Final = (
     ),
     Fault(
         number="T56",
-        happens="the API server answers every write for two objects with 500, and those of others are executed: "
-        "objects as large as etcd allows",
-        holds="after 5 minutes it counts as theirs: their own changes wait, and those of all others begin",
+        happens="the API server answers every write for two objects with 500, and those of others are executed: a "
+        "webhook that does not answer; objects as large as etcd allows",
+        holds="after 5 minutes it counts as theirs: their own changes wait, and those of all others begin; an object "
+        "that is too large is told so at once, by an Event",
     ),
     Fault(
         number="T57",

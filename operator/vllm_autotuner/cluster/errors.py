@@ -40,6 +40,10 @@ UNTYPED_PATCH: Final = ("failed to create typed patch object", "failed to conver
 """How the API server begins its 500 for an applied body with an unknown field, a wrong type or a doubled list item; the
 second for a quantity that is none. It is the body's fault, and repeats for as long as the body is the same."""
 
+TOO_LARGE: Final = "TooLarge"
+"""The object is larger than etcd allows (1.5 MiB), which its owner can mend. Its own reason, for it is told as 500."""
+_LARGER_THAN_ETCD_ALLOWS: Final = "etcdserver: request is too large"
+
 LONGEST_RETRY_AFTER: Final = 30.0
 """Seconds; more is taken as this. The API server asks for 1 s to 5 s, and a proxy before it for as much as it likes:
 meanwhile no write is made, no rollback either. Our choice: two ticks."""
@@ -91,14 +95,17 @@ def from_response(*, status: int, body: bytes, headers: Mapping[str, str], reque
     """Turn an HTTP answer outside 2xx into an error. `request` names it for people, e.g. `PATCH deployments/chat`."""
     answer = _status_object(body)
     reason = str(answer.get("reason") or f"HTTP{status}")
-    message = f"{request}: {answer.get('message') or body[:200].decode(errors='replace') or reason}"
+    told = str(answer.get("message") or body[:200].decode(errors="replace") or reason)
+    message = f"{request}: {told}"
     if status in (409, 410) or "metadata.uid" in _fields_of(answer):
         # A uid that does not fit is "invalid" (422) to the API: the object was deleted and created again under us.
         return Conflict(message, reason=reason, status=status)
     if status == 404:
         return NotFound(message, reason=reason, status=status)
-    if status == 500 and str(answer.get("message", "")).startswith(UNTYPED_PATCH):
+    if status == 500 and told.startswith(UNTYPED_PATCH):
         return Refused(message, reason="Invalid", status=status)
+    if status == 500 and told.startswith(_LARGER_THAN_ETCD_ALLOWS):
+        return Refused(message, reason=TOO_LARGE, status=status)
     if 400 <= status < 500 and status not in _UNAVAILABLE:
         return Refused(message, reason=reason, status=status)
     return Unavailable(message, reason=reason, status=status, retry_after=_retry_after(answer, headers))

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.budgets import REPORT_TICK_SECONDS
-from vllm_autotuner.cluster.errors import ClusterError, NotFound, Unavailable
+from vllm_autotuner.cluster.errors import TOO_LARGE, ClusterError, NotFound, Unavailable
 from vllm_autotuner.control.decide.figures_refresh import RefreshSlots
 from vllm_autotuner.control.decide.fleet_budget import Fleet, Part, fleet_of, part_of
 from vllm_autotuner.control.decide.inputs import OperatorState
@@ -27,7 +27,7 @@ from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.run.operator_metrics import StatusFigures, status_figures
 from vllm_autotuner.control.run.self_health import SelfHealth
 from vllm_autotuner.control.run.service_tick import Decided, OperatorStateOf, ServiceTick
-from vllm_autotuner.control.write.event_outbox import FAILED
+from vllm_autotuner.control.write.event_outbox import FAILED, OBJECT_TOO_LARGE
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
@@ -237,6 +237,8 @@ class FleetLoop:
             logger.warning("failed to handle service", extra={"service": "/".join(key), "error": str(error)})
             if isinstance(error, Unavailable):
                 self._health.api_failed(entry.uid, at=self._context.wall())
+            elif error.reason == TOO_LARGE:
+                await self._services.status_writer.outbox.say(OBJECT_TOO_LARGE, about=entry)
         except Exception:
             # A poisoned object is reported on itself and never stops the others.
             self._context.metrics.ticks.labels(outcome="Failed").inc()

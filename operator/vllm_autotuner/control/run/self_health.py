@@ -23,9 +23,9 @@ whose writes always fail (a webhook that does not answer) must not stop the flee
 
 OWN_FAULT: Final = 10
 """Windows (5 minutes) for which the requests of an object have failed without an end, while those of others were
-executed: then it is the object, however many such objects there are (one as large as etcd allows: each write of its
-status is answered with 500). Its own changes wait, those of others do not. An outage is no shorter for it: nothing of
-others is executed meanwhile. Our choice."""
+executed: then it is the object, however many such objects there are (a webhook of its namespace that does not answer
+makes each of its writes a 500). Its own changes wait, those of others do not. An outage is no shorter for it: nothing
+of others is executed meanwhile. Our choice."""
 
 
 class SelfHealth:

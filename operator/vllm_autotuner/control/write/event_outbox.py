@@ -15,7 +15,7 @@ from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Refused
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.read.views import ServiceEntry
 
-__all__ = ["FAILED", "Outbox", "remembering"]
+__all__ = ["FAILED", "OBJECT_TOO_LARGE", "Outbox", "remembering"]
 
 FAILED = Event(
     reason="ServiceFailed",
@@ -25,6 +25,15 @@ FAILED = Event(
     warning=True,
 )
 """Posted once an hour, the lifetime of an Event: the same transition is the same Event."""
+
+OBJECT_TOO_LARGE = Event(
+    reason="ObjectTooLarge",
+    note="Failed to write the status: with it the object is larger than etcd allows. Shorten spec.podTemplate",
+    action="Reconcile",
+    transition="too-large",
+    warning=True,
+)
+"""The same; there is no room in the object to say it."""
 
 logger = logging.getLogger(__name__)
 
