@@ -28,6 +28,8 @@ OPERATOR_LABEL: Final = "app.kubernetes.io/name=vllm-autotuner"
 REPLICAS: Final = 2
 TURNS: Final = 2
 """Changes at once. One turn may be held for a day by whoever writes such phases (docs/multi-tenancy.md)."""
+LONGEST_SILENCE: Final = 60.0
+"""Seconds without the end of a tick: four of the chart's intervals."""
 POLL: Final = 2.0
 """Seconds between two looks at what is reported: each is a call of kubectl."""
 
@@ -71,6 +73,8 @@ class Story:
     broken: Sequence[str]
     """Invariants of the honest service that did not hold, and moments in which it did not serve."""
     cost: Cost
+    silent: float
+    """Seconds since the last tick ended, at the end."""
     lasted: float
     """Seconds for which the operator was watched."""
 
@@ -79,8 +83,8 @@ class Story:
         """What is wrong apart from the figures: an attack that was not met, an honest service that was harmed."""
         unmet = [f"{number} is reported nowhere" for number, said in self.reported.items() if not said]
         missing = [f"{number} is not counted as {', '.join(each)}" for number, each in self.uncounted.items() if each]
-        silent = self.cost.silent_for
-        return [*unmet, *missing, *self.broken, *([f"no tick has ended for {silent:.0f} s"] if silent > 60 else [])]
+        silent = [f"no tick has ended for {self.silent:.0f} s"] if self.silent > LONGEST_SILENCE else []
+        return [*unmet, *missing, *self.broken, *silent]
 
 
 async def played(bed: Bed, attacks: Sequence[Attack], *, name: str, pace: Pace, first: bool = False) -> Story:
@@ -150,6 +154,7 @@ async def _watched(
         },
         broken=[*play.monitor.broken(HONEST), *play.monitor.lapses(HONEST)],
         cost=cost,
+        silent=cost.silent_for,
         lasted=time.monotonic() - began,
     )
 
