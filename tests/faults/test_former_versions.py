@@ -32,7 +32,6 @@ STORED: Final = [
     for path in sorted(FOLDER.glob("*.json"))
     for each in json.loads(path.read_text(encoding="utf-8"))
 ]
-pytestmark = pytest.mark.fault("T57")
 every_object = pytest.mark.parametrize("stored", STORED)
 
 
@@ -68,6 +67,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[list[str]]:
     return [record.__dict__["parts"] for record in caplog.records if record.name == status_writer.__name__]
 
 
+@pytest.mark.fault("T57")
 @every_object
 def test_they_are_read(stored: Body) -> None:
     for service in (stored["service"], grown(stored["service"])):
@@ -77,6 +77,7 @@ def test_they_are_read(stored: Body) -> None:
         assert (found.status.active_change is None) is (change is None)
 
 
+@pytest.mark.fault("T57")
 @every_object
 async def test_nothing_is_left_out_of_what_they_say(stored: Body, caplog: pytest.LogCaptureFixture) -> None:
     bed = found_by_the_operator_of_today(stored, stored["service"])
@@ -84,6 +85,7 @@ async def test_nothing_is_left_out_of_what_they_say(stored: Body, caplog: pytest
     assert told(caplog) == []
 
 
+@pytest.mark.fault("T57")
 @every_object
 async def test_lists_are_cut_with_the_first_write_and_what_is_left_out_is_logged_once(
     stored: Body, caplog: pytest.LogCaptureFixture
@@ -105,6 +107,7 @@ async def test_lists_are_cut_with_the_first_write_and_what_is_left_out_is_logged
     assert [each["id"] for each in after["history"]][: HISTORY_LENGTH - 1] in (kept[:-1], kept[1:])
 
 
+@pytest.mark.fault("T57")
 @every_object
 async def test_a_change_in_progress_comes_to_its_end(stored: Body) -> None:
     service = stored["service"]
