@@ -57,6 +57,8 @@ def traffic(ours: list[Measurement], theirs: list[Measurement]) -> ArmTraffic:
         pytest.param(windows(2.0, prompts=300.0), windows(2.0), True, False, id="short prompts only"),
         pytest.param(windows(2.0, prompts=2500.0), windows(2.0), False, True, id="the long prompts"),
         pytest.param(windows(1.0, held=(10.0, 300.0)), windows(2.0), False, False, id="as many came, and wait"),
+        pytest.param(windows(0.0), windows(2.0), True, False, id="none at all"),
+        pytest.param(windows(0.0, prompts=0.0), windows(0.01), False, False, id="none, and by chance none more"),
         pytest.param(windows(None), windows(2.0), False, False, id="not told"),
         pytest.param(rejecting(windows(1.0), 1.0), rejecting(windows(2.0), 0.0), False, False, id="half are rejected"),
         pytest.param(windows(2.0), rejecting(windows(2.0), 2.0), False, False, id="one does not tell rejections"),
@@ -79,6 +81,13 @@ def test_a_canary_with_half_of_the_requests_is_not_better_for_it() -> None:
     assert judgement is Judgement.INCONCLUSIVE
     assert "no comparison: the canary got 50% of the requests and 100% of the prompt tokens" in text
     assert judged(windows(2.0, ttft=0.3), windows(2.0))[0] is Judgement.KEEP
+
+
+def test_a_canary_without_requests_is_not_compared_and_the_reason_says_why() -> None:
+    idle = [window.updated(ttft_seconds=None, tpot_seconds=None) for window in windows(0.0, prompts=0.0)]
+    judgement, text = judged(idle, windows(2.0))
+    assert judgement is Judgement.INCONCLUSIVE
+    assert "0 of 6 windows with data: the canary got 0% of the requests and 0% of the prompt tokens" in text
 
 
 def test_a_canary_with_twice_the_requests_is_not_worse_for_it() -> None:

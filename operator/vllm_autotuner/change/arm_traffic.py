@@ -54,9 +54,10 @@ def arm_traffic(
     told = [None not in (one.rejected_per_second, other.rejected_per_second)
             for one, other in zip(candidate, reference, strict=True)]  # fmt: skip
     ours, theirs = _came(candidate, told, length), _came(reference, told, length)
-    if ours is None or theirs is None or ours <= 0 or theirs <= 0:
+    if ours is None or theirs is None or ours < 0 or theirs <= 0:
         return ArmTraffic()
-    chance = DEVIATIONS * math.sqrt(1 / ours + 1 / theirs)
+    # Of a canary without any request (sticky sessions keep to the old pods) only the others' number can vary by chance.
+    chance = DEVIATIONS * math.sqrt(1 / theirs + (1 / ours if ours else 0.0))
     requests, prompts = ours / theirs, _prompts(candidate, reference)
     apart = ((requests, max(TOLERANCE, chance)), (prompts, max(TOLERANCE, chance * math.sqrt(1 + PROMPT_VARIANCE))))
     return ArmTraffic(

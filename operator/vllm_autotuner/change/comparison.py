@@ -18,7 +18,7 @@ from statistics import median
 from typing import Final
 
 from vllm_autotuner.api.status import ChangeTarget, Measurement
-from vllm_autotuner.change.arm_traffic import arm_traffic
+from vllm_autotuner.change.arm_traffic import ArmTraffic, arm_traffic
 from vllm_autotuner.change.measured_window import (
     LATENCIES,
     is_complete,
@@ -129,6 +129,8 @@ def compare(
         why = "rejects far more requests"
     else:
         judgement, why = _judged(usable, effects, rejected, requests, question=question)
+    if judgement is Judgement.INCONCLUSIVE and len(usable) < LOOKS[0] and (traffic := _traffic(pairs)).fewer:
+        why = f"{why}: {traffic.told()}"
     return comparison(judgement, why, effects=effects, rejected=rejected, windows=len(usable), requests=requests)
 
 
@@ -175,16 +177,17 @@ def _judged(
     judgement, why = concluded(effects, rejected=rejected, question=question)
     if judgement is Judgement.INCONCLUSIVE and _is_shorter_queue_alone(question.target, usable):
         why = "requests wait on both sides, and fewer on the candidate explain its TTFT: it generates no more tokens"
-    traffic = arm_traffic(
-        [pair.candidate for pair in usable],
-        [pair.reference for pair in usable],
-        length=window_length([pair.candidate for pair in usable]),
-    )
+    traffic = _traffic(usable)
     # Less than its share flatters, more burdens; only latencies depend on it.
     flattered = judgement is Judgement.KEEP and traffic.fewer
     if flattered or (traffic.more and any(effect.hurt for effect in effects)):
         judgement, why = Judgement.INCONCLUSIVE, f"no comparison: {traffic.told()}"
     return when_due(judgement, windows=len(usable), last=last), why
+
+
+def _traffic(pairs: Sequence[Pair]) -> ArmTraffic:
+    ours, theirs = [pair.candidate for pair in pairs], [pair.reference for pair in pairs]
+    return arm_traffic(ours, theirs, length=window_length(ours))
 
 
 def when_due(judgement: Judgement, *, windows: int, last: bool) -> Judgement | None:
