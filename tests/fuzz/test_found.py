@@ -10,9 +10,10 @@ from tests.fuzz.parsers import LONGEST_MESSAGE
 from vllm_autotuner.api.pod_template import NO_OBJECT, TOO_DEEP, TOO_LARGE, refusal
 from vllm_autotuner.api.service import InvalidService, parse_service
 from vllm_autotuner.api.spec import MOST_REPLICAS
+from vllm_autotuner.api.status import parse_status
 from vllm_autotuner.cluster.errors import Unavailable, from_response
 from vllm_autotuner.engine.catalogue import CatalogueError, read_catalogue
-from vllm_autotuner.engine.flags import FlagError, parse_flags
+from vllm_autotuner.engine.flags import FlagError, human_readable_int, parse_flags
 from vllm_autotuner.engine.geometry import Geometry, UnknownGeometry, geometry_from_config
 from vllm_autotuner.observation.errors import Rejected, SourceError
 from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusSource
@@ -55,6 +56,19 @@ def test_a_value_is_shown_in_part(flag: str, value: str) -> None:
     with pytest.raises(FlagError) as caught:
         parse_flags([f"{flag}={value}"])
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + ".5k", "9" * 4400, "9" * 4400 + "K", "0.5K", ""])
+def test_a_count_that_is_none_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of any text: callers say what to write instead
+        human_readable_int(text)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("inf"), float("nan")])
+def test_a_number_of_a_status_that_no_json_has_is_unknown(value: float) -> None:
+    found = parse_status({"measured": {"at": "2026-11-23T00:00:00Z", "running": value, "waiting": 10**30}}).measured
+    assert found is not None
+    assert (found.running, found.waiting) == (None, 1e30)
 
 
 @pytest.mark.parametrize("amount", [10**400, "x" * 5000, {"a": ["b"] * 5000}, -1, float("nan")])

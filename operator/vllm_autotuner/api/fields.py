@@ -1,7 +1,7 @@
 """Field types of the API: durations, timestamps, numbers, messages; their validation, CRD schema and error messages."""
 
-import math
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -21,6 +21,8 @@ MESSAGE_MAX_LENGTH: Final = 1024
 
 NOTE_MAX_LENGTH: Final = 256
 """The same for messages in lists."""
+
+_LARGEST_FLOAT: Final = sys.float_info.max
 
 EARLIEST_YEAR, LATEST_YEAR = 1970, 2500
 """The first is what a clock without a battery says. Our choice: further from the ends of the calendar than any duration
@@ -87,8 +89,9 @@ def format_time(moment: datetime) -> str:
 
 
 def _finite(value: object) -> object:
-    """Turn NaN and infinity into None (unknown): JSON cannot represent them, and zero would be wrong."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Turn NaN and what is beyond a float into None (unknown): JSON cannot represent it, and zero would be wrong."""
+    beyond = isinstance(value, int | float) and not -_LARGEST_FLOAT <= value <= _LARGEST_FLOAT
+    return None if beyond else value
 
 
 def _cut(length: int) -> AfterValidator:

@@ -72,6 +72,8 @@ class EngineFlags:
 
 LARGEST: Final = 10**12
 """Of any count or length: beyond, a number is a slip or an attack, and one of 4,300 digits cannot even be printed."""
+LONGEST_NUMBER: Final = 100
+"""Digits; beyond 308 a float is infinite, which is no integer."""
 _SUFFIXES: Final = {
     "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
     "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
@@ -86,6 +88,8 @@ def human_readable_int(text: str) -> int:
         if fraction is None:
             return int(whole) * _SUFFIXES[suffix]
         if suffix.islower():
+            if len(whole) > LONGEST_NUMBER:
+                raise ValueError(f"a number of {len(whole)} digits")
             return int(float(whole + fraction) * _SUFFIXES[suffix])
         raise ValueError(f"{suffix} is a power of two and takes no decimals; {suffix.lower()} is a power of ten")
     return int(text)
