@@ -25,7 +25,7 @@ from vllm_autotuner.change.measured_window import (
     is_queue,
     level_of,
     mean_of,
-    queue_of,
+    mean_queue,
     requests_in,
     window_length,
 )
@@ -263,7 +263,9 @@ def _is_longer_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bo
     Of two equal pods with queues, one has the longer queue for many minutes.
     """
     served = _tokens_served(pairs)
-    return objective is ChangeTarget.TTFT and served is not None and served >= 1 - NOISE and _both_queue(pairs)
+    if objective is not ChangeTarget.TTFT or served is None or served < 1 - NOISE:
+        return False
+    return is_queue([pair.candidate for pair in pairs]) and is_queue([pair.reference for pair in pairs])
 
 
 def _is_shorter_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
@@ -272,20 +274,16 @@ def _is_shorter_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> b
 
     The other one of two equal pods with queues. A candidate that serves more, or leaves no queue, has a better reason.
     """
-    if objective is not ChangeTarget.TTFT or not _both_queue(pairs):
+    ours, theirs = mean_queue([pair.candidate for pair in pairs]), mean_queue([pair.reference for pair in pairs])
+    if objective is not ChangeTarget.TTFT or not 1 <= ours < theirs * (1 - NOISE):
         return False
-    ours, theirs = queue_of([pair.candidate for pair in pairs]), queue_of([pair.reference for pair in pairs])
     served = _tokens_served(pairs)
-    return ours < theirs * (1 - NOISE) and (served is None or served <= 1 + NOISE)
+    return served is None or served <= 1 + NOISE
 
 
 def _without_luck(merits: Merits) -> Merits:
     """What is left where the latency is lower for another reason than the change: it does no harm."""
     return replace(merits, helped=False, cured=False)
-
-
-def _both_queue(pairs: Sequence[Pair]) -> bool:
-    return is_queue([pair.candidate for pair in pairs]) and is_queue([pair.reference for pair in pairs])
 
 
 def _tokens_served(pairs: Sequence[Pair]) -> float | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ChangeTarget, Measurement
@@ -19,7 +19,7 @@ __all__ = [
     "is_queue",
     "level_of",
     "mean_of",
-    "queue_of",
+    "mean_queue",
     "requests_in",
     "window_length",
 ]
@@ -73,15 +73,16 @@ def is_complete(window: Measurement) -> bool:
     return all(level_of(window, objective) is not None for objective in LATENCIES)
 
 
-def queue_of(windows: Sequence[Measurement]) -> float:
-    """Requests that usually waited, the median; 0 if unknown."""
-    waiting = [window.waiting for window in windows if window.waiting is not None]
-    return median(waiting) if waiting else 0.0
-
-
 def is_queue(windows: Sequence[Measurement]) -> bool:
     """Whether requests usually waited."""
-    return queue_of(windows) >= 1
+    waiting = [window.waiting for window in windows if window.waiting is not None]
+    return bool(waiting) and median(waiting) >= 1
+
+
+def mean_queue(windows: Sequence[Measurement]) -> float:
+    """Requests that waited on average; 0 if unknown. A burst that is not usual delays many requests all the same."""
+    waiting = [window.waiting for window in windows if window.waiting is not None]
+    return fmean(waiting) if waiting else 0.0
 
 
 def window_length(windows: Sequence[Measurement]) -> timedelta | None:
