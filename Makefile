@@ -13,6 +13,7 @@ RUN := PYTHONPATH=.:operator $(VENV)/bin/python
 ENGINE ?= simulated
 ARGS ?=
 STEPS ?= 100000
+INPUTS ?= 1000000
 SEED ?=
 # On every core; ARGS="-n 0" for one process, as a debugger needs it.
 PARALLEL := -n auto --maxprocesses=8 --dist=worksteal
@@ -56,8 +57,9 @@ hostile: binaries  ## The operator among hostile neighbours, each attack alone, 
 crash-points: binaries  ## kill -9 at every write of a change, one run on the real control plane for each (an hour or more)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m crash_points $(ARGS)
 
-soak: setup  ## Luck: STEPS=1000000 random stories of the fleet loop, then other examples for every property; SEED=... plays a batch again
+soak: setup  ## Luck: STEPS=... random stories of the fleet loop, INPUTS=... for the parsers, then other examples for every property; SEED=... plays a batch again
 	@$(RUN) -m tests.control.soak --steps $(STEPS) $(if $(SEED),--seed $(SEED))
+	@$(if $(SEED),:,$(RUN) -m tests.fuzz --inputs $(INPUTS))
 	@$(if $(SEED),:,$(RUN) -m pytest tests -m hypothesis --hypothesis-profile=search $(ARGS))
 
 test-fast: setup  ## The tests that need no control plane (ARGS="-k ..." for some of them)
@@ -88,6 +90,7 @@ docs: setup  ## Generate the pages that are made from code, then the site, with 
 	@$(RUN) docs/api_reference.py
 	@$(RUN) docs/chart_reference.py
 	@$(RUN) docs/cli_reference.py
+	@$(RUN) docs/fuzzing.py
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 release: setup  ## Wheel, sdist, chart, CRD, SBOM and checksums of VERSION into dist/: the same bytes from the same commit
