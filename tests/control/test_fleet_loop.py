@@ -464,6 +464,33 @@ async def test_what_is_said_of_unreadable_objects_takes_nobody_elses_time() -> N
     assert set(names) <= set(written)
 
 
+async def test_a_tick_that_is_late_reports_no_unreadable_object_or_one() -> None:
+    """A look that runs into its timeout and slow writes, in one tick, took 19 s."""
+    names = [f"a-{number}" for number in range(4)]
+    found = bed(*names, "chat")
+    await found.ticks(1)
+    for name in names:
+        found.api.edit(name, lambda body: body["spec"].update(podTemplate={"spec": {"hostNetwork": True}}))
+    write, look, written = found.api.write_status, found.api.look, list[str]()
+
+    async def slow(namespace: str, name: str, status: Body, *, resource_version: str) -> Body:
+        written.append(name)
+        found.api.now += timedelta(seconds=3 if name in names else 0)
+        return await write(namespace, name, status, resource_version=resource_version)
+
+    async def late(*arguments: Any, **named: Any) -> Any:
+        found.api.now += timedelta(seconds=10)
+        return await look(*arguments, **named)
+
+    found.api.write_status = slow  # type: ignore[method-assign]
+    found.api.look = late  # type: ignore[method-assign]
+    reported = []
+    for _ in range(8):
+        await found.tick()
+        reported.append(len({*written} & {*names}))
+    assert reported == [0, 1, 1, 2, 2, 3, 3, 4]
+
+
 # The sources of metrics
 
 

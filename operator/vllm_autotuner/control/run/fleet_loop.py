@@ -7,8 +7,9 @@ Must not: decide anything itself. An exception for one service never affects the
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.budgets import REPORT_TICK_SECONDS
@@ -33,6 +34,9 @@ from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 
 __all__ = ["FleetLoop", "run_fleet_loop"]
+
+ONE_REPORT: Final = 0.5
+"""Seconds for reports in a tick that is late: as many as there is nothing new to write about, and one more."""
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +72,10 @@ class FleetLoop:
         self._exported: set[Key] = set()
         self._known: Mapping[Key, ServiceEntry] = {}
         self._limits = NO_LIMITS
+        self._began = context.monotonic()
+        """When this tick did."""
+        self._put_off = False
+        """The last tick had no time to report unreadable objects."""
         self._health = SelfHealth(interval=context.settings.interval, window=context.settings.window)
         # An operator for named namespaces has no permission to list nodes, nor the pods of other namespaces.
         looks = not context.settings.namespaces and not context.settings.nodes_on_demand
@@ -103,6 +111,7 @@ class FleetLoop:
 
     async def _lead(self) -> None:
         context = self._context
+        self._began = context.monotonic()
         started, fleet = context.wall(), context.registry.snapshot()
         since = self._refresh_slots.now if self._refresh_slots is not None else started
         self._refresh_slots = RefreshSlots(services=len(fleet.services), since=since, now=started)
@@ -182,12 +191,20 @@ class FleetLoop:
         await self._report(entries.keys() - handled, look=look, adopting=adopting, operator_of=operator_of)
 
     async def _report(
-        self, keys: Iterable[Key], *, look: Look, adopting: Adopting, operator_of: OperatorStateOf
+        self, keys: Collection[Key], *, look: Look, adopting: Adopting, operator_of: OperatorStateOf
     ) -> None:
         """Say of objects that cannot be read what is wrong with them, as far as this tick has time for it."""
-        began = self._context.monotonic()
-        for key in sorted(keys):
-            if self._context.monotonic() - began > REPORT_TICK_SECONDS.limit:
+        began, interval = self._context.monotonic(), self._context.settings.interval.total_seconds()
+        late = began - self._began > interval / 2
+        if late and keys and not self._put_off:
+            # A slow look and slow writes in one tick would delay the next one; but a look may be slow for hours.
+            self._put_off = True
+            REPORT_TICK_SECONDS.exceeded()
+            return
+        self._put_off = False
+        limit = ONE_REPORT if late else REPORT_TICK_SECONDS.limit
+        for count, key in enumerate(sorted(keys)):
+            if count and self._context.monotonic() - began > limit:
                 REPORT_TICK_SECONDS.exceeded()
                 logger.warning("no time left to report unreadable objects in this tick")
                 break
