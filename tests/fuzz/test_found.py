@@ -64,8 +64,8 @@ def test_a_count_that_is_none_is_a_value_error(text: str) -> None:
         human_readable_int(text)
 
 
-@pytest.mark.parametrize("value", [10**400, -(10**400), float("inf"), float("nan")])
-def test_a_number_of_a_status_that_no_json_has_is_unknown(value: float) -> None:
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("inf"), float("nan"), "-1e400", "nan"])
+def test_a_number_of_a_status_that_no_json_has_is_unknown(value: float | str) -> None:
     found = parse_status({"measured": {"at": "2026-11-23T00:00:00Z", "running": value, "waiting": 10**30}}).measured
     assert found is not None
     assert (found.running, found.waiting) == (None, 1e30)

@@ -112,7 +112,7 @@ Timestamp = Annotated[
 ]
 """An instant, always in UTC."""
 
-Number = Annotated[float | None, BeforeValidator(_finite)]
+Number = Annotated[float | None, BeforeValidator(_finite), AfterValidator(_finite)]
 """A measured number; None if unknown. Never NaN."""
 
 Message = Annotated[str, _cut(MESSAGE_MAX_LENGTH)]
