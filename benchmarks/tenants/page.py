@@ -29,11 +29,7 @@ def hostile(result: Result) -> list[str]:
     rows = [
         (
             f"{each['attack']}: {each['what']}" if part == "alone" and each["attack"] else each["what"],
-            "; ".join(each["reported"].values())
-            if part == "alone"
-            else f"{len(each['reported'])} of {len(each['reported'])}"
-            if each["reported"]
-            else "",
+            _reported(each["reported"]),
             f"{each['longest_tick_s']:.2f}",
             f"{each['loop_lag_s']:.2f}",
             f"{each['peak_rss_mib']:.0f}",
@@ -63,6 +59,12 @@ def hostile(result: Result) -> list[str]:
         "",
         *table(header, rows),
     ]
+
+
+def _reported(said: Mapping[str, str]) -> str:
+    """What was said of an attack; of several only how many were reported."""
+    met = [text for text in said.values() if text]
+    return "; ".join(met) if len(said) <= 1 else f"{len(met)} of {len(said)}"
 
 
 def operator_cost(result: Result) -> list[str]:
