@@ -23,7 +23,7 @@ from benchmarks.measured_curves.page import curves
 from benchmarks.recordings.page import replay
 from benchmarks.tenants.page import hostile, operator_cost
 from benchmarks.verdicts import error_rates
-from benchmarks.verdicts.page import verdict, verdict_in_place
+from benchmarks.verdicts.page import verdict, verdict_in_place, verdict_routers
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
@@ -225,6 +225,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="How often is the verdict wrong if windows before and after are compared while the load moves?",
         command="python benchmarks/verdict.py --in-place --save",
         body=verdict_in_place,
+    ),
+    Section(
+        name="verdict_routers",
+        title="Verdicts behind uneven routers",
+        question="How often is a canary kept for the traffic that it did not get?",
+        command="python benchmarks/verdict.py --routers --save",
+        body=verdict_routers,
     ),
     Section(
         name="closed_loop",

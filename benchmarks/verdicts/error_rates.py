@@ -28,7 +28,7 @@ END: Final = "<!-- end: generated -->"
 MOST_EQUALS_REJECTED: Final = 0.05
 """Limit for equals that are rejected, as a share."""
 MOST_HARM_KEPT: Final = 0.01
-"""Limit for changes that are kept although TPOT is 20 % longer and over its objective, as a share."""
+"""Limit for changes that are kept although TPOT or TTFT is 20 % longer and over its objective, as a share."""
 WIDTH: Final = 120
 """Columns of a line in the page."""
 
@@ -80,8 +80,12 @@ def _canary(result: Result) -> list[str]:
         f"with these effects, {_share(_kept_inside(result))} of those that stay inside. The verdict does not count "
         "this as harm."
     )
-    ttft = _share(_at(result["curves"]["ttft"], 0.2)["breaking"]["keep"])
-    late = f"**Canary, TTFT 20 % longer and over its objective**: {ttft} kept. No limit is set for TTFT."
+    ttft, worst = summary["late_promotions"], summary["late_promotions_worst_effect"]
+    late = (
+        f"**Canary, TTFT 20 % longer and over its objective**: {_share(ttft)} kept (95 % confidence: below "
+        f"{_share(summary['late_promotions_95_pct_below'])}); at the worst effect from 10 % to 50 % longer "
+        f"{_share(worst)}. {_limit(max(ttft, worst), MOST_HARM_KEPT)}"
+    )
     return [equals, harmful, slower, late]
 
 
@@ -106,7 +110,9 @@ def _power(result: Result) -> list[str]:
 
 def _in_place(result: Result) -> list[str]:
     rows, bake, (first, last) = result["by_windows_before"], result["bake"], result["seeds"]
-    equal = max(row["equals"]["revert"] for row in rows.values())
+    equal = max(row[kind]["revert"] for row in rows.values() for kind in ("equals", "equals_for_ttft"))
+    late = "ttft_breaks_its_objective"
+    kept_late = max(row[late]["keep"] for row in rows.values())
     breaking = "ttft_halved_but_tpot_breaks_its_objective"
     kept = max(row[breaking]["keep"] for row in rows.values())
     rejected = max(row["ttft_halved"]["revert"] for row in rows.values())
@@ -119,6 +125,10 @@ def _in_place(result: Result) -> list[str]:
         f"**In place, TPOT 20 % longer and over its objective, TTFT halved**: kept {_by_windows(rows, breaking)}. "
         f"{_limit(kept, MOST_HARM_KEPT)}"
     )
+    slower = (
+        f"**In place, TTFT 20 % longer and over its objective**: kept {_by_windows(rows, late)}. "
+        f"{_limit(kept_late, MOST_HARM_KEPT)}"
+    )
     helped = (
         f"**In place, TTFT halved, otherwise equal**: kept {_by_windows(rows, 'ttft_halved')}. The rest is rolled "
         f"back; at most {_share(rejected)} are rejected."
@@ -128,17 +138,19 @@ def _in_place(result: Result) -> list[str]:
         f"{_share(alarms)} of changes with TPOT 20 % longer and over its objective are rolled back. The bake misses "
         f"the other {_share(1 - alarms)} of the latter."
     )
-    return [equals, harmful, helped, baked]
+    return [equals, harmful, slower, helped, baked]
 
 
 def in_place_limits(result: Result) -> str:
     """Return the worst rates in place against the limits, as a sentence."""
     rows = result["by_windows_before"].values()
-    rejected = max(row["equals"]["revert"] for row in rows)
+    rejected = max(row[kind]["revert"] for row in rows for kind in ("equals", "equals_for_ttft"))
     kept = max(row["ttft_halved_but_tpot_breaks_its_objective"]["keep"] for row in rows)
+    late = max(row["ttft_breaks_its_objective"]["keep"] for row in rows)
     return (
         f"Equals rejected: at most {_share(rejected)}. {_limit(rejected, MOST_EQUALS_REJECTED)} TPOT 20 % longer and "
-        f"over its objective, kept: at most {_share(kept)}. {_limit(kept, MOST_HARM_KEPT)}"
+        f"over its objective, kept: at most {_share(kept)}. {_limit(kept, MOST_HARM_KEPT)} TTFT 20 % longer and over "
+        f"its objective, kept: at most {_share(late)}. {_limit(late, MOST_HARM_KEPT)}"
     )
 
 

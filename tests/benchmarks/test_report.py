@@ -106,13 +106,16 @@ def test_an_error_rate_over_its_limit_is_called_missed() -> None:
         json.loads((report.RESULTS / f"{name}.json").read_text()) for name in ("verdict", "verdict_in_place")
     )
     canary["summary"].update(
-        wrong_rejections_of_equals=0.06, harmful_promotions=0.004, harmful_promotions_in_few_windows=0.02
-    )
+        wrong_rejections_of_equals=0.06, harmful_promotions=0.004, harmful_promotions_in_few_windows=0.02,
+        late_promotions=0.004, late_promotions_worst_effect=0.02,
+    )  # fmt: skip
     found = error_rates.sentences(canary=canary, in_place=in_place)
     assert "6.0 % rejected" in found[0]
     assert "The limit of 5 % is **missed**." in found[0]
     assert "0.4 % kept" in found[1]
     assert "2.0 % if windows end with the first look. The limit of 1 % is **missed**." in found[1]
+    assert "0.4 % kept" in found[3]
+    assert "2.0 %. The limit of 1 % is **missed**." in found[3]
 
 
 @pytest.mark.parametrize(
