@@ -95,5 +95,12 @@ def test_a_canary_with_twice_the_requests_is_not_worse_for_it() -> None:
     assert judged(windows(2.0, ttft=3.0), windows(2.0, ttft=2.2))[0] is Judgement.REVERT
 
 
+def test_nor_is_one_that_is_many_times_slower_for_it_but_that_ends_at_once() -> None:
+    judgement, text = judged(windows(4.0, ttft=9.0)[:4], windows(2.0, ttft=2.2)[:4], final=False)
+    assert judgement is Judgement.INCONCLUSIVE
+    assert "no comparison: the canary got 200% of the requests" in text
+    assert judged(windows(2.0, ttft=9.0)[:4], windows(2.0, ttft=2.2)[:4], final=False)[0] is Judgement.REVERT
+
+
 def test_a_canary_that_is_slow_with_less_traffic_is_worse_all_the_same() -> None:
     assert judged(windows(1.0, ttft=3.0), windows(2.0, ttft=2.2))[0] is Judgement.REVERT

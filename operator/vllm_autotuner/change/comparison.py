@@ -165,6 +165,8 @@ def _judged(
     question: Question,
 ) -> tuple[Judgement | None, str]:
     if gross := _gross(usable, targets=question.targets):
+        if (traffic := _traffic(usable)).more:  # ends at once all the same, but the value is not to blame
+            return Judgement.INCONCLUSIVE, f"no comparison: {traffic.told()}"
         return Judgement.REVERT, f"{gross.value} misses its objective and is over {GROSS[gross]:g}x the baseline"
     waiting = Judgement.INCONCLUSIVE if question.final else None
     if len(usable) < LOOKS[0]:
