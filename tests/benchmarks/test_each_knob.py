@@ -16,7 +16,7 @@ from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.scenario import Hardware, Objectives, Scenario
 from benchmarks.closedloop.scraping import Scraper
 from benchmarks.closedloop.service import Owner
-from benchmarks.closedloop.trial import CaseOf
+from benchmarks.closedloop.trial import CaseOf, Setting
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import Outcome, parse_status
 from vllm_autotuner.simulation.arrivals import RateCurve
@@ -28,9 +28,9 @@ LONGEST = 7200.0
 Until = Callable[[Autotuner, SimulatedCluster], bool]
 
 
-def drawn(name: str, *, seed: int = 1, profile: str | None = None) -> Scenario:
+def drawn(name: str, *, seed: int = 1, profile: str | None = None, setting: Setting = Setting.ON_DEMAND) -> Scenario:
     hardware = hardware_of(None if profile is None else [profile])
-    return CaseOf(scenario=name, seed=seed, hardware=hardware, quick=True, noise=False).drawn()
+    return CaseOf(scenario=name, seed=seed, hardware=hardware, setting=setting, quick=True, noise=False).drawn()
 
 
 def at_degree(degree: int, *, length: int) -> Hardware:
@@ -75,6 +75,14 @@ def test_more_seats_take_the_place_of_a_replica_that_came_as_a_bridge() -> None:
     effective = parse_status(product.status).effective
     assert effective is not None
     assert "carry the highest load" in effective.replicas_reason
+
+
+def test_fewer_seats_keep_tokens_in_time_where_the_gpus_are_fixed() -> None:
+    product, deployment = tuned(drawn("past-knee-50ms", seed=3, setting=Setting.FIXED), has_kept(Knob.MAX_NUM_SEQS))
+    change = kept(product, Knob.MAX_NUM_SEQS)[0]
+    assert int(str(change.to_value)) < 1024
+    assert change.reason.startswith("TPOT improved")
+    assert deployment.scalings == deployment.scalings[:1], "no replica came"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from vllm_autotuner.performance.capacity import (
     FARTHEST,
     MISS,
-    Bounds,
     FirstToken,
     Limits,
     Replica,
@@ -22,9 +21,7 @@ from vllm_autotuner.performance.capacity import (
 from vllm_autotuner.performance.step_time import StepTime
 
 LINE = StepTime(base=0.010, per_sequence=0.0001, low=5.0, high=100.0, points=40, error=0.01)
-TAIL = Bounds(low=1.2, likely=1.25, high=1.3)
-EXACT = Bounds(low=1.25, likely=1.25, high=1.25)
-WORKED = Replica(step=LINE, output=200.0, tail=EXACT)
+WORKED = Replica(step=LINE, output=200.0, tail=1.25)
 PROMPTS = FirstToken(seconds=0.4, rate=5.0, batch=12.0, prompts=0.25)
 """At 5 requests/s a quarter of the time goes to prompts, so that 20 would take all of it."""
 
@@ -129,13 +126,6 @@ def test_a_line_of_two_doublings_is_off_by_twice_as_much() -> None:
     assert far.itl(60.0, 1) / far.itl(60.0) == pytest.approx(1 + 2 * MISS, abs=0.011)
 
 
-def test_a_tail_that_is_not_known_well_widens_the_interval() -> None:
-    sure, unsure = (capacity(replace(WORKED, tail=tail), limits=limits()) for tail in (EXACT, TAIL))
-    assert unsure.rate == sure.rate
-    assert unsure.low < sure.low
-    assert unsure.high > sure.high
-
-
 def test_requests_in_bursts_leave_less_than_those_that_come_evenly() -> None:
     few = replace(WORKED, seats=30)
     assert capacity(replace(few, burstiness=4.0), limits=limits()).rate < capacity(few, limits=limits()).rate
@@ -179,7 +169,6 @@ def replicas(draw: st.DrawFn) -> Replica:
         points=draw(st.integers(1, 60)),
         error=draw(st.floats(0, 0.2)),
     )
-    tail = sorted(draw(st.lists(st.floats(0.8, 3), min_size=3, max_size=3)))
     plain = Replica(
         step=step,
         output=draw(st.floats(1, 3000)),
@@ -187,7 +176,7 @@ def replicas(draw: st.DrawFn) -> Replica:
         seats=draw(st.none() | st.integers(1, 512)),
         held=draw(st.none() | st.floats(1, 512)),
         crowding=draw(st.floats(1, 2)),
-        tail=Bounds(low=tail[0], likely=tail[1], high=tail[2]),
+        tail=draw(st.floats(0.8, 3)),
         burstiness=draw(st.floats(1, 10)),
     )
     if draw(st.booleans()):

@@ -72,7 +72,7 @@ def test_a_replica_is_what_was_measured() -> None:
     assert found.held == pytest.approx(900, rel=0.01), "a sequence takes 0.1 % of the KV cache, of which 90 % are used"
     assert found.held_longer == pytest.approx(1.0)
     assert found.crowding == pytest.approx(1.0)
-    assert found.tail.likely == pytest.approx(1.1, rel=0.02)
+    assert found.tail == pytest.approx(1.1, rel=0.02)
     assert found.rate(batch_of(126.0)) == pytest.approx(126 / WINDOW)
 
 

@@ -175,14 +175,6 @@ def tpot_surely(case: Case) -> Reading:
     return _tpot(case).quantile(max(min(quantile, 0.5), quantile - CHANCE * _deviation(case)))
 
 
-def tpot_at_most(case: Case) -> Reading:
-    """Return the upper confidence bound of TPOT (seconds): if this meets the objective, TPOT does so beyond chance.
-
-    Worked: as in `tpot_surely`; of 40 requests none may be late, of 400 at most 11 (p97.2).
-    """
-    return _tpot(case).quantile(min(1.0, case.targets.tpot.quantile + CHANCE * _deviation(case)))
-
-
 def _deviation(case: Case) -> float:
     """Return the standard deviation of the share of requests in time, if exactly the objective's share is."""
     count, quantile = _tpot(case).count, case.targets.tpot.quantile

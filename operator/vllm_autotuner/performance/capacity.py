@@ -19,7 +19,6 @@ from vllm_autotuner.performance.step_time import SHORTEST_STEP, StepTime
 
 __all__ = [
     "FARTHEST",
-    "Bounds",
     "Capacity",
     "FirstToken",
     "Limits",
@@ -46,22 +45,6 @@ PRECISION: Final = 1 / 512
 """Of the batch: far below the noise of what it is computed from."""
 ROUNDING: Final = 1e-9
 """Keeps a load that fits exactly from needing one replica more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """A measured figure with its interval."""
-
-    low: float
-    likely: float
-    high: float
-
-    def at(self, side: int) -> float:
-        """The figure for an answer that is optimistic (-1), likely (0) or pessimistic (1): slower is pessimistic."""
-        return (self.likely, self.high, self.low)[side]
-
-
-NO_TAIL: Final = Bounds(low=1.0, likely=1.0, high=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +75,7 @@ class Replica:
     """Sequences that the KV cache holds, with a margin."""
     crowding: float = 1.0
     """Batch in busy moments over the mean batch."""
-    tail: Bounds = NO_TAIL
+    tail: float = 1.0
     """TPOT at its quantile over the mean inter-token latency of the busy batch."""
     tail_at: float = 0.0
     """The busy batch at which the tail was measured. In a smaller one it shrinks with what the batch adds."""
@@ -235,7 +218,7 @@ def busy_tpot(replica: Replica, batch: float, side: int = 0) -> float:
     A single sequence has no tail: below the batch at which it was measured, the quantile lies above the base by what
     the batch adds, and shrinks with it. Above that batch it grows with the latency.
     """
-    itl, tail, base = replica.itl(batch, side), replica.tail.at(side), replica.step.base
+    itl, tail, base = replica.itl(batch, side), replica.tail, replica.step.base
     added = replica.step.predict(replica.tail_at) - base
     if batch >= replica.tail_at or tail <= 1 or added <= 0:
         return itl * tail

@@ -19,15 +19,13 @@ from vllm_autotuner.diagnosis.case import (
     mean_batch,
     queues,
     step_time,
-    tpot_at_most,
     tpot_reading,
-    tpot_surely,
 )
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_shares
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
-from vllm_autotuner.performance.capacity import BUSIEST, Bounds, FirstToken, Limits, Replica
+from vllm_autotuner.performance.capacity import BUSIEST, FirstToken, Limits, Replica
 from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.performance.outliers import outlying
 from vllm_autotuner.performance.physics import empty_step
@@ -161,11 +159,10 @@ def _held_longer(seen: Observation) -> float:
     return taken / needed if needed > 0 and taken > 0 else 1.0
 
 
-def _tail(case: Case, *, itl: float) -> Bounds:
-    low, likely, high = (number(read(case)) for read in (tpot_surely, tpot_reading, tpot_at_most))
-    if likely is None or itl <= 0:
-        return Bounds(low=1.0, likely=1.0, high=1.0)
-    return Bounds(low=(low or likely) / itl, likely=likely / itl, high=max(likely, high or likely) / itl)
+def _tail(case: Case, *, itl: float) -> float:
+    """As measured. Of the few requests of a window its upper confidence bound is the slowest, which would decide."""
+    measured = number(tpot_reading(case))
+    return measured / itl if measured is not None and itl > 0 else 1.0
 
 
 def _first_token(case: Case, *, rate: float, batch: float) -> FirstToken | None:

@@ -14,6 +14,7 @@ from vllm_autotuner.diagnosis.case import Case, queues, reaches_behind
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.capacity import Capacity, capacity, replicas_for
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
@@ -198,11 +199,12 @@ class _Question:
         return None
 
     def _needed_now(self) -> int | None:
-        """Replicas for the rate of now; one more where the interval, but not its middle, agrees with what is late."""
+        """Replicas for the rate of now; one more where the model is within noise of agreeing with what is late."""
         rate, known = rate_now(self.case.observation), self.capacity
         if rate is None or known is None:
             return None
-        likely, surely = replicas_for(rate, known.rate), replicas_for(rate, known.low)
+        least = min(known.low, known.rate * (1 - NOISE))
+        likely, surely = replicas_for(rate, known.rate), replicas_for(rate, least)
         one_more = max(1, self.supply.ready) + 1
         return None if likely is None else max(likely, min(surely or one_more, one_more))
 
