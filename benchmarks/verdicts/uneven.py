@@ -36,14 +36,18 @@ class RatesAt:
 
 
 def blinded(pair: Pair) -> Pair:
-    """The same latencies, as if the candidate had got what the reference got."""
-    theirs = pair.reference
+    """The same latencies, as if the candidate had got what the reference got.
+
+    What runs is unknown then: requests that have come and not ended would tell the traffic as well.
+    """
+    theirs = pair.reference.updated(running=None)
     candidate = pair.candidate.updated(
         requests_per_second=theirs.requests_per_second,
         rejected_per_second=theirs.rejected_per_second,
         prompt_tokens_per_second=theirs.prompt_tokens_per_second,
+        running=None,
     )
-    return replace(pair, candidate=candidate)
+    return replace(pair, candidate=candidate, reference=theirs)
 
 
 def rates_at(played: Sequence[Played], *, target: ChangeTarget, breaks: float, source: np.random.Generator) -> RatesAt:
