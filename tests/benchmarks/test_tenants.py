@@ -7,8 +7,9 @@ import pytest
 
 from benchmarks.tenants.page import hostile, operator_cost
 from benchmarks.tenants.shapes import NAMESPACE, POD, Shape, namespaces_of, shape_of
+from benchmarks.tenants.stand_in import COUNT, StandIn
 from vllm_autotuner.observation.answer_reader import AnswerReader
-from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, Question, Samples, promql
+from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, Question, Samples, census, promql
 
 QUESTIONS: Final[tuple[Question, ...]] = (
     Samples(names=("vllm:a", "vllm:b"), window=300),
@@ -49,6 +50,14 @@ def test_the_answer_about_an_engine_is_one_that_the_operator_reads(question: Que
     assert len(series.times) == samples
     assert set(series.values) == {4.0}
     assert 1_795_000_007.0 - 31 < series.times[-1] <= 1_795_000_007.0
+
+
+def test_the_stand_in_counts_what_it_sends() -> None:
+    shape = Shape("matrix", (("{}", "1"),) * 5)
+    stand_in = StandIn({"a": shape, "b": shape})
+    assert census(["t-1", "t-2"]).startswith(COUNT)
+    (one, _) = stand_in._census(namespaces_of(census(["t-1", "t-2"])), at=1.0)["data"]["result"]
+    assert one == {"metric": {"namespace": "t-1"}, "value": [1.0, "10"]}
 
 
 SUMMARY: Final = {
