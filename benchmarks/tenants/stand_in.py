@@ -8,7 +8,7 @@ Must not: answer a question whose shape was not recorded.
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
