@@ -87,6 +87,7 @@ docs: setup  ## Generate the pages that are made from code, then the site, with 
 	@$(RUN) docs/operator_metrics.py
 	@$(RUN) docs/budgets.py
 	@$(RUN) docs/argocd_cm.py
+	@$(RUN) docs/dashboards.py
 	@$(RUN) docs/api_reference.py
 	@$(RUN) docs/chart_reference.py
 	@$(RUN) docs/cli_reference.py

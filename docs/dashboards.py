@@ -1,0 +1,171 @@
+"""Writes the Grafana dashboards of the chart: `make docs`. Plain JSON, of panels described here in a line each.
+
+Apart from the chart, because a dashboard by hand drifts from the metrics; a test holds each query to names that exist.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from vllm_autotuner.engine.metric_names import NAMES, Meaning
+
+FOLDER: Final = Path(__file__).resolve().parents[1] / "charts" / "vllm-autotuner" / "files" / "dashboards"
+SOURCE: Final = {"type": "prometheus", "uid": "${source}"}
+WIDTH: Final = 24
+"""Columns of Grafana's grid."""
+HEIGHT: Final = 8
+PODS: Final = 'namespace=~"$namespace",pod=~"$pod"'
+
+FLEET: Final = (
+    ("Services by diagnosis", "sum by (diagnosis) (vllm_autotuner_services)", "{{diagnosis}}", "short"),
+    ("Changes in progress, by state", "sum by (state) (vllm_autotuner_active_changes)", "{{state}}", "short"),
+    (
+        "Finished changes in a day, by outcome",
+        "sum by (knob, outcome) (increase(vllm_autotuner_changes_total[1d]))",
+        "{{knob}} {{outcome}}",
+        "short",
+    ),
+    (
+        "Rollbacks in a day, by cause",
+        "sum by (cause) (increase(vllm_autotuner_rollbacks_total[1d]))",
+        "{{cause}}",
+        "short",
+    ),
+    (
+        "Recommendations that are not applied, by reason",
+        "sum by (reason) (vllm_autotuner_held_recommendations)",
+        "{{reason}}",
+        "short",
+    ),
+    (
+        "Wanted replicas",
+        "max by (namespace, name) (vllm_autotuner_desired_replicas)",
+        "{{namespace}}/{{name}}",
+        "short",
+    ),
+    ("Open circuit breakers", "sum(vllm_autotuner_open_circuits)", "services", "short"),
+    (
+        "Tick of the fleet loop, p95",
+        "histogram_quantile(0.95, sum by (le) (rate(vllm_autotuner_tick_duration_seconds_bucket[5m])))",
+        "p95",
+        "s",
+    ),
+    ("Longest delay of the event loop", "max(vllm_autotuner_loop_lag_seconds)", "lag", "s"),
+    (
+        "Failed queries of Prometheus",
+        "sum by (kind) (rate(vllm_autotuner_prometheus_errors_total[5m]))",
+        "{{kind}}",
+        "ops",
+    ),
+    (
+        "Writes to the Kubernetes API",
+        "sum by (verb, outcome) (rate(vllm_autotuner_writes_total[5m]))",
+        "{{verb}} {{outcome}}",
+        "ops",
+    ),
+    (
+        "Budgets that were exceeded in an hour",
+        "sum by (budget) (increase(vllm_autotuner_budget_exceeded_total[1h]))",
+        "{{budget}}",
+        "short",
+    ),
+)
+
+
+def _name(meaning: Meaning) -> str:
+    return NAMES[meaning].names[0]
+
+
+def _quantile(meaning: Meaning) -> str:
+    return f"histogram_quantile(0.95, sum by (le) (rate({_name(meaning)}_bucket{{{PODS}}}[2m])))"
+
+
+SERVICE: Final = (
+    ("TTFT, p95", _quantile(Meaning.TTFT), "p95", "s"),
+    ("Time between tokens, p95", _quantile(Meaning.ITL), "p95", "s"),
+    ("Running requests", f"sum by (pod) ({_name(Meaning.RUNNING)}{{{PODS}}})", "{{pod}}", "short"),
+    ("Waiting requests", f"sum by (pod) ({_name(Meaning.WAITING)}{{{PODS}}})", "{{pod}}", "short"),
+    ("KV cache usage", f"max by (pod) ({_name(Meaning.KV_USAGE)}{{{PODS}}})", "{{pod}}", "percentunit"),
+    (
+        "Preempted requests",
+        f"sum by (pod) (rate({_name(Meaning.PREEMPTIONS)}{{{PODS}}}[2m]))",
+        "{{pod}}",
+        "ops",
+    ),
+    (
+        "Output tokens per second",
+        f"sum by (pod) (rate({_name(Meaning.GENERATION_TOKENS)}{{{PODS}}}[2m]))",
+        "{{pod}}",
+        "short",
+    ),
+    (
+        "Finished requests, by reason",
+        f"sum by (finished_reason) (rate({_name(Meaning.FINISHED)}{{{PODS}}}[2m]))",
+        "{{finished_reason}}",
+        "ops",
+    ),
+)
+
+
+def dashboards() -> dict[str, dict[str, Any]]:
+    """Every dashboard, by the name of its file."""
+    of_source = {"name": "source", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
+    running = _name(Meaning.RUNNING)
+    namespace = _variable("namespace", f"label_values({running}, namespace)")
+    pod = _variable("pod", f'label_values({running}{{namespace=~"$namespace"}}, pod)')
+    return {
+        "fleet.json": _dashboard("vllm-autotuner: fleet and operator", "vllm-autotuner-fleet", FLEET, [of_source]),
+        "service.json": _dashboard(
+            "vllm-autotuner: one service", "vllm-autotuner-service", SERVICE, [of_source, namespace, pod]
+        ),
+    }
+
+
+def _dashboard(title: str, uid: str, panels: Any, variables: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "title": title,
+        "uid": uid,
+        "tags": ["vllm", "vllm-autotuner"],
+        "schemaVersion": 39,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": variables},
+        "panels": [_panel(number, *each) for number, each in enumerate(panels)],
+    }
+
+
+def _panel(number: int, title: str, expression: str, legend: str, unit: str) -> dict[str, Any]:
+    half = WIDTH // 2
+    return {
+        "id": number + 1,
+        "type": "timeseries",
+        "title": title,
+        "datasource": SOURCE,
+        "gridPos": {"x": half * (number % 2), "y": HEIGHT * (number // 2), "w": half, "h": HEIGHT},
+        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
+        "targets": [{"refId": "A", "datasource": SOURCE, "expr": expression, "legendFormat": legend}],
+    }
+
+
+def _variable(name: str, query: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": SOURCE,
+        "query": query,
+        "refresh": 2,
+        "multi": True,
+        "includeAll": True,
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def text_of(dashboard: dict[str, Any]) -> str:
+    """As it is kept in the chart."""
+    return json.dumps(dashboard, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, dashboard in dashboards().items():
+        (FOLDER / name).write_text(text_of(dashboard), encoding="utf-8")
