@@ -61,12 +61,12 @@ async def test_a_person_approves_a_change_and_takes_it_back(play: Play) -> None:
 
 @side_by_side(stage="faults")
 async def test_a_paused_service_is_not_tuned_until_it_is_resumed(play: Play) -> None:
-    await play.serves("paused")
-    assert (await vllm(play, "pause", "paused"))[0] == 0
-    await play.load("paused", CROWD)
-    await play.until("paused", "a recommendation", lambda status: status.get("recommendation"))
+    await play.serves("halted")
+    assert (await vllm(play, "pause", "halted"))[0] == 0
+    await play.load("halted", CROWD)
+    await play.until("halted", "a recommendation", lambda status: status.get("recommendation"))
     await play.ticks(4)
-    assert not (await play.status("paused")).get("activeChange")
-    code, text = await vllm(play, "resume", "paused")
-    assert (code, text) == (0, f"{play.stage.namespace}/paused: tuning resumes\n")
-    await play.change_is("paused", "WarmingUp", "Analyzing")
+    assert not (await play.status("halted")).get("activeChange")
+    code, text = await vllm(play, "resume", "halted")
+    assert (code, text) == (0, f"{play.stage.namespace}/halted: tuning resumes\n")
+    await play.change_is("halted", "WarmingUp", "Analyzing")
