@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from docs.table_cell import cell
 from vllm_autotuner.api.crd import crd
 
 PAGE = Path(__file__).with_name("api.md")
@@ -32,7 +33,7 @@ def _rows(schema: Mapping[str, Any], *, path: str, required: frozenset[str]) -> 
         place = f"{path}.{name}"
         inner = field.get("items", field)
         more = " Required." if name in required else ""
-        yield f"| `{place}` | {_kind(field)} | {_cell(field.get('description', ''))}{more} |"
+        yield f"| `{place}` | {_kind(field)} | {cell(field.get('description', ''))}{more} |"
         yield from _rows(
             inner, path=f"{place}[]" if "items" in field else place, required=frozenset(inner.get("required", ()))
         )
@@ -46,10 +47,6 @@ def _kind(field: Mapping[str, Any]) -> str:
     if field.get("type") == "array":
         return f"list of {_kind(field['items'])}"
     return str(field.get("type", "any"))
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 if __name__ == "__main__":

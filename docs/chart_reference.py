@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from docs.table_cell import cell
+
 PAGE = Path(__file__).with_name("chart.md")
 VALUES = Path(__file__).resolve().parents[1] / "charts" / "vllm-autotuner" / "values.yaml"
 
@@ -53,7 +55,7 @@ def _comments(text: str) -> dict[int, str]:
         if line.strip().startswith("#"):
             above.append(line.strip().lstrip("# "))
         else:
-            found[number] = " ".join(above).replace("|", "\\|").replace("<", "&lt;")
+            found[number] = cell(" ".join(above))
             above = []
     return found
 

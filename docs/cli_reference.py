@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from docs.table_cell import cell
 from vllm_autotuner.cli.command_tree import COMMANDS
 from vllm_autotuner.cli.lazy_commands import loaded
 
@@ -51,7 +52,7 @@ def _row(parameter: Any, context: Any) -> tuple[str, str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(re.sub(r"\[/?[a-z_ ]+\]", "", text).split()).replace("|", "\\|").replace("<", "&lt;")
+    return cell(re.sub(r"\[/?[a-z_ ]+\]", "", text))
 
 
 def _text(text: str) -> str:

@@ -174,12 +174,11 @@ def shown_windows(change: ActiveChange) -> tuple[Measurement | None, Measurement
     """
     analysis = change.analysis or Analysis()
     if not analysis.reference:
-        complete = [window for window in analysis.last if is_complete(window)]
-        return change.baseline, next(reversed((*analysis.last[-1:], *complete)), None)
-    pairs = _pairs(analysis)
-    complete_pairs = [pair for pair in pairs if is_complete(pair.candidate) and is_complete(pair.reference)]
-    newest = next(reversed((*pairs[-1:], *complete_pairs)), None)
-    return (None, None) if newest is None else (newest.reference, newest.candidate)
+        windows = [window for window in analysis.last if is_complete(window)] or analysis.last
+        return change.baseline, windows[-1] if windows else None
+    every = _pairs(analysis)
+    pairs = [pair for pair in every if is_complete(pair.candidate) and is_complete(pair.reference)] or every
+    return (pairs[-1].reference, pairs[-1].candidate) if pairs else (None, None)
 
 
 def _begun(analysis: Analysis | None, change: ActiveChange, *, now: datetime) -> Analysis:

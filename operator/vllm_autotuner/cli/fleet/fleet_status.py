@@ -12,14 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from vllm_autotuner.cli.api_connection import connected
-from vllm_autotuner.cli.class_looks import look_of
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.fleet.service_row import NO_DIAGNOSIS, ServiceRow, as_dict, row_of, worst_first
 from vllm_autotuner.cli.options.groups import with_groups
 from vllm_autotuner.cli.options.kubernetes import ClusterOptions
 from vllm_autotuner.cli.options.values import one_of
 from vllm_autotuner.cli.terminal import answers, failed, printable
-from vllm_autotuner.diagnosis.classes import DiagnosisClass
 
 __all__ = ["EXAMPLES", "status"]
 
@@ -101,8 +99,5 @@ def _table(rows: Sequence[ServiceRow], *, wide: bool, everywhere: bool) -> Table
 
 
 def _diagnosis(row: ServiceRow) -> Text:
-    try:
-        style = look_of(DiagnosisClass(row.diagnosis)).terminal
-    except ValueError:
-        style = ""
+    style = "" if row.look is None else row.look.terminal
     return Text(printable(row.diagnosis if row.diagnosis != NO_DIAGNOSIS else "not yet"), style)

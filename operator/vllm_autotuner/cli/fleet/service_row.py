@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from vllm_autotuner.cli.class_looks import Severity, look_of
+from vllm_autotuner.cli.class_looks import Look, Severity, look_of
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 
 __all__ = ["ServiceRow", "as_dict", "row_of", "worst_first"]
@@ -37,6 +37,14 @@ class ServiceRow:
     """The change under way, else the recommendation, else empty."""
     conditions: tuple[str, ...]
     """Of `ALARMS`, those that hold."""
+
+    @property
+    def look(self) -> Look | None:
+        """How its class is shown; None before the first diagnosis, and for a class of another version."""
+        try:
+            return look_of(DiagnosisClass(self.diagnosis))
+        except ValueError:
+            return None
 
 
 def row_of(body: Mapping[str, Any]) -> ServiceRow:
@@ -87,7 +95,5 @@ def _urgency(row: ServiceRow) -> int:
 
 
 def _severity(row: ServiceRow) -> Severity:
-    try:
-        return look_of(DiagnosisClass(row.diagnosis)).severity
-    except ValueError:
-        return Severity.UNSURE
+    look = row.look
+    return Severity.UNSURE if look is None else look.severity
