@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from e2e.bed import import_path
+from e2e.control_plane import write_kubeconfig
 from e2e.side_by_side import CROWD, Play, side_by_side
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -18,12 +18,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def vllm(play: Play, *arguments: str) -> tuple[int, str]:
     """Run `kubectl vllm` as the admin, in the namespace of the stage; return the exit code and both outputs."""
     bed = play.stage.bed
-    config = yaml.safe_load(bed.admin_kubeconfig.read_text(encoding="utf-8"))
-    for each in config["contexts"]:
-        each["context"]["namespace"] = play.stage.namespace
-    kubeconfig = bed.admin_kubeconfig.with_name(f"admin-in-{play.stage.namespace}.kubeconfig")
-    kubeconfig.write_text(yaml.safe_dump(config), encoding="utf-8")
-    kubeconfig.chmod(0o600)
+    namespace, token = play.stage.namespace, bed.control_plane.admin_token_file.read_text(encoding="utf-8")
+    kubeconfig = bed.admin_kubeconfig.with_name(f"admin-in-{namespace}.kubeconfig")
+    write_kubeconfig(kubeconfig, server=bed.api_url, ca_file=bed.ca_file, token=token, namespace=namespace)
     # kubectl finds its plugins on the PATH: the package's scripts are beside its Python.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     process = await asyncio.create_subprocess_exec(
