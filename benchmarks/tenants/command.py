@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from rich.table import Table
 
 from benchmarks.result_files import require_clean_tree, write_result
 from benchmarks.tenants.inside import enter_bed
+from benchmarks.tenants.page import COST_COLUMNS, cost_of
 from benchmarks.tenants.shapes import largest, loaded, recorded
 from e2e import release
 from e2e.bed import Bed, import_path
@@ -169,29 +170,6 @@ async def measured(*, tenants: Sequence[int], series: Sequence[int], console: Co
     }
 
 
-def rows(figures: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The cells as lines of a table."""
-    return [
-        (
-            str(each["tenants"]),
-            f"{each['series_per_tenant']:,}",
-            f"{each['peak_rss_mib']:.0f}",
-            f"{each['cpu_s_per_minute']:.1f}",
-            f"{each['first_tick_s']:.1f}",
-            f"{each['longest_tick_s']:.1f}",
-            f"{each['loop_lag_s']:.2f}",
-            f"{each['tenants_with_metrics']} of {each['tenants']}",
-        )
-        for each in figures["cells"]
-    ]
-
-
-HEADER: Final = (
-    "tenants", "series of each", "peak RSS, MiB", "CPU s per minute", "first tick, s", "longest later tick, s",
-    "loop lag, s", "with metrics",
-)  # fmt: skip
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -213,8 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if given.save:
         write_result("operator_cost", figures)
-    table = Table(*HEADER)
-    for row in rows(figures):
-        table.add_row(*row)
+    table = Table(*COST_COLUMNS, "with metrics")
+    for each in figures["cells"]:
+        table.add_row(*cost_of(each), f"{each['tenants_with_metrics']} of {each['tenants']}")
     console.print(table)
     return 0

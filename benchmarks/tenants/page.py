@@ -1,11 +1,11 @@
 """Markdown of the benchmarks among tenants: hostile ones, and many of them. Must not: round a figure across a limit."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.markdown import Result, held, table
 
-__all__ = ["hostile", "operator_cost"]
+__all__ = ["COST_COLUMNS", "cost_of", "hostile", "operator_cost"]
 
 
 def _targets(summary: Mapping[str, Any]) -> list[str]:
@@ -67,6 +67,25 @@ def _reported(said: Mapping[str, str]) -> str:
     return "; ".join(met) if len(said) <= 1 else f"{len(met)} of {len(said)}"
 
 
+COST_COLUMNS: Final = (
+    "tenants", "series of each", "peak RSS, MiB", "CPU s per minute", "first tick, s", "longest later tick, s",
+    "loop lag, s",
+)  # fmt: skip
+
+
+def cost_of(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    """What one cell of the benchmark cost, as `COST_COLUMNS`."""
+    return (
+        str(cell["tenants"]),
+        f"{cell['series_per_tenant']:,}",
+        f"{cell['peak_rss_mib']:.0f}",
+        f"{cell['cpu_s_per_minute']:.1f}",
+        f"{cell['first_tick_s']:.1f}",
+        f"{cell['longest_tick_s']:.1f}",
+        f"{cell['loop_lag_s']:.2f}",
+    )
+
+
 def operator_cost(result: Result) -> list[str]:
     """Render memory and CPU time by tenants and series."""
     summary = result["summary"]
@@ -79,27 +98,5 @@ def operator_cost(result: Result) -> list[str]:
         f"{summary['series_of_an_engine_in_the_largest_answer']} series in the largest answer and "
         f"{summary['series_of_an_engine_in_all_answers']} in all of them."
     )
-    header = (
-        "tenants",
-        "series of each",
-        "peak RSS, MiB",
-        "CPU s per minute",
-        "first tick, s",
-        "longest later tick, s",
-        "loop lag, s",
-        "tenants with metrics",
-    )
-    rows = [
-        (
-            str(each["tenants"]),
-            f"{each['series_per_tenant']:,}",
-            f"{each['peak_rss_mib']:.0f}",
-            f"{each['cpu_s_per_minute']:.1f}",
-            f"{each['first_tick_s']:.1f}",
-            f"{each['longest_tick_s']:.1f}",
-            f"{each['loop_lag_s']:.2f}",
-            str(each["tenants_with_metrics"]),
-        )
-        for each in result["cells"]
-    ]
-    return [about, "", *_targets(summary), "", *table(header, rows)]
+    rows = [(*cost_of(each), str(each["tenants_with_metrics"])) for each in result["cells"]]
+    return [about, "", *_targets(summary), "", *table((*COST_COLUMNS, "tenants with metrics"), rows)]
