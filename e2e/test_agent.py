@@ -7,13 +7,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import pytest_asyncio
 
-from e2e.bed import DEFAULT_IMAGES, Bed
+from e2e.bed import AGENT, DEFAULT_IMAGES, Bed
 from e2e.control_plane import API_SERVER
 from e2e.errors import CommandError
 from e2e.node_client import NodeClient
@@ -626,12 +627,19 @@ class TestServices:
 
 
 class TestNode:
+    @pytest_asyncio.fixture(autouse=True, loop_scope="session")
+    async def for_the_next_test(self, bed: Bed) -> AsyncIterator[None]:
+        """Start the node again when a test failed while it was down: every test after it needs one."""
+        yield
+        if AGENT not in bed.processes.names():
+            await bed.start_agent()
+
     async def test_a_crashed_node_comes_back_with_its_pods(self, bed: Bed, namespace: str) -> None:
         bed.apply([pod(namespace, "stays", container(*SLEEP))])
         eventually(lambda: status(bed, namespace, "stays"), is_ready)
         pid = running_pid(bed, namespace, "stays")
         bed.stop_agent(crash=True)
-        eventually(lambda: alive(pid), lambda seen: not seen, seconds=10)
+        eventually(lambda: alive(pid), lambda seen: not seen)
         await bed.start_agent()
         seen = eventually(
             lambda: status(bed, namespace, "stays"),
