@@ -156,9 +156,10 @@ async def test_a_status_written_by_somebody_else_all_the_time_does_not_begin_a_c
     try:
         await play.load("contended", CROWD)
         await play.change_is("contended", "WarmingUp", "Analyzing")
+        # A busy machine writes slowly; the neighbour goes on until there was contention.
+        await until("contention", lambda: writes > 20, seconds=60)
     finally:
         contender.cancel()
-    assert writes > 20, "there was hardly any contention"
     entry = await play.finished("contended")
     assert entry["outcome"] == "Succeeded", entry
     assert (await play.status("contended"))["budget"]["changesToday"] == 1
