@@ -32,12 +32,14 @@ def render(bed: Bed, *, namespace: str, values: dict[str, Any]) -> list[dict[str
     return [document for document in yaml.safe_load_all(result.stdout) if document]
 
 
-def install_account(bed: Bed, *, namespace: str, served: Sequence[str] = ()) -> Path:
+def install_account(bed: Bed, *, namespace: str, served: Sequence[str] = (), everywhere: bool = False) -> Path:
     """Create everything of the chart but its Deployment; return the kubeconfig of its ServiceAccount.
 
-    For a run outside of a pod: the process is then another one, the rights are the same. `served`: further namespaces.
+    For a run outside of a pod: the process is then another one, the rights are the same. `served`: further namespaces;
+    `everywhere`: all of the cluster instead, as the chart does by default.
     """
-    objects = render(bed, namespace=namespace, values={"watchNamespaces": [namespace, *served]})
+    watched = [] if everywhere else [namespace, *served]
+    objects = render(bed, namespace=namespace, values={"watchNamespaces": watched})
     bed.apply([each for each in objects if each["kind"] != "Deployment"], server_side=True)
     account = next(each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount")
     return bed.service_account_kubeconfig(namespace, account)

@@ -71,6 +71,8 @@ class Stage:
     window: str = "10s"
     operator: str = OPERATOR
     """Name of the operator's process: two stages on one bed need two."""
+    everywhere: bool = False
+    """The operator serves every namespace, not only this one."""
     loads: dict[str, Load] = field(default_factory=dict)
     selectors: dict[str, str] = field(default_factory=dict)
     """Label selectors of pods that do not carry the name of their service (spec.targetRef)."""
@@ -130,7 +132,7 @@ class Stage:
                 *("--kubeconfig", str(self.kubeconfig)),
                 *("--prometheus-url", self.bed.prometheus_url),
                 *("--interval", self.interval, "--window", self.window),
-                *("--namespace", self.namespace),
+                *(() if self.everywhere else ("--namespace", self.namespace)),
                 *("--lease-namespace", self.namespace, "--lease-name", release.RELEASE),
                 *("--listen-address", f"127.0.0.1:{free_ports(1)[0]}"),
                 *("--log-format", "json"),

@@ -77,7 +77,7 @@ async def cell(stage: Stage, fleet: Fleet, *, tenants: int, series: int, engines
     """Run the operator for some ticks with so many tenants, each with so many engines."""
     served = namespaces(tenants)
     async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
-        pods = {namespace: fleet.pods[namespace] for namespace in served}
+        pods = {namespace: [fleet.pods[namespace]] for namespace in served}
         await client.put(f"{stand_in}/tenants", json={"pods": pods, "engines": engines})
         (port,) = free_ports(1)
         more = [part for namespace in served[1:] for part in ("--namespace", namespace)]

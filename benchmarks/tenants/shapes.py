@@ -42,26 +42,33 @@ class Shape:
 
     kind: str
     """Of the result: matrix or vector."""
-    entries: tuple[tuple[str, str], ...]
-    """Labels as JSON with placeholders, and the newest value."""
+    entries: tuple[tuple[str, str, float], ...]
+    """Labels as JSON with placeholders, the newest value, and how much it grew in a second: 0 for what may fall."""
 
     def block(self, query: str, *, at: float) -> str:
         """The answer about one engine at this moment, with placeholders for its names."""
         times = [at] if self.kind == "vector" else list(_times(query, at=at))
-        return ",".join(f'{{"metric":{labels},{self._samples(times, value)}}}' for labels, value in self.entries)
+        return ",".join(
+            f'{{"metric":{labels},{self._samples(times, value, growth)}}}' for labels, value, growth in self.entries
+        )
 
-    def _samples(self, times: Sequence[float], value: str) -> str:
+    def _samples(self, times: Sequence[float], value: str, growth: float) -> str:
         if self.kind == "vector":
             return f'"value":[{times[-1]:.3f},"{value}"]'
-        return f'"values":[{",".join(f"[{time:.3f},{json.dumps(value)}]" for time in times)}]'
+        return f'"values":[{",".join(f"[{time:.3f},{_at(time, value, growth)}]" for time in times)}]'
+
+
+def _at(time: float, value: str, growth: float) -> str:
+    """The value at a time. What grows does so for ever, from a base at time 0: any two looks see one counter."""
+    return json.dumps(f"{float(value) + growth * (time % 10**7):.10g}" if growth else value)
 
 
 def _times(query: str, *, at: float) -> Iterator[float]:
-    """When the samples of an answer are: aligned to its step where it has one, else as often as targets are scraped."""
+    """When the samples of an answer are: aligned to its step where it has one, else to the scrapes of the target."""
     # Of nested ranges the last one is the answer's.
     window, step = _RANGE.findall(query)[-1]
     every = float(step or SCRAPED_EVERY)
-    last = at - at % every if step else at - 1
+    last = at - at % every
     count = max(1, int(float(window) // every))
     yield from (last - every * (count - 1 - number) for number in range(count))
 
@@ -100,7 +107,7 @@ async def recorded(url: str, *, namespace: str, pod: str, at: float) -> dict[str
         name: {
             "kind": found["kind"],
             "entries": [
-                [_placeholders(entry["metric"], namespace=namespace, pod=pod), _newest(entry)]
+                [_placeholders(entry["metric"], namespace=namespace, pod=pod), _newest(entry), _growth(entry)]
                 for entry in found["result"]
             ],
         }
@@ -121,10 +128,22 @@ def _newest(entry: Mapping[str, Any]) -> str:
     return str(value)
 
 
+def _growth(entry: Mapping[str, Any]) -> float:
+    points = [(float(time), float(value)) for time, value in entry.get("values", [])]
+    if len(points) < 2 or not _is_counter(entry["metric"].get("__name__", "")):
+        return 0.0
+    (began, first), (ended, last) = points[0], points[-1]
+    return max(0.0, last - first) / (ended - began)
+
+
+def _is_counter(name: str) -> bool:
+    return name.endswith(("_total", "_sum", "_count"))
+
+
 def loaded(text: str) -> Mapping[str, Shape]:
     """Read shapes from JSON."""
     return {
-        name: Shape(kind=found["kind"], entries=tuple((labels, value) for labels, value in found["entries"]))
+        name: Shape(kind=found["kind"], entries=tuple((labels, value, growth) for labels, value, growth in found["entries"]))
         for name, found in json.loads(text).items()
     }
 

@@ -27,24 +27,27 @@ class StandIn:
 
     def __init__(self, shapes: Mapping[str, Shape]) -> None:
         self._shapes = shapes
-        self._pods: dict[str, str] = {}
+        self._pods: dict[str, list[str]] = {}
         self._engines = 1
         self.unknown: list[str] = []
+        self.asked = 0
         self.sent = 0
 
     async def tenants(self, request: web.Request) -> web.Response:
-        """Take over who there is: the pod of each namespace's VLLMService, and how many engines each namespace has."""
+        """Take over who there is: the pods of each namespace's VLLMServices, and how many engines there are for each of
+        these pods, itself included."""
         told = await request.json()
         self._pods, self._engines = told["pods"], told["engines"]
-        self.sent, self.unknown = 0, []
+        self.asked, self.sent, self.unknown = 0, 0, []
         return web.Response()
 
     async def report(self, _: web.Request) -> web.Response:
         """Tell what was sent, and which questions could not be answered."""
-        return web.json_response({"sent": self.sent, "unknown": self.unknown})
+        return web.json_response({"asked": self.asked, "sent": self.sent, "unknown": self.unknown})
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """Answer an instant query."""
+        self.asked += 1
         form = await request.post()
         query, at = str(form["query"]), float(str(form["time"]))
         if query.startswith(COUNT):
@@ -75,14 +78,18 @@ class StandIn:
 
     def _census(self, namespaces: Sequence[str], *, at: float) -> dict[str, Any]:
         """How many series each namespace has: those of all answers, as many for each of its engines."""
-        count = self._engines * sum(len(shape.entries) for shape in self._shapes.values())
-        result = [{"metric": {"namespace": each}, "value": [at, str(count)]} for each in namespaces]
+        each = self._engines * sum(len(shape.entries) for shape in self._shapes.values())
+        result = [
+            {"metric": {"namespace": name}, "value": [at, str(each * len(self._pods.get(name, ())))]}
+            for name in namespaces
+        ]
         return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
     def _names(self, namespace: str) -> Sequence[bytes]:
-        # Only the first pod is a VLLMService's; the others are engines that nobody tunes.
-        others = (f"other-{number:06}".encode() for number in range(1, self._engines))
-        return [self._pods[namespace].encode(), *others]
+        # Only these pods are VLLMServices'; the others are engines that nobody tunes.
+        pods = self._pods[namespace]
+        others = (f"other-{number:06}".encode() for number in range(len(pods), self._engines * len(pods)))
+        return [*(pod.encode() for pod in pods), *others]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ OWN_LABEL: Final = "vllm-autotuner.dev/process-node"
 """Selects this node where fake nodes stand beside it."""
 
 # A GPU server, whatever the machine is: manifests ask for what vLLM needs, and nothing here enforces it.
-_CAPACITY: Final = {"cpu": "256", "memory": "4Ti", "ephemeral-storage": "4Ti", "pods": "500"}
+SERVER: Final[Mapping[str, str]] = {"cpu": "256", "memory": "4Ti", "ephemeral-storage": "4Ti", "pods": "500"}
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 logger = logging.getLogger(__name__)
@@ -31,12 +31,21 @@ logger = logging.getLogger(__name__)
 class Node:
     """This node at the API server."""
 
-    def __init__(self, name: str, *, api: ApiClient, ip: str, server_port: int, gpus: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        api: ApiClient,
+        ip: str,
+        server_port: int,
+        gpus: int,
+        capacity: Mapping[str, str] = SERVER,
+    ) -> None:
         self.name = name
         self._api = api
         self._ip = ip
         self._server_port = server_port
-        self._capacity = _CAPACITY | ({GPU: str(gpus)} if gpus else {})
+        self._capacity = {**capacity, **({GPU: str(gpus)} if gpus else {})}
         self._version = "v0.0.0"
         self._ready_since = rfc3339(utc_now())
         self._uid = ""

@@ -43,7 +43,7 @@ def test_the_windows_of_a_query_are_no_part_of_its_shape() -> None:
 )
 def test_the_answer_about_an_engine_is_one_that_the_operator_reads(question: Question, kind: str, samples: int) -> None:
     labels = json.dumps({"__name__": "vllm:a", "namespace": NAMESPACE, "pod": POD})
-    block = Shape(kind, ((labels, "4"),)).block(promql(question, namespaces=["a"]), at=1_795_000_007.0)
+    block = Shape(kind, ((labels, "4", 0.0),)).block(promql(question, namespaces=["a"]), at=1_795_000_007.0)
     reader = AnswerReader()
     reader.feed(f'{{"status":"success","data":{{"resultType":"{kind}","result":[{block}]}}}}'.encode())
     (series,) = reader.finish()[1]
@@ -53,11 +53,25 @@ def test_the_answer_about_an_engine_is_one_that_the_operator_reads(question: Que
 
 
 def test_the_stand_in_counts_what_it_sends() -> None:
-    shape = Shape("matrix", (("{}", "1"),) * 5)
+    shape = Shape("matrix", (("{}", "1", 0.0),) * 5)
     stand_in = StandIn({"a": shape, "b": shape})
+    stand_in._pods = {"t-1": ["chat"], "t-2": ["chat", "code"]}
     assert census(["t-1", "t-2"]).startswith(COUNT)
-    (one, _) = stand_in._census(namespaces_of(census(["t-1", "t-2"])), at=1.0)["data"]["result"]
+    one, two = stand_in._census(namespaces_of(census(["t-1", "t-2"])), at=1.0)["data"]["result"]
     assert one == {"metric": {"namespace": "t-1"}, "value": [1.0, "10"]}
+    assert two == {"metric": {"namespace": "t-2"}, "value": [1.0, "20"]}
+
+
+def test_a_counter_grows_from_look_to_look_as_one_counter_does() -> None:
+    shape = Shape("matrix", (('{"__name__":"vllm:a_total"}', "4", 2.0),))
+    query = promql(QUESTIONS[0])
+    earlier, later = (
+        json.loads(f"[{shape.block(query, at=at)}]")[0]["values"] for at in (1_795_000_600.0, 1_795_000_617.0)
+    )
+    values = {time: float(value) for time, value in earlier}
+    assert all(values[time] == float(value) for time, value in later if time in values)
+    assert [float(value) for _, value in later] == sorted(float(value) for _, value in later)
+    assert float(later[-1][1]) - float(later[0][1]) == pytest.approx(2.0 * (later[-1][0] - later[0][0]))
 
 
 SUMMARY: Final = {

@@ -16,9 +16,12 @@ from collections.abc import Mapping, Sequence
 from sys import intern
 from typing import Any, Final
 
+import msgspec
+
 from vllm_autotuner.budgets import ANSWER_SERIES
 from vllm_autotuner.observation.errors import TooLarge, Unusable
 from vllm_autotuner.observation.series import Series
+from vllm_autotuner.observation.series_memory import Points, SeriesMemory
 
 __all__ = ["LEFT_OUT", "Allowance", "AnswerReader"]
 
@@ -32,7 +35,24 @@ LONGEST_FRAME: Final = 2**20
 _BEGIN: Final = re.compile(r'"result"\s*:\s*\[')
 """A quote inside of a text is escaped: this can only be the key."""
 _BETWEEN: Final = re.compile(r"[\s,]*")
-_DECODER: Final = json.JSONDecoder()
+_ANOTHER: Final = '},{"metric":'
+"""How the next series begins in what Prometheus and its kin send. It stands in no label: a quote there is escaped."""
+_ONE: Final = json.JSONDecoder()
+
+
+class _Entry(msgspec.Struct, gc=False):
+    """One series of an answer."""
+
+    metric: msgspec.Raw
+    value: tuple[float, float] | None = None
+    values: list[tuple[float, float]] | None = None
+    histogram: msgspec.Raw | None = None
+    histograms: msgspec.Raw | None = None
+
+
+# Not strict: Prometheus writes a value as text.
+_MANY: Final = msgspec.json.Decoder(list[_Entry], strict=False)
+_LABELS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class Allowance:
@@ -100,7 +120,9 @@ class Allowance:
 class AnswerReader:
     """One answer. Not for two threads at a time."""
 
-    def __init__(self, allowance: Allowance | None = None) -> None:
+    def __init__(self, allowance: Allowance | None = None, *, memory: SeriesMemory | None = None) -> None:
+        """`memory`: takes what is read, and knows the series that were read before."""
+        self._memory = memory
         self._allowance = allowance or Allowance()
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self._text = ""
@@ -133,49 +155,90 @@ class AnswerReader:
         return self._before + self._text, self._series
 
     def _read_series(self) -> None:
-        text, place = self._text, 0
+        cut = self._text.rfind(_ANOTHER)
+        if cut >= 0:
+            whole, self._text = self._text[: cut + 1], self._text[cut + 2 :]
+            self._read_many(whole)
+        else:
+            self._text = self._read_one_by_one(self._text)
+        self._again_at = 2 * len(self._text)
+
+    def _read_many(self, text: str) -> None:
+        """Read whole series that follow each other."""
+        try:
+            entries = _MANY.decode(f"[{text[_BETWEEN.match(text).end() :]}]")  # type: ignore[union-attr]
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            # Another layout, or a number as only Python reads it: +Inf.
+            if left := self._read_one_by_one(text):
+                raise Unusable(f"the answer does not follow the Prometheus API: {left[:120]}") from None
+            return
+        for each in entries:
+            native = each.histogram is not None or each.histograms is not None
+            points = each.values if each.values is not None else [each.value] if each.value is not None else []
+            text = bytes(each.metric)
+            if not points and not native:
+                raise Unusable(f"the answer does not follow the Prometheus API: no value of {text[:120]!r}")
+            self._take(text, [] if native else points)
+
+    def _read_one_by_one(self, text: str) -> str:
+        """Read series of any layout; return what has not arrived in whole."""
+        place = 0
         while True:
             place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]  # matches everywhere
             if text.startswith("]", place):
                 self._state = "after"
                 break
             try:
-                entry, place = _DECODER.raw_decode(text, place)
+                entry, place = _ONE.raw_decode(text, place)
             except ValueError:
                 break  # not all of it has arrived
             except RecursionError as error:
                 raise Unusable("the answer does not follow the Prometheus API: it is nested too deep") from error
-            self._take(entry)
-        self._text = text[place:]
-        self._again_at = 2 * len(self._text)
+            try:
+                points = _points_of(entry)
+                self._take(json.dumps(entry["metric"], separators=(",", ":")).encode(), points)
+            except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+                excerpt = json.dumps(entry)[:120]
+                raise Unusable(f"the answer does not follow the Prometheus API: {excerpt}") from error
+        return text[place:]
 
-    def _take(self, entry: Any) -> None:
-        try:
-            if entry["metric"].get("namespace", "") in self._allowance.left_out:
-                return
-            series = self._one(entry)
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-            excerpt = json.dumps(entry)[:120]
-            raise Unusable(f"the answer does not follow the Prometheus API: {excerpt}") from error
+    def _take(self, text: bytes, points: Points) -> None:
+        """Take a series. `text`: its labels, as JSON. Raises Unusable where they are none."""
+        memory = self._memory
+        labels = memory.labels_of(text) if memory is not None else None
+        if labels is None:
+            labels = self._labels(text)
+        if labels.get("namespace", "") in self._allowance.left_out:
+            return
+        if memory is not None:
+            series = memory.take(text, labels, points)
+        else:
+            times, values = array("d", [time for time, _ in points]), array("d", [value for _, value in points])
+            series = Series(labels=labels, times=times, values=values)
         self._allowance.take(series, answer=self._series)
         self._allowance.check()
 
-    def _one(self, entry: Mapping[str, Any]) -> Series:
-        points = entry["values"] if "values" in entry else [entry["value"]] if "value" in entry else []
-        if "histogram" in entry or "histograms" in entry:
-            points = []
-        elif not points:
-            raise KeyError("value")
+    def _labels(self, text: bytes) -> Mapping[str, str]:
+        try:
+            metric = _LABELS.decode(text)
+        except msgspec.MsgspecError as error:
+            shown = text[:120].decode(errors="replace")
+            raise Unusable(f"the answer does not follow the Prometheus API: {shown}") from error
         # The same few names and texts stand in every series.
-        labels = {
-            intern(label[:LONGEST_LABEL]): self._texts.setdefault(cut := text[:LONGEST_LABEL], cut)
-            for label, text in entry["metric"].items()
+        return {
+            intern(label[:LONGEST_LABEL]): self._texts.setdefault(cut := value[:LONGEST_LABEL], cut)
+            for label, value in metric.items()
         }
-        return Series(
-            labels=labels,
-            times=array("d", [float(time) for time, _ in points]),
-            values=array("d", [float(value) for _, value in points]),
-        )
+
+
+def _points_of(entry: Any) -> Points:
+    """Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for what is no series."""
+    points = entry["values"] if "values" in entry else [entry["value"]] if "value" in entry else []
+    if "histogram" in entry or "histograms" in entry:
+        points = []
+    elif not points:
+        raise KeyError("value")
+    return [(float(time), float(value)) for time, value in points]
 
 
 def _weight(series: Series) -> int:

@@ -28,6 +28,7 @@ from vllm_autotuner.observation.errors import (
 )
 from vllm_autotuner.observation.questions import Question, promql
 from vllm_autotuner.observation.series import Series
+from vllm_autotuner.observation.series_memory import SeriesMemory
 
 __all__ = ["PageReader", "PrometheusAddress", "PrometheusSource", "refuse_unusable_url"]
 
@@ -73,20 +74,28 @@ class PrometheusSource:
         await self._client.aclose()
 
     async def ask(
-        self, question: Question, *, at: float, namespaces: Sequence[str] = (), allowance: Allowance | None = None
+        self,
+        question: Question,
+        *,
+        at: float,
+        namespaces: Sequence[str] = (),
+        allowance: Allowance | None = None,
+        memory: SeriesMemory | None = None,
     ) -> Sequence[Series]:
-        """See MetricsSource.ask. `namespaces`: of which alone is asked; none asks of all."""
+        """See MetricsSource.ask. `namespaces`: of which alone is asked; none asks of all. `memory`: takes the answer."""
         text = promql(question, namespaces=namespaces, match=self._address.match)
-        return await self.query(text, at=at, allowance=allowance)
+        return await self.query(text, at=at, allowance=allowance, memory=memory)
 
-    async def query(self, expression: str, *, at: float, allowance: Allowance | None = None) -> Sequence[Series]:
+    async def query(
+        self, expression: str, *, at: float, allowance: Allowance | None = None, memory: SeriesMemory | None = None
+    ) -> Sequence[Series]:
         """Run one instant query at `at` (Unix seconds). Raises SourceError. `allowance`: of the look it belongs to."""
         allowance = allowance or Allowance()
         if self._trust is not None:
             self._trust.renew()
         headers = self._address.request_headers()
         limit = self._address.timeout.total_seconds()
-        reader = AnswerReader(allowance)
+        reader = AnswerReader(allowance, memory=memory)
         form = {"query": expression, "time": f"{at:.3f}", "timeout": f"{limit:.0f}s", "partial_response": "false"}
         try:
             # httpx times single socket operations; a server that trickles would hold the tick without this deadline.

@@ -18,6 +18,7 @@ from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.questions import Question, Samples, census
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.series import Series
+from vllm_autotuner.observation.series_memory import Remembered, SeriesMemory
 from vllm_autotuner.observation.snapshot import FleetSnapshot, WindowSettings, take_snapshot
 
 __all__ = ["Sources", "source_of"]
@@ -33,7 +34,7 @@ RUNNING: Final = NAMES[Meaning.RUNNING].names[0]
 MOST_LOOKS: Final = 3
 """In one tick, each without the namespaces that were too much for the one before. Our choice."""
 MOST_NAMED: Final = 500
-"""Namespaces that a query names: beyond, its text is longer than what it leaves out. Our choice."""
+"""Namespaces that one query names: its text has 30 KB then. Our choice."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,21 +45,71 @@ class Within:
 
     client: PrometheusSource
     namespaces: tuple[str, ...]
+    memories: "Memories" = field(default_factory=lambda: Memories())
     first: Allowance = field(default_factory=lambda: Allowance(most=ANSWER_SERIES.limit // GAUGES_STAND_FOR, ends=True))
     """Of the first question, which is about gauges."""
     others: Allowance = field(default_factory=lambda: Allowance(ends=True))
+    kept_too_much: set[str] = field(default_factory=set)
+    """Namespaces of which the looks together brought too many series."""
 
     async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
         """See MetricsSource.ask. Raises TooLarge when a namespace has more series than are read."""
-        namespaces = self.namespaces if len(self.namespaces) <= MOST_NAMED else ()
+        if not isinstance(question, Remembered):
+            return await self._ask(question, at=at, namespaces=self.namespaces)
+        memory = self.memories.of(question)
+        whole = memory.unknown(self.namespaces, at=at)
+        if known := sorted({*self.namespaces} - {*whole}):
+            await self._ask(memory.begin_new(known, at=at), at=at, namespaces=known, memory=memory)
+            memory.cover(known, at=at, whole=False)
+            whole += memory.gaps()
+        if whole:
+            await self._ask(memory.begin_whole(whole, at=at), at=at, namespaces=whole, memory=memory)
+            memory.cover(whole, at=at, whole=True)
+        answer = await asyncio.to_thread(memory.answer, self.namespaces, at=at)
+        if len(answer) > ANSWER_SERIES.limit:
+            # Every look may bring others: what is kept of them is as much as one whole answer would be.
+            ((largest, _),) = Counter(one.labels.get("namespace", "") for one in answer).most_common(1)
+            ANSWER_SERIES.exceeded()
+            memory.forget([largest])
+            self.kept_too_much.add(largest)
+            raise TooLarge("more series than are read (docs/budgets.md)", large=frozenset({largest}))
+        return answer
+
+    async def _ask(
+        self, question: Question, *, at: float, namespaces: Sequence[str], memory: SeriesMemory | None = None
+    ) -> Sequence[Series]:
         gauges = isinstance(question, Samples) and RUNNING in question.names
         allowance = self.first if gauges else self.others
-        return await self.client.ask(question, at=at, namespaces=namespaces, allowance=allowance)
+        found: list[Series] = []
+        for begin in range(0, len(namespaces), MOST_NAMED):
+            named = namespaces[begin : begin + MOST_NAMED]
+            found += await self.client.ask(question, at=at, namespaces=named, allowance=allowance, memory=memory)
+        return found
 
     @property
     def too_large(self) -> frozenset[str]:
         """The namespaces that have more series than are read."""
-        return self.first.left_out | self.others.left_out
+        return self.first.left_out | self.others.left_out | self.kept_too_much
+
+
+class Memories:
+    """What is known of one source, by question."""
+
+    def __init__(self) -> None:
+        self._of: dict[Remembered, SeriesMemory] = {}
+        self._asked: set[Remembered] = set()
+
+    def of(self, question: Remembered) -> SeriesMemory:
+        """The memory of a question, empty when it is asked for the first time."""
+        self._asked.add(question)
+        return self._of.setdefault(question, SeriesMemory(question))
+
+    def keep_only(self, namespaces: Sequence[str]) -> None:
+        """Drop what is known of other namespaces, and of questions that were not asked since the last call."""
+        self._of = {question: memory for question, memory in self._of.items() if question in self._asked}
+        self._asked.clear()
+        for memory in self._of.values():
+            memory.keep_only(namespaces)
 
 
 class Sources:
@@ -67,6 +118,7 @@ class Sources:
     def __init__(self, settings: OperatorSettings) -> None:
         addresses = {DEFAULT: settings.prometheus, **settings.sources}
         self._clients = {name: PrometheusSource(address) for name, address in addresses.items()}
+        self._memories = {name: Memories() for name in addresses}
         self._not_asked: dict[tuple[str, str], float] = {}
         """Source and namespace -> until when (Unix seconds) it is not asked about."""
         self._suspected: dict[str, frozenset[str]] = {}
@@ -112,9 +164,10 @@ class Sources:
             asked = [each for each in sorted(namespaces) if self._not_asked.get((name, each), at) <= at]
             if not asked:
                 return self._nothing(f"every namespace {TOO_MANY}", at=at)
-            source = Within(client=self._clients[name], namespaces=tuple(asked))
+            source = Within(client=self._clients[name], namespaces=tuple(asked), memories=self._memories[name])
             try:
                 snapshot = await take_snapshot(source, at=at, settings=self._windows)
+                self._memories[name].keep_only(asked)
             except Exception as error:
                 # An unexpected series blinds the services that share the source; it must not end the operator.
                 logger.exception("failed to parse metrics", extra={"source": name or "default"})

@@ -1,0 +1,1 @@
+"""The fleet benchmark: what one operator costs with thousands of services (see `benchmarks/fleet.py`)."""

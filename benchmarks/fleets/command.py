@@ -1,0 +1,344 @@
+"""Measures one operator beside a fleet of services (see `benchmarks/fleet.py`).
+
+API server, etcd, controllers, scheduler and the operator are real: the operator is a process with the rights of its
+chart. The pods are played (`played_node`), and Prometheus is a stand-in with the bytes of a real one
+(`benchmarks/tenants`), because neither fits on a machine for tests.
+Must not: judge a figure.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.fleets.page import FLEET_COLUMNS, row_of
+from benchmarks.fleets.played_node import played_node
+from benchmarks.result_files import require_clean_tree, write_result
+from benchmarks.tenants.inside import enter_bed
+from benchmarks.tenants.shapes import recorded
+from e2e import release
+from e2e.bed import NODE, Bed, import_path
+from e2e.binaries import ensure_binaries
+from e2e.errors import BedError
+from e2e.hostile.cost import Cost, Place, process
+from e2e.hostile.limits import chart_limits
+from e2e.operator_account import vllm_service
+from e2e.ports import free_ports
+from e2e.stage import SIMULATED_ENGINE, Stage, condition, engine_env, until
+
+HOME: Final = "fleet-home"
+"""The namespace of the operator's Lease, and of the one real engine, whose metrics all others repeat."""
+PER_NAMESPACE: Final = 25
+INTERVAL: Final = 15.0
+"""Seconds between ticks: the chart's."""
+SAMPLED: Final = 330.0
+"""Seconds for which the real engine is scraped before its answers are recorded: a window of raw samples."""
+SERVICES: Final = "/apis/vllm-autotuner.dev/v1alpha1/vllmservices"
+STAND_IN: Final = "stand-in"
+CREATED_AT_ONCE: Final = 16
+PAGE: Final = 500
+WRITES: Final = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The services of one measurement, and what the API server says of them."""
+
+    stage: Stage
+    services: int
+    engines: int
+    """Of each service."""
+    namespaces: list[str] = field(default_factory=list)
+
+    def name_of(self, number: int) -> tuple[str, str]:
+        """Namespace and name of a service."""
+        return self.namespaces[number // PER_NAMESPACE], f"svc-{number:05}"
+
+    async def create(self) -> None:
+        """Create all services at once, as a pipeline does."""
+        limit = asyncio.Semaphore(CREATED_AT_ONCE)
+
+        async def one(number: int) -> None:
+            namespace, name = self.name_of(number)
+            body = vllm_service(namespace, name, replicas=self.engines)
+            path = f"/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices"
+            async with limit:
+                answer = await self.stage.api.post(path, json=body)
+            if answer.status_code != httpx.codes.CREATED:
+                raise BedError(f"{name}: {answer.json()['message']}")
+
+        await asyncio.gather(*(one(number) for number in range(self.services)))
+
+    async def listed(self, path: str, **parameters: str) -> list[dict[str, Any]]:
+        """Everything of a list, page by page."""
+        items: list[dict[str, Any]] = []
+        asked = {"limit": str(PAGE), **parameters}
+        while True:
+            answer = await self.stage.api.get(path, params=asked)
+            answer.raise_for_status()
+            found = answer.json()
+            items += found["items"]
+            if not (more := found["metadata"].get("continue")):
+                return items
+            asked["continue"] = more
+
+    async def with_status(self) -> int:
+        """How many services have a status."""
+        return sum(bool(each.get("status")) for each in await self.listed(SERVICES))
+
+    async def with_metrics(self) -> int:
+        """How many services the operator has metrics of."""
+        found = [each.get("status") or {} for each in await self.listed(SERVICES)]
+        return sum(condition(status, "MetricsAvailable") == "True" for status in found)
+
+    async def pods(self) -> Mapping[str, list[str]]:
+        """The names of the pods that serve, by namespace."""
+        found: dict[str, list[str]] = {}
+        for pod in await self.listed("/api/v1/pods", fieldSelector="spec.nodeName=played,status.phase=Running"):
+            found.setdefault(pod["metadata"]["namespace"], []).append(pod["metadata"]["name"])
+        return found
+
+    async def writes(self) -> int:
+        """How many writes of VLLMServices the API server has answered: those of their status are the operator's."""
+        page = (await self.stage.api.get("/metrics")).text
+        return sum(
+            round(sample.value)
+            for family in text_string_to_metric_families(page)
+            if family.name == "apiserver_request"
+            for sample in family.samples
+            if sample.name == "apiserver_request_total"
+            and sample.labels.get("resource") == "vllmservices"
+            and sample.labels.get("subresource") == "status"
+            and sample.labels.get("verb") in WRITES
+        )
+
+
+@dataclass(slots=True)
+class Operator:
+    """The operator's process of a stage, started with these arguments."""
+
+    stage: Stage
+    prometheus: str
+    port: int = 0
+
+    def start(self) -> None:
+        """Start it, over all namespaces."""
+        (self.port,) = free_ports(1)
+        self.stage.start_operator(
+            "--prometheus-url", self.prometheus, "--listen-address", f"127.0.0.1:{self.port}",
+            "--interval", f"{INTERVAL:g}s", "--window", "60s",
+        )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.stage.bed.processes.identity(self.stage.operator).pid
+
+    async def place(self) -> Place:
+        """Where it is watched."""
+        return Place(pid=self.pid, metrics=f"http://127.0.0.1:{self.port}/metrics")
+
+
+async def cell(fleet: Fleet, operator: Operator, *, stand_in: str, minutes: float, console: Console) -> dict[str, Any]:
+    """Create the fleet beside a running operator, let it settle, measure it, and kill the operator once."""
+    operator.start()
+    async with Cost(operator.place) as cost:
+        await until("the first tick", lambda: cost.ticks >= 1, seconds=120)
+        idle_bytes, began = cost.peak_bytes, time.monotonic()
+        await fleet.create()
+        created = time.monotonic() - began
+        console.print(f"{fleet.services} services were created in {created:.0f} s")
+
+        async def all_told() -> bool:
+            return await fleet.with_status() == fleet.services
+
+        await until("every service has a status", all_told, seconds=1200, every=1)
+        told = time.monotonic() - began
+        console.print(f"every service has a status after {told:.0f} s")
+        engines = fleet.services * fleet.engines
+
+        async def all_serve() -> bool:
+            return sum(map(len, (await fleet.pods()).values())) == engines
+
+        await until("every engine runs", all_serve, seconds=1800, every=3)
+        console.print(f"every engine runs after {time.monotonic() - began:.0f} s")
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+            await client.put(f"{stand_in}/tenants", json={"pods": await fleet.pods(), "engines": 1})
+
+            async def all_seen() -> bool:
+                return await fleet.with_metrics() == fleet.services
+
+            await until("the operator has metrics of every service", all_seen, seconds=1200, every=5)
+            console.print(f"it has metrics of every service after {time.monotonic() - began:.0f} s")
+            # What came with the metrics (conditions, diagnoses) is written by then.
+            await settled(cost, ticks=4)
+            await client.put(f"{stand_in}/tenants", json={"pods": await fleet.pods(), "engines": 1})
+            ticks, cpu, writes, at = cost.ticks, cost.cpu_seconds, await fleet.writes(), time.monotonic()
+            cost.longest_tick = 0.0
+            await until("ticks of a steady fleet", lambda: time.monotonic() - at > minutes * 60, seconds=minutes * 90)
+            await settled(cost, ticks=1)
+            ticks, cpu, writes = cost.ticks - ticks, cost.cpu_seconds - cpu, await fleet.writes() - writes
+            lasted = time.monotonic() - at
+            report = (await client.get(f"{stand_in}/report")).json()
+        steady = {
+            "cpu_s_per_tick": round(cpu / ticks, 3),
+            "longest_tick_s": round(cost.longest_tick, 2),
+            "cycle_s": round(lasted / ticks, 2),
+            "queries_per_tick": round(report["asked"] / ticks, 1),
+            "mib_per_tick": round(report["sent"] / ticks / 2**20, 2),
+            "status_writes": writes,
+            "ticks": ticks,
+        }
+        peak, lag, failed = cost.peak_bytes, cost.loop_lag, cost.failed
+    if report["unknown"]:
+        raise BedError(f"a question that was not recorded: {report['unknown'][0]}")
+    again = await taken_over(operator)
+    return {
+        "services": fleet.services,
+        "engines": engines,
+        "peak_rss_mib": round(peak / 2**20, 1),
+        "rss_before_mib": round(idle_bytes / 2**20, 1),
+        "loop_lag_s": round(lag, 3),
+        "created_s": round(created, 1),
+        "status_for_all_s": round(told, 1),
+        "failed": failed,
+        **steady,
+        **again,
+    }
+
+
+async def settled(cost: Cost, *, ticks: int) -> None:
+    """Wait for the end of so many ticks."""
+    wanted = cost.ticks + ticks
+    await until("ticks", lambda: cost.ticks >= wanted, seconds=600)
+
+
+async def taken_over(operator: Operator) -> dict[str, Any]:
+    """Kill the operator and start it: seconds until its first tick has ended, and what that took."""
+    operator.stage.kill_operator()
+    began = time.monotonic()
+    operator.start()
+    async with Cost(operator.place) as cost:
+        await until("the first tick after a kill", lambda: cost.ticks >= 1, seconds=600)
+        took = time.monotonic() - began
+        figures = process(operator.pid)
+    operator.stage.stop_operator()
+    return {
+        "first_tick_after_kill_s": round(took, 1),
+        "start_cpu_s": round(figures.cpu_seconds, 2),
+        "start_peak_rss_mib": round(figures.peak_bytes / 2**20, 1),
+    }
+
+
+async def measured(sizes: Sequence[tuple[int, int]], *, minutes: float, console: Console) -> dict[str, Any]:
+    """Measure each fleet, given as services and engines of each, on a control plane of its own."""
+    cells, shapes = [], ""
+    for services, engines in sizes:
+        async with Bed(images=[SIMULATED_ENGINE]) as bed:
+            await asyncio.to_thread(bed.create_namespace, HOME)
+            async with Stage(bed, HOME, interval=f"{INTERVAL:g}s", window="60s") as stage:
+                if not shapes:
+                    shapes = await one_engine(stage, console=console)
+                found = await fleet_on(
+                    stage, services=services, engines=engines, shapes=shapes, minutes=minutes, console=console
+                )
+        cells.append(found)
+        console.print(found, highlight=False)
+    limits = chart_limits()
+    return {"rss_limit_mib": limits.memory_bytes / 2**20, "tick_limit_s": limits.tick_seconds, "cells": cells}
+
+
+async def one_engine(stage: Stage, *, console: Console) -> str:
+    """Run one engine under load, and record what Prometheus says of it."""
+    console.print(f"recording the answers about one engine ({SAMPLED:.0f} s)")
+    body = vllm_service(HOME, "recorded", podTemplate=engine_env(step_base_ms=10, startup_seconds=1))
+    stage.apply(body)
+    stage.start_operator()
+    (pod,) = await until("an engine", lambda: stage.ready_pods("recorded"), seconds=120)
+    async with asyncio.timeout(SAMPLED + 60):
+        await stage.load_on("recorded", clients=2)
+        await asyncio.sleep(SAMPLED)
+    shapes = await recorded(stage.bed.prometheus_url, namespace=HOME, pod=pod["metadata"]["name"], at=time.time())
+    stage.stop_operator()
+    await stage.loads.pop("recorded").__aexit__(None, None, None)
+    stage.bed.kubectl("-n", HOME, "delete", "vllm", "recorded", "--wait=true")
+    return json.dumps(shapes)
+
+
+async def fleet_on(
+    stage: Stage, *, services: int, engines: int, shapes: str, minutes: float, console: Console
+) -> dict[str, Any]:
+    """Measure one fleet."""
+    bed = stage.bed
+    bed.prometheus.stop()
+    # Whatever is scheduled from now on is played.
+    bed.kubectl("cordon", NODE)
+    fleet = Fleet(stage=stage, services=services, engines=engines)
+    fleet.namespaces = [f"fleet-{number:03}" for number in range((services - 1) // PER_NAMESPACE + 1)]
+    for namespace in fleet.namespaces:
+        await asyncio.to_thread(bed.create_namespace, namespace)
+    await asyncio.to_thread(release.install_account, bed, namespace=HOME, everywhere=True)
+    stage.everywhere = True
+    file = bed.state_dir / "shapes.json"
+    file.write_text(shapes, encoding="utf-8")
+    (port,) = free_ports(1)
+    bed.processes.start(
+        STAND_IN,
+        [sys.executable, "-m", "benchmarks.tenants.stand_in", str(file), str(port)],
+        environment=os.environ | {"PYTHONPATH": import_path()},
+    )
+    await until("the stand-in answers", lambda: bed.processes.listens(STAND_IN, port=port), seconds=30)
+    url = f"http://127.0.0.1:{port}"
+    async with played_node(bed.admin_kubeconfig):
+        return await cell(fleet, Operator(stage, url), stand_in=url, minutes=minutes, console=console)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/fleet.py",
+        description="Measure what one operator costs beside a fleet of VLLMServices, on a real control plane.",
+        epilog="Example: python benchmarks/fleet.py --services 1000 --engines-per-service 1 --minutes 3",
+    )
+    parser.add_argument("--services", type=int, nargs="+", default=[1000], metavar="N", help="fleets to measure")
+    parser.add_argument("--engines-per-service", type=int, nargs="+", default=[1], metavar="R", help="one for each")
+    parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="of the steady fleet (default 3)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/fleet.json")
+    given = parser.parse_args(arguments)
+    if min(*given.services, *given.engines_per_service, 1) < 1 or given.minutes <= 0:
+        parser.error("numbers must be at least 1")
+    engines = given.engines_per_service * (len(given.services) if len(given.engines_per_service) == 1 else 1)
+    if len(engines) != len(given.services):
+        parser.error("--engines-per-service: give one number, or one for each of --services")
+    if given.save:
+        require_clean_tree()
+    ensure_binaries()
+    enter_bed()
+    console = Console(width=180, stderr=True)
+    try:
+        sizes = list(zip(given.services, engines, strict=True))
+        figures = asyncio.run(measured(sizes, minutes=given.minutes, console=console))
+    except (BedError, AssertionError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    if given.save:
+        write_result("fleet", figures)
+    if given.json:
+        print(json.dumps(figures, indent=1))
+        return 0
+    table = Table(*FLEET_COLUMNS)
+    for each in figures["cells"]:
+        table.add_row(*row_of(each))
+    Console(width=180).print(table)
+    return 0

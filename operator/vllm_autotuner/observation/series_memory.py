@@ -1,0 +1,168 @@
+"""The samples of each series, kept from look to look: a look asks only for what is new since the last one.
+
+Nine tenths of what a Prometheus is asked for in every interval it has told in the one before. What is kept is what one
+whole question would be answered with, where each sample can be seen `OVERLAP` seconds after its time, in whatever order.
+What is held back for longer makes a hole, and a hole makes the question be asked in whole; so does time, at the latest
+after as long as the question looks back.
+Must not: do I/O, or hold more than one question asks for.
+"""
+
+import math
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from vllm_autotuner.observation.questions import Growths, Means, Samples
+from vllm_autotuner.observation.series import Series
+
+__all__ = ["OVERLAP", "Points", "Remembered", "SeriesMemory"]
+
+OVERLAP: Final = 60.0
+"""Seconds before the last look that are asked for again. A scrape is stored when it has ended: up to its timeout after
+the time that its samples bear. Our choice."""
+
+Remembered: TypeAlias = Samples | Means | Growths
+"""The questions whose answers are points in time."""
+Points: TypeAlias = Sequence[tuple[float, float]]
+
+
+@dataclass(slots=True)
+class _Coverage:
+    """What is known of one namespace. Unix seconds."""
+
+    whole: float
+    """When the whole question was asked last."""
+    until: float
+    """When it was last asked what is new."""
+
+
+class SeriesMemory:
+    """The answers to one question so far. Not for two threads at a time."""
+
+    def __init__(self, question: Remembered) -> None:
+        self._question = question
+        self._series: dict[int, Series] = {}
+        """By the hash of their labels."""
+        self._places: dict[int, int] = {}
+        """Hash of labels as the server writes them -> their place: they are read once, not in every look."""
+        self._covered: dict[str, _Coverage] = {}
+        self._start = 0.0
+        """Samples up to this time (Unix seconds) are no part of the answer that is being read."""
+        self._gaps: set[str] = set()
+
+    def unknown(self, namespaces: Iterable[str], *, at: float) -> list[str]:
+        """Those about which the whole question has to be asked at `at` (Unix seconds)."""
+        return [each for each in namespaces if not self._is_covered(each, at=at)]
+
+    def _is_covered(self, namespace: str, *, at: float) -> bool:
+        covered = self._covered.get(namespace)
+        if covered is None or at < covered.until:
+            return False
+        # Not all namespaces in the same look: their whole answers together are what is spared here.
+        spread = 0.5 + zlib.crc32(namespace.encode()) % 1000 / 2000
+        window = self._question.window
+        return at - covered.whole <= spread * window and at - covered.until <= window / 2
+
+    def begin_whole(self, namespaces: Iterable[str], *, at: float) -> Remembered:
+        """Forget these namespaces, and return the question to ask about them. Each answer is read into `take`."""
+        self.forget(namespaces)
+        # Until the answer is there nothing is known of them; what is read of a part of it can be forgotten.
+        self._covered |= {each: _Coverage(whole=-math.inf, until=-math.inf) for each in namespaces}
+        self._start = at - self._question.window
+        return self._question
+
+    def begin_new(self, namespaces: Iterable[str], *, at: float) -> Remembered:
+        """Return the question for what is new about these namespaces. Its answer is read into `take`."""
+        known = min(self._covered[each].until for each in namespaces)
+        step = self._question.step if isinstance(self._question, Means | Growths) else 1
+        # A mean or growth at an edge that had not all of its samples yet is asked for again as well.
+        back = min(self._question.window, round(at - known + OVERLAP) + 2 * step)
+        self._start = at - back
+        return replace(self._question, window=back)
+
+    def labels_of(self, text: bytes) -> Mapping[str, str] | None:
+        """The labels of a series that is known under this text; None where it has to be read."""
+        place = self._places.get(hash(text))
+        found = self._series.get(place) if place is not None else None
+        return found.labels if found is not None else None
+
+    def take(self, text: bytes, labels: Mapping[str, str], points: Points) -> Series:
+        """Add what was read of a series, and return all that is known of it. `text`: its labels as they were sent."""
+        place = self._places.get(hash(text))
+        if place is None:
+            place = self._places[hash(text)] = hash(frozenset(labels.items()))
+        times, values = array("d", [time for time, _ in points]), array("d", [value for _, value in points])
+        known = self._series.get(place)
+        if known is None or not known.times or not times:
+            self._note_gap(labels.get("namespace", ""), before=None, first=times[0] if times else None)
+            found = Series(labels=labels, times=times, values=values)
+        else:
+            self._note_gap(labels.get("namespace", ""), before=known.times[-1], first=times[0])
+            # What is told again may be told otherwise: a mean whose last samples had not been stored.
+            keep = bisect_left(known.times, times[0])
+            found = Series(
+                labels=known.labels, times=known.times[:keep] + times, values=known.values[:keep] + values
+            )  # type: ignore[operator]  # arrays, all of them
+        self._series[place] = found
+        return found
+
+    def _note_gap(self, namespace: str, *, before: float | None, first: float | None) -> None:
+        """Note a namespace of which something arrived later than the look that should have seen it."""
+        covered = self._covered.get(namespace)
+        if covered is None or first is None:
+            return
+        late = first <= covered.until if before is None else before < self._start
+        if late:
+            self._gaps.add(namespace)
+
+    def gaps(self) -> list[str]:
+        """Return the namespaces of which the answer that was read last is not all that is missing; once."""
+        found, self._gaps = sorted(self._gaps), set()
+        return found
+
+    def cover(self, namespaces: Iterable[str], *, at: float, whole: bool) -> None:
+        """Note that these namespaces are known until `at` (Unix seconds)."""
+        for each in namespaces:
+            if whole:
+                self._covered[each] = _Coverage(whole=at, until=at)
+            else:
+                self._covered[each].until = at
+
+    def answer(self, namespaces: Iterable[str], *, at: float) -> list[Series]:
+        """Return what the whole question about these namespaces would be answered with at `at` (Unix seconds)."""
+        wanted, start = frozenset(namespaces), at - self._question.window
+        found: list[Series] = []
+        ended: list[int] = []
+        for place, series in self._series.items():
+            if series.times and series.times[0] <= start:
+                first = bisect_right(series.times, start)
+                series = Series(labels=series.labels, times=series.times[first:], values=series.values[first:])
+                if not series.times:
+                    ended.append(place)
+                    continue
+                self._series[place] = series
+            if series.labels.get("namespace", "") in wanted:
+                found.append(series)
+        self._end(ended)
+        return found
+
+    def forget(self, namespaces: Iterable[str]) -> None:
+        """Drop all that is known of these namespaces."""
+        gone = frozenset(namespaces) & self._covered.keys()
+        if gone:
+            self._end([place for place, one in self._series.items() if one.labels.get("namespace", "") in gone])
+        for each in gone:
+            del self._covered[each]
+
+    def keep_only(self, namespaces: Iterable[str]) -> None:
+        """Drop all that is known of other namespaces."""
+        self.forget(self._covered.keys() - frozenset(namespaces))
+
+    def _end(self, places: Sequence[int]) -> None:
+        for place in places:
+            del self._series[place]
+        if places:
+            self._places = {text: place for text, place in self._places.items() if place in self._series}
