@@ -9,7 +9,7 @@ from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import Outcome, Source
 from vllm_autotuner.cluster.errors import Refused, Unavailable
 from vllm_autotuner.engine.command_line import Field
-from vllm_autotuner.guardrails import chain
+from vllm_autotuner.planning import max_num_seqs
 from vllm_autotuner.workload.adoption import Marker, digest_of
 from vllm_autotuner.workload.labels import ADOPTION, CONSENT, CONSENT_GIVEN
 
@@ -147,7 +147,7 @@ async def test_an_edit_of_another_flag_leaves_no_candidate_where_the_owner_had_g
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A change that a former version began: this one raises no value that it does not know."""
-    monkeypatch.setattr(chain, "may_lower_unknown", lambda proposal, **seen: False)
+    monkeypatch.setattr(max_num_seqs, "PRESENT_UNKNOWN", "")
     plain = tuple(each for each in ARGS if each not in ("--max-num-seqs", "64"))
     crowd = Load(running=256.0, waiting=100.0, kv=0.3, ttft=6.0)
     found = adopting(
@@ -441,7 +441,7 @@ async def test_a_missing_permission_ends_no_change() -> None:
     assert found.args == TUNED
 
 
-async def test_a_value_that_nobody_knows_is_not_raised() -> None:
+async def test_an_unknown_max_num_seqs_is_not_raised() -> None:
     """What ran at once is no more than what may run: twice as many may be less than the engine's default."""
     plain = tuple(each for each in ARGS if each not in ("--max-num-seqs", "64"))
     crowd = Load(running=40.0, waiting=100.0, kv=0.2, ttft=6.0)

@@ -156,20 +156,6 @@ CASES = (
     Case(id="a person said stop", link=chain.not_paused, changed={"paused": True}, reason=HoldReason.PAUSED),
     Case(id="a knob with bounds may be applied", link=chain.may_be_applied),
     Case(
-        id="a raise of a value that is not known may lower it",
-        link=chain.may_be_applied,
-        reason=HoldReason.RECOMMEND_ONLY,
-        says="the present max-num-seqs is not known and may be higher",
-        proposal={"current": None},
-        changed={"most_running": 64.0},
-    ),
-    Case(
-        id="fewer than ran are fewer than may run, known or not",
-        link=chain.may_be_applied,
-        proposal={"current": None, "value": 48},
-        changed={"most_running": 64.0},
-    ),
-    Case(
         id="a knob without bounds is recommended only",
         link=chain.may_be_applied,
         proposal={"recommend_only": "spec.tuning.maxNumSeqs sets no bounds"},

@@ -12,6 +12,7 @@ from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.advice import ADVICE
+from vllm_autotuner.planning.max_num_seqs import PRESENT_UNKNOWN
 from vllm_autotuner.planning.more_replicas import FREE_GPUS
 from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.plan import LADDER, plan
@@ -55,11 +56,20 @@ def test_every_class_has_advice() -> None:
     assert set(ADVICE) == set(DiagnosisClass)
 
 
-def test_seats_come_before_replicas() -> None:
+def test_max_num_seqs_comes_before_replicas() -> None:
     found = plan(situation(CAPPED, scale=scaling()))
     assert found.proposal is not None
     assert found.proposal.knob is Knob.MAX_NUM_SEQS
     assert [each.proposal.knob for each in found.considered] == [Knob.MAX_NUM_SEQS, Knob.REPLICAS]
+
+
+def test_where_max_num_seqs_is_not_known_another_knob_is_tried() -> None:
+    """The engine's default may be higher than what ran: a raise is only recommended, and hides no other knob."""
+    found = plan(situation(CAPPED, primary=DiagnosisClass.CONCURRENCY_CAPPED, seats=None, scale=scaling()))
+    assert found.proposal is not None
+    assert (found.proposal.knob, found.proposal.recommend_only) == (Knob.REPLICAS, "")
+    raised = found.considered[1]
+    assert (raised.proposal.knob, raised.lost) == (Knob.MAX_NUM_SEQS, f"recommended only: {PRESENT_UNKNOWN}")
 
 
 def test_what_lost_is_explained() -> None:
@@ -69,7 +79,7 @@ def test_what_lost_is_explained() -> None:
     assert [why for why in found.passed_over if "rolled back or declined at 65" in why]
 
 
-def test_a_full_pool_never_gets_more_seats() -> None:
+def test_a_full_pool_never_gets_a_higher_max_num_seqs() -> None:
     found = plan(situation(FULL, scale=scaling()))
     assert found.proposal is not None
     assert (found.proposal.knob, found.proposal.target) == (Knob.REPLICAS, ChangeTarget.TTFT)

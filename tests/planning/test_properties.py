@@ -70,9 +70,10 @@ def test_no_proposal_leaves_the_bounds_or_the_step_limit(given: Situation) -> No
         assert (given.scaling is None) == bool(proposal.recommend_only)
         return
     limits = given.tuning.max_num_seqs
-    assert (limits is None) == bool(proposal.recommend_only)
-    assert limits is None or limits.min <= proposal.count <= limits.max
     moments = [moment for one in given.observation.engines for moment in one.moments]
+    raises_unknown = given.knobs.max_num_seqs is None and proposal.count > max(moment.running for moment in moments)
+    assert (limits is None or raises_unknown) == bool(proposal.recommend_only)
+    assert limits is None or limits.min <= proposal.count <= limits.max
     fitted = step_time(given.observation)
     seats = given.knobs.max_num_seqs or max(1, round(max(moment.running for moment in moments)))
     levels = [sorted(moment.running for moment in one.moments) for one in given.observation.engines]

@@ -24,7 +24,12 @@ from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import KVPool, Observation, StepPoint
 from vllm_autotuner.performance.kv_use import kv_bound
-from vllm_autotuner.planning.max_num_seqs import NothingToGain, lower_max_num_seqs, raise_max_num_seqs
+from vllm_autotuner.planning.max_num_seqs import (
+    PRESENT_UNKNOWN,
+    NothingToGain,
+    lower_max_num_seqs,
+    raise_max_num_seqs,
+)
 from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.proposal import Proposal
 
@@ -453,3 +458,11 @@ def test_a_knob_without_bounds_is_recommended_only(tuning: Tuning, applies: bool
     ):
         assert isinstance(found, Proposal)
         assert (found.recommend_only == "") is applies
+
+
+def test_what_runs_is_the_least_that_may_run_so_only_a_raise_of_an_unknown_value_is_doubtful() -> None:
+    raised = raise_max_num_seqs(situation(seats=None))
+    lowered = lower_max_num_seqs(situation(LOWERABLE, seats=None))
+    assert isinstance(raised, Proposal)
+    assert isinstance(lowered, Proposal)
+    assert (raised.recommend_only, lowered.recommend_only) == (PRESENT_UNKNOWN, "")

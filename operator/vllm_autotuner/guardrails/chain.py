@@ -19,7 +19,6 @@ from vllm_autotuner.guardrails.change_windows import why_closed
 from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
 from vllm_autotuner.guardrails.contest import REPLICAS, gave_up_replicas
 from vllm_autotuner.guardrails.cooldown import BUDGET_WINDOW
-from vllm_autotuner.guardrails.known_direction import may_lower_unknown
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.planning.bounds import opted_in, outside, with_value
@@ -107,8 +106,6 @@ class Context:
     """Why the service must wait for other services' changes; empty if it need not."""
     free_gpus: FreeGpus | None = None
     """GPUs that are free for this service; None if unknown."""
-    most_running: float = 0.0
-    """Sequences that one engine ran at once at most, in the window."""
 
 
 Policy: TypeAlias = Callable[[Proposal, Context], Answer]
@@ -138,13 +135,11 @@ def not_paused(proposal: Proposal, context: Context) -> Answer:
 
 
 def may_be_applied(proposal: Proposal, context: Context) -> Answer:
-    """Only knobs with bounds in the spec are changed, and max-num-seqs only where it surely is no lower than meant."""
+    """Only knobs with bounds in the spec are changed, and none that the planner only recommends."""
     tuning, scaling = context.spec.tuning, context.spec.scaling
     why = proposal.recommend_only
     if not why and not opted_in(proposal.knob, tuning=tuning, scaling=scaling):
         why = f"{proposal.knob.value} has no bounds in the spec"
-    if not why and may_lower_unknown(proposal, most_running=context.most_running):
-        why = "the present max-num-seqs is not known and may be higher; set it in the spec or in the engine's flags"
     return Hold(reason=HoldReason.RECOMMEND_ONLY, message=f"recommended only: {why}") if why else Allow()
 
 
@@ -335,7 +330,7 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     mode_applies,  # the user allows changes
     under_the_ceiling,  # the administrator allows changes
     not_paused,  # unreadable counts as paused
-    may_be_applied,  # the knob has bounds, and a raise is no lowering
+    may_be_applied,  # the knob has bounds, and the planner does not only recommend it
     inside_bounds,  # the value is within them
     free_to_write,  # no other field manager declares it
     in_window,  # a change window is open

@@ -34,12 +34,23 @@ from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["RUNS_AWAY", "NothingToGain", "fit_to_kv_cache", "lower_max_num_seqs", "not_slow_now", "raise_max_num_seqs"]
+__all__ = [
+    "PRESENT_UNKNOWN",
+    "RUNS_AWAY",
+    "NothingToGain",
+    "fit_to_kv_cache",
+    "lower_max_num_seqs",
+    "not_slow_now",
+    "raise_max_num_seqs",
+]
 
 UNKNOWN_CAPACITY: Final = "the number of sequences that the KV cache holds is not known: no usage or lengths yet"
 STEP_LIMIT: Final = f"step limit (x{LARGEST_STEP})"
 RUNS_AWAY: Final = "outputs run to their token limit: more GPUs do not help"
 NO_BOUNDS: Final = "spec.tuning.maxNumSeqs sets no bounds"
+PRESENT_UNKNOWN: Final = (
+    "the present max-num-seqs is not known and may be higher; set it in the spec or in the engine's flags"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,10 @@ class NothingToGain:
 
 
 def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
-    """Raise max-num-seqs to the smallest of KV cache, TPOT knee, what the model covers and the spec's bound."""
+    """Raise max-num-seqs to the smallest of KV cache, TPOT knee, what the model covers and the spec's bound.
+
+    Recommended only where the present value is not known: it is at least what ran, so more than that may lower it.
+    """
     seats, pool = _seats(situation), kv_bound(situation.observation)
     if pool is None:
         return NothingToGain(UNKNOWN_CAPACITY)
@@ -85,8 +99,15 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         f"{pool} sequences.",
         confidence=Confidence.HIGH if sure and situation.knobs.max_num_seqs is not None else Confidence.MEDIUM,
         limited_by=found.limited_by or "KV cache at observed lengths",
-        recommend_only="" if bounds is not None else NO_BOUNDS,
+        recommend_only=_why_not_raised(situation),
     )
+
+
+def _why_not_raised(situation: Situation) -> str:
+    """Return why a raise may only be recommended; empty if it may be applied."""
+    if situation.knobs.max_num_seqs is None:
+        return PRESENT_UNKNOWN
+    return "" if situation.tuning.max_num_seqs is not None else NO_BOUNDS
 
 
 def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:

@@ -20,11 +20,11 @@ from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, case_of, diagnose
 from vllm_autotuner.diagnosis.objectives import Targets
-from vllm_autotuner.guardrails.known_direction import may_lower_unknown
 from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.questions import MetricsSource
 from vllm_autotuner.observation.snapshot import EngineKey, FleetSnapshot, WindowSettings, take_snapshot
 from vllm_autotuner.planning import plan as planning
+from vllm_autotuner.planning.max_num_seqs import PRESENT_UNKNOWN
 from vllm_autotuner.planning.platform import Platform
 from vllm_autotuner.planning.situation import Situation
 
@@ -166,11 +166,10 @@ def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[Eng
     track.levels.append(levels_of(case, named=named.primary))
 
 
-def _of_known_direction(plan: planning.Plan, *, observation: Observation) -> planning.Plan:
-    """Withhold a max-num-seqs that may lower the present one where it is meant to raise it: that is not known here."""
+def _of_known_direction(plan: planning.Plan) -> planning.Plan:
+    """Withhold a raise of a max-num-seqs that is not known: it may be a lowering."""
     proposal = plan.proposal
-    most_running = max((moment.running for engine in observation.engines for moment in engine.moments), default=0.0)
-    if proposal is None or not may_lower_unknown(proposal, most_running=most_running):
+    if proposal is None or proposal.recommend_only != PRESENT_UNKNOWN:
         return plan
     unknown = "the present value is not known, and may be higher; pass the engine's flags with --engine-args"
     return replace(plan, proposal=None, passed_over=(*plan.passed_over, f"--max-num-seqs={proposal.value}: {unknown}"))
@@ -201,7 +200,7 @@ def _report(service: ServiceName, track: _Track, *, subject: Subject) -> Service
         targets=subject.targets,
         observation=observation,
         diagnosis=diagnosis,
-        plan=_of_known_direction(planning.plan(situation), observation=observation),
+        plan=_of_known_direction(planning.plan(situation)),
         timeline=tuple(track.points),
         turns=tuple(track.turns),
         levels=tuple(track.levels),

@@ -161,7 +161,6 @@ def _context(
         blocked=situation.failed,
         infeasible=situation.infeasible,
         knobs=situation.knobs,
-        most_running=max((moment.running for engine in observation.engines for moment in engine.moments), default=0.0),
     )
 
 

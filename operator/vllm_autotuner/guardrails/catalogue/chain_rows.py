@@ -69,9 +69,11 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
             "guardrails.chain:inside_bounds",
             "guardrails.chain:may_be_applied",
             "planning.bounds:outside",
+            "planning.max_num_seqs:raise_max_num_seqs",
         ),
         tests=(
             "tests/guardrails/test_chain.py::test_each_link_alone",
+            "tests/planning/test_plan.py::test_where_max_num_seqs_is_not_known_another_knob_is_tried",
             "tests/control/test_tick.py::test_bounds_that_no_longer_hold_a_tuned_value_make_it_void",
         ),
         missing="cluster-wide bounds that a service may only tighten; the cluster-wide ceiling covers the mode only",
