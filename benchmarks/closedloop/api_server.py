@@ -24,6 +24,8 @@ __all__ = ["ApiServer"]
 class ApiServer:
     """Answers as `cluster.adapter.Cluster` does; one writer besides the owner."""
 
+    writes = True
+
     def __init__(self, owner: Owner, cluster: SimulatedCluster, *, status: Body) -> None:
         self.status = status
         self._owner = owner

@@ -14,6 +14,7 @@ from typing import Final
 from benchmarks.closedloop.candidates import Candidates
 from benchmarks.closedloop.pods import NAME, Body, Pod, Template, wall
 from benchmarks.closedloop.scenario import MetricsOutage, Scenario, Upgrade, Wedge
+from benchmarks.uneven_routers import PrefersWarm
 from vllm_autotuner.cluster.errors import NotFound
 from vllm_autotuner.engine.flags import parse_flags
 from vllm_autotuner.simulation.arguments import parse_arguments
@@ -44,7 +45,8 @@ class SimulatedCluster:
     def __init__(self, scenario: Scenario, *, faults: bool = True) -> None:
         self.scenario = scenario
         patience = ClientPatience(timeout=scenario.patience)
-        self.fleet = VirtualFleet(scenario.traffic(), routing=scenario.routing, patience=patience, seed=scenario.seed)
+        router = PrefersWarm(scenario.routing, seed=scenario.seed) if scenario.prefers_warm else scenario.routing
+        self.fleet = VirtualFleet(scenario.traffic(), routing=router, patience=patience, seed=scenario.seed)
         self.pods: list[Pod] = []
         self.deployments: dict[str, Deployment] = {}
         self.rollouts = 0

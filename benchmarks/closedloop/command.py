@@ -85,6 +85,9 @@ def main(
         bool,
         typer.Option("--quick", help="Not at the default pace: 12 changes a day, 5 min apart; early events."),
     ] = False,
+    router: Annotated[
+        str, typer.Option(help="even: as the scenario says; warm: new pods get 0.3 of the requests of a warm one.")
+    ] = "even",
     exact: Annotated[bool, typer.Option("--exact", help="Play all of each day; nothing is extrapolated.")] = False,
     bad: Annotated[
         float | None,
@@ -100,6 +103,8 @@ def main(
         console = Console(stderr=True, width=TABLE_WIDTH)
     if noise not in ("on", "off"):
         raise typer.BadParameter("--noise is on or off")
+    if router not in ("even", "warm"):
+        raise typer.BadParameter("--router is even or warm")
     names = _known(scenario, of=SCENARIOS if bad is None else FLEETS, what="scenario")
     try:
         hardware = hardware_of(engine_profile)
@@ -123,7 +128,14 @@ def main(
     policies = list(dict.fromkeys([*([] if exact and policy else [PolicyName.ORACLE]), *wanted]))
     cases = [
         CaseOf(
-            scenario=name, seed=each, hardware=hardware, setting=setting, quick=quick, noise=noise == "on", exact=exact
+            scenario=name,
+            seed=each,
+            hardware=hardware,
+            setting=setting,
+            quick=quick,
+            noise=noise == "on",
+            exact=exact,
+            prefers_warm=router == "warm",
         )
         for each in range(seed, seed + (seeds or 1))
         for name in names
@@ -132,6 +144,7 @@ def main(
         "setting": setting.value,
         "seeds": list(range(seed, seed + (seeds or 1))),
         "noise": noise,
+        "router": router,
         "pace": "compressed: cooldown 5m, bake 2m, 12 changes a day" if quick else "the product's defaults",
         "played": "every hour" if exact else "until settled; see extrapolated_from_hours of each",
         "quick": quick,

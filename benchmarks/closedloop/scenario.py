@@ -153,6 +153,8 @@ class Scenario:
     steady_from: float | None = None
     """From when on the load and everything else about the case stays as it is; None: it never does."""
     disturbances: Sequence[Disturbance] = ()
+    prefers_warm: bool = False
+    """Whether the router sends fewer requests to a pod that is new (`benchmarks.uneven_routers`)."""
     scales: bool = True
     """Whether the number of replicas may change; else it stays at `replicas`."""
     bad: float = 0.0

@@ -81,6 +81,7 @@ class CaseOf:
     quick: bool = False
     noise: bool = True
     exact: bool = False
+    prefers_warm: bool = False
 
     @property
     def key(self) -> tuple[str, int]:
@@ -95,7 +96,7 @@ class CaseOf:
     def drawn(self) -> Scenario:
         """The case; the same in every process."""
         found = draw(self.scenario, seed=self.seed, hardware=self.hardware, quick=self.quick, noise=self.noise)
-        return replace(found, scales=self.setting is Setting.ON_DEMAND)
+        return replace(found, scales=self.setting is Setting.ON_DEMAND, prefers_warm=self.prefers_warm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,7 +143,9 @@ def _is_counter(name: str) -> bool:
 def loaded(text: str) -> Mapping[str, Shape]:
     """Read shapes from JSON."""
     return {
-        name: Shape(kind=found["kind"], entries=tuple((labels, value, growth) for labels, value, growth in found["entries"]))
+        name: Shape(
+            kind=found["kind"], entries=tuple((labels, value, growth) for labels, value, growth in found["entries"])
+        )
         for name, found in json.loads(text).items()
     }
 

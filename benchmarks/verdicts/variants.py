@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
-from typing_extensions import override
 
+from benchmarks.uneven_routers import Favouring
 from benchmarks.verdicts.drawing import POD_SPEED_SPREAD, Case
 from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.api.status import Measurement
@@ -24,15 +24,14 @@ from vllm_autotuner.observation.metrics_text import Sample
 from vllm_autotuner.observation.observation import observe
 from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.observation.snapshot import WindowSettings, take_snapshot
-from vllm_autotuner.simulation.arrivals import random_stream
 from vllm_autotuner.simulation.configuration import EngineConfig
-from vllm_autotuner.simulation.routing import Router, Routing
+from vllm_autotuner.simulation.routing import Router
 from vllm_autotuner.simulation.scrapes import scraped
 from vllm_autotuner.simulation.simulated_pod import VirtualPod
-from vllm_autotuner.simulation.traffic import ClientRequest, Content, OpenLoop
+from vllm_autotuner.simulation.traffic import Content, OpenLoop
 from vllm_autotuner.simulation.virtual import ClientPatience, VirtualFleet
 
-__all__ = ["SETTLED_AFTER", "WARM_UP", "Bed", "Favouring", "Played", "play", "with_ttft"]
+__all__ = ["SETTLED_AFTER", "WARM_UP", "Bed", "Played", "play", "with_ttft"]
 
 EPOCH: Final = datetime(2026, 1, 5, tzinfo=UTC).timestamp()
 SCRAPED_EVERY: Final = 15
@@ -67,7 +66,7 @@ def play(case: Case, *, steps: float, windows: int, seed: int, share: float | No
     bed.fleet.advance(SETTLED_AFTER)
     candidate = [bed.start(steps)]
     if router is not None:
-        router.favoured = candidate[0]
+        router.favoured = candidate
     reference = [bed.start()] if case.fresh_baseline else stable
     bed.serve(WARM_UP, scraping=(*candidate, *reference))
     found = bed.windows(windows, variants=(candidate, reference))
@@ -81,30 +80,6 @@ def with_ttft(window: Measurement, *, times: float) -> Measurement:
         ttft_seconds=None if quantile is None else quantile * times,
         ttft_mean_seconds=None if mean is None else mean * times,
     )
-
-
-class Favouring(Router):
-    """Sends one pod `share` times as many requests as each of the others, drawn at random.
-
-    Below 1 stands for routers that prefer warm prefix caches or the pods that clients hold connections to, above 1 for
-    those that prefer the pod that answered fastest when it was empty.
-    """
-
-    def __init__(self, share: float, *, seed: int) -> None:
-        super().__init__(Routing.RANDOM, seed=seed)
-        self._share = share
-        self._chances = random_stream(seed, "favouring")
-        self.favoured: VirtualPod | None = None
-        """None: all get as many."""
-
-    @override
-    def choose(self, request: ClientRequest, ready: Sequence[VirtualPod]) -> VirtualPod:
-        """Return the favoured pod by its share, else one of the others at random."""
-        others = [pod for pod in ready if pod is not self.favoured]
-        if self.favoured is None or not others or len(others) == len(ready):
-            return super().choose(request, ready)
-        chosen = self._chances.random() < self._share / (self._share + len(others))
-        return self.favoured if chosen else super().choose(request, others)
 
 
 class Bed:

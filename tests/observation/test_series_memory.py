@@ -29,7 +29,9 @@ class Store:
             return
         known.append((time, value, seen))
 
-    def answer(self, namespaces: Sequence[str], *, at: float, window: float) -> Mapping[bytes, list[tuple[float, float]]]:
+    def answer(
+        self, namespaces: Sequence[str], *, at: float, window: float
+    ) -> Mapping[bytes, list[tuple[float, float]]]:
         self.asked.append((tuple(namespaces), round(window)))
         found = {}
         for (namespace, pod), samples in self.samples.items():

@@ -84,16 +84,15 @@ class Allowance:
             self._answers.append([])
             return self._answers[-1]
 
-    def take(self, series: Series, *, answer: list[Series]) -> None:
-        """Put a series into an answer, and leave out the largest namespaces while all are too much."""
-        namespace = series.labels.get("namespace", "")
+    def take(self, read: Sequence[tuple[Series, int]], *, answer: list[Series]) -> None:
+        """Put series, each with its weight, into an answer; leave out the largest namespaces while all are too much."""
         with self._lock:
-            if namespace in self._left_out:
-                return
-            answer.append(series)
-            weight = _weight(series)
-            self._of_namespace[namespace] += weight
-            self._total += weight
+            for series, weight in read:
+                namespace = series.labels.get("namespace", "")
+                if namespace not in self._left_out:
+                    answer.append(series)
+                    self._of_namespace[namespace] += weight
+                    self._total += weight
             while self._total > self._most:
                 ANSWER_SERIES.exceeded()
                 self._leave_out(self._of_namespace.most_common(1)[0][0])
@@ -172,13 +171,16 @@ class AnswerReader:
             if left := self._read_one_by_one(text):
                 raise Unusable(f"the answer does not follow the Prometheus API: {left[:120]}") from None
             return
+        read: list[tuple[Series, int]] = []
         for each in entries:
             native = each.histogram is not None or each.histograms is not None
             points = each.values if each.values is not None else [each.value] if each.value is not None else []
             text = bytes(each.metric)
             if not points and not native:
                 raise Unusable(f"the answer does not follow the Prometheus API: no value of {text[:120]!r}")
-            self._take(text, [] if native else points)
+            if (series := self._one(text, [] if native else points)) is not None:
+                read.append((series, _weight(series, text)))
+        self._allow(read)
 
     def _read_one_by_one(self, text: str) -> str:
         """Read series of any layout; return what has not arrived in whole."""
@@ -196,27 +198,33 @@ class AnswerReader:
                 raise Unusable("the answer does not follow the Prometheus API: it is nested too deep") from error
             try:
                 points = _points_of(entry)
-                self._take(json.dumps(entry["metric"], separators=(",", ":")).encode(), points)
+                metric = json.dumps(entry["metric"], separators=(",", ":")).encode()
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 excerpt = json.dumps(entry)[:120]
                 raise Unusable(f"the answer does not follow the Prometheus API: {excerpt}") from error
+            if (series := self._one(metric, points)) is not None:
+                self._allow([(series, _weight(series, metric))])
         return text[place:]
 
-    def _take(self, text: bytes, points: Points) -> None:
-        """Take a series. `text`: its labels, as JSON. Raises Unusable where they are none."""
+    def _allow(self, read: Sequence[tuple[Series, int]]) -> None:
+        self._allowance.take(read, answer=self._series)
+        self._allowance.check()
+
+    def _one(self, text: bytes, points: Points) -> Series | None:
+        """A series, None where its namespace is left out. `text`: its labels, as JSON. Raises Unusable."""
         memory = self._memory
         labels = memory.labels_of(text) if memory is not None else None
         if labels is None:
             labels = self._labels(text)
         if labels.get("namespace", "") in self._allowance.left_out:
-            return
+            return None
         if memory is not None:
-            series = memory.take(text, labels, points)
-        else:
-            times, values = array("d", [time for time, _ in points]), array("d", [value for _, value in points])
-            series = Series(labels=labels, times=times, values=values)
-        self._allowance.take(series, answer=self._series)
-        self._allowance.check()
+            return memory.take(text, labels, points)
+        if len(points) == 1:
+            ((time, value),) = points
+            return Series(labels=labels, times=(time,), values=(value,))
+        times, values = array("d", [time for time, _ in points]), array("d", [value for _, value in points])
+        return Series(labels=labels, times=times, values=values)
 
     def _labels(self, text: bytes) -> Mapping[str, str]:
         try:
@@ -224,7 +232,9 @@ class AnswerReader:
         except msgspec.MsgspecError as error:
             shown = text[:120].decode(errors="replace")
             raise Unusable(f"the answer does not follow the Prometheus API: {shown}") from error
-        # The same few names and texts stand in every series.
+        if self._memory is None and len(text) <= LONGEST_LABEL:
+            return metric  # of a look only
+        # What is kept has the same few names and texts in every series.
         return {
             intern(label[:LONGEST_LABEL]): self._texts.setdefault(cut := value[:LONGEST_LABEL], cut)
             for label, value in metric.items()
@@ -241,7 +251,6 @@ def _points_of(entry: Any) -> Points:
     return [(float(time), float(value)) for time, value in points]
 
 
-def _weight(series: Series) -> int:
-    """How many KB it takes, about: 1 for a series with 64 samples and 500 characters of labels."""
-    text = sum(len(label) + len(value) for label, value in series.labels.items())
-    return 1 + len(series.times) // 64 + text // 1024
+def _weight(series: Series, text: bytes) -> int:
+    """How many KB it takes, about: 1 for a series with 64 samples and 500 characters of labels. `text`: its labels."""
+    return 1 + len(series.times) // 64 + len(text) // 1024

@@ -103,9 +103,7 @@ class SeriesMemory:
             self._note_gap(labels.get("namespace", ""), before=known.times[-1], first=times[0])
             # What is told again may be told otherwise: a mean whose last samples had not been stored.
             keep = bisect_left(known.times, times[0])
-            found = Series(
-                labels=known.labels, times=known.times[:keep] + times, values=known.values[:keep] + values
-            )  # type: ignore[operator]  # arrays, all of them
+            found = Series(labels=known.labels, times=known.times[:keep] + times, values=known.values[:keep] + values)  # type: ignore[operator]  # arrays, all of them
         self._series[place] = found
         return found
 

@@ -5,7 +5,7 @@ then everything else over that window. Must not: judge, or fill a gap.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -32,7 +32,7 @@ from vllm_autotuner.observation.state_windows import EngineKey, Windows, WindowS
 
 __all__ = ["EngineKey", "EngineSeries", "FleetSnapshot", "StepPart", "WindowSettings", "take_snapshot"]
 
-_Place = TypeVar("_Place")
+_Shelf = TypeVar("_Shelf")
 
 
 class StepPart(StrEnum):
@@ -147,20 +147,49 @@ async def _all_answers(
     return [each for each in found if not isinstance(each, BaseException)]
 
 
+_Place: TypeAlias = tuple[str, str, str]
+"""An EngineKey as a tuple: made and found in a fraction of its time, for 150 series of each engine."""
+
+
+class _Engines(dict[_Place, EngineSeries]):
+    """What has been filed so far."""
+
+    def of(self, series: Series) -> EngineSeries:
+        """The engine of a series; a new one where there is none yet."""
+        found = self.get(place := _place_of(series))
+        if found is None:
+            found = self[place] = EngineSeries()
+        return found
+
+
+def _place_of(series: Series) -> _Place:
+    labels = series.labels
+    return labels.get("namespace", ""), labels.get("pod") or labels.get("instance", ""), labels.get("engine", "")
+
+
 def _filed(
     asked: Sequence[_Answered], beginnings: Sequence[Series], *, windows: Windows
 ) -> dict[EngineKey, EngineSeries]:
-    engines: dict[EngineKey, EngineSeries] = {}
+    filed = _Engines()
     for window, topic, question, answer in asked:
+        elsewhere = _not_of(window, windows)
         for series in answer:
-            if LEFT_OUT not in series.labels and window in (None, windows.of(key_of(series))):
-                _file_or_refuse(engines, series, topic=topic, question=question)
+            if LEFT_OUT not in series.labels and not (elsewhere and elsewhere(series)):
+                _file_or_refuse(filed, series, topic=topic, question=question)
+    engines = {EngineKey(*place): engine for place, engine in filed.items()}
     for key, engine in engines.items():
         engine.window = windows.of(key)
     _file_starts(engines, beginnings)
     _file_rejections(engines)
     _refuse_counters_alone(engines)
     return engines
+
+
+def _not_of(window: int | None, windows: Windows) -> Callable[[Series], bool] | None:
+    """Whether a series is of an engine with another window; None where no engine can be."""
+    if window is None or (window == windows.usual and not windows.own):
+        return None
+    return lambda series: windows.of(key_of(series)) != window
 
 
 def _left_out(asked: Sequence[_Answered]) -> Iterator[str]:
@@ -199,33 +228,29 @@ def _of_window(window: int, *, settings: WindowSettings) -> Iterator[tuple[_Topi
     yield StepPart.TTFT_COUNT, growths(Meaning.TTFT, "count")
 
 
-def _file_or_refuse(
-    engines: dict[EngineKey, EngineSeries], series: Series, *, topic: Meaning | StepPart | None, question: Question
-) -> None:
+def _file_or_refuse(engines: _Engines, series: Series, *, topic: Meaning | StepPart | None, question: Question) -> None:
     try:
         _file(engines, series, topic=topic, question=question)
     except OddSeries as error:
         # Whoever is scraped chooses what is on its page: an odd series costs the engine whose labels it bears.
-        engine = engines.setdefault(key_of(series), EngineSeries())
+        engine = engines.of(series)
         engine.unreadable, engine.labels = engine.unreadable or str(error), engine.labels or series.labels
 
 
-def _file(
-    engines: dict[EngineKey, EngineSeries], series: Series, *, topic: Meaning | StepPart | None, question: Question
-) -> None:
+def _file(engines: _Engines, series: Series, *, topic: Meaning | StepPart | None, question: Question) -> None:
     """Put a series where it belongs. Raises OddSeries."""
     match question:
         case Samples():
             _file_raw(engines, series)
         case Buckets() if isinstance(topic, Meaning):
-            engine = engines.setdefault(key_of(series), EngineSeries())
+            engine = engines.of(series)
             if topic in STATE_HISTOGRAMS:
                 _refuse_stranger(engine, series)
             shelf = engine.long_buckets if topic in LENGTHS else engine.buckets
             edges, edge = shelf.setdefault(topic, {}), edge_of(series)
             edges[edge] = edges.get(edge, 0.0) + series.values[-1]
         case Means() | Growths() if isinstance(topic, StepPart):
-            engine = engines.setdefault(key_of(series), EngineSeries())
+            engine = engines.of(series)
             # A window with a gap has no mean.
             points = {time: value for time, value in zip(series.times, series.values, strict=True) if isfinite(value)}
             known = engine.steps.get(topic, {})
@@ -237,8 +262,8 @@ def _file(
             raise AssertionError(f"a question without a shelf: {question}")
 
 
-def _file_raw(engines: dict[EngineKey, EngineSeries], series: Series) -> None:
-    engine = engines.setdefault(key_of(series), EngineSeries())
+def _file_raw(engines: _Engines, series: Series) -> None:
+    engine = engines.of(series)
     name = series.name
     if name == CACHE_INFO:
         if not series.values:
@@ -309,7 +334,7 @@ def _refuse_counters_alone(engines: Mapping[EngineKey, EngineSeries]) -> None:
             engine.labels = engine.labels or counters[0].labels
 
 
-def _keep(shelf: dict[_Place, Series], place: _Place, series: Series) -> None:
+def _keep(shelf: dict[_Shelf, Series], place: _Shelf, series: Series) -> None:
     """Put `series` on the shelf unless a better one is there: a newer name first, then the one that was seen last.
 
     Two series of one engine and name differ in a label that we do not know: a pod that came back under another
