@@ -87,6 +87,24 @@ CASES = (
         after=period(later=20, rate=4.0, waiting=700, filling=-60),
         judgement=INCONCLUSIVE,
     ),
+    Case(
+        id="a shorter queue behind as many tokens is less load",
+        before=QUEUED,
+        after=period(later=20, ttft=1.0, waiting=3),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="a shorter queue behind more tokens is the change",
+        before=QUEUED,
+        after=period(later=20, ttft=1.0, waiting=3, tokens=1500, rate=6.0),
+        judgement=KEEP,
+    ),
+    Case(
+        id="a queue that is nearly as long explains nothing",
+        before=QUEUED,
+        after=period(later=20, ttft=1.0, waiting=9.5),
+        judgement=KEEP,
+    ),
     Case(id="slower at the same load", before=CALM, after=period(later=20, ttft=4.0), judgement=REVERT),
     Case(id="slower at half the load", before=CALM, after=period(later=20, ttft=4.0, rate=2.0), judgement=REVERT),
     Case(
@@ -253,3 +271,8 @@ def test_the_means_before_and_after_must_agree() -> None:
     fine, broken = period(tpot=0.04), period(tpot=0.06, later=20)
     assert judged(with_means(fine), with_means(broken, tpot=0.01)) is INCONCLUSIVE
     assert judged(with_means(fine), with_means(broken)) is REVERT
+
+
+def test_that_a_shorter_queue_is_no_merit_is_told() -> None:
+    found = compare_periods(QUEUED, period(later=20, ttft=1.0, waiting=3), targets=TARGETS, target=TTFT, final=True)
+    assert "requests waited before and wait now" in found.text

@@ -7,6 +7,7 @@ therefore counts only where its load does not favour the conclusion:
 Load is the rate of incoming requests: finished requests plus the growth of running and waiting ones since the previous
 window. Running requests alone do not measure load, because most changes alter them. If requests queued before and still
 do, a longer TTFT only shows a longer queue; it counts only in windows with clearly fewer tokens per second than before.
+Nor does a shorter queue alone prove an improvement (`shorter_queue`).
 With too few comparable windows the verdict is Inconclusive. Bounds come from `rank_sum`, rules from `objective_effect`.
 Must not: read a clock, or fill in missing numbers.
 """
@@ -50,6 +51,7 @@ from vllm_autotuner.change.objective_effect import (
 )
 from vllm_autotuner.change.rank_sum import difference
 from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, rejects_grossly
+from vllm_autotuner.change.shorter_queue import is_shorter_queue_alone, without_luck
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.diagnosis.objectives import Targets
@@ -177,6 +179,9 @@ def _judged(
     if not effects:
         return when_due(Judgement.INCONCLUSIVE, windows=count, last=last), "too few windows with comparable load"
     judgement, why = concluded(effects, rejected=rejected, question=question)
+    harder = _comparable(old, new, question=question)
+    if judgement is Judgement.INCONCLUSIVE and _is_shorter_queue_alone(question.target, old, harder):
+        why = "requests waited before and wait now, and fewer of them explain TTFT: no more tokens are generated"
     return when_due(judgement, windows=count, last=last), why
 
 
@@ -216,10 +221,18 @@ def _effects(old: _Period, new: _Period, *, question: Question) -> tuple[Objecti
         bad = _latency(objective, old, _blamed(objective, old, new), level=level, question=question)
         if (shown := good or bad) is not None:
             merits = Merits() if good is None else good.merits
+            merits = without_luck(merits) if _is_shorter_queue_alone(objective, old, harder) else merits
             effects.append(replace(shown, hurt=bad is not None and bad.hurt, merits=merits))
     if (tokens := _throughput(old, harder, level=level, question=question)) is not None:
         effects.append(tokens)
     return tuple(effects)
+
+
+def _is_shorter_queue_alone(objective: ChangeTarget, old: _Period, windows: Sequence[Measurement]) -> bool:
+    tokens = [level for window in windows if (level := level_of(window, ChangeTarget.THROUGHPUT)) is not None]
+    before = old.typical(ChangeTarget.THROUGHPUT)
+    served = None if before is None or not tokens else median(tokens) / before
+    return is_shorter_queue_alone(objective, windows, old.windows, served=served)
 
 
 def _comparable(old: _Period, new: _Period, *, question: Question) -> Sequence[Measurement]:

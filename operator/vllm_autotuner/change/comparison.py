@@ -25,12 +25,10 @@ from vllm_autotuner.change.measured_window import (
     is_queue,
     level_of,
     mean_of,
-    mean_queue,
     requests_in,
     window_length,
 )
 from vllm_autotuner.change.objective_effect import (
-    Merits,
     ObjectiveEffect,
     Question,
     concluded,
@@ -39,6 +37,7 @@ from vllm_autotuner.change.objective_effect import (
     throughput_effect,
 )
 from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, rejects_grossly
+from vllm_autotuner.change.shorter_queue import is_shorter_queue_alone, without_luck
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.diagnosis.objectives import Targets
@@ -239,7 +238,7 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
             question=question,
         )
         hurt = effect.hurt and not _is_longer_queue_alone(objective, usable)
-        merits = _without_luck(effect.merits) if _is_shorter_queue_alone(objective, usable) else effect.merits
+        merits = without_luck(effect.merits) if _is_shorter_queue_alone(objective, usable) else effect.merits
         effects.append(replace(effect, hurt=hurt, merits=merits))
     if len(tokens := _levels(usable, ChangeTarget.THROUGHPUT)) == len(usable):
         effect = throughput_effect(
@@ -271,21 +270,8 @@ def _is_longer_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bo
 
 
 def _is_shorter_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
-    """Whether a queue explains the shorter TTFT: requests wait on both sides, fewer on the candidate's, and it serves
-    no more tokens.
-
-    The other one of two equal pods with queues. A candidate that serves more, or leaves no queue, has a better reason.
-    """
-    ours, theirs = mean_queue([pair.candidate for pair in pairs]), mean_queue([pair.reference for pair in pairs])
-    if objective is not ChangeTarget.TTFT or not 1 <= ours < theirs * (1 - NOISE):
-        return False
-    served = _tokens_served(pairs)
-    return served is None or served <= 1 + NOISE
-
-
-def _without_luck(merits: Merits) -> Merits:
-    """What is left where the latency is lower for another reason than the change: it does no harm."""
-    return replace(merits, helped=False, cured=False)
+    ours, theirs = [pair.candidate for pair in pairs], [pair.reference for pair in pairs]
+    return is_shorter_queue_alone(objective, ours, theirs, served=_tokens_served(pairs))
 
 
 def _tokens_served(pairs: Sequence[Pair]) -> float | None:
