@@ -45,13 +45,18 @@ class ApiProxy:
         lose: Callable[[Write], bool] = lambda write: False,
         refuse: Callable[[], bool] = lambda: False,
         copies: Callable[[str], int] = lambda path: 1,
+        answered: Callable[[web.Request, int], object] = lambda request, status: None,
     ) -> None:
-        """`refuse` is asked before every request is passed on, `copies` how often a watch event of a path arrives."""
+        """`refuse` is asked before every request is passed on, `copies` how often a watch event of a path arrives.
+
+        `answered` is told each request with the HTTP status of its answer.
+        """
         self._api_url = api_url
         self._ca_file = ca_file
         self._lose = lose
         self._refuse = refuse
         self._copies = copies
+        self._answered = answered
         self._writes: set[asyncio.Task[web.Response]] = set()
         self.url = ""
 
@@ -99,6 +104,7 @@ class ApiProxy:
             writing.add_done_callback(self._writes.discard)
             return await asyncio.shield(writing)
         async with self._session.request(request.method, url, data=body or None, headers=headers) as answer:
+            self._answered(request, answer.status)
             response = web.StreamResponse(status=answer.status, headers=_kept(answer.headers))
             with suppress(ConnectionResetError):  # the client has gone, as killed ones do
                 await response.prepare(request)
@@ -113,6 +119,7 @@ class ApiProxy:
         self, request: web.Request, url: str, *, headers: Mapping[str, str], body: bytes
     ) -> web.Response:
         async with self._session.request(request.method, url, data=body or None, headers=headers) as answer:
+            self._answered(request, answer.status)
             content = await answer.read()
             if answer.ok and self._lose(_write(request, body, content)):
                 return _cut(request)

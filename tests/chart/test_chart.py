@@ -15,7 +15,9 @@ import yaml
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.cli.command_tree import COMMANDS
 from vllm_autotuner.cli.lazy_commands import loaded
+from vllm_autotuner.cli.run.prometheus_sources import load_sources
 from vllm_autotuner.guardrails.mode_ceiling import Limits, parse_limits
+from vllm_autotuner.observation.access import PrometheusAddress
 from vllm_autotuner.workload.labels import MANAGED_BY, OPERATOR
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,11 +33,17 @@ RIGHTS = {
     ("apps", "deployments/scale"): {"patch"},
     ("autoscaling", "horizontalpodautoscalers"): {"list"},
     ("", "services"): {"get", "create", "patch"},
-    ("", "pods"): {"get", "list", "watch"},
+    ("", "pods"): {"list", "watch"},
     ("", "pods/log"): {"get"},
     ("events.k8s.io", "events"): {"create"},
 }
 FOR_GPUS = {("", "nodes"): {"list"}, ("", "resourcequotas"): {"list"}}
+LOOKS = {"get", "list", "watch"}
+NOT_READ = {("", "services")}
+"""Only whoever writes a Service looks for it."""
+READ_ONLY = {
+    resource: verbs & LOOKS for resource, verbs in RIGHTS.items() if verbs & LOOKS and resource not in NOT_READ
+}
 
 
 def helm_binary() -> str | None:
@@ -116,6 +124,26 @@ def test_the_operator_has_exactly_the_rights_it_uses(render: Render) -> None:
     found = list(rights(operator_role(render())))
     assert dict(found) == RIGHTS | FOR_GPUS
     assert len(found) == len(RIGHTS | FOR_GPUS), "a resource stands in two rules"
+
+
+@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["prod"]}, {"nodesOnDemand": True}], ids=str)
+def test_a_read_only_operator_has_exactly_the_rights_to_look(render: Render, values: dict[str, Any]) -> None:
+    documents = render({**values, "rbac": {"readOnly": True}})
+    found = list(rights(operator_role(documents)))
+    assert dict(found) == READ_ONLY | ({} if values else FOR_GPUS)
+    assert len(found) == len(dict(found)), "a resource stands in two rules"
+    assert {verb for _, verbs in found for verb in verbs} <= LOOKS
+    assert only(documents, "Role")["rules"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["vllm-autotuner-limits"], "verbs": ["get"]}
+    ]
+    args = operator(documents)["args"]
+    assert "--read-only" in args
+    assert not [each for each in args if each.startswith("--lease-name=")], "it takes part in no election"
+    assert {each.split("=")[0] for each in args[1:]} <= known_options()
+
+
+def test_an_operator_writes_unless_it_is_told_to_look_only(render: Render) -> None:
+    assert "--read-only" not in operator(render())["args"]
 
 
 @pytest.mark.parametrize("values", [{"watchNamespaces": ["prod"]}, {"nodesOnDemand": True}], ids=str)
@@ -315,9 +343,12 @@ ALL_OPTIONS = {
 }
 
 
+def known_options() -> set[str]:
+    return {option for parameter in loaded(COMMANDS, "run").params for option in parameter.opts}
+
+
 def test_every_argument_is_one_that_the_operator_knows(render: Render) -> None:
-    command = loaded(COMMANDS, "run")
-    known = {option for parameter in command.params for option in parameter.opts}
+    known = known_options()
     for auth in (
         {"bearerToken": {"secretName": "t", "key": "token"}},
         {"basic": {"secretName": "b", "username": "u", "key": "p"}},
@@ -371,6 +402,74 @@ def test_credentials_are_files_that_are_mounted(render: Render, auth: dict[str, 
     assert "s" not in {entry.get("value") for entry in container["env"]}
 
 
+SOURCES = {
+    "eu": {
+        "url": "https://mimir.eu/prometheus",
+        "match": ["cluster=eu"],
+        "headers": {"X-Scope-OrgID": "gpu"},
+        "bearerToken": {"secretName": "s"},
+        "ca": {"configMapName": "c"},
+    },
+    "us": {
+        "url": "https://us",
+        "basic": {"secretName": "s", "username": "reader", "key": "pw"},
+        "clientCertificate": {"secretName": "s"},
+    },
+}
+
+
+def test_further_servers_are_a_file_that_the_operator_reads_with_credentials_of_their_own(
+    render: Render, tmp_path: Path
+) -> None:
+    documents = render({"prometheus": {"url": "http://p", "bearerToken": {"secretName": "own"}, "sources": SOURCES}})
+    container, pod = operator(documents), only(documents, "Deployment")["spec"]["template"]["spec"]
+    (given,) = [each for each in documents if each["metadata"]["name"] == "vllm-autotuner-sources"]
+    file = tmp_path / "sources.yaml"
+    file.write_text(given["data"]["sources.yaml"])
+    at = Path("/etc/vllm-autotuner/sources")
+    assert load_sources(file) == {
+        "eu": PrometheusAddress(
+            url="https://mimir.eu/prometheus",
+            match=('cluster="eu"',),
+            headers={"X-Scope-OrgID": "gpu"},
+            bearer_token_file=at / "eu/bearer-token/token",
+            ca_file=at / "eu/ca/ca.crt",
+        ),
+        "us": PrometheusAddress(
+            url="https://us",
+            username="reader",
+            password_file=at / "us/basic/pw",
+            client_cert=at / "us/client-certificate/tls.crt",
+            client_key=at / "us/client-certificate/tls.key",
+        ),
+    }
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    mounted = {each["mountPath"]: volumes[each["name"]] for each in container["volumeMounts"]}
+    assert len(mounted) == len(container["volumeMounts"])
+    assert mounted["/etc/vllm-autotuner/bearer-token"]["secret"] == {"secretName": "own"}
+    for folder in ("eu/bearer-token", "us/basic", "us/client-certificate"):
+        assert mounted[f"{at}/{folder}"]["secret"] == {"secretName": "s"}
+    assert mounted[f"{at}/eu/ca"]["configMap"] == {"name": "c"}
+    assert mounted["/etc/vllm-autotuner/sources-file"]["configMap"] == {"name": "vllm-autotuner-sources"}
+    assert "--prometheus-sources=/etc/vllm-autotuner/sources-file/sources.yaml" in container["args"]
+
+
+def test_another_list_of_servers_restarts_the_operator(render: Render) -> None:
+    def annotations(sources: dict[str, Any]) -> dict[str, str]:
+        documents = render({"prometheus": {"url": "http://p", "sources": sources}})
+        found: dict[str, str] = only(documents, "Deployment")["spec"]["template"]["metadata"]["annotations"]
+        return found
+
+    assert annotations({"eu": {"url": "http://eu"}}) != annotations({"eu": {"url": "http://eu:9090"}})
+    assert "checksum/sources" not in annotations({})
+
+
+def test_without_further_servers_there_is_no_file(render: Render) -> None:
+    documents = render()
+    assert not [each for each in operator(documents)["args"] if "sources" in each]
+    assert only(documents, "ConfigMap")["metadata"]["name"] == "vllm-autotuner-limits"
+
+
 def test_a_catalogue_is_a_file_that_is_mounted(render: Render) -> None:
     assert not any(argument.startswith("--catalogue") for argument in operator(render())["args"])
     documents = render({"catalogue": {"configMapName": "gpus", "key": "ours.yaml"}})
@@ -400,6 +499,10 @@ def test_the_pod_is_as_restricted_as_the_strictest_standard_asks(render: Render)
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
 
 
+def servers(**sources: dict[str, Any]) -> dict[str, Any]:
+    return {"prometheus": {"url": "http://p", "sources": sources}}
+
+
 @pytest.mark.parametrize(
     ("values", "named"),
     [
@@ -409,6 +512,8 @@ def test_the_pod_is_as_restricted_as_the_strictest_standard_asks(render: Render)
         pytest.param({"limits": {"modeCeiling": "automatic"}}, "modeCeiling", id="a mode that is none"),
         pytest.param({"concurrency": {"changes": "101%"}}, "changes", id="more than all"),
         pytest.param({"limits": {"killSwitch": "yes"}}, "killSwitch", id="a switch that is neither on nor off"),
+        pytest.param({"rbac": {"readonly": True}}, "readonly", id="a switch that is spelt otherwise"),
+        pytest.param({"rbac": {"readOnly": "yes"}}, "readOnly", id="one that is neither on nor off"),
         pytest.param({"interval": "15"}, "interval", id="an interval without a unit"),
         pytest.param(
             {
@@ -425,6 +530,20 @@ def test_the_pod_is_as_restricted_as_the_strictest_standard_asks(render: Render)
             {"prometheus": {"url": "http://p", "basic": {"secretName": "b"}}},
             "needs both",
             id="a password without a user",
+        ),
+        pytest.param(servers(eu={}), "url", id="a source without an address"),
+        pytest.param(servers(eu={"url": "http://me:secret@p"}), "url", id="a source with a password in its address"),
+        pytest.param(servers(EU={"url": "http://p"}), "EU", id="a name that no service can refer to"),
+        pytest.param(servers(eu={"url": "http://p", "token": "x"}), "token", id="a misspelt value of a source"),
+        pytest.param(
+            servers(eu={"url": "http://p", "bearerToken": {"secretName": "a"}, "basic": {"secretName": "b"}}),
+            "set prometheus.sources.eu.bearerToken.secretName or prometheus.sources.eu.basic.secretName, not both",
+            id="two ways to log in to a source",
+        ),
+        pytest.param(
+            servers(eu={"url": "http://p", "basic": {"username": "me"}}),
+            "needs both prometheus.sources.eu.basic.username",
+            id="a user without a password",
         ),
     ],
 )

@@ -52,6 +52,7 @@ def test_the_url_is_enough(started: Started) -> None:
     assert (settings.lease_namespace, settings.lease_name) == ("default", "vllm-autotuner")
     assert settings.listen_address == "0.0.0.0:8080"
     assert (settings.mode_ceiling, settings.kill_switch, settings.limits_configmap) == (Mode.AUTOMATIC, False, "")
+    assert not settings.read_only
     assert (settings.changes_at_once.text, settings.extra_gpus.text) == ("5%", "10%")
 
 
@@ -76,7 +77,7 @@ def test_every_flag_arrives(started: Started) -> None:
         ),
         *("--interval", "5s", "--window", "1m", "--namespace", "chat", "-n", "search", "-n", "chat"),
         *("--lease-namespace", "ops", "--lease-name", "tuner", "--listen-address", "[::1]:9"),
-        *("--mode-ceiling", "Approve", "--kill-switch", "--limits-configmap", "tuner-limits"),
+        *("--mode-ceiling", "Approve", "--kill-switch", "--read-only", "--limits-configmap", "tuner-limits"),
         *("--max-concurrent-changes", "3", "--max-extra-gpus", "20%"),
         *("--kubeconfig", "config", "--log-format", "json", "--log-level", "debug"),
     )
@@ -100,6 +101,7 @@ def test_every_flag_arrives(started: Started) -> None:
         True,
         "tuner-limits",
     )
+    assert settings.read_only
     assert (settings.changes_at_once, settings.extra_gpus) == (Share(number=3), Share(percent=20))
 
 

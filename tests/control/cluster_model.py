@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tests.builders import latency
 from tests.control.crd_schema import pruned, require_valid, require_valid_name
@@ -81,6 +81,8 @@ class Pod:
 @dataclass
 class ApiServer:
     """Objects with resourceVersions, optimistic locking, and a Deployment controller that surges by one."""
+
+    writes: ClassVar[bool] = True
 
     now: datetime
     objects: dict[tuple[str, str], Body] = field(default_factory=dict)

@@ -51,6 +51,7 @@ class Bed:
         self.deaf = False
         """The watches tell of nothing."""
         self.limits_configmap = ""
+        self.read_only = False
         api.stored = lambda name, by_hand: self.look(name, edited=by_hand)
         self.start()
 
@@ -63,6 +64,7 @@ class Bed:
                 prometheus=PrometheusAddress(url="http://127.0.0.1:9"),
                 identity="test_1",
                 limits_configmap=self.limits_configmap,
+                read_only=self.read_only,
             ),
             cluster=cast(Cluster, self.api),
             registry=self.registry,

@@ -13,7 +13,8 @@ import kmock
 import pytest
 from tests.control.objects import service_object
 
-from vllm_autotuner.cluster.lease import LeaseSettings
+from vllm_autotuner.cluster.lease import Election, LeaseSettings
+from vllm_autotuner.cluster.read_only import ReadOnlyCluster
 from vllm_autotuner.control.operator_settings import OperatorSettings
 from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.run.app import FleetLoop, OperatorFailed, run
@@ -99,6 +100,7 @@ def holder(api: Any) -> str:
 
 
 async def leads(context: ControlContext) -> None:
+    assert isinstance(context.election, Election)
     async with asyncio.timeout(10):
         await context.election.leading.wait()
 
@@ -130,6 +132,21 @@ async def test_the_loop_starts_with_the_whole_fleet_known(served: Any, tmp_path:
     assert isinstance(ended, OperatorFailed)
     assert str(ended) == "fleet loop: no more of this", "one line that names the part"
     assert holder(served) == "", "the lease was not given back"
+
+
+async def test_a_read_only_operator_looks_at_once_and_takes_part_in_no_election(served: Any, tmp_path: Path) -> None:
+    seen: list[tuple[bool, type]] = []
+
+    async def looks_and_dies(context: ControlContext, stop: asyncio.Event) -> None:
+        seen.append((context.election.is_leader, type(context.cluster)))
+        await asyncio.sleep(0.5)  # an election would have been won by now
+        raise RuntimeError("enough")
+
+    ended = await run_in_a_thread(settings(served, tmp_path, read_only=True), looks_and_dies)
+    assert str(ended) == "fleet loop: enough"
+    assert seen == [(True, ReadOnlyCluster)]
+    with pytest.raises(KeyError):
+        holder(served)
 
 
 async def test_a_loop_that_just_ends_is_a_failure(served: Any, tmp_path: Path) -> None:

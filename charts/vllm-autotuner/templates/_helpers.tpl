@@ -25,3 +25,67 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
+
+{{- /* Every Prometheus server with all its settings: the operator's own, then prometheus.sources by name. `at` is where
+they stand in the values, `folder` where their files are mounted. */}}
+{{- define "vllm-autotuner.servers" -}}
+{{- $folder := "/etc/vllm-autotuner" }}
+{{- $own := dict "name" "" "at" "prometheus" "prefix" "" "folder" $folder }}
+{{- $servers := list (merge $own (deepCopy (omit .Values.prometheus "sources"))) }}
+{{- range $name, $settings := .Values.prometheus.sources }}
+{{- $place := dict "name" $name "at" (printf "prometheus.sources.%s" $name) "prefix" (printf "source-%s-" $name) "folder" (printf "%s/sources/%s" $folder $name) }}
+{{- $keys := dict "bearerToken" (dict "key" "token") "basic" (dict "key" "password") "ca" (dict "key" "ca.crt") "clientCertificate" (dict "certificate" "tls.crt" "key" "tls.key") }}
+{{- $servers = append $servers (merge $place (deepCopy $settings) $keys) }}
+{{- end }}
+{{- range $servers }}
+{{- if and .bearerToken.secretName .basic.secretName }}
+{{- fail (printf "set %s.bearerToken.secretName or %s.basic.secretName, not both" .at .at) }}
+{{- end }}
+{{- if ne (empty .basic.secretName) (empty .basic.username) }}
+{{- fail (printf "basic authentication needs both %s.basic.username and %s.basic.secretName" .at .at) }}
+{{- end }}
+{{- end }}
+{{- toYaml (dict "servers" $servers) }}
+{{- end }}
+
+{{- /* The Secrets and ConfigMaps with credentials and CAs of all servers: name of the volume, path, secret or configMap. */}}
+{{- define "vllm-autotuner.credentials" -}}
+{{- $found := list }}
+{{- range $server := (include "vllm-autotuner.servers" . | fromYaml).servers }}
+{{- range $part, $volume := dict "bearerToken" "bearer-token" "basic" "basic" "clientCertificate" "client-certificate" }}
+{{- with (get $server $part).secretName }}
+{{- $found = append $found (dict "name" (printf "%s%s" $server.prefix $volume) "path" (printf "%s/%s" $server.folder $volume) "secret" .) }}
+{{- end }}
+{{- end }}
+{{- with $server.ca.configMapName }}
+{{- $found = append $found (dict "name" (printf "%sca" $server.prefix) "path" (printf "%s/ca" $server.folder) "configMap" .) }}
+{{- end }}
+{{- end }}
+{{- toYaml (dict "volumes" $found) }}
+{{- end }}
+
+{{- /* The file of `run --prometheus-sources`. */}}
+{{- define "vllm-autotuner.sources" -}}
+{{- $sources := dict }}
+{{- range (include "vllm-autotuner.servers" . | fromYaml).servers }}
+{{- if .name }}
+{{- $source := pick . "url" "match" "headers" }}
+{{- if .bearerToken.secretName }}
+{{- $_ := set $source "bearerTokenFile" (printf "%s/bearer-token/%s" .folder .bearerToken.key) }}
+{{- end }}
+{{- if .basic.secretName }}
+{{- $_ := set $source "username" .basic.username }}
+{{- $_ := set $source "passwordFile" (printf "%s/basic/%s" .folder .basic.key) }}
+{{- end }}
+{{- if .ca.configMapName }}
+{{- $_ := set $source "caFile" (printf "%s/ca/%s" .folder .ca.key) }}
+{{- end }}
+{{- if .clientCertificate.secretName }}
+{{- $_ := set $source "clientCert" (printf "%s/client-certificate/%s" .folder .clientCertificate.certificate) }}
+{{- $_ := set $source "clientKey" (printf "%s/client-certificate/%s" .folder .clientCertificate.key) }}
+{{- end }}
+{{- $_ := set $sources .name $source }}
+{{- end }}
+{{- end }}
+{{- toYaml $sources }}
+{{- end }}

@@ -5,14 +5,15 @@ while waiting. Objects go in and come out as plain dicts; failures come out as `
 Must not: decide, remember anything about an object, or retry.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from vllm_autotuner.cluster.client import JSON, MERGE_PATCH, SERVER_SIDE_APPLY, Connection
-from vllm_autotuner.cluster.errors import NOT_LEADER, ClusterError, Conflict, NotFound, Refused, Unavailable
+from vllm_autotuner.cluster.errors import NOT_LEADER, READ_ONLY, ClusterError, Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.cluster.events import Event, event_body
 from vllm_autotuner.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, VLLM_SERVICE, Kind, kind_of
 from vllm_autotuner.cluster.ownership import controller_of, objection
@@ -27,6 +28,8 @@ LOG_TAIL_LINES: Final = 20_000
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
 Object = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,9 @@ class Cluster:
     `instance` names this process in Events. `may_write` is called right before each write, `observe` after it with the
     verb, the kind, and `Done` or the name of the error's class.
     """
+
+    writes: ClassVar[bool] = True
+    """Whether what is decided reaches the cluster; False in `read_only.ReadOnlyCluster`."""
 
     def __init__(
         self,
@@ -271,6 +277,8 @@ class Cluster:
             except Conflict as error:
                 if error.reason != "AlreadyExists":
                     raise
+        where = f"{about['metadata']['namespace']}/{about['metadata']['name']}"
+        logger.info("posted event", extra={"service": where, "reason": event.reason, "note": event.note})
 
     async def pod_log(
         self,
@@ -316,6 +324,8 @@ class Cluster:
 
     @asynccontextmanager
     async def _admitted(self, verb: str, kind: Kind) -> AsyncIterator[None]:
+        if not self.writes:
+            raise Refused(f"{verb} {kind.kind}: the operator is read-only (--read-only)", reason=READ_ONLY)
         async with self._throttle:
             if not self._may_write():
                 raise Unavailable(f"{verb} {kind.kind}: this process is no longer the leader", reason=NOT_LEADER)

@@ -230,3 +230,14 @@ class Election:
     async def _request(self, method: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         path = LEASE.path(self._namespace, None if method == "POST" else self._name)
         return await self._api.request(method, path, body=body, timeout=self._settings.request_timeout)
+
+
+class Unelected:
+    """Takes the place of an election where nothing is written: every process may look, and no Lease is needed."""
+
+    is_leader: Final = True
+    epoch: Final = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Take part until `stop` is set."""
+        await stop.wait()

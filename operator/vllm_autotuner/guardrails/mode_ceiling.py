@@ -16,6 +16,7 @@ __all__ = [
     "KILL_SWITCH",
     "MODE_CEILING",
     "NO_LIMITS",
+    "READ_ONLY",
     "Limits",
     "joined",
     "limits_from",
@@ -49,6 +50,8 @@ class Limits:
 
 
 NO_LIMITS: Final = Limits()
+READ_ONLY: Final = Limits(ceiling=Mode.RECOMMEND, why="the operator is read-only (--read-only)")
+"""Of an operator that writes nothing: no change can begin, so none may be decided."""
 
 
 def lower(one: Mode, other: Mode) -> Mode:

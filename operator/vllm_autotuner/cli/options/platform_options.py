@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, ClassVar, TypeAlias
 
 import typer
-import yaml
 
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.options.yaml_file import yaml_document
 from vllm_autotuner.engine.catalogue import Catalogue, CatalogueError, read_catalogue
 from vllm_autotuner.planning.platform import Platform, platform_named
 
@@ -62,11 +62,8 @@ def load_catalogue(path: Path | None) -> Catalogue:
     """Read a catalogue. Raises CommandError."""
     if path is None:
         return Catalogue()
+    document = yaml_document(path)
     try:
-        return read_catalogue(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from error
-    except yaml.YAMLError as error:
-        raise CommandError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        return read_catalogue(document)
     except CatalogueError as error:
         raise CommandError(f"{path}: {error}") from error

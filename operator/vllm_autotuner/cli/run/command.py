@@ -48,6 +48,12 @@ Examples:
     vllm-autotuner run --prometheus-header X-Scope-OrgID=gpu
 
       --prometheus-username me --prometheus-password-file pw.txt
+
+  With a second server, for services with spec.prometheus.source: eu:
+
+    echo "eu: {url: https://prometheus.eu, bearerTokenFile: /etc/eu/token}" > sources.yaml
+
+    vllm-autotuner run --prometheus-sources sources.yaml
 """
 
 
@@ -84,6 +90,7 @@ def _settings(
     prometheus: PrometheusOptions, observation: ObservationOptions, cluster: ClusterOptions, limits: LimitOptions
 ) -> "OperatorSettings":
     """Return the operator's settings. Raises ValueError and CommandError for a value that cannot work."""
+    from vllm_autotuner.cli.run.prometheus_sources import load_sources
     from vllm_autotuner.cluster.client import own_namespace
     from vllm_autotuner.control.operator_settings import OperatorSettings
     from vllm_autotuner.control.run.probes import split_address
@@ -91,6 +98,7 @@ def _settings(
     split_address(cluster.listen_address)
     return OperatorSettings(
         prometheus=prometheus.address(),
+        sources=load_sources(prometheus.prometheus_sources),
         catalogue=load_catalogue(observation.catalogue),
         interval=parse_duration(observation.interval),
         window=parse_duration(observation.window),
@@ -100,6 +108,7 @@ def _settings(
         lease_name=cluster.lease_name,
         mode_ceiling=limits.mode_ceiling,
         kill_switch=limits.kill_switch,
+        read_only=limits.read_only,
         limits_configmap=limits.limits_configmap,
         changes_at_once=limits.changes_at_once(),
         extra_gpus=limits.extra_gpus(),

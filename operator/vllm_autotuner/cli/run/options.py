@@ -54,6 +54,10 @@ class PrometheusOptions:
     prometheus_header: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Additional header, such as a tenant. Repeatable.")
     ] = None
+    prometheus_sources: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file with further servers by the name in spec.prometheus.source."),
+    ] = None
 
     def address(self) -> "PrometheusAddress":
         """Return them as one value. Raises ValueError."""
@@ -124,6 +128,13 @@ class LimitOptions:
     )
     kill_switch: Annotated[
         bool, typer.Option("--kill-switch", help="Start no change, and roll back running changes.")
+    ] = False
+    read_only: Annotated[
+        bool,
+        typer.Option(
+            "--read-only",
+            help="Write nothing to the cluster, no status either: only diagnose and recommend, in log and metrics.",
+        ),
     ] = False
     limits_configmap: Annotated[
         str,

@@ -9,7 +9,7 @@ from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.errors import ClusterError, NotFound
 from vllm_autotuner.cluster.kinds import CONFIG_MAP
 from vllm_autotuner.control.operator_settings import OperatorSettings
-from vllm_autotuner.guardrails.mode_ceiling import Limits, joined, limits_from, parse_limits, unreadable
+from vllm_autotuner.guardrails.mode_ceiling import READ_ONLY, Limits, joined, limits_from, parse_limits, unreadable
 
 __all__ = ["current_limits"]
 
@@ -17,6 +17,8 @@ __all__ = ["current_limits"]
 async def current_limits(settings: OperatorSettings, cluster: Cluster) -> Limits:
     """The limits that apply until the next tick."""
     flags = limits_from(ceiling=settings.mode_ceiling, kill=settings.kill_switch, source="operator flags")
+    if settings.read_only:
+        flags = joined(flags, READ_ONLY)
     namespace, name = settings.lease_namespace, settings.limits_configmap
     if not name:
         return flags

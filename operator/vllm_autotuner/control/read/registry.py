@@ -72,8 +72,11 @@ class Shelf(Generic[V]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    def see(self, body: Body, *, deleted: bool = False) -> bool:
-        """Take note of an object, or of its end. Returns whether anything changed; older news change nothing."""
+    def see(self, body: Body, *, deleted: bool = False, unwritten: bool = False) -> bool:
+        """Take note of an object, or of its end. Returns whether anything changed; older news change nothing.
+
+        `unwritten`: what a read-only operator would have stored; it stands until there is a newer version.
+        """
         metadata = body["metadata"]
         key = Key(metadata["namespace"], metadata["name"])
         uid, version = metadata.get("uid", ""), metadata.get("resourceVersion", "")
@@ -82,7 +85,8 @@ class Shelf(Generic[V]):
             return self._forget(key, uid=uid, resource_version=version)
         if uid in self._deleted and not _is_newer(version, self._deleted[uid]):
             return False
-        if known is not None and not _is_newer(version, known.resource_version):
+        same = known is not None and (uid, version) == (known.uid, known.resource_version)
+        if known is not None and not _is_newer(version, known.resource_version) and not (unwritten and same):
             return False
         try:
             view = self._read(body)

@@ -20,7 +20,8 @@ import kopf
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.client import Connection, connect
 from vllm_autotuner.cluster.errors import ClusterError
-from vllm_autotuner.cluster.lease import Election
+from vllm_autotuner.cluster.lease import Election, Unelected
+from vllm_autotuner.cluster.read_only import ReadOnlyCluster
 from vllm_autotuner.cluster.throttle import Throttle
 from vllm_autotuner.control.operator_settings import OperatorSettings
 from vllm_autotuner.control.read.listing import fill, sweep_regularly
@@ -65,22 +66,21 @@ async def run(settings: OperatorSettings, *, fleet_loop: FleetLoop = run_fleet_l
 
 def _context(settings: OperatorSettings, *, connection: Connection, for_lease: Connection) -> ControlContext:
     metrics = OperatorMetrics()
-    election = Election(
-        for_lease,
-        namespace=settings.lease_namespace,
-        name=settings.lease_name,
-        identity=settings.identity,
-        settings=settings.lease,
-        monotonic=time.monotonic,
-        wall=_utc_now,
-    )
-    cluster = Cluster(
-        connection,
-        throttle=Throttle(settings.throttle, monotonic=time.monotonic),
-        instance=settings.identity,
-        may_write=lambda: election.is_leader,
-        observe=metrics.count_write,
-    )
+    throttle = Throttle(settings.throttle, monotonic=time.monotonic)
+    election: Election | Unelected
+    cluster: Cluster
+    if settings.read_only:
+        election = Unelected()
+        cluster = ReadOnlyCluster(connection, throttle=throttle, instance=settings.identity)
+    else:
+        election = _election(settings, for_lease)
+        cluster = Cluster(
+            connection,
+            throttle=throttle,
+            instance=settings.identity,
+            may_write=lambda: election.is_leader,
+            observe=metrics.count_write,
+        )
     return ControlContext(
         settings=settings,
         cluster=cluster,
@@ -88,6 +88,18 @@ def _context(settings: OperatorSettings, *, connection: Connection, for_lease: C
         election=election,
         metrics=metrics,
         heartbeat=Heartbeat(time.monotonic),
+        monotonic=time.monotonic,
+        wall=_utc_now,
+    )
+
+
+def _election(settings: OperatorSettings, connection: Connection) -> Election:
+    return Election(
+        connection,
+        namespace=settings.lease_namespace,
+        name=settings.lease_name,
+        identity=settings.identity,
+        settings=settings.lease,
         monotonic=time.monotonic,
         wall=_utc_now,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.cluster.lease import Election
+from vllm_autotuner.cluster.lease import Election, Unelected
 from vllm_autotuner.control.operator_settings import OperatorSettings
 from vllm_autotuner.control.read.registry import Registry
 from vllm_autotuner.control.run.liveness import Heartbeat
@@ -21,10 +21,10 @@ class ControlContext:
 
     settings: OperatorSettings
     cluster: Cluster
-    """Refuses writes by itself while `election.is_leader` is False."""
+    """Refuses writes by itself while `election.is_leader` is False, and always in a read-only operator."""
 
     registry: Registry
-    election: Election
+    election: Election | Unelected
     metrics: OperatorMetrics
     heartbeat: Heartbeat
     monotonic: Callable[[], float]

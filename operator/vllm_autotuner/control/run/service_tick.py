@@ -102,7 +102,7 @@ class ServiceTick:
     ) -> Decided | None:
         """Read one service and decide; None when that was all. Raises ClusterError."""
         service = entry.service
-        if service.metadata.deleting:
+        if service.metadata.deleting or self._is_left_to_a_writer(service):
             return None
         if isinstance(service, InvalidService):
             await self._handle_unreadable(key, entry, service, look=look, adopting=adopting, operator_of=operator_of)
@@ -178,8 +178,7 @@ class ServiceTick:
         status, adopted = decided.decision.status, decided.adopted
 
         async def unchanged() -> bool:
-            # A leader with a lagging watch must not undo newer writes: the next tick decides on fresh state (T04).
-            return await self.status_writer.is_unchanged(decided.key, entry)
+            return await self._may_follow(decided.key, entry)
 
         try:
             if adopted is None:
@@ -199,6 +198,16 @@ class ServiceTick:
             self.memory.refused(service, Refusal(reason, str(error)))
             raise
         self.memory.accepted(entry.uid)
+
+    def _is_left_to_a_writer(self, service: VLLMService | InvalidService) -> bool:
+        """Whether a change is in progress, and only an operator that writes can take it further."""
+        change = service.status.active_change if service.status is not None else None
+        return change is not None and not self._context.cluster.writes
+
+    async def _may_follow(self, key: Key, entry: ServiceEntry) -> bool:
+        """Whether the status is stored, and still the one to follow."""
+        # A leader with a lagging watch must not undo newer writes: the next tick decides on fresh state (T04).
+        return self._context.cluster.writes and await self.status_writer.is_unchanged(key, entry)
 
     def _decide(self, inputs: Inputs) -> Decision:
         with self._context.metrics.deciding():
@@ -256,7 +265,7 @@ class ServiceTick:
         self.memory.put(entry.uid, decision.history)
 
         async def unchanged() -> bool:
-            return await self.status_writer.is_unchanged(key, written)
+            return await self._may_follow(key, written)
 
         if adopted is None:
             await self._workload_writer.undo(service, after, fleet=look.fleet, unchanged=unchanged)

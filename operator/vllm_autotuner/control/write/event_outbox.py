@@ -72,7 +72,6 @@ class Outbox:
             logger.warning("failed to post event", extra={**where, "error": str(error)})
             # One that the API server rejects as invalid would block all others for ever.
             return isinstance(error, Refused) and error.status != FORBIDDEN
-        logger.info("posted event", extra={**where, "note": event.note})
         return True
 
 

@@ -102,11 +102,10 @@ class StatusWriter:
         before, now = entry.body["status"], self._wall()
         after = unreadable(service, before, now=now)
         if after != before:
-            self._seen(
-                await self._cluster.write_status(
-                    entry.namespace, entry.name, after, resource_version=entry.resource_version
-                )
+            body = await self._cluster.write_status(
+                entry.namespace, entry.name, after, resource_version=entry.resource_version
             )
+            self._seen(body, unwritten=not self._cluster.writes)
 
     async def read(self, key: Key) -> ServiceEntry:
         """Read the object from the API server. Raises NotFound when it was deleted."""
@@ -145,7 +144,7 @@ class StatusWriter:
         self._wrote(entry.uid)
         self._tell_what_is_lost(entry)
         # Take the answer instead of waiting for the watch: the next tick must not decide on the old status.
-        return self._seen(body)
+        return self._seen(body, unwritten=not self._cluster.writes)
 
     def _tell_what_is_lost(self, stored: ServiceEntry) -> None:
         """Log what the first write of this leader leaves out of the status that it found: another version wrote it."""
@@ -158,9 +157,9 @@ class StatusWriter:
             where = f"{stored.namespace}/{stored.name}"
             logger.warning("left out of a status that another version wrote", extra={"service": where, "parts": lost})
 
-    def _seen(self, body: Body) -> ServiceEntry:
+    def _seen(self, body: Body, *, unwritten: bool = False) -> ServiceEntry:
         """Put an answer into the registry and return its entry. Raises NotFound when the object was deleted."""
-        self._registry.services.see(body)
+        self._registry.services.see(body, unwritten=unwritten)
         key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
         found = self._registry.services.get(key)
         if found is None:
