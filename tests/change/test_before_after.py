@@ -64,6 +64,11 @@ class Case:
 
 
 QUEUED = period(ttft=5.0, waiting=10)
+BURSTS = tuple(
+    one.updated(waiting=waiting)
+    for one, waiting in zip(period(ttft=5.0), (6.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 10.0, 0.0, 2.0), strict=True)
+)
+"""Two requests wait on average, and none usually."""
 CALM = period()
 BUSY = period(ttft=1.5)
 
@@ -124,6 +129,18 @@ CASES = (
         before=QUEUED,
         after=period(later=20, ttft=9.0, waiting=30),
         judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="a queue that came in bursts and is longer behind as many tokens is more load",
+        before=BURSTS,
+        after=period(later=20, ttft=20.0, waiting=30),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="a queue where none was is the change",
+        before=CALM,
+        after=period(later=20, ttft=20.0, waiting=30),
+        judgement=REVERT,
     ),
     Case(
         id="a longer queue behind fewer tokens is the change",

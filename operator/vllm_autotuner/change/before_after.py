@@ -34,9 +34,9 @@ from vllm_autotuner.change.comparison import (
 from vllm_autotuner.change.measured_window import (
     LATENCIES,
     is_complete,
-    is_queue,
     level_of,
     mean_of,
+    mean_queue,
     requests_in,
     window_length,
 )
@@ -94,8 +94,8 @@ class _Period:
 
     @property
     def queued(self) -> bool:
-        """Whether requests usually waited."""
-        return is_queue(self.windows)
+        """Whether requests waited on average: bursts that no usual window shows leave a queue as well."""
+        return mean_queue(self.windows) >= 1
 
 
 def compare_periods(
