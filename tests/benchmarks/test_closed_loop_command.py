@@ -141,6 +141,7 @@ def test_a_quick_run_prints_one_object() -> None:
         pytest.param(["--policy", "nothing"], "nothing", id="a policy that does not exist"),
         pytest.param(["--jobs", "0"], "jobs", id="no process at all"),
         pytest.param(["--noise", "loud"], "--noise is on or off", id="another noise"),
+        pytest.param(["--router", "odd"], "--router is even or warm", id="another router"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(arguments: list[str], says: str) -> None:

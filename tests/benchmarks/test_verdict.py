@@ -11,6 +11,7 @@ import typer
 from tests.change.test_comparison import variants, with_means
 from typer.testing import CliRunner
 
+from benchmarks.uneven_routers import Favouring
 from benchmarks.verdicts.command import main
 from benchmarks.verdicts.drawing import draw_case
 from benchmarks.verdicts.in_place import PlayedInPlace, alarms_in_bake
@@ -20,7 +21,7 @@ from benchmarks.verdicts.questions import QUESTIONS, answer
 from benchmarks.verdicts.rates import Rates, Verdict
 from benchmarks.verdicts.simulated import effect_on_tpot
 from benchmarks.verdicts.uneven import blinded, rates_at, requests_ratio
-from benchmarks.verdicts.variants import Bed, Favouring, Played
+from benchmarks.verdicts.variants import Bed, Played
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.simulation.traffic import ClientRequest
@@ -173,7 +174,7 @@ def test_a_router_that_favours_a_pod_sends_it_its_share() -> None:
     bed.fleet.advance(1.0)
     request = ClientRequest(number=0, at=0.0, prompt_tokens=10, output_tokens=10, max_tokens=10)
     assert len({router.choose(request, pods) for _ in range(100)}) == 3
-    router.favoured = pods[1]
+    router.favoured = pods[1:2]
     chosen = [router.choose(request, pods) for _ in range(4000)]
     assert [chosen.count(pod) / 4000 for pod in pods] == pytest.approx([0.25, 0.5, 0.25], abs=0.03)
 
