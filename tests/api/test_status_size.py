@@ -87,7 +87,7 @@ def lists_below_their_length(schema: dict[str, Any], value: Any, path: str = "st
     if schema.get("type") == "array":
         if len(value) != schema["maxItems"]:
             found.append(f"{path}: {len(value)} of {schema['maxItems']}")
-        found += [each for one in value[:1] for each in lists_below_their_length(schema["items"], one, f"{path}[]")]
+        found += [each for one in value[-1:] for each in lists_below_their_length(schema["items"], one, f"{path}[]")]
     for name, child in schema.get("properties", {}).items():
         if name not in value:
             found.append(f"{path}.{name} is absent")
@@ -136,5 +136,6 @@ def test_what_decisions_depend_on_is_never_dropped(largest: dict[str, Any]) -> N
 
 
 def test_a_status_of_a_usual_size_is_written_as_it_is(largest: dict[str, Any]) -> None:
-    usual = {name: value for name, value in largest.items() if name not in ("history", "conditions", "activeChange")}
+    many = ("history", "conditions", "activeChange", "gpuSteps")
+    usual = {name: value for name, value in largest.items() if name not in many}
     assert fitted(usual) is usual

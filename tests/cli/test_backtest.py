@@ -13,8 +13,8 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.cli.evaluate.evaluation import ServiceReport
+from vllm_autotuner.cli.evaluate.moments import CONFIRM, MOST_LOOKS, sparse
 from vllm_autotuner.cli.evaluate.service_groups import ServiceName
-from vllm_autotuner.cli.service.backtest import CONFIRM, MOST_LOOKS, sparse
 from vllm_autotuner.cli.service.replayed_history import History
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import StepPoint

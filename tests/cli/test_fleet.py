@@ -9,13 +9,13 @@ from tests.cli.api_stub import ApiStub
 from typer.testing import CliRunner
 
 from vllm_autotuner.cli.command_tree import app
-from vllm_autotuner.cli.fleet import fleet_status, kill_switch
+from vllm_autotuner.cli.fleet import kill_switch, stored_services
 
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> ApiStub:
     stub = ApiStub()
-    monkeypatch.setattr(fleet_status, "connected", stub.connected)
+    monkeypatch.setattr(stored_services, "connected", stub.connected)
     monkeypatch.setattr(kill_switch, "connected", stub.connected)
     return stub
 
@@ -111,3 +111,22 @@ def test_a_release_of_another_name(api: ApiStub) -> None:
     code, _, error = told("kill-switch", "on", "-n", "ops")
     assert code == 1
     assert "ConfigMap ops/vllm-autotuner-limits not found: --namespace and --configmap" in error
+
+
+def test_savings_of_the_last_month_stand_in_the_wide_table(api: ApiStub) -> None:
+    steps = [
+        {"at": "2020-01-01T00:00:00Z", "cause": "Start", "gpus": 3, "reference": 3},
+        {"at": "2020-01-02T00:00:00Z", "cause": "Scaling", "gpus": 2, "reference": 3},
+    ]
+    api.add("prod", "chat", status=diagnosed("Healthy", gpuSteps=steps))
+    api.add("prod", "new")
+    wide = told("status", "-o", "wide", "--gpu-price", "2")[1]
+    assert "saved 720 GPU-hours (1,440.00)" in wide
+    assert "not known" in wide
+    assert wide.splitlines()[-1].startswith("GPUs, last 30 days: saved 720 GPU-hours (1,440.00)")
+    assert "GPU-hours" not in told("status")[1]
+    (chat, new) = json.loads(told("status", "-o", "json")[1])["services"]
+    found = {chat["name"]: chat["savings"], new["name"]: new["savings"]}
+    assert found["chat"]["gpuHoursSaved"] == pytest.approx(720)
+    assert found["new"]["gpuHoursSaved"] is None
+    assert found["new"]["why"].startswith("the operator has not recorded GPUs")

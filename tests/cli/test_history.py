@@ -83,13 +83,46 @@ def test_what_never_ran_was_not_measured_and_words_of_others_are_shown_to_the_le
 def test_the_same_for_programs(told: Any) -> None:
     code, text, _ = told({"history": [KEPT, NEVER_RAN]}, "--output", "json")
     assert code == 0
-    assert json.loads(text) == {"namespace": "prod", "name": "chat", "changes": [NEVER_RAN, KEPT]}
+    found = json.loads(text)
+    assert (found["namespace"], found["name"], found["changes"]) == ("prod", "chat", [NEVER_RAN, KEPT])
+    assert found["savings"]["gpuHoursSaved"] is None
+    assert found["gpuSteps"] == []
 
 
 @pytest.mark.parametrize("status", [{}, {"history": []}])
 def test_nothing_was_ever_changed(told: Any, status: dict[str, Any]) -> None:
-    assert told(status) == (0, "prod/chat: no changes recorded.\n", "")
+    code, text, _ = told(status)
+    assert code == 0
+    assert text.startswith("prod/chat: no changes recorded.\nGPUs: not known: the operator has not recorded GPUs")
 
 
 def test_a_service_that_is_not_there_is_one_line_and_exit_code_1(told: Any) -> None:
     assert told(None) == (1, "", "error: there is no VLLMService prod/chat\n")
+
+
+STEPS = [
+    {"at": "2026-11-20T00:00:00Z", "cause": "Start", "gpus": 3, "reference": 3, "replicas": 3},
+    {"at": "2026-11-20T10:00:00Z", "cause": "Scaling", "gpus": 2, "reference": 3, "replicas": 2},
+    {"at": "2026-11-20T18:00:00Z", "cause": "Scaling", "gpus": 3, "reference": 3, "replicas": 3},
+]
+
+
+def test_what_each_step_of_gpus_saved_and_the_price_of_it(told: Any) -> None:
+    _, text, _ = told({"history": [KEPT | {"extraGpus": 1}], "gpuSteps": STEPS}, "--gpu-price", "2.5")
+    text = " ".join(text.split())
+    # 8 hours with one GPU less, and 150 s of one more for the change
+    for part in (
+        "GPUs the same GPUs",
+        "trying it took at most 0.042 GPU-hours",
+        "GPUs: saved 8 GPU-hours (19.90) since 2026-11-20 00:00Z",
+        "3 -> 2 GPUs, 2 replicas (scaled by the operator), saves 24 GPU-hours a day; 8 h: saved 8 GPU-hours",
+    ):
+        assert part in text, part
+    assert text.index("2026-11-20 18:00:00Z") < text.index("2026-11-20 10:00:00Z")
+
+
+@pytest.mark.parametrize("price", ["0", "-1", "nan", "inf"])
+def test_a_price_that_is_none_is_refused(told: Any, price: str) -> None:
+    code, _, error = told({}, "--gpu-price", price)
+    assert code == 1
+    assert "write an amount above zero, such as 2.49" in error

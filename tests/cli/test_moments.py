@@ -1,3 +1,4 @@
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
@@ -6,6 +7,7 @@ from hypothesis import strategies as st
 
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.moments import REMOTE_TICKS, TICK, WARM_UP, Span, moment_of, recorded, remote, rfc3339
+from vllm_autotuner.cli.options.values import duration_of
 from vllm_autotuner.diagnosis.diagnose import CONFIRMATIONS
 
 
@@ -73,3 +75,16 @@ def test_refuses_what_is_no_moment(text: str) -> None:
 def test_writes_times_to_the_millisecond() -> None:
     assert rfc3339(1795211087) == "2026-11-20T21:44:47Z"
     assert rfc3339(1795211087.25) == "2026-11-20T21:44:47.250Z"
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("7d", 168), ("1d12h", 36), ("0d30m", 0.5), ("6h", 6), ("1h30m", 1.5), ("30d", 720)]
+)
+def test_a_period_may_be_in_days(text: str, hours: float) -> None:
+    assert duration_of("--since", text) == timedelta(hours=hours)
+
+
+@pytest.mark.parametrize("text", ["d", "-1d", "1dd", "1.5d", "99999d", "0d", "7 d", "٣d", "7days"])
+def test_what_is_no_period_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match=r"--since"):
+        duration_of("--since", text)

@@ -3,7 +3,6 @@
 import importlib.util
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from hypothesis import strategies as st
 from tests.cli.servers import prometheus, serving
 from tests.diagnosis.recorded import RECORDINGS
 from tests.observation.fleet import NOW, Engine, fleet
+from tests.overview.elements import NASTY as NASTY_TEXTS
+from tests.overview.elements import Elements
 from typer.testing import CliRunner, Result
-from typing_extensions import override
 
 from vllm_autotuner.api.knobs import EngineKnobs
-from vllm_autotuner.cli.class_looks import LOOKS
 from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.cli.diagnosis.request import subject_of
 from vllm_autotuner.cli.evaluate.evaluation import ServiceReport, evaluate
@@ -28,32 +27,10 @@ from vllm_autotuner.cli.report.page import ReportFacts, page
 from vllm_autotuner.cli.report.plots import bands, plot
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.snapshot import WindowSettings
+from vllm_autotuner.overview.class_looks import LOOKS
 
 KV = str(RECORDINGS / "kv-saturation.om.gz")
 SUBJECT = subject_of("latency", ttft="2s", tpot=None, quantile="0.95", engine_args="--max-num-seqs 64")
-
-
-class Elements(HTMLParser):
-    """What a browser would build: elements with their attributes, and the text between them."""
-
-    def __init__(self, document: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(document)
-        self.close()
-
-    @override
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    @override
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    @property
-    def shape(self) -> list[tuple[str, tuple[str, ...]]]:
-        return [(tag, tuple(sorted(attributes))) for tag, attributes in self.elements]
 
 
 def run(*args: str) -> Result:
@@ -155,20 +132,7 @@ async def report() -> ServiceReport:
     return await _report()
 
 
-NASTY = st.text() | st.sampled_from(
-    [
-        "<script>alert(1)</script>",
-        '"><img src=x onerror=alert(1)>',
-        "' onmouseover='alert(1)",
-        "</style><script>",
-        "]]><svg onload=alert(1)>",
-        "<!-- ",
-        "&lt;script&gt;",
-        "$x^2$",
-        "javascript:alert(1)",
-        "\x00\x1b[31m\u202e",
-    ]
-)
+NASTY = st.text() | st.sampled_from(NASTY_TEXTS)
 
 
 @settings(max_examples=60, deadline=None)

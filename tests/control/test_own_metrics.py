@@ -1,7 +1,7 @@
 """The operator's metrics: names are API, and series of what is gone are gone."""
 
 import asyncio
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from tests.control.loop_bed import bed, queueing, slow_beyond_64
 
 from docs import budgets
 from docs.operator_metrics import PAGE, page
+from vllm_autotuner.api.gpu_steps import GpuCause, GpuStep
 from vllm_autotuner.api.status import ChangeState, Circuit, CircuitState, Outcome, Recommendation, VLLMServiceStatus
 from vllm_autotuner.budgets import POD_TEMPLATE_BYTES
 from vllm_autotuner.control.run import fleet_loop
@@ -181,10 +182,10 @@ async def test_a_status_whose_figures_cannot_be_read_costs_no_other_service_its_
 ) -> None:
     found = bed("chat", "odd", load=queueing)
 
-    def defective(status: VLLMServiceStatus, *, now: datetime) -> StatusFigures:
+    def defective(status: VLLMServiceStatus, **given: Any) -> StatusFigures:
         if status == found.status("odd"):
             raise OverflowError("date value out of range")
-        return status_figures(status, now=now)
+        return status_figures(status, **given)
 
     while not found.state("chat"):
         await found.tick()
@@ -209,3 +210,40 @@ async def test_services_without_metrics_are_counted_each_tick() -> None:
 
 def test_the_page_is_what_the_registry_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs`"
+
+
+def test_savings_are_shown_where_they_are_known_in_money_where_a_price_is() -> None:
+    metrics = OperatorMetrics()
+    metrics.set_statuses(
+        [
+            StatusFigures(
+                state=None,
+                held_by=None,
+                circuit_open=False,
+                namespace="prod",
+                name="chat",
+                saved_gpus=2.0,
+                gpu_price=2.5,
+            ),
+            StatusFigures(state=None, held_by=None, circuit_open=False, namespace="prod", name="more", saved_gpus=-1.0),
+            StatusFigures(state=None, held_by=None, circuit_open=False, namespace="prod", name="new"),
+        ]
+    )
+    chat, more = ((("name", name), ("namespace", "prod")) for name in ("chat", "more"))
+    found = {key: value for key, value in series(metrics).items() if "saved" in key[0]}
+    assert found == {
+        ("vllm_autotuner_saved_gpus", chat): 2.0,
+        ("vllm_autotuner_saved_gpus", more): -1.0,
+        ("vllm_autotuner_saved_cost_per_hour", chat): 5.0,
+    }
+    metrics.set_statuses([])
+    assert not [key for key in series(metrics) if "saved" in key[0]]
+
+
+def test_the_saved_gpus_of_a_status_are_those_of_its_last_step() -> None:
+    steps = (
+        GpuStep(at=NOW, cause=GpuCause.START, gpus=3, reference=3),
+        GpuStep(at=NOW, cause=GpuCause.SCALING, gpus=2, reference=3),
+    )
+    assert status_figures(VLLMServiceStatus(gpu_steps=steps), now=NOW).saved_gpus == 1
+    assert status_figures(VLLMServiceStatus(), now=NOW).saved_gpus is None

@@ -76,3 +76,28 @@ def test_what_is_refused(document: object, says: str) -> None:
 )
 def test_the_type_of_the_weights(model: str, args: tuple[str, ...], size: float | None) -> None:
     assert bytes_per_weight(model, args) == size
+
+
+def test_prices_are_by_words_of_the_label_the_longest_first() -> None:
+    found = read_catalogue({"prices": {"A100": 1.2, "A100 80GB": 1.9, "h100": 2}, "currency": "EUR"})
+    assert found.price("NVIDIA-A100-SXM4-80GB") == 1.9
+    assert found.price("NVIDIA-A100-PCIE-40GB") == 1.2
+    assert found.price("NVIDIA-H100-80GB-HBM3") == 2
+    assert (found.price("Tesla-T4"), found.price(""), found.price(None)) == (None, None, None)
+    assert (found.currency, Catalogue().currency) == ("EUR", "")
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ({"prices": [2.5]}, "prices: expected a mapping"),
+        ({"prices": {"H100": 0}}, "prices.H100: 0 is not a positive number"),
+        ({"prices": {"H100": "2.49"}}, "prices.H100: '2.49' is not a positive number"),
+        ({"prices": {"-": 1}}, "prices.-: expected words"),
+        ({"currency": "pieces of eight"}, "is not a currency"),
+    ],
+)
+def test_prices_that_are_refused(document: object, says: str) -> None:
+    with pytest.raises(CatalogueError) as refused:
+        read_catalogue(document)
+    assert says in str(refused.value)

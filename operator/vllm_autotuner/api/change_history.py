@@ -209,3 +209,6 @@ class HistoryEntry(ApiModel):
 
     after: Measurement | None = None
     """Measured after."""
+
+    extra_gpus: int | None = None
+    """Most GPUs that it added while it was tried; absent if not known."""

@@ -36,6 +36,7 @@ from vllm_autotuner.api.change_records import (
 from vllm_autotuner.api.conditions import Condition
 from vllm_autotuner.api.errors import first_errors
 from vllm_autotuner.api.fields import Message, Note, Timestamp, most_important, newest
+from vllm_autotuner.api.gpu_steps import GpuSteps
 from vllm_autotuner.api.grounds import Confidence, Evidence, Grounds, Prediction
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
@@ -307,6 +308,9 @@ class VLLMServiceStatus(ApiModel):
 
     track_record: Annotated[tuple[Foretold, ...], *newest(RECORD_LENGTH)] = ()
     """Predictions of recommendations that the operator did not apply, with later measurements, newest last."""
+
+    gpu_steps: GpuSteps = ()
+    """GPUs that the service asked for over time, oldest first: what savings are computed from."""
 
     conditions: Annotated[
         tuple[Condition, ...],

@@ -46,6 +46,9 @@ def _less_and_less(status: Wire) -> Iterator[None]:
     for _ in range(len(status.get("trackRecord", []))):
         del status["trackRecord"][0]
         yield
+    if "gpuSteps" in status:
+        del status["gpuSteps"][:-FEW]
+        yield
     for holder, name in (("diagnosis", "evidence"), ("diagnosis", "contributing"), ("recommendation", "predicted")):
         if name in status.get(holder, {}):
             del status[holder][name][FEW:]

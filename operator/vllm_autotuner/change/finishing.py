@@ -15,6 +15,7 @@ from vllm_autotuner.api.status import (
 )
 from vllm_autotuner.change.analysis import shown_windows
 from vllm_autotuner.change.failure_memory import environment_of, with_failure
+from vllm_autotuner.change.trial_deployments import gpus_added
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.guardrails.circuit_breaker import after_harm, opened
 from vllm_autotuner.guardrails.cooldown import cooldown_until
@@ -29,7 +30,7 @@ def finished(
     cooldown = spec.tuning.cooldown
     status = status.updated(
         active_change=None,
-        history=(*status.history, _entry(change, ending, now=now)),
+        history=(*status.history, _entry(change, ending, spec=spec, now=now)),
         cooldown_until=cooldown_until(ending.outcome, earlier=status.history, cooldown=cooldown, now=now),
     )
     # A change without a verdict (aborted, metrics missing for too long) is no failure: retry after the cooldown.
@@ -46,7 +47,7 @@ def finished(
     return status
 
 
-def _entry(change: ActiveChange, ending: Ending, *, now: datetime) -> HistoryEntry:
+def _entry(change: ActiveChange, ending: Ending, *, spec: VLLMServiceSpec, now: datetime) -> HistoryEntry:
     analysis = change.analysis
     before, after = shown_windows(change)
     return HistoryEntry(
@@ -63,4 +64,6 @@ def _entry(change: ActiveChange, ending: Ending, *, now: datetime) -> HistoryEnt
         windows_bad=analysis.windows_bad if analysis else None,
         before=before,
         after=after,
+        # Without an accelerator its pods have no GPU that is known here.
+        extra_gpus=None if spec.accelerator is None else gpus_added(change),
     )

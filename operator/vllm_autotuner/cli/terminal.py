@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from vllm_autotuner.overview.plain_text import printable
+
 __all__ = ["answers", "failed", "printable", "progress", "remarks"]
 
 PLAIN_WIDTH = 120
@@ -53,11 +55,6 @@ def progress(console: Console) -> Progress:
         transient=True,
         disable=not console.is_terminal,
     )
-
-
-def printable(text: str) -> str:
-    """Replace control characters, which a terminal would execute instead of show."""
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def failed(why: object, *, code: int, kind: str = "error") -> typer.Exit:

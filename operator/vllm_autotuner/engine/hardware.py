@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["GPUS", "Gpu", "gpu_named"]
+__all__ = ["GPUS", "Gpu", "gpu_named", "words_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,5 +81,10 @@ GPUS: Final[tuple[Gpu, ...]] = (
 
 def gpu_named(label: str, *, more: Sequence[Gpu] = ()) -> Gpu | None:
     """Return the GPU whose words all stand in `label`, or None. Rows of `more` (the user's own) come first."""
-    words = set(re.split(r"[^A-Z0-9]+", label.upper()))
+    words = words_of(label)
     return next((gpu for gpu in (*more, *GPUS) if words.issuperset(gpu.words)), None)
+
+
+def words_of(label: str) -> frozenset[str]:
+    """Return the words of a label, in capitals. Worked: NVIDIA-A10G has NVIDIA and A10G."""
+    return frozenset(word for word in re.split(r"[^A-Z0-9]+", label.upper()) if word)

@@ -14,13 +14,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from vllm_autotuner.cli.class_looks import look_of
 from vllm_autotuner.cli.diagnose.watch import Frame
 from vllm_autotuner.cli.diagnosis.as_json import as_json
 from vllm_autotuner.cli.diagnosis.text import panel, quantity, seconds, title_of
 from vllm_autotuner.cli.evaluate.evaluation import ServiceReport
 from vllm_autotuner.cli.evaluate.moments import rfc3339
 from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.overview.class_looks import look_of
 
 __all__ = ["as_json_line", "as_lines", "picture", "view", "worst_first"]
 

@@ -14,7 +14,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from vllm_autotuner.cli.class_looks import Severity, look_of
 from vllm_autotuner.cli.diagnosis.as_json import flag_of
 from vllm_autotuner.cli.evaluate.evaluation import Evaluated, ServiceReport
 from vllm_autotuner.cli.evaluate.moments import Span, rfc3339
@@ -22,6 +21,7 @@ from vllm_autotuner.cli.terminal import printable
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.evidence import Evidence
+from vllm_autotuner.overview.class_looks import Severity, look_of
 from vllm_autotuner.planning.advice import ADVICE, NOT_TUNING
 from vllm_autotuner.planning.proposal import Predicted, Proposal
 

@@ -13,7 +13,7 @@ from typing import Final
 from vllm_autotuner.api.durations import parse_duration
 from vllm_autotuner.cli.errors import CommandError
 
-__all__ = ["Schedule", "Span", "moment_of", "recorded", "remote", "rfc3339"]
+__all__ = ["CONFIRM", "MOST_LOOKS", "Schedule", "Span", "moment_of", "recorded", "remote", "rfc3339", "sparse"]
 
 TICK: Final = 5.0
 """Seconds between evaluations of a recording: a sixth of the state window, so that a change is named within two
@@ -28,6 +28,14 @@ REMOTE_TICK: Final = 15.0
 """Seconds between evaluations of a Prometheus: the pace of the operator."""
 REMOTE_TICKS: Final = 4
 """One more than a change of class and its confirmation need. Each one is a round of queries over the whole fleet."""
+MOST_LOOKS: Final = 500
+"""Evaluations of a Prometheus over a long time: each is a round of queries over the whole fleet. A week then is
+evaluated every 20 minutes."""
+CLOSEST: Final = 15.0
+"""Seconds: the interval of the operator, and the shortest useful one for a Prometheus."""
+CONFIRM: Final = 15.0
+"""Seconds before each evaluation of a sparse replay at which another one confirms it: a class must be seen twice in a
+row, and twenty minutes apart the state may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,18 @@ def remote(at: float, *, back: float | None = None) -> Schedule:
     """Plan the evaluation of a Prometheus at `at`, from `back` seconds before it (None: as few as needed)."""
     looks = REMOTE_TICKS if back is None else max(REMOTE_TICKS, 1 + math.floor(back / REMOTE_TICK))
     return Schedule(ticks=tuple(at - REMOTE_TICK * index for index in range(looks - 1, -1, -1)))
+
+
+def sparse(now: float, *, back: float, pace: float | None, most: int = MOST_LOOKS) -> Schedule:
+    """Evaluations from `back` seconds ago until now; where they are far apart, each has one just before it.
+
+    `pace`: seconds between them; None: as many as `most`.
+    """
+    step = max(CLOSEST, back / most if pace is None else pace)
+    count = max(1, math.floor(back / step))
+    shown = [now - step * index for index in range(count - 1, -1, -1)]
+    before = [at - CONFIRM for at in shown] if step >= 2 * CONFIRM else []
+    return Schedule(ticks=tuple(sorted([*before, *shown])), shown=frozenset(shown))
 
 
 def moment_of(text: str, *, start: float | None) -> float:

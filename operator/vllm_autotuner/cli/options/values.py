@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Final
 
 from vllm_autotuner.api.durations import parse_duration
 from vllm_autotuner.cli.errors import CommandError
 
 __all__ = ["duration_of", "one_of"]
+
+MOST_DIGITS: Final = 4
+"""Of a number of days: more than a hundred years are none."""
 
 
 def one_of(option: str, text: str, choices: Sequence[str]) -> str:
@@ -17,9 +21,11 @@ def one_of(option: str, text: str, choices: Sequence[str]) -> str:
 
 
 def duration_of(option: str, text: str) -> timedelta:
-    """Read a duration above zero. Raises CommandError."""
+    """Read a duration above zero, also in days of 24 hours, such as 7d. Raises CommandError."""
+    days, _, rest = text.partition("d")
+    in_days = "d" in text and days.isascii() and days.isdecimal() and len(days) <= MOST_DIGITS
     try:
-        duration = parse_duration(text)
+        duration = timedelta(days=int(days)) + parse_duration(rest or "0s") if in_days else parse_duration(text)
     except ValueError as error:
         raise CommandError(f"{option} {text!r}: {error}") from None
     if duration <= timedelta():

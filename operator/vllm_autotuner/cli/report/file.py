@@ -12,7 +12,7 @@ from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.report.page import ReportFacts, page
 from vllm_autotuner.observation.whole_file import replacing
 
-__all__ = ["own_version", "refuse_unwritable", "write_report"]
+__all__ = ["own_version", "refuse_unwritable", "write_report", "written"]
 
 
 def own_version() -> str:
@@ -36,7 +36,11 @@ def write_report(path: Path, *, answer: Answer, source: str, knobs: EngineKnobs)
     facts = ReportFacts(
         source=source, at=answer.at, span=answer.span, version=own_version(), knobs=knobs, notes=answer.notes
     )
-    text = page(answer.reports, facts=facts)
+    written(path, page(answer.reports, facts=facts))
+
+
+def written(path: Path, text: str) -> None:
+    """Write a page. Raises CommandError."""
     try:
         with replacing(path) as part:
             part.write_text(text, encoding="utf-8")

@@ -1,27 +1,27 @@
 """A diagnosis as one self-contained HTML file: no script, nothing fetched, printable.
 
-Every text passes `_text`: names come from metrics, messages from servers, and neither is trusted. Must not: decide.
+Every text passes `safe` of `overview.html_page`, which has the pieces of all pages. Must not: decide.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
-from vllm_autotuner.cli.class_looks import Severity, look_of
 from vllm_autotuner.cli.diagnosis.text import IN_WORDS, proposal_lines, quantity, seconds, since, title_of
 from vllm_autotuner.cli.evaluate.evaluation import Evaluated, ServiceReport
 from vllm_autotuner.cli.evaluate.moments import Span, rfc3339
 from vllm_autotuner.cli.report.plots import bands, plot
-from vllm_autotuner.cli.report.style import STYLE
-from vllm_autotuner.cli.terminal import printable
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence
+from vllm_autotuner.overview.class_looks import Severity, look_of
+from vllm_autotuner.overview.html_page import badge, definitions, document, listed, safe
 from vllm_autotuner.planning.advice import ADVICE, NOT_TUNING
 
-__all__ = ["ReportFacts", "page"]
+__all__ = ["POLICY", "ReportFacts", "over_time", "page"]
 
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+"""Of a file: plots of matplotlib style their elements one by one."""
 FEWEST_POINTS: Final = 2
 """Evaluations that a plot needs: one makes no line."""
 
@@ -43,24 +43,13 @@ def page(reports: Sequence[ServiceReport], *, facts: ReportFacts) -> str:
     """Return the whole document."""
     title = "vLLM diagnosis: " + ", ".join(title_of(report) for report in reports[:3])
     body = [
-        f"<header><h1>{_text(title)}</h1>{_facts(facts, reports=reports)}</header>",
+        f"<header><h1>{safe(title)}</h1>{_facts(facts, reports=reports)}</header>",
         _overview(reports) if len(reports) > 1 else "",
         *(_service(report, facts=facts, identity=index) for index, report in enumerate(reports)),
-        _list("Notes", facts.notes),
-        f"<footer>Written by vllm-autotuner {_text(facts.version)}. This file loads nothing from the network.</footer>",
+        listed("Notes", facts.notes),
+        f"<footer>Written by vllm-autotuner {safe(facts.version)}. This file loads nothing from the network.</footer>",
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        # If an escape is ever missed, the browser still runs and fetches nothing.
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{_text(title)}</title><style>{STYLE}</style></head><body>{''.join(body)}</body></html>\n"
-    )
-
-
-def _text(text: str) -> str:
-    """Make any text harmless in an element and in a quoted attribute."""
-    return escape(printable(text), quote=True)
+    return document(title, body, policy=POLICY)
 
 
 def _facts(facts: ReportFacts, *, reports: Sequence[ServiceReport]) -> str:
@@ -83,13 +72,13 @@ def _facts(facts: ReportFacts, *, reports: Sequence[ServiceReport]) -> str:
             for name, target in (("TTFT", targets.ttft), ("TPOT", targets.tpot))
         ]
         rows.append(("Objectives", "; ".join(words) + f"; profile {targets.profile.value}"))
-    return f"<dl>{''.join(f'<dt>{_text(name)}</dt><dd>{_text(value)}</dd>' for name, value in rows)}</dl>"
+    return definitions(rows)
 
 
 def _overview(reports: Sequence[ServiceReport]) -> str:
     rows = [
-        f'<tr><td><a href="#service-{index}">{_text(title_of(report))}</a></td>'
-        f"<td>{_badge(report.diagnosis.primary)}</td><td>{_text(report.diagnosis.message)}</td></tr>"
+        f'<tr><td><a href="#service-{index}">{safe(title_of(report))}</a></td>'
+        f"<td>{badge(report.diagnosis.primary.value)}</td><td>{safe(report.diagnosis.message)}</td></tr>"
         for index, report in enumerate(reports)
     ]
     return (
@@ -100,48 +89,40 @@ def _overview(reports: Sequence[ServiceReport]) -> str:
 
 def _service(report: ServiceReport, *, facts: ReportFacts, identity: int) -> str:
     diagnosis = report.diagnosis
-    words = _text(IN_WORDS[diagnosis.primary])
+    named, words = badge(diagnosis.primary.value), safe(IN_WORDS[diagnosis.primary])
     surety = f"confidence {diagnosis.confidence.value}, since {since(diagnosis, at=facts.at)}"
     parts = [
-        f"<h2>{_text(title_of(report))}</h2>",
-        f'<p class="verdict">{_badge(diagnosis.primary)} <strong>{words}</strong> <small>{_text(surety)}</small></p>',
-        f"<p>{_text(diagnosis.message)}</p>",
-        _list("What to do", ADVICE[diagnosis.primary]),
-        _list("Recommendation", () if report.plan.proposal is None else proposal_lines(report.plan.proposal)),
-        _list("Contributing", (f"{one.diagnosis.value}: {one.message}" for one in diagnosis.contributing)),
-        _figure(report, identity=identity),
+        f"<h2>{safe(title_of(report))}</h2>",
+        f'<p class="verdict">{named} <strong>{words}</strong> <small>{safe(surety)}</small></p>',
+        f"<p>{safe(diagnosis.message)}</p>",
+        listed("What to do", ADVICE[diagnosis.primary]),
+        listed("Recommendation", () if report.plan.proposal is None else proposal_lines(report.plan.proposal)),
+        listed("Contributing", (f"{one.diagnosis.value}: {one.message}" for one in diagnosis.contributing)),
+        over_time(report, identity=identity),
         _evidence(diagnosis.evidence),
         _earlier(report, facts=facts),
-        _list("Considered and rejected", report.plan.passed_over),
+        listed("Considered and rejected", report.plan.passed_over),
         _timeline(report),
-        _list("Not a tuning problem", NOT_TUNING),
+        listed("Not a tuning problem", NOT_TUNING),
     ]
     return f'<section id="service-{identity}">{"".join(parts)}</section>'
 
 
-def _badge(named: DiagnosisClass) -> str:
-    return f'<span class="badge" style="--class: {look_of(named).colour}">{_text(named.value)}</span>'
-
-
-def _list(title: str, lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{_text(line)}</li>" for line in lines)
-    return f"<h3>{_text(title)}</h3><ul>{items}</ul>" if items else ""
-
-
-def _figure(report: ServiceReport, *, identity: int) -> str:
+def over_time(report: ServiceReport, *, identity: int) -> str:
+    """The plot of a service with its classes; a note where one evaluation makes no line."""
     if len(report.levels) < FEWEST_POINTS:
         return "<p><small>Only one evaluation: no plot over time.</small></p>"
     shares: dict[DiagnosisClass, float] = {}
     for band in bands(report.levels):
         shares[band.named] = shares.get(band.named, 0.0) + band.end - band.start
     legend = "".join(
-        f"<li>{_badge(named)} {_text(IN_WORDS[named])} <small>{_text(seconds(length))}</small></li>"
+        f"<li>{badge(named.value)} {safe(IN_WORDS[named])} <small>{safe(seconds(length))}</small></li>"
         for named, length in sorted(shares.items(), key=lambda item: -item[1])
     )
     picture = plot(report.levels, targets=report.targets, identity=identity)
-    label = _text(f"Class, TTFT, TPOT, KV cache and requests of {title_of(report)} over time")
+    label = safe(f"Class, TTFT, TPOT, KV cache and requests of {title_of(report)} over time")
     return (
-        f'<h3>Over time</h3><figure aria-label="{label}">{picture}'
+        f'<h3>Over time</h3><figure tabindex="0" aria-label="{label}">{picture}'
         f'<figcaption><ul class="legend">{legend}</ul></figcaption></figure>'
     )
 
@@ -154,8 +135,8 @@ def _evidence(evidence: Sequence[Evidence]) -> str:
         limit = "" if one.threshold is None else quantity(one.threshold, one.unit)
         window = "" if one.window is None else seconds(one.window)
         cells = (quantity(one.value, one.unit), limit, window)
-        numbers = "".join(f'<td class="number">{_text(cell)}</td>' for cell in cells)
-        rows.append(f"<tr><td>{_text(one.name)}</td>{numbers}<td>{_text(one.note)}</td></tr>")
+        numbers = "".join(f'<td class="number">{safe(cell)}</td>' for cell in cells)
+        rows.append(f"<tr><td>{safe(one.name)}</td>{numbers}<td>{safe(one.note)}</td></tr>")
     head = "".join(f"<th>{name}</th>" for name in ("evidence", "value", "threshold", "window", "note"))
     return f"<h3>Evidence</h3><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
@@ -168,11 +149,11 @@ def _earlier(report: ServiceReport, *, facts: ReportFacts) -> str:
         if turn.diagnosis.primary is not now and look_of(turn.diagnosis.primary).severity >= Severity.LIMITED:
             seen.setdefault(turn.diagnosis.primary, turn)
     parts = [
-        f"<p>{_badge(named)} <small>from {_text(rfc3339(turn.time))}</small><br>{_text(turn.diagnosis.message)}</p>"
-        f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in ADVICE[named])}</ul>{_evidence(turn.diagnosis.evidence)}"
+        f"<p>{badge(named.value)} <small>from {safe(rfc3339(turn.time))}</small><br>{safe(turn.diagnosis.message)}</p>"
+        f"<ul>{''.join(f'<li>{safe(line)}</li>' for line in ADVICE[named])}</ul>{_evidence(turn.diagnosis.evidence)}"
         for named, turn in seen.items()
     ]
-    return f"<h3>Earlier, no longer true at {_text(rfc3339(facts.at))}</h3>{''.join(parts)}" if parts else ""
+    return f"<h3>Earlier, no longer true at {safe(rfc3339(facts.at))}</h3>{''.join(parts)}" if parts else ""
 
 
 def _timeline(report: ServiceReport) -> str:
@@ -184,7 +165,7 @@ def _timeline(report: ServiceReport) -> str:
     for band in bands(levels):
         when = f"{rfc3339(band.start)} (+{band.start - start:.0f} s)"
         length = seconds(band.end - band.start)
-        rows.append(f"<tr><td>{_text(when)}</td><td>{_text(length)}</td><td>{_badge(band.named)}</td></tr>")
+        rows.append(f"<tr><td>{safe(when)}</td><td>{safe(length)}</td><td>{badge(band.named.value)}</td></tr>")
     head = "<th>from</th><th>for</th><th>class</th>"
     return (
         f"<details><summary>Timeline ({len(rows)} rows)</summary>"

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from vllm_autotuner.cli.class_looks import look_of
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.levels import Levels
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.overview.class_looks import look_of
 
 __all__ = ["bands", "plot", "require_plots"]
 

@@ -5,7 +5,6 @@ Shows what would have been recommended when, how stable it was, and how accurate
 
 import asyncio
 import json
-import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from vllm_autotuner.cli.evaluate.metrics_source import (
     open_recording,
     source_of,
 )
-from vllm_autotuner.cli.evaluate.moments import Schedule, recorded, rfc3339
+from vllm_autotuner.cli.evaluate.moments import recorded, rfc3339, sparse
 from vllm_autotuner.cli.evaluate.service_groups import by_labels, one_service
 from vllm_autotuner.cli.options.access_options import AccessOptions
 from vllm_autotuner.cli.options.groups import with_groups
@@ -42,7 +41,7 @@ from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.snapshot import WindowSettings
 
-__all__ = ["EXAMPLES", "backtest", "sparse"]
+__all__ = ["EXAMPLES", "backtest"]
 
 EXAMPLES = """
 Examples:
@@ -64,14 +63,6 @@ Exit codes: 0 replayed, 1 error, 2 no data.
 NO_DATA: Final = 2
 RECORDED_PACE: Final = 30.0
 """Seconds between evaluations of a recording without --every."""
-MOST_LOOKS: Final = 500
-"""Evaluations of a Prometheus without --every: each is a round of queries over the whole fleet. A week then is
-evaluated every 20 minutes."""
-CLOSEST: Final = 15.0
-"""Seconds: the interval of the operator, and the shortest useful one for a Prometheus."""
-CONFIRM: Final = 15.0
-"""Seconds before each evaluation of a sparse replay at which another one confirms it: a class must be seen twice in a
-row, and twenty minutes apart the state may have changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,15 +162,6 @@ async def _remote(source: RemotePrometheus, request: Request) -> list[History]:
         return list((await replay(evaluation, ticks=schedule.ticks, shown=schedule.shown)).values())
     finally:
         await client.close()
-
-
-def sparse(now: float, *, back: float, pace: float | None) -> Schedule:
-    """Evaluations from `back` seconds ago until now; where they are far apart, each has one just before it."""
-    step = max(CLOSEST, back / MOST_LOOKS if pace is None else pace)
-    count = max(1, math.floor(back / step))
-    shown = [now - step * index for index in range(count - 1, -1, -1)]
-    before = [at - CONFIRM for at in shown] if step >= 2 * CONFIRM else []
-    return Schedule(ticks=tuple(sorted([*before, *shown])), shown=frozenset(shown))
 
 
 def _print(history: History) -> None:

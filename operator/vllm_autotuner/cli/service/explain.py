@@ -27,6 +27,7 @@ from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import Subject
 from vllm_autotuner.cli.evaluate.metrics_source import NoEngine, source_of
 from vllm_autotuner.cli.options.access_options import AccessOptions
+from vllm_autotuner.cli.options.cost_options import GpuPrice, checked_price
 from vllm_autotuner.cli.options.groups import with_groups
 from vllm_autotuner.cli.options.kubernetes import NAME_HELP, ClusterOptions
 from vllm_autotuner.cli.options.moment import Moment
@@ -37,6 +38,7 @@ from vllm_autotuner.cli.options.source import ServiceFilter, StoredSource
 from vllm_autotuner.cli.report.file import refuse_unwritable
 from vllm_autotuner.cli.report.plots import require_plots
 from vllm_autotuner.cli.service.curve_plot import FORMATS, plot_curve
+from vllm_autotuner.cli.service.gpu_text import gpu_lines, recorded_savings
 from vllm_autotuner.cli.service.plan_text import plan_json, print_plan
 from vllm_autotuner.cli.service.service_object import read_service
 from vllm_autotuner.cli.service.status_text import print_status
@@ -48,6 +50,8 @@ from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.engine.flags import FlagError
 from vllm_autotuner.observation.access import Access
 from vllm_autotuner.observation.errors import SourceError
+from vllm_autotuner.overview.gpu_hours import Prices
+from vllm_autotuner.overview.savings_text import savings_json
 from vllm_autotuner.planning.platform import platform_of
 
 __all__ = ["EXAMPLES", "explain"]
@@ -92,6 +96,7 @@ def explain(
     objectives: ObjectiveOptions,
     output: OutputFormat = "human",
     plot: CurvePlot = None,
+    gpu_price: GpuPrice = None,
     access: AccessOptions,
 ) -> None:
     """Show what the operator sees in a service, what it would change or has changed, and why.
@@ -105,9 +110,10 @@ def explain(
         if name is not None and source.recording is not None:
             raise CommandError("give a NAME or --recording FILE, not both: a recording contains one service")
         catalogue = load_catalogue(platform.catalogue)
+        prices = Prices(catalogue=catalogue, flat=checked_price(gpu_price))
         body = None if name is None else asyncio.run(read_service(name, where=cluster))
         if body is not None and source.prometheus is None:
-            _status(body, as_text=as_text)
+            _status(body, as_text=as_text, prices=prices)
             return
         if body is None:
             subject = _typed_subject(objectives, platform, catalogue=catalogue)
@@ -174,14 +180,18 @@ def _subject(body: Mapping[str, Any], *, catalogue: Catalogue) -> Subject:
     )
 
 
-def _status(body: Mapping[str, Any], *, as_text: bool) -> None:
-    status = body.get("status") or {}
+def _status(body: Mapping[str, Any], *, as_text: bool, prices: Prices) -> None:
+    status, now = body.get("status") or {}, datetime.now(tz=UTC)
     if not as_text:
         metadata = body["metadata"]
-        found = {"namespace": metadata["namespace"], "name": metadata["name"], "status": status}
+        savings = savings_json(recorded_savings(body, now=now, prices=prices))
+        found = {"namespace": metadata["namespace"], "name": metadata["name"], "status": status, "savings": savings}
         typer.echo(json.dumps(found, indent=2))
         return
-    print_status(answers(), body, status)
+    console = answers()
+    print_status(console, body, status)
+    for line in gpu_lines(body, now=now, prices=prices) if status else ():
+        console.print(line)
 
 
 def _decided(found: Answer, *, as_text: bool) -> None:

@@ -1,85 +1,35 @@
-"""A finished change as text: evidence, predicted and measured effects, and outcome.
+"""A finished change for the terminal.
 
-Must not: judge. Everything comes from the history in the status; fields that an earlier version lacked are left out.
+Must not: word it in another way than the report and the web page: `overview.history_rows` has the words.
 """
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
 
-from vllm_autotuner.cli.number_format import figure, moment
+from vllm_autotuner.api.gpu_steps import GpuStep
 from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.overview.history_rows import entry_rows, entry_took, entry_values
+from vllm_autotuner.overview.number_format import moment
 
-__all__ = ["entry_lines", "predicted_effect"]
+__all__ = ["entry_lines"]
 
 _STYLES: Final = {"Succeeded": "green", "RolledBack": "yellow", "RollbackFailed": "bold red"}
-_LEVELS: Final = (("TTFT", "ttftSeconds", "s"), ("TPOT", "tpotSeconds", "s"), ("tokens", "tokensPerSecond", "tokens/s"))
 
 
-def entry_lines(entry: Mapping[str, Any]) -> Iterator[Text | Table]:
-    """Yield what to print of one entry."""
-    outcome = entry["outcome"]
+def entry_lines(entry: Mapping[str, Any], *, steps: Sequence[GpuStep] = ()) -> Iterator[Text | Table]:
+    """Yield what to print of one entry. `steps`: the GPUs that its service asked for."""
+    outcome, took = entry["outcome"], entry_took(entry)
     yield Text.assemble(
         f"{moment(entry.get('finishedAt'))}  ",
-        (printable(f"{entry['knob']} {entry.get('fromValue', 'default')} -> {entry.get('toValue')}  "), "bold"),
+        (printable(f"{entry_values(entry)}  "), "bold"),
         (outcome, _STYLES.get(outcome, "")),
-        f"  (id {entry['id']}{_took(entry)})",
+        f"  (id {entry['id']}{', ' if took else ''}{took})",
     )
     rows = Table.grid(padding=(0, 2))
-    for what, text in _rows(entry):
+    for what, text in entry_rows(entry, steps=steps):
         rows.add_row(f"  {what}", Text(printable(text)))
     if rows.row_count:
         yield rows
-
-
-def predicted_effect(effect: Mapping[str, Any]) -> str:
-    """Return one predicted effect."""
-    unit = effect.get("unit") or ""
-    current, predicted = (figure(effect.get(side), unit) for side in ("current", "predicted"))
-    return f"{effect['name']} {current} -> {predicted}"
-
-
-def _rows(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    grounds = entry.get("grounds") or {}
-    if grounds:
-        facts = "; ".join(_fact(each) for each in grounds.get("evidence") or [])
-        yield "decided on", f"{grounds['diagnosis']}{': ' if facts else ''}{facts}"
-    if effects := grounds.get("predicted"):
-        sure = f" (confidence {grounds['confidence']})" if grounds.get("confidence") else ""
-        yield "predicted", ", ".join(map(predicted_effect, effects)) + sure
-    if measured := _measured(entry):
-        yield "measured", measured
-    if entry.get("reason"):
-        yield "reason", entry["reason"]
-
-
-def _fact(fact: Mapping[str, Any]) -> str:
-    unit = fact.get("unit") or ""
-    limit = "" if fact.get("threshold") is None else f" (threshold {figure(fact['threshold'], unit)})"
-    return f"{fact['name']} {figure(fact.get('value'), unit)}{limit}"
-
-
-def _measured(entry: Mapping[str, Any]) -> str:
-    """Both sides of the last window; empty when the new value was never measured."""
-    before, after = entry.get("before") or {}, entry.get("after") or {}
-    if not after:
-        return ""
-    levels = (
-        f"{label} {figure(before.get(key), unit)} -> {figure(after.get(key), unit)}"
-        for label, key, unit in _LEVELS
-        if key in before or key in after
-    )
-    counts = [
-        f"{entry[key]} {what}" for key, what in (("windowsGood", "passed"), ("windowsBad", "failed")) if key in entry
-    ]
-    return ", ".join(levels) + (f"; windows: {', '.join(counts)}" if counts else "")
-
-
-def _took(entry: Mapping[str, Any]) -> str:
-    if not (entry.get("startedAt") and entry.get("finishedAt")):
-        return ""
-    seconds = (datetime.fromisoformat(entry["finishedAt"]) - datetime.fromisoformat(entry["startedAt"])).total_seconds()
-    return f", took {int(seconds // 60)} min {int(seconds % 60)} s" if seconds >= 60 else f", took {seconds:.0f} s"

@@ -11,11 +11,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from vllm_autotuner.cli.number_format import figure, moment
 from vllm_autotuner.cli.service.change_text import change_lines
-from vllm_autotuner.cli.service.history_text import entry_lines, predicted_effect
+from vllm_autotuner.cli.service.history_text import entry_lines
 from vllm_autotuner.cli.service.track_record_text import record_lines
 from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.overview.history_rows import predicted_effect
+from vllm_autotuner.overview.number_format import figure, moment
 
 __all__ = ["print_status"]
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from vllm_autotuner.cli.number_format import figure, moment
 from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.overview.number_format import figure, moment
 
 __all__ = ["record_lines"]
 

@@ -28,6 +28,7 @@ from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.trial_deployments import gpus_added
 from vllm_autotuner.change.world import Ending, World, reaches_the_service
 from vllm_autotuner.control.decide.annotation_commands import RequestKind, answered, asked
+from vllm_autotuner.control.decide.gpu_accounting import accounted
 from vllm_autotuner.control.decide.inputs import Inputs, serves, wanted_replicas
 from vllm_autotuner.control.decide.prediction_tracking import tracked
 from vllm_autotuner.control.decide.proposing import Ideas, change_just_ended, ideas
@@ -129,6 +130,8 @@ def _reported(decision: Decision, inputs: Inputs) -> Decision:
         recent=decision.history.measured,
     )
     return replace(decision, status=status)
+    if status != inputs.service.status:
+        status = accounted(status, inputs=inputs, ended=decision.ended)
 
 
 def may_need_gpus(decision: Decision, inputs: Inputs) -> bool:

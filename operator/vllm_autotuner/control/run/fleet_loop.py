@@ -285,7 +285,14 @@ class FleetLoop:
         if not isinstance(entry.service, VLLMService):
             return None
         try:
-            return status_figures(entry.service.status, now=self._context.wall())
+            accelerator = entry.service.spec.accelerator
+            return status_figures(
+                entry.service.status,
+                now=self._context.wall(),
+                namespace=entry.namespace,
+                name=entry.name,
+                gpu_price=self._context.settings.catalogue.price(None if accelerator is None else accelerator.product),
+            )
         except Exception:
             # The figures of the others must be exported; what is wrong with this one is told when it is handled.
             self._context.metrics.ticks.labels(outcome="Failed").inc()

@@ -19,6 +19,7 @@ from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.budgets import exceeded_so_far
 from vllm_autotuner.cluster.errors import Conflict
 from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
+from vllm_autotuner.overview.gpu_hours import saved_gpus_now
 
 _TICK_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120)
 
@@ -38,15 +39,27 @@ class StatusFigures:
     held_by: str | None
     """Why its recommendation is not applied."""
     circuit_open: bool
+    namespace: str = ""
+    name: str = ""
+    saved_gpus: float | None = None
+    """At this moment; negative where more are asked for. None: not known."""
+    gpu_price: float | None = None
+    """Of a GPU and hour; None: not known."""
 
 
-def status_figures(status: VLLMServiceStatus, *, now: datetime) -> StatusFigures:
+def status_figures(
+    status: VLLMServiceStatus, *, now: datetime, namespace: str = "", name: str = "", gpu_price: float | None = None
+) -> StatusFigures:
     """Read the figures of one service; apart from their sum, so that one that cannot be read costs no other."""
     change, found = status.active_change, status.recommendation
     return StatusFigures(
         state=None if change is None else change.state.value,
         held_by=None if found is None else found.held_by,
         circuit_open=circuit_is_open(status.circuit, now=now),
+        namespace=namespace,
+        name=name,
+        saved_gpus=saved_gpus_now(status.gpu_steps),
+        gpu_price=gpu_price,
     )
 
 
@@ -135,6 +148,18 @@ class OperatorMetrics:
             ["namespace", "name"],
             registry=registry,
         )
+        self.saved_gpus = Gauge(
+            "vllm_autotuner_saved_gpus",
+            "GPUs that a service asks for less than without the operator; negative: more. Absent where not known.",
+            ["namespace", "name"],
+            registry=registry,
+        )
+        self.saved_cost = Gauge(
+            "vllm_autotuner_saved_cost_per_hour",
+            "The same in money per hour, where the catalogue has the price of the GPU.",
+            ["namespace", "name"],
+            registry=registry,
+        )
         self.loop_lag = Gauge(
             "vllm_autotuner_loop_lag_seconds",
             "Longest delay of an event loop timer in the last minute.",
@@ -200,7 +225,10 @@ class OperatorMetrics:
     def set_statuses(self, figures: Iterable[StatusFigures]) -> None:
         """Set the gauges derived from the statuses of all services; label values without a service are removed."""
         states, held, circuits = Counts[str](), Counts[str](), 0
+        self.saved_gpus.clear()
+        self.saved_cost.clear()
         for each in figures:
+            self._set_saved(each)
             states.update([] if each.state is None else [each.state])
             held.update([] if each.held_by is None else [each.held_by])
             circuits += each.circuit_open
@@ -211,6 +239,13 @@ class OperatorMetrics:
         for reason, count in held.items():
             self.held_recommendations.labels(reason=reason).set(count)
         self.open_circuits.set(circuits)
+
+    def _set_saved(self, each: StatusFigures) -> None:
+        if each.saved_gpus is None:
+            return
+        self.saved_gpus.labels(namespace=each.namespace, name=each.name).set(each.saved_gpus)
+        if each.gpu_price is not None:
+            self.saved_cost.labels(namespace=each.namespace, name=each.name).set(each.saved_gpus * each.gpu_price)
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
@@ -229,7 +264,14 @@ class OperatorMetrics:
 
     def forget_fleet(self) -> None:
         """Stop exporting the leader's gauges: on a follower they would show outdated values."""
-        for gauge in (self.services, self.active_changes, self.held_recommendations, self.desired_replicas):
+        for gauge in (
+            self.services,
+            self.active_changes,
+            self.held_recommendations,
+            self.desired_replicas,
+            self.saved_gpus,
+            self.saved_cost,
+        ):
             gauge.clear()
         self.open_circuits.set(0)
 

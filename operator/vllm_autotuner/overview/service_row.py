@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from vllm_autotuner.cli.class_looks import Look, Severity, look_of
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.overview.class_looks import Look, Severity, look_of
 
 __all__ = ["ServiceRow", "as_dict", "row_of", "worst_first"]
 
