@@ -56,6 +56,12 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         help="Show all services with their diagnosis, latencies and changes, the worst first.",
         panel=SERVICES,
     ),
+    "report": LazyCommand(
+        module=f"{CLI}.fleet.fleet_report",
+        help="Report what tuning did for a fleet, as one HTML file: services worst first, changes, GPU-hours saved.",
+        panel=SERVICES,
+        usage_exits_one=True,
+    ),
     "explain": LazyCommand(
         module=f"{CLI}.service.explain",
         help="Show what the operator sees in a service, what it would change or has changed, and why.",

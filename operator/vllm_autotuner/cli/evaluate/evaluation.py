@@ -106,8 +106,11 @@ class Evaluation:
         subject: Subject,
         settings: WindowSettings,
         wanted: Callable[[ServiceName], bool] = lambda service: True,
+        subject_of: Callable[[ServiceName], Subject] | None = None,
     ) -> None:
+        """`subject_of`: where services have objectives of their own; `subject` is that of all others."""
         self._source, self._grouping, self.subject = source, grouping, subject
+        self._subject_of = subject_of or (lambda service: self.subject)
         self._settings, self._wanted = settings, wanted
         self._tracks: dict[ServiceName, _Track] = {}
         self._found: Sequence[ServiceName] = ()
@@ -123,14 +126,14 @@ class Evaluation:
         groups = {service: keys for service, keys in self._grouping(snapshot).items() if self._wanted(service)}
         for service, keys in groups.items():
             track = self._tracks.setdefault(service, _Track())
-            _evaluate_one(track, snapshot=snapshot, keys=keys, subject=self.subject)
+            _evaluate_one(track, snapshot=snapshot, keys=keys, subject=self._subject_of(service))
             if track.last is not None and shown:
                 track.points.append(Evaluated(at, track.last[1]))
         self._found = tuple(groups)
 
     def reports(self) -> Sequence[ServiceReport]:
         """Report the services that were there at the last moment."""
-        return [_report(service, self._tracks[service], subject=self.subject) for service in self._found]
+        return [_report(service, self._tracks[service], subject=self._subject_of(service)) for service in self._found]
 
 
 async def evaluate(

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 import typer
 
-__all__ = ["AnySource", "LiveSource", "ServiceFilter", "StoredSource"]
+__all__ = ["AnySource", "LiveSource", "OptionalPrometheus", "ServiceFilter", "StoredSource"]
 
 _PrometheusURL: TypeAlias = Annotated[
     str | None, typer.Option(metavar="URL", help="Query a Prometheus (also Thanos or Mimir).")
@@ -45,6 +45,16 @@ class LiveSource:
     prometheus: _PrometheusURL = None
     match: _Match = None
     metrics: _EngineURLs = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionalPrometheus:
+    """Metrics beside what objects say."""
+
+    PANEL: ClassVar = "Source"
+
+    prometheus: _PrometheusURL = None
+    match: _Match = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
