@@ -564,3 +564,9 @@ def test_the_versions_of_chart_and_package_are_the_same() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert chart["appVersion"] == chart["version"] == package
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_web_page_is_off_until_it_is_asked_for(render: Render, enabled: bool) -> None:
+    values = {"web": {"enabled": True}} if enabled else None
+    assert ("--web" in operator(render(values))["args"]) is enabled

@@ -50,7 +50,7 @@ def test_the_url_is_enough(started: Started) -> None:
     assert (settings.interval, settings.window) == (timedelta(seconds=15), timedelta(seconds=30))
     assert (settings.namespaces, settings.kubeconfig) == ((), None)
     assert (settings.lease_namespace, settings.lease_name) == ("default", "vllm-autotuner")
-    assert settings.listen_address == "0.0.0.0:8080"
+    assert (settings.listen_address, settings.web) == ("0.0.0.0:8080", False)
     assert (settings.mode_ceiling, settings.kill_switch, settings.limits_configmap) == (Mode.AUTOMATIC, False, "")
     assert not settings.read_only
     assert (settings.changes_at_once.text, settings.extra_gpus.text) == ("5%", "10%")
@@ -76,7 +76,7 @@ def test_every_flag_arrives(started: Started) -> None:
             "tls.key",
         ),
         *("--interval", "5s", "--window", "1m", "--namespace", "chat", "-n", "search", "-n", "chat"),
-        *("--lease-namespace", "ops", "--lease-name", "tuner", "--listen-address", "[::1]:9"),
+        *("--lease-namespace", "ops", "--lease-name", "tuner", "--listen-address", "[::1]:9", "--web"),
         *("--mode-ceiling", "Approve", "--kill-switch", "--read-only", "--limits-configmap", "tuner-limits"),
         *("--max-concurrent-changes", "3", "--max-extra-gpus", "20%"),
         *("--kubeconfig", "config", "--log-format", "json", "--log-level", "debug"),
@@ -95,7 +95,7 @@ def test_every_flag_arrives(started: Started) -> None:
     assert (settings.interval, settings.window) == (timedelta(seconds=5), timedelta(minutes=1))
     assert settings.namespaces == ("chat", "search")
     assert (settings.lease_namespace, settings.lease_name) == ("ops", "tuner")
-    assert (settings.listen_address, settings.kubeconfig) == ("[::1]:9", Path("config"))
+    assert (settings.listen_address, settings.web, settings.kubeconfig) == ("[::1]:9", True, Path("config"))
     assert (settings.mode_ceiling, settings.kill_switch, settings.limits_configmap) == (
         Mode.APPROVE,
         True,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from dataclasses import replace
@@ -9,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import kmock
 import pytest
 from tests.control.objects import service_object
@@ -147,6 +149,25 @@ async def test_a_read_only_operator_looks_at_once_and_takes_part_in_no_election(
     assert seen == [(True, ReadOnlyCluster)]
     with pytest.raises(KeyError):
         holder(served)
+
+
+@pytest.mark.parametrize(("web", "status"), [(False, 404), (True, 200)])
+async def test_the_web_page_is_served_only_where_it_is_asked_for(
+    served: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, web: bool, status: int
+) -> None:
+    caplog.set_level(logging.INFO)
+    seen: list[tuple[int, bool]] = []
+
+    async def reads_and_dies(context: ControlContext, stop: asyncio.Event) -> None:
+        async with asyncio.timeout(10):
+            while not (bound := [record for record in caplog.records if hasattr(record, "addresses")]):
+                await asyncio.sleep(0.01)
+        async with aiohttp.ClientSession() as session, session.get(f"http://{bound[0].addresses[0]}/") as response:
+            seen.append((response.status, "prod/chat" in await response.text()))
+        raise RuntimeError("enough")
+
+    await run_in_a_thread(settings(served, tmp_path, web=web), reads_and_dies)
+    assert seen == [(status, web)]
 
 
 async def test_a_loop_that_just_ends_is_a_failure(served: Any, tmp_path: Path) -> None:

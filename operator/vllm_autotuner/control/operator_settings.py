@@ -85,6 +85,9 @@ class OperatorSettings:
     listen_address: str = "0.0.0.0:8080"
     """Host and port of /healthz, /readyz and /metrics: the kubelet and Prometheus come from outside the pod."""
 
+    web: bool = False
+    """Serve the read-only web page there, too. It has no login, so that an administrator decides who reaches it."""
+
     kubeconfig: Path | None = None
     """None: the pod's service account, else the default kubeconfig."""
 

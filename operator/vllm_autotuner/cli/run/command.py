@@ -114,6 +114,7 @@ def _settings(
         extra_gpus=limits.extra_gpus(),
         pod_permissions=limits.pod_permissions(),
         listen_address=cluster.listen_address,
+        web=cluster.web,
         kubeconfig=cluster.kubeconfig,
         identity=new_identity(),
     )

@@ -114,6 +114,10 @@ class ClusterOptions:
     listen_address: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address of /healthz, /readyz and /metrics.")
     ] = "0.0.0.0:8080"
+    web: Annotated[
+        bool,
+        typer.Option("--web", help="Serve a read-only web page of all services there. It has no login."),
+    ] = False
     kubeconfig: Kubeconfig = None
 
 

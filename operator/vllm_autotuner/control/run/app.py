@@ -9,13 +9,14 @@ released in kopf's clean-up, before kopf waits five seconds for stray tasks.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import kopf
+from aiohttp import web
 
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.client import Connection, connect
@@ -32,6 +33,8 @@ from vllm_autotuner.control.run.handlers import build_registry, build_settings
 from vllm_autotuner.control.run.liveness import Heartbeat, LoopLag, sample_loop_lag
 from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
 from vllm_autotuner.control.run.probes import Probes, serve
+from vllm_autotuner.control.run.web_pages import WebPages
+from vllm_autotuner.overview.gpu_hours import Prices
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +144,11 @@ async def _run_side_by_side(context: ControlContext, *, connection: Connection, 
             start("sweep", _sweep(context, stop), stop),
             start("loop lag", sample_loop_lag(stop, monotonic=context.monotonic, report=lag.note), stop),
             start("election", context.election.run(resign), resign),
-            start("probes", serve(probes, listen_address=settings.listen_address, stop=resign), resign),
+            start(
+                "probes",
+                serve(probes, listen_address=settings.listen_address, stop=resign, pages=_pages(context)),
+                resign,
+            ),
         ]
 
         async def shut_down() -> None:
@@ -150,6 +157,18 @@ async def _run_side_by_side(context: ControlContext, *, connection: Connection, 
                 await _end([part.task for part in parts if part.stop is event])
 
         tasks.create_task(_watch(context, connection=connection, ready=watching, cleanup=shut_down), name="watches")
+
+
+def _pages(context: ControlContext) -> Iterable[web.RouteDef]:
+    """The routes of the web page; none while it is off."""
+    if not context.settings.web:
+        return ()
+    return WebPages(
+        services=context.registry.services.views,
+        prices=Prices(catalogue=context.settings.catalogue),
+        wall=context.wall,
+        monotonic=context.monotonic,
+    ).routes()
 
 
 async def _watch(

@@ -70,7 +70,9 @@ class OperatorMetrics:
         registry = CollectorRegistry()
         self.registry = registry
         self.leader = Gauge(
-            "vllm_autotuner_leader", "1 while this process is the leader and handles the fleet, else 0.", registry=registry
+            "vllm_autotuner_leader",
+            "1 while this process is the leader and handles the fleet, else 0.",
+            registry=registry,
         )
         self.ticks = Counter(
             "vllm_autotuner_ticks",

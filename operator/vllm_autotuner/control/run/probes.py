@@ -7,7 +7,7 @@ Must not: do work in a request. Each answer reports values that exist already.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,8 +63,13 @@ class Probes:
         return web.Response(body=self.metrics.page(), headers={"Content-Type": _TEXT})
 
 
-async def serve(probes: Probes, *, listen_address: str, stop: asyncio.Event) -> None:
-    """Serve until `stop`. Raises OSError when the address cannot be bound, ValueError when it is none."""
+async def serve(
+    probes: Probes, *, listen_address: str, stop: asyncio.Event, pages: Iterable[web.RouteDef] = ()
+) -> None:
+    """Serve until `stop`. Raises OSError when the address cannot be bound, ValueError when it is none.
+
+    `pages`: further routes, such as those of the web page.
+    """
     host, port = split_address(listen_address)
     application = web.Application()
     application.add_routes(
@@ -72,6 +77,7 @@ async def serve(probes: Probes, *, listen_address: str, stop: asyncio.Event) -> 
             web.get("/healthz", probes.healthz),
             web.get("/readyz", probes.readyz),
             web.get("/metrics", probes.page),
+            *pages,
         ]
     )
     # No access log: a kubelet asks every few seconds. A short timeout: a scrape must not hold up the shutdown.
