@@ -15,7 +15,7 @@ from vllm_autotuner.cluster.errors import Conflict
 from vllm_autotuner.control.decide.fleet_budget import Fleet, fleet_of, part_of
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.run.fleet_loop import FleetLoop
-from vllm_autotuner.guardrails.concurrency import Running, Share
+from vllm_autotuner.guardrails.concurrency import Asking, Running, Share
 
 NAMES = [f"s{number}" for number in range(4)]
 
@@ -220,6 +220,33 @@ def test_only_a_person_may_take_so_long_that_others_do_not_wait(state: str, why:
 def test_what_does_not_end_waits_for_a_person_and_nobody_waits_for_it(state: str, minutes: int, counts: int) -> None:
     late = CHANGE | {"state": state, "deadline": (START - timedelta(minutes=minutes)).isoformat()}
     assert len(fleet_now(service(activeChange=late)).running) == counts
+
+
+@pytest.mark.parametrize(
+    ("outcome", "minutes", "first"),
+    [
+        pytest.param("RolledBack", 5, "calm", id="a failed change puts its namespace behind those who wait"),
+        pytest.param("Superseded", 5, "calm", id="so does one that its owner cut short"),
+        pytest.param("Succeeded", 5, "noisy", id="one that was kept costs no place"),
+        pytest.param("RolledBack", 90, "noisy", id="one that ended before both asked is over"),
+        pytest.param("RolledBack", -60, "noisy", id="a time to come in an edited status is no failure"),
+    ],
+)
+def test_the_last_failure_of_a_namespace_moves_all_its_services_back(outcome: str, minutes: int, first: str) -> None:
+    entry = {
+        "id": "c0",
+        "knob": "maxNumSeqs",
+        "outcome": outcome,
+        "finishedAt": (START - timedelta(minutes=minutes)).isoformat(),
+    }
+    failed = service(history=[entry])
+    namespace = failed.metadata.namespace
+    fleet = fleet_of([part_of(failed, now=START)], changes_at_once=Share(number=1), extra_gpus=Share(number=9))
+    asking = [
+        Asking(key="noisy", since=START - timedelta(minutes=20), namespace=namespace),
+        Asking(key="calm", since=START - timedelta(minutes=10), namespace="another"),
+    ]
+    assert fleet.begin(asking) == {first}
 
 
 async def test_a_conflict_at_its_turn_costs_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The queue of the fleet: which service begins, and that none waits for ever."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -147,3 +148,39 @@ def test_while_one_waits_every_other_begins_at_most_once(
             ends[one] = tick + lengths[one]
             begun.append((one, tick))
     assert {one for one, _ in begun} == set(asked)
+
+
+def order_of(queue: list[Asking], *, failing: set[str]) -> list[str]:
+    """Who begins after whom where each change takes 5 min, and those of `failing` namespaces fail."""
+    now, order, failed = NOW, list[str](), dict[str, datetime]()
+    while queue:
+        (begins,) = next_to_begin(queue, running=[], changes=1, gpus=9, failed=failed)
+        queue.remove(begins)
+        order.append(begins.key)
+        now += timedelta(minutes=5)
+        if begins.namespace in failing:
+            failed[begins.namespace] = now
+    return order
+
+
+def tenant(name: str, *, services: int, minutes: float) -> list[Asking]:
+    """Services of one namespace that have all waited for so many minutes."""
+    return [replace(asks(f"{name}-{number}", minutes=minutes), namespace=name) for number in range(services)]
+
+
+@pytest.mark.fault("T42")
+def test_a_tenant_with_many_failing_services_holds_another_up_for_one_turn() -> None:
+    """The other tenant waits for 5 min; by the time of asking alone it would be for 20 turns of 5 min."""
+    queue = [*tenant("noisy", services=20, minutes=2), *tenant("calm", services=1, minutes=1)]
+    assert order_of(queue, failing={"noisy"}).index("calm-0") == 1
+
+
+def test_two_tenants_whose_changes_fail_take_turns() -> None:
+    queue = [*tenant("noisy", services=20, minutes=2), *tenant("odd", services=3, minutes=1)]
+    order = [key.partition("-")[0] for key in order_of(queue, failing={"noisy", "odd"})]
+    assert order[:6] == ["noisy", "odd"] * 3
+
+
+def test_in_a_single_namespace_failures_leave_the_order_as_it_is() -> None:
+    queue = [replace(asks(str(number), minutes=number), namespace="all") for number in range(5)]
+    assert order_of(queue, failing={"all"}) == ["4", "3", "2", "1", "0"]

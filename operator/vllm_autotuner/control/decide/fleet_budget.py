@@ -3,13 +3,13 @@
 Apart from `tick`, because it is a sum over all services. Must not: keep state, or read anything but the objects.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from vllm_autotuner.api.service import InvalidService, VLLMService
-from vllm_autotuner.api.status import ActiveChange, ChangeState
+from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.effective import settled_knobs
 from vllm_autotuner.change.machine import PAUSED
 from vllm_autotuner.change.trial_deployments import gpus_added
@@ -34,10 +34,14 @@ class Fleet:
     """Limit of concurrent changes."""
     most_gpus: int
     """Limit of extra GPUs for changes, beyond those that serve."""
+    failed: Mapping[str, datetime] = field(default_factory=dict)
+    """By namespace, when one of its changes last ended without being kept."""
 
     def begin(self, asking: Iterable[Asking]) -> frozenset[str]:
         """Return the keys of the queued changes that may start now."""
-        allowed = next_to_begin(asking, running=self.running, changes=self.most_changes, gpus=self.most_gpus)
+        allowed = next_to_begin(
+            asking, running=self.running, changes=self.most_changes, gpus=self.most_gpus, failed=self.failed
+        )
         return frozenset(each.key for each in allowed)
 
     def why(self) -> str:
@@ -56,6 +60,9 @@ class Part:
     """Its change, while it counts against the limits."""
     gpus: int = 0
     """That serve."""
+    namespace: str = ""
+    failed_at: datetime | None = None
+    """When a change of it last ended without being kept."""
 
 
 def part_of(service: VLLMService | InvalidService, *, now: datetime) -> Part:
@@ -66,10 +73,11 @@ def part_of(service: VLLMService | InvalidService, *, now: datetime) -> Part:
     change = status.active_change
     counts = change is not None and _takes_a_turn(change, now=now)
     running = Running(gpus=gpus_added(change), parked=_is_parked(change)) if change is not None and counts else None
+    part = Part(running=running, namespace=service.metadata.namespace, failed_at=_last_failure(status, now=now))
     if not isinstance(service, VLLMService):
-        return Part(running=running)
+        return part
     degree = settled_knobs(service.spec, status).tensor_parallel_size or 1
-    return Part(running=running, gpus=(status.replicas or 0) * degree)
+    return replace(part, gpus=(status.replicas or 0) * degree)
 
 
 def fleet_of(parts: Sequence[Part], *, changes_at_once: Share, extra_gpus: Share) -> Fleet:
@@ -78,7 +86,22 @@ def fleet_of(parts: Sequence[Part], *, changes_at_once: Share, extra_gpus: Share
         running=tuple(part.running for part in parts if part.running is not None),
         most_changes=changes_at_once.of(len(parts)),
         most_gpus=extra_gpus.of(sum(part.gpus for part in parts)),
+        failed=_last_failures(parts),
     )
+
+
+def _last_failures(parts: Iterable[Part]) -> Mapping[str, datetime]:
+    found: dict[str, datetime] = {}
+    for part in parts:
+        if part.failed_at is not None:
+            found[part.namespace] = max(part.failed_at, found.get(part.namespace, part.failed_at))
+    return found
+
+
+def _last_failure(status: VLLMServiceStatus, *, now: datetime) -> datetime | None:
+    """None without one. An edited status may name a time to come: that would hold up its namespace until then."""
+    ended = (one.finished_at for one in reversed(status.history) if one.outcome is not Outcome.SUCCEEDED)
+    return next((at for at in ended if at is not None and at <= now), None)
 
 
 def _takes_a_turn(change: ActiveChange, *, now: datetime) -> bool:

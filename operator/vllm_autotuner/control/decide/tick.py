@@ -112,6 +112,7 @@ def _turn(found: Ideas, *, inputs: Inputs) -> Turn | None:
         return None
     asking = Asking(
         key=inputs.service.metadata.uid,
+        namespace=inputs.service.metadata.namespace,
         since=found.status.queued_since or inputs.now,
         gpus=gpus_added(begun.status.active_change),
     )

@@ -114,15 +114,21 @@ FLEET_ROWS: Final[tuple[Guardrail, ...]] = (
         id="G51",
         name="Fair queue",
         prevents="services that starve behind a failing one",
-        default="the longest-waiting service first; no overtaking",
+        default=(
+            "the longest-waiting service first; no overtaking; once a change ends without being kept, the services of "
+            "its namespace stand behind all that had been waiting"
+        ),
         where=Where.QUEUE,
         objects=(
+            "control.decide.fleet_budget:part_of",
             "guardrails.concurrency:next_to_begin",
             "guardrails.chain:fleet_allows",
         ),
         tests=(
             "tests/guardrails/test_turns.py::test_while_one_waits_every_other_begins_at_most_once",
             "tests/control/test_turns.py::test_one_service_whose_changes_always_fail_starves_nobody",
+            "tests/guardrails/test_turns.py::test_a_tenant_with_many_failing_services_holds_another_up_for_one_turn",
+            "tests/control/test_turns.py::test_the_last_failure_of_a_namespace_moves_all_its_services_back",
             "tests/control/test_turns.py::test_another_leader_finds_the_same_queue",
         ),
     ),
