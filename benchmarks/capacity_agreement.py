@@ -30,7 +30,8 @@ from benchmarks.measured_curves.groups import batch_of, usable_points
 from benchmarks.measured_curves.read import Curve, CurveError, read_curves
 from benchmarks.result_files import require_clean_tree, write_result
 from vllm_autotuner.api.knobs import EngineKnobs
-from vllm_autotuner.cli.diagnosis.request import subject_of
+from vllm_autotuner.cli.diagnosis.request import subject_from
+from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.simulate.request import Load, engine_flags, length_of, profile_of
 from vllm_autotuner.cli.simulate.run_figures import figures_of
 from vllm_autotuner.cli.simulate.simulated_service import Run, Scenario, run
@@ -167,12 +168,8 @@ def played(scene: Scene, rate: float, *, seed: int, warm_up: float, measured: fl
             warm_up=warm_up,
             measured=measured,
             seed=seed,
-            subject=subject_of(
-                "latency",
-                ttft=f"{scene.ttft}s",
-                tpot=f"{scene.tpot * 1000:.0f}ms",
-                quantile="0.95",
-                engine_args=scene.args,
+            subject=subject_from(
+                ObjectiveOptions(ttft=f"{scene.ttft}s", tpot=f"{scene.tpot * 1000:.0f}ms"), engine_args=scene.args
             ),
         )
     )

@@ -29,7 +29,8 @@ from benchmarks.measured_curves.read import Curve, CurveError, Point, read_curve
 from benchmarks.result_files import require_clean_tree, write_result
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import Objectives
-from vllm_autotuner.cli.diagnosis.request import subject_of
+from vllm_autotuner.cli.diagnosis.request import subject_from
+from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.simulate.request import Load, engine_flags, length_of, profile_of
 from vllm_autotuner.cli.simulate.run_figures import figures_of
 from vllm_autotuner.cli.simulate.simulated_service import Run, Scenario, run
@@ -194,7 +195,7 @@ def _scenario(scene: Scene, value: int) -> Scenario:
         warm_up=GROWING,
         measured=MEASURED,
         seed=1,
-        subject=subject_of("latency", ttft=None, tpot=None, quantile="0.95", engine_args=args),
+        subject=subject_from(ObjectiveOptions(), engine_args=args),
     )
 
 

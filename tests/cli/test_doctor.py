@@ -17,9 +17,10 @@ from typer.testing import CliRunner, Result
 from typing_extensions import override
 
 from vllm_autotuner.cli.command_tree import app
-from vllm_autotuner.cli.diagnosis.request import subject_of
+from vllm_autotuner.cli.diagnosis.request import subject_from
 from vllm_autotuner.cli.doctor.checks import Finding, Status, examined
 from vllm_autotuner.cli.doctor.facts import EngineFacts, Facts, facts_of_prometheus
+from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.engine.metric_names import NAMES, Meaning
 from vllm_autotuner.observation.access import PrometheusAddress
 from vllm_autotuner.observation.errors import Denied, Overloaded, Rejected, Unreachable, Unusable
@@ -56,7 +57,7 @@ def found(*engines: EngineFacts, ttft: str = "2500ms", tpot: str = "50ms", **cha
         "skew": 0.2,
         "engines": dict(zip(keys, engines, strict=True)),
     }
-    subject = subject_of("latency", ttft=ttft, tpot=tpot, quantile="0.95", engine_args=None)
+    subject = subject_from(ObjectiveOptions(ttft=ttft, tpot=tpot), engine_args=None)
     return list(examined(Facts(**{**facts, **changes}), subject.targets))
 
 

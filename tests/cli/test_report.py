@@ -18,11 +18,12 @@ from typer.testing import CliRunner, Result
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.cli.command_tree import app
-from vllm_autotuner.cli.diagnosis.request import subject_of
+from vllm_autotuner.cli.diagnosis.request import subject_from
 from vllm_autotuner.cli.evaluate.evaluation import ServiceReport, evaluate
 from vllm_autotuner.cli.evaluate.levels import Levels
 from vllm_autotuner.cli.evaluate.moments import Span, recorded
 from vllm_autotuner.cli.evaluate.service_groups import ServiceName, one_service
+from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.report.page import ReportFacts, page
 from vllm_autotuner.cli.report.plots import bands, plot
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -30,7 +31,7 @@ from vllm_autotuner.observation.snapshot import WindowSettings
 from vllm_autotuner.overview.class_looks import LOOKS
 
 KV = str(RECORDINGS / "kv-saturation.om.gz")
-SUBJECT = subject_of("latency", ttft="2s", tpot=None, quantile="0.95", engine_args="--max-num-seqs 64")
+SUBJECT = subject_from(ObjectiveOptions(ttft="2s"), engine_args="--max-num-seqs 64")
 
 
 def run(*args: str) -> Result:

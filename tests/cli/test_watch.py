@@ -21,16 +21,17 @@ from typer.testing import CliRunner
 from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.cli.diagnose.watch import Frame, watched
 from vllm_autotuner.cli.diagnose.watch_view import as_json_line, as_lines, picture
-from vllm_autotuner.cli.diagnosis.request import subject_of
+from vllm_autotuner.cli.diagnosis.request import subject_from
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import Evaluation
 from vllm_autotuner.cli.evaluate.service_groups import by_labels
+from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.observation.errors import Unreachable
 from vllm_autotuner.observation.questions import MetricsSource, Question
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.snapshot import WindowSettings
 
-SUBJECT = subject_of("latency", ttft=None, tpot="1s", quantile="0.95", engine_args="--max-num-seqs 64")
+SUBJECT = subject_from(ObjectiveOptions(tpot="1s"), engine_args="--max-num-seqs 64")
 FULL = {"vllm:num_requests_running": 60.0, "vllm:num_requests_waiting": 21.0, "vllm:kv_cache_usage_perc": 0.998}
 LOOKS = 4
 END = NOW + 15 * LOOKS

@@ -24,7 +24,7 @@ from vllm_autotuner.engine.flags import parse_command_line
 from vllm_autotuner.observation.access import Access, PrometheusAddress
 from vllm_autotuner.observation.label_matchers import matcher
 
-__all__ = ["Request", "prometheus_of", "subject_from", "subject_of"]
+__all__ = ["Request", "prometheus_of", "subject_from"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +64,8 @@ def prometheus_of(url: str | None, *, match: Sequence[str] | None, access: Acces
 
 def subject_from(objectives: ObjectiveOptions, *, engine_args: str | None) -> Subject:
     """Read what the services are judged against. Raises CommandError, and FlagError for the engine's flags."""
-    return subject_of(
-        objectives.profile,
-        ttft=objectives.ttft,
-        tpot=objectives.tpot,
-        quantile=objectives.quantile,
-        engine_args=engine_args,
-    )
-
-
-def subject_of(profile: str, *, ttft: str | None, tpot: str | None, quantile: str, engine_args: str | None) -> Subject:
-    """Do the same from single texts. Raises CommandError, and FlagError for the engine's flags."""
-    chosen = one_of("--profile", profile, [one.value.lower() for one in Profile])
+    quantile = objectives.quantile
+    chosen = one_of("--profile", objectives.profile, [one.value.lower() for one in Profile])
 
     def objective(option: str, text: str | None) -> Objective | None:
         return None if text is None else Objective(quantile=quantile, target=duration_of(option, text))
@@ -83,12 +73,14 @@ def subject_of(profile: str, *, ttft: str | None, tpot: str | None, quantile: st
     try:
         # Checked even where no objective uses it: a typing error must not be silent.
         Objective(quantile=quantile, target=timedelta(seconds=1))
-        objectives = Objectives(
-            profile=Profile(chosen.capitalize()), ttft=objective("--ttft", ttft), tpot=objective("--tpot", tpot)
+        wanted = Objectives(
+            profile=Profile(chosen.capitalize()),
+            ttft=objective("--ttft", objectives.ttft),
+            tpot=objective("--tpot", objectives.tpot),
         )
     except ValidationError as error:
         raise CommandError(f"--quantile {quantile!r}: write a number between 0 and 1 such as 0.95") from error
-    targets = targets_of(objectives)
+    targets = targets_of(wanted)
     # The quantile counts for the defaults of the profile as well: it is what the user wants to look at.
     targets = replace(
         targets,
