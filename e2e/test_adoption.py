@@ -254,7 +254,7 @@ async def test_what_hurts_beside_flags_in_the_command_leaves_no_args(play: Play)
 
 
 @side_by_side(stage="adoption")
-async def test_replicas_of_an_adopted_deployment_follow_the_load_where_nobody_declares_them(play: Play) -> None:
+async def test_replicas_of_an_adopted_deployment_follow_the_load_where_no_manager_declares_them(play: Play) -> None:
     scaling = {"minReplicas": 1, "maxReplicas": 2, "scaleOut": {"waitingFor": "5s"}}
     await adopted(play, "grown", *CREATE, scaling=scaling, clients=30, tuning={"maxNumSeqs": {"min": 2, "max": 4}})
 

@@ -591,7 +591,7 @@ class TestServices:
         if bed.mode == "loopback":
             pytest.skip("loopback mode has no Services: EndpointSlices refuse loopback addresses")
 
-    def test_a_service_reaches_every_ready_pod_and_nobody_else(self, bed: Bed, namespace: str) -> None:
+    def test_a_service_reaches_every_ready_pod_and_no_other(self, bed: Bed, namespace: str) -> None:
         template = pod(
             namespace,
             "web",

@@ -111,7 +111,7 @@ def test_a_service_account_has_its_own_rights_and_no_more(bed: Bed, namespace: s
         run([*as_reader, "get", "configmaps", "--namespace=kube-system"])
 
 
-def test_a_token_for_nobody_is_refused_in_the_servers_words(bed: Bed, namespace: str) -> None:
+def test_a_token_for_an_unknown_account_is_refused_in_the_servers_words(bed: Bed, namespace: str) -> None:
     with pytest.raises(CommandError, match='serviceaccounts "nobody" not found'):
         bed.service_account_kubeconfig(namespace, "nobody")
 

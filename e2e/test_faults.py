@@ -34,7 +34,7 @@ async def test_pausing_by_spec_holds_a_change_and_lifting_it_lets_it_go_on(play:
 
 @pytest.mark.fault("T27")
 @side_by_side(stage="faults")
-async def test_a_pause_annotation_that_nobody_can_read_pauses(play: Play) -> None:
+async def test_an_unreadable_pause_annotation_pauses(play: Play) -> None:
     await play.serves("annotated", clients=CROWD)
     await play.change_is("annotated", "WarmingUp", "Analyzing")
     await play.edit("annotated", annotations={"vllm-autotuner.dev/pause": "oui"})

@@ -52,7 +52,7 @@ async def answer_of(prometheus: Prometheus, expression: str, *, seconds: float =
     return samples
 
 
-async def test_a_frozen_prometheus_answers_nobody_and_then_goes_on(scraping_itself: Prometheus) -> None:
+async def test_a_frozen_prometheus_answers_no_query_and_then_goes_on(scraping_itself: Prometheus) -> None:
     await answer_of(scraping_itself, "up == 1")
 
     scraping_itself.pause()

@@ -132,7 +132,7 @@ async def test_a_canary_that_does_better_is_followed_by_the_service(node: Bed) -
 
 
 @pytest.mark.fault("T17")
-async def test_more_seats_than_the_engine_takes_are_refused_by_it_and_not_tried_again(node: Bed) -> None:
+async def test_a_max_num_seqs_above_what_the_engine_takes_is_refused_by_it_and_not_tried_again(node: Bed) -> None:
     engine = {"image": NARROW, "maxNumSeqs": 4}
     async with serving(node, "too-many-seats", clients=14, engine=engine, tuning=SEATS) as play:
         words = "max_num_batched_tokens (6) must be greater than or equal to max_num_seqs (8)."

@@ -29,7 +29,7 @@ TRAPS: Final[Mapping[str, tuple[str, ...]]] = {
     "An empty or unknown metric is taken for zero": (
         DIAGNOSED + "test_empty_or_unknown_metric_is_zero",
         DIAGNOSED + "test_missing_is_not_zero",
-        TICK + "test_a_service_that_nobody_scrapes_is_not_idle",
+        TICK + "test_a_service_without_scrapes_is_not_idle",
         "e2e/test_faults_of_metrics.py::test_without_metrics_nothing_is_changed_and_a_change_waits",
     ),
     "Replicas that nobody set become one": (

@@ -116,7 +116,7 @@ def test_times_are_kept_in_utc() -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), None])
-def test_a_number_that_nobody_knows_is_absent(number: float | None) -> None:
+def test_an_unknown_number_is_absent(number: float | None) -> None:
     assert to_wire(Evidence(name="kv_usage", value=number)) == {"name": "kv_usage"}
 
 

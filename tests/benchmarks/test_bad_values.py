@@ -116,7 +116,7 @@ def test_fleets_have_replicas_for_a_canary_that_nothing_else_changes(name: str) 
 
 
 @pytest.mark.parametrize("name", FLEETS)
-def test_a_fleet_with_few_seats_is_an_object_that_reads(name: str) -> None:
+def test_a_fleet_with_few_slots_is_an_object_that_reads(name: str) -> None:
     """Six seats were below the least that the user allowed: the run ended there, hours into it."""
     drawn = [draw_fleet(name, seed=seed, hardware=hardware_of(None), bad=0.3) for seed in range(1, 40)]
     assert all(Owner(each).service().spec.engine is not None for each in drawn)

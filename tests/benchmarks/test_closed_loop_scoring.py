@@ -84,7 +84,7 @@ def test_a_run_that_serves_everything_well() -> None:
     assert found.extrapolated_from_hours is None
 
 
-def test_requests_that_nobody_answers_in_time_have_failed() -> None:
+def test_requests_without_an_answer_in_time_have_failed() -> None:
     scenario = case(rate=3.0, seconds=900.0)
     found = score(scenario, fixed(scenario, seats=4))
     # Four seats at 20.9 ms a step could finish 4 / (200 * 20.9 ms) = 0.96 a second. Worse than the two thirds that are
@@ -140,7 +140,7 @@ def test_the_sweep_pays_for_its_trials() -> None:
     assert found.gpu_hours == pytest.approx(found.restarts * (60 + 300) / 3600)
 
 
-def test_the_knee_is_the_smallest_of_objective_seats_and_pool() -> None:
+def test_the_knee_is_the_smallest_of_objective_slots_and_pool() -> None:
     # 20 ms + b * (0.1 ms + 0.4 * 0.05 ms + 300 / 200 * 0.02 ms) = 40 ms at b = 133.
     assert knee_of(case(seats=None)) == pytest.approx(133, abs=1)
     assert knee_of(case(seats=64)) == 64

@@ -143,7 +143,7 @@ def test_without_a_source_they_are_split_by_file(tmp_path: Path) -> None:
     assert len(set_ups(read_curves(tmp_path))) == 2
 
 
-def test_more_in_the_system_than_seats_is_a_queue_whatever_ttft_says(tmp_path: Path) -> None:
+def test_more_in_the_system_than_slots_is_a_queue_whatever_ttft_says(tmp_path: Path) -> None:
     rows = [
         row(concurrency_or_max_num_seqs=load, x_kind="mean_in_system", throughput_tok_s=40 * load, ttft_ms="",
             tpot_ms_mean_or_p50=20 + load, notes="max_num_seqs=10")

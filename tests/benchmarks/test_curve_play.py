@@ -41,7 +41,7 @@ def test_a_closed_loop_settles_where_the_law_says(clients: int, mix: Mix) -> Non
     assert 0.9 * steady < played.ttft - mix[0] * LAW.per_prefill_token < 2.1 * steady
 
 
-def test_clients_beyond_the_seats_wait_and_the_batch_stays() -> None:
+def test_clients_beyond_max_num_seqs_wait_and_the_batch_stays() -> None:
     lengths = Lengths(prompt=400, output=300, shortest=1.0)
     full = play_closed(engine(seats=8), clients=8, lengths=lengths, seed=1)
     over = play_closed(engine(seats=8), clients=24, lengths=lengths, seed=1)

@@ -51,7 +51,7 @@ def test_a_planted_engine_is_met_on_what_was_fitted_and_on_what_was_not(
     assert summary["goodput_regret_worst"] <= 0.10
 
 
-def test_full_seats_saturate_where_they_were_measured(tmp_path: Path) -> None:
+def test_full_slots_saturate_where_they_were_measured(tmp_path: Path) -> None:
     rows = curve(Planted(), (300, 120), loads=(2, 4, 8, 16, 32), full_at=8, notes="max_num_seqs=8")
     write(tmp_path, "seats.csv", rows)
     (found,) = report(tmp_path)["curves"]

@@ -60,7 +60,7 @@ def replicas_of(deployment: SimulatedCluster) -> list[int]:
     return [count for _, count in deployment.scalings]
 
 
-def test_more_seats_take_the_place_of_a_replica_that_came_as_a_bridge() -> None:
+def test_a_higher_max_num_seqs_takes_the_place_of_a_replica_that_came_as_a_bridge() -> None:
     scenario = drawn("cap-bound")
 
     def given_back(product: Autotuner, deployment: SimulatedCluster) -> bool:
@@ -77,7 +77,7 @@ def test_more_seats_take_the_place_of_a_replica_that_came_as_a_bridge() -> None:
     assert "carry the highest load" in effective.replicas_reason
 
 
-def test_fewer_seats_keep_tokens_in_time_where_the_gpus_are_fixed() -> None:
+def test_a_lower_max_num_seqs_keeps_tokens_in_time_where_the_gpus_are_fixed() -> None:
     product, deployment = tuned(drawn("past-knee-50ms", seed=3, setting=Setting.FIXED), has_kept(Knob.MAX_NUM_SEQS))
     change = kept(product, Knob.MAX_NUM_SEQS)[0]
     assert int(str(change.to_value)) < 1024

@@ -465,7 +465,7 @@ def test_the_verdict_is_on_both_sides_at_the_same_time(
     assert len(after.analysis.last) == len(after.analysis.reference)
 
 
-def test_the_bakes_clock_stands_still_while_nobody_sees() -> None:
+def test_the_bakes_clock_stands_still_while_metrics_are_missing() -> None:
     given = canary_change(BAKING, deadline=NOW + timedelta(minutes=10))
     stopped = advance(given, canary_world(rollout=FOLLOWED, blind=True)).change
     assert (stopped.clock_stopped_at, stopped.deadline) == (NOW, given.deadline)

@@ -316,7 +316,7 @@ FEWER_TOKENS = (800.0, 1000.0)
         pytest.param(queued(variants((1.0, 0.08), (5.0, 0.02))), REVERT, id="slower tokens are no queue"),
     ],
 )
-def test_a_longer_queue_at_as_many_tokens_is_nobodys_fault(pairs: list[Pair], judgement: Judgement) -> None:
+def test_a_longer_queue_at_as_many_tokens_is_not_the_candidates_fault(pairs: list[Pair], judgement: Judgement) -> None:
     assert judged(pairs) is judgement
 
 

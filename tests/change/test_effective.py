@@ -127,7 +127,7 @@ def test_a_service_that_adopts_a_deployment_has_no_values() -> None:
     assert spec_knobs(adopting.spec) == settled_knobs(adopting.spec, VLLMServiceStatus()) == EngineKnobs()
 
 
-def test_of_a_deployment_that_nobody_read_the_status_tells_what_runs() -> None:
+def test_for_an_unread_deployment_the_status_tells_what_runs() -> None:
     adopting = service(
         {"model": ..., "engine": ..., "replicas": ..., "accelerator": ..., "targetRef": {"name": "chat"}},
         status={"effective": {"maxNumSeqs": 64, "source": "Observed"}},

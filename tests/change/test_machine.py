@@ -475,7 +475,7 @@ def test_a_pause_may_last_a_day_and_silence_only_its_budget() -> None:
     assert paused.remaining_seconds == held.remaining_seconds
 
 
-def test_time_in_which_nobody_looked_is_no_part_of_the_analysis() -> None:
+def test_time_without_a_leader_is_no_part_of_the_analysis() -> None:
     """An operator that was away for an hour goes on where it was, and does not call the candidate unclear."""
     given = change(ANALYZING, analysis=analysis(good=1), deadline=NOW + timedelta(minutes=10))
     back = NOW + timedelta(hours=1)

@@ -355,7 +355,7 @@ def test_headers_do_not_follow_a_redirect_to_another_host() -> None:
     assert seen == []
 
 
-def test_nobody_there_is_unreachable() -> None:
+def test_a_closed_port_is_unreachable() -> None:
     with pytest.raises(Unreachable, match=r"cannot reach http://127\.0\.0\.1:1"):
         facts_of_prometheus(PrometheusAddress(url="http://127.0.0.1:1"), place="p", now=lambda: 0.0)
 

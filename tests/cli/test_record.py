@@ -233,7 +233,7 @@ async def test_an_engine_that_goes_away_is_tried_again_and_counted(
     assert "3 scrapes of http://engine:8000/metrics failed" in said
 
 
-async def test_nobody_there_for_all_the_time_is_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_no_server_for_all_the_time_is_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine, out = VirtualEngine(clients=1, seats=1), tmp_path / "nothing.om"
     nobody = Flaky(engine, fails=lambda scrape: True)
     assert not await played(plan(out, duration=20), clock=engine.clock(), answer=nobody)

@@ -65,7 +65,7 @@ async def test_what_a_later_leader_wrote_since_the_look_is_not_overwritten() -> 
 
 
 @pytest.mark.parametrize("meanwhile", [deleted_and_created, by_its_controller])
-async def test_what_nobody_of_ours_wrote_is_looked_at_again_and_written(
+async def test_what_another_manager_wrote_is_read_again_and_written(
     meanwhile: Callable[[dict[str, Any]], None],
 ) -> None:
     api = OneObject(meanwhile)

@@ -117,7 +117,7 @@ async def test_flags_that_were_handed_over_are_written() -> None:
     assert found.args == TUNED
 
 
-async def test_in_mode_recommend_nobody_is_in_conflict() -> None:
+async def test_in_mode_recommend_there_is_no_conflict() -> None:
     found = adopting(theirs(manager=managed("kubectl-client-side-apply")), tuning__mode="Recommend")
     await found.ticks(STEADY)
     assert found.condition("OwnershipConflict")[0] == ""
@@ -299,7 +299,7 @@ async def test_a_strategy_that_stops_all_pods_is_recommended_only() -> None:
     assert "Recreate" in recommendation.reason
 
 
-async def test_a_deployment_that_cannot_be_read_is_nobody_elses_trouble() -> None:
+async def test_a_deployment_that_cannot_be_read_affects_no_other_service() -> None:
     found = adopting()
     found.api.create(service_body("other"))
     await found.ticks(STEADY)

@@ -149,7 +149,7 @@ async def test_a_single_free_device_is_planned_for_the_canary_alone() -> None:
     assert (outcomes(found), found.seats()) == ([Outcome.SUCCEEDED], 128)
 
 
-async def test_where_nothing_is_to_be_done_nobody_looks_for_devices() -> None:
+async def test_where_nothing_is_to_be_done_free_devices_are_not_read() -> None:
     found = beside(2, devices=2, shows_nodes=True, load=lambda seats: Load())
     await found.ticks(12)
     assert found.api.lists == {}

@@ -88,7 +88,7 @@ def test_tokens_count_as_much_as_first_tokens() -> None:
     assert (found.status["summary"]["tpot"], found.writes) == ("40ms/50ms", 1)
 
 
-def test_figures_that_nobody_knew_are_written_once_they_are_known_for_minutes() -> None:
+def test_unknown_figures_are_written_once_they_are_known_for_minutes() -> None:
     windows = [Measurement(at=START + i * TICK, ttft_seconds=1.0, tpot_seconds=0.02) for i in range(WINDOWS)]
     assert have_moved(None, windows)
     assert have_moved(Measurement(at=START), windows)

@@ -153,7 +153,7 @@ async def test_nothing_is_applied_before_its_intent_is_written() -> None:
 
 
 @pytest.mark.fault("T03")
-async def test_a_write_that_nobody_answered_is_found_done() -> None:
+async def test_a_write_without_an_answer_is_found_done() -> None:
     """T03: the response is lost after the commit."""
     found = bed(load=queueing)
     found.api.kill = (1, "after")
@@ -443,7 +443,7 @@ async def test_a_process_that_leads_again_watches_a_window_first() -> None:
     assert found.change() is not None
 
 
-async def test_what_is_said_of_unreadable_objects_takes_nobody_elses_time() -> None:
+async def test_reports_of_unreadable_objects_take_no_other_services_time() -> None:
     """A status write of an object as large as etcd takes lasts 3 s, and a tenant may have many of them."""
     names = [f"a-{number}" for number in range(8)]
     found = bed(*names, "chat")
@@ -659,7 +659,7 @@ async def test_a_source_that_fails_blinds_only_those_who_use_it(monkeypatch: pyt
     assert (error.absence, error.why) == (Absence.PROVIDER_ERROR, "cannot reach http://eu")
 
 
-async def test_a_series_that_nobody_foresaw_ends_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unforeseen_series_ends_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     strange = [Series(labels={"__name__": "vllm:num_requests_running"}, times=[], values=[])]
     found, _ = sources(monkeypatch, eu=strange, us=[Series(labels={}, times=[1.0], values=[1.0])])
     snapshots = await found.look(using("eu", "us", ""), at=1000.0)
@@ -669,7 +669,7 @@ async def test_a_series_that_nobody_foresaw_ends_no_operator(monkeypatch: pytest
     assert "failed to parse a response" in error.why
 
 
-async def test_a_name_that_nobody_configured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unconfigured_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = sources(monkeypatch)
     entries = using("mars")
     snapshots = await found.look(entries, at=1000.0)

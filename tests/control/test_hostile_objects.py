@@ -54,7 +54,7 @@ async def until_it_ends(found: Bed) -> tuple[Outcome, int]:
 
 
 @pytest.mark.parametrize("poison", POISONS)
-async def test_a_poisoned_object_is_reported_on_itself_and_costs_nobody_else(poison: str) -> None:
+async def test_a_poisoned_object_is_reported_on_itself_and_costs_no_other(poison: str) -> None:
     alone = await until_it_ends(bed("chat", load=queueing))
     found = bed("chat", "odd", load=queueing)
     await found.ticks(1)

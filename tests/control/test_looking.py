@@ -281,7 +281,7 @@ async def test_only_ready_pods_of_the_new_configuration_are_asked() -> None:
     assert logs.asked == ["chat_0"]
 
 
-async def test_nobody_is_asked_while_nothing_is_verified() -> None:
+async def test_no_log_is_read_while_nothing_is_verified() -> None:
     logs = Logs(chat_0=SAYS_8)
     assert isinstance(await verified(pod(), logs=logs, status={}), Undecided)
     analyzing = {"activeChange": VERIFYING["activeChange"] | {"state": "Analyzing"}}
@@ -289,7 +289,7 @@ async def test_nobody_is_asked_while_nothing_is_verified() -> None:
     assert logs.asked == []
 
 
-async def test_arguments_that_nobody_can_read_confirm_nothing() -> None:
+async def test_unreadable_arguments_confirm_nothing() -> None:
     broken = pod(args=("--max-num-seqs",))
     assert isinstance(await verified(broken, logs=Logs(chat_0=SAYS_8)), Undecided)
     assert isinstance(await verified(broken, pod("chat-1"), logs=Logs(chat_0=SAYS_8, chat_1=SAYS_8)), Undecided)

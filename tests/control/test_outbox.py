@@ -68,7 +68,7 @@ async def test_what_was_written_while_the_answer_got_lost_is_told_when_the_api_i
     assert changes(found)[0] == "Started"
 
 
-async def test_an_event_that_is_wrong_in_itself_is_in_nobodys_way() -> None:
+async def test_an_event_that_is_refused_delays_no_other() -> None:
     found = bed(load=queueing)
     wrong = Refused("note is too long", reason="Invalid", status=422)
     refused: list[str] = []

@@ -56,7 +56,7 @@ async def found(cluster: Devices, *pods: str, **spec: Any) -> FreeGpus | None:
     return looked.of(service(**spec), pods or ("chat-0",), now=START)
 
 
-async def test_what_is_free_is_what_nobody_holds() -> None:
+async def test_free_gpus_are_those_that_no_pod_holds() -> None:
     cluster = Devices(
         nodes=[node_object("a", labels=H100), node_object("b", devices=4), {"metadata": {"name": "cpu-only"}}],
         pods=[gpu_pod("chat-0", devices=2), gpu_pod("other", devices=3), gpu_pod("waits", node="", devices=8)],

@@ -75,7 +75,7 @@ def test_what_the_change_may_have_done_waits_for_its_end(
         pytest.param(ChangeState.ANALYZING, LASTING, 0.2, False, id="first tokens come in time"),
     ],
 )
-def test_a_queue_behind_slow_tokens_is_one_that_seats_may_end(
+def test_a_queue_behind_slow_tokens_is_one_that_max_num_seqs_may_end(
     state: ChangeState, waiting: list[float], ttft: float, answered: bool
 ) -> None:
     seen = observation(engine(running=64.0, waiting=waiting), ttft=latency(ttft))
@@ -89,7 +89,7 @@ def test_another_length_has_nothing_to_do_with_late_tokens() -> None:
 
 
 @pytest.mark.parametrize(("waiting", "answered"), [(LASTING, True), (COMES_AND_GOES, False)])
-def test_seats_that_are_nearly_enough_are_judged_first(waiting: list[float], answered: bool) -> None:
+def test_a_max_num_seqs_that_is_nearly_enough_is_judged_first(waiting: list[float], answered: bool) -> None:
     """Replicas beside them would take the credit, and the change would be undone."""
     seen = observation(engine(running=64.0, waiting=waiting))
     found = change(ChangeTarget.TTFT, ChangeState.ANALYZING)

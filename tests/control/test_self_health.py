@@ -107,7 +107,7 @@ async def test_two_objects_whose_writes_always_fail_hold_no_other_for_ever(verb:
 
 
 @pytest.mark.fault("T56")
-async def test_an_object_that_is_too_large_is_told_so_and_holds_nobody() -> None:
+async def test_an_object_that_is_too_large_is_told_so_and_delays_no_other() -> None:
     found = bed("chat", "odd", "odd2", load=queueing)
     for name in ("odd", "odd2"):
         template = {"spec": {"x": "y" * (MOST_BYTES - 2000)}}

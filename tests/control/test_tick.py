@@ -696,7 +696,7 @@ def test_replicas_that_are_starting_do_not_cascade() -> None:
     assert found.replicas == 3, "half a minute after it came, requests still wait"
 
 
-def test_a_change_that_was_kept_lets_nobody_wait_for_a_window() -> None:
+def test_after_a_change_was_kept_scaling_waits_for_no_window() -> None:
     """What it left runs on: the window that it ended in is of that, too."""
     found = scaled()
     found.until("Provisioning", CAPPED)
@@ -800,7 +800,7 @@ def test_no_change_begins_beside_a_scaling() -> None:
     assert found.read.active_change is None
 
 
-def test_seats_that_cost_nothing_are_tried_before_replicas() -> None:
+def test_a_max_num_seqs_that_costs_nothing_is_tried_before_replicas() -> None:
     """A fresh leader must watch first; the queue alone would already have brought a replica."""
     found = scaled()
     found.watching_since = found.now + TICK
@@ -811,7 +811,7 @@ def test_seats_that_cost_nothing_are_tried_before_replicas() -> None:
     assert found.replicas == 1
 
 
-def test_replicas_come_when_no_seats_may_be_tried_for_long() -> None:
+def test_replicas_come_when_max_num_seqs_may_not_be_tried_for_long() -> None:
     found = scaled()
     found.ticks(5, HEALTHY)
     found.status["cooldownUntil"] = (found.now + timedelta(hours=1)).isoformat()
@@ -958,7 +958,7 @@ def test_lost_metrics_change_nothing_and_come_back_by_themselves() -> None:
     assert found.reasons == ["Recommended"]
 
 
-def test_a_service_that_nobody_scrapes_is_not_idle() -> None:
+def test_a_service_without_scrapes_is_not_idle() -> None:
     found = scaled()
     found.ticks(8, OVERLOADED)
     replicas = found.replicas

@@ -104,7 +104,7 @@ async def test_the_limits_are_the_administrators(limits: dict[str, Share], most:
 
 
 @pytest.mark.fault("T42")
-async def test_one_service_whose_changes_always_fail_starves_nobody() -> None:
+async def test_one_service_whose_changes_always_fail_starves_no_other() -> None:
     """It fails, asks again as soon as it may, and stands behind all who have waited."""
     found = bed(*NAMES, load=slow_beyond_64, spec={"tuning.cooldown": "1s", "tuning.budget": {"changesPerDay": 48}})
     begun: list[tuple[str, str]] = []
@@ -217,7 +217,7 @@ def test_only_a_person_may_take_so_long_that_others_do_not_wait(state: str, why:
 @pytest.mark.parametrize(
     ("state", "minutes", "counts"), [("RollingBack", 1, 0), ("Held", 1, 1), ("Held", 11, 0), ("Analyzing", 11, 0)]
 )
-def test_what_does_not_end_waits_for_a_person_and_nobody_waits_for_it(state: str, minutes: int, counts: int) -> None:
+def test_an_overdue_change_waits_for_a_user_and_no_service_waits_for_it(state: str, minutes: int, counts: int) -> None:
     late = CHANGE | {"state": state, "deadline": (START - timedelta(minutes=minutes)).isoformat()}
     assert len(fleet_now(service(activeChange=late)).running) == counts
 

@@ -438,6 +438,6 @@ def test_what_waits_beside_a_slow_batch_is_named_first_and_the_batch_contributes
     assert [one.diagnosis for one in found.contributing] == [DiagnosisClass.PAST_TPOT_KNEE]
 
 
-def test_more_seats_are_not_blamed_where_the_larger_batch_would_miss_tpot() -> None:
+def test_a_low_max_num_seqs_is_not_blamed_where_the_larger_batch_would_miss_tpot() -> None:
     seen = observation(engine(running=64, waiting=30, kv=0.5), ttft=latency(9.0), tpot=latency(0.09))
     assert named(seen, against=targets(tpot=0.05)).primary is DiagnosisClass.PAST_TPOT_KNEE

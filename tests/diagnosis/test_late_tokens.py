@@ -201,7 +201,7 @@ def test_prefill(seen: Observation, expected: DiagnosisClass) -> None:
     assert found.primary is expected, found.message
 
 
-def test_untold_prefill_times_and_seats_cost_confidence() -> None:
+def test_unknown_prefill_times_and_max_num_seqs_cost_confidence() -> None:
     alone = observation(engine(running=8, kv=0.3), ttft=latency(6.0))
     assert named(alone).confidence is Confidence.LOW
     queue = observation(engine(**QUEUE | {"running": [8.0, 6.0, 5.0] * 5}, prefill_seconds=30.0), ttft=latency(8.0))
@@ -362,7 +362,7 @@ def test_communication_is_learned_from_the_service_itself() -> None:
     assert set(history.learned) == {2, 4}
 
 
-def test_inside_the_objective_communication_is_nobodys_bottleneck() -> None:
+def test_inside_the_objective_communication_is_no_bottleneck() -> None:
     found, _ = judged(slow(running=30, tpot=0.05), degree=4, history=History(learned={2: at_two_gpus()}))
     assert found.primary is DiagnosisClass.HEALTHY
 

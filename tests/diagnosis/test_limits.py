@@ -223,7 +223,7 @@ def test_at_the_limit(seen: Observation, expected: DiagnosisClass) -> None:
     assert found.primary is expected, found.message
 
 
-def test_a_single_seat_can_be_taken() -> None:
+def test_a_single_slot_can_be_taken() -> None:
     assert (
         named(observation(engine(running=1, waiting=5, kv=0.1)), seats=1).primary is DiagnosisClass.CONCURRENCY_CAPPED
     )

@@ -339,7 +339,7 @@ def test_underutilized(seen: Observation, expected: DiagnosisClass) -> None:
     assert found.primary is expected, found.message
 
 
-def test_without_told_seats_they_are_not_counted() -> None:
+def test_an_unknown_max_num_seqs_is_not_counted() -> None:
     assert named(idling(running=30.0), seats=None).primary is DiagnosisClass.UNDERUTILIZED
     assert "1 of 2 replicas would carry the load" in named(idling()).message
 

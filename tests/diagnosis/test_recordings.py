@@ -53,7 +53,7 @@ async def test_no_evaluation_flips_back_and_forth() -> None:
         assert turns <= 4, f"{name}: {classes}"
 
 
-async def test_told_seats_make_the_answer_surer() -> None:
+async def test_a_known_max_num_seqs_makes_the_answer_surer() -> None:
     at = recording("seats-saturation").first + 155
     moments = [at - 10, at - 5, at]
     told = await timeline(recording("seats-saturation"), moments=moments, seats=4)
@@ -63,7 +63,7 @@ async def test_told_seats_make_the_answer_surer() -> None:
     assert told[-1][1].primary is untold[-1][1].primary is DiagnosisClass.CONCURRENCY_CAPPED
 
 
-async def test_wrong_seats_are_contradicted_and_not_believed() -> None:
+async def test_a_wrong_max_num_seqs_is_contradicted_and_not_believed() -> None:
     """4 seats in truth, 64 told: the queue is there, the told seats are free and so is the pool."""
     at = recording("seats-saturation").first + 155
     evaluated = await timeline(recording("seats-saturation"), moments=[at - 10, at - 5, at], seats=64)

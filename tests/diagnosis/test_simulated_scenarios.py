@@ -64,7 +64,7 @@ def test_no_kind_is_named_by_a_class_that_does_not_exist() -> None:
     assert {draw(kind, seed=SEED).truth for kind in KINDS} >= (NO_CAPACITY | FINE)
 
 
-def test_a_cap_binds_because_seats_are_taken_and_blocks_are_free() -> None:
+def test_a_cap_binds_because_slots_are_taken_and_blocks_are_free() -> None:
     scene = draw("capped", seed=SEED)
     assert max(levels(scene, "vllm:num_requests_running")) == scene.config.max_num_seqs
     assert min(levels(scene, "vllm:num_requests_waiting")) > 0
@@ -72,7 +72,7 @@ def test_a_cap_binds_because_seats_are_taken_and_blocks_are_free() -> None:
 
 
 @pytest.mark.parametrize("kind", ["KV-bound", "thrash"])
-def test_blocks_bind_because_the_pool_is_full_and_seats_are_free(kind: str) -> None:
+def test_blocks_bind_because_the_pool_is_full_and_slots_are_free(kind: str) -> None:
     scene = draw(kind, seed=SEED)
     assert max(levels(scene, "vllm:num_requests_running")) < scene.config.max_num_seqs / 2
     assert min(levels(scene, "vllm:num_requests_waiting")) > 0
@@ -88,7 +88,7 @@ def test_a_thrash_is_told_from_a_full_pool_by_how_many_are_evicted(kind: str, th
     assert windows(kind)[0] == ("PreemptionThrash" if thrashes else "KVCacheSaturated")
 
 
-def test_prompts_bind_because_neither_seats_nor_blocks_do() -> None:
+def test_prompts_bind_because_neither_slots_nor_blocks_do() -> None:
     scene = draw("prefill-bound", seed=SEED)
     assert min(levels(scene, "vllm:num_requests_waiting")) > 0
     assert max(levels(scene, "vllm:num_requests_running")) < scene.config.max_num_seqs / 2
@@ -123,7 +123,7 @@ def test_every_request_that_is_drawn_can_run(kind: str) -> None:
         assert request.max_tokens >= (request.eos_after or 1)
 
 
-def test_a_matrix_counts_every_window_also_those_that_nobody_named() -> None:
+def test_a_matrix_counts_every_window_also_those_of_no_known_class() -> None:
     matrix = Matrix()
     matrix.count("Healthy", ["Healthy"] * 9 + ["Unclear"])
     matrix.count("Wedged", ["Wedged"] * 5 + ["Healthy"] * 5)

@@ -188,7 +188,7 @@ def test_is_not_taken_for_something_else(seen: Observation, expected: DiagnosisC
     assert found.primary is expected, found.message
 
 
-def test_untold_seats_are_inferred_with_less_confidence() -> None:
+def test_an_unknown_max_num_seqs_is_inferred_with_less_confidence() -> None:
     found = named(observation(engine(running=[4] * 13 + [3] * 2, waiting=40, kv=0.016)), seats=None)
     assert (found.primary, found.confidence) == (DiagnosisClass.CONCURRENCY_CAPPED, Confidence.MEDIUM)
     assert "not known" in found.message

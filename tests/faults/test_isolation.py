@@ -73,7 +73,7 @@ async def test_a_slow_prometheus_is_waited_for_a_few_times_a_tick_however_many_s
 
 
 @pytest.mark.fault("T36", "T37")
-async def test_one_poisoned_object_of_two_hundred_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_poisoned_object_of_two_hundred_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"chat-{number}" for number in range(200)]
     found = bed(*names)
 

@@ -134,7 +134,7 @@ def test_a_pause_stops_progress_and_nothing_else(state: str, value: str) -> None
 
 @pytest.mark.fault("T33")
 @pytest.mark.parametrize("state", EVERY_STATE)
-def test_a_clock_that_jumps_ahead_lets_one_deadline_act_and_blames_nobody(state: str) -> None:
+def test_a_clock_that_jumps_ahead_lets_one_deadline_act_and_blames_no_value(state: str) -> None:
     found = reach(state)
     found.now += TWO_HOURS
     before = len(found.events)
@@ -206,7 +206,7 @@ def test_whatever_field_a_status_lacks_it_is_told_or_the_change_comes_to_an_end(
 
 @pytest.mark.fault("T34")
 @pytest.mark.parametrize("state", ["Promoted2", "", "provisioning", None, 7])
-def test_a_state_that_nobody_knows_is_told_and_never_guessed(state: object) -> None:
+def test_an_unknown_state_is_reported_and_never_guessed(state: object) -> None:
     found = reach("Analyzing")
     found.status = {**found.status, "activeChange": {**found.status["activeChange"], "state": state}}
     assert isinstance(found.parsed, InvalidService)

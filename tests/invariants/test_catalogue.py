@@ -322,7 +322,7 @@ def test_what_was_declined_may_be_tried_once_a_person_asks_to_retry() -> None:
     assert [text for text in told(story) if text.startswith("I10")], "it failed besides"
 
 
-def test_a_status_that_a_person_wrote_is_held_against_nobody() -> None:
+def test_a_status_that_a_user_wrote_breaks_no_invariant() -> None:
     odd = seen(body(activeChange=change("Verifying", deadline=None), budget=ONE), edited=True)
     assert told([IDLE, odd]) == []
     assert told([seen(body(history="nonsense")), *WELL]) == []

@@ -75,7 +75,7 @@ def test_engines_of_two_versions_share_only_the_edges_that_both_have() -> None:
     assert merged([old, new]).buckets == {1.0: 20, INF: 40}
 
 
-def test_when_nobody_exports_it_the_reason_stays() -> None:
+def test_when_no_engine_exports_it_the_reason_stays() -> None:
     assert merged([Distribution(missing="TTFT is not exported")]).missing == "TTFT is not exported"
     assert isinstance(merged([]).quantile(0.5), NoData)
 

@@ -255,7 +255,7 @@ async def test_kv_usage_that_is_not_exported_is_unknown() -> None:
     assert {moment.kv for moment in engine.moments} == {None}
 
 
-async def test_without_token_counters_nobody_knows_whether_it_stands_still() -> None:
+async def test_without_token_counters_it_is_unknown_whether_it_stands_still() -> None:
     tokens = frozenset({"vllm:prompt_tokens_total", "vllm:generation_tokens_total"})
     (engine,) = (await seen(Engine(without=tokens))).engines
     assert engine.stalled_for is None

@@ -151,7 +151,7 @@ def test_the_load_at_which_first_tokens_were_measured_gives_what_was_measured() 
     assert load_at(measured, 12 / (200 * 0.0112), limits=limits()).ttft == pytest.approx(0.4, rel=0.01)
 
 
-def test_nobody_comes_and_nobody_waits() -> None:
+def test_without_requests_none_wait() -> None:
     for base in (0.010, 0.0):
         found = load_at(replace(WORKED, step=replace(LINE, base=base), seats=30), 0.0, limits=limits())
         assert found.batch == pytest.approx(0, abs=0.01)

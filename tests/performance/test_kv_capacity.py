@@ -77,7 +77,7 @@ def test_a_model_that_no_longer_fits_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize(("seats", "moves"), [(512, "low"), (128, "high")], ids=["more seats", "fewer seats"])
-def test_seats_move_only_the_bound_that_they_may_reach(seats: int, moves: str) -> None:
+def test_max_num_seqs_moves_only_the_bound_that_it_may_reach(seats: int, moves: str) -> None:
     after = known(pool_after(RUNNING, replace(RUNNING, max_num_seqs=seats), shape=SHAPE, gpu=GPU))
     cost = abs(seats - 256) * 39 * 100_000 / PER_TOKEN
     assert after.tokens == 200_000
@@ -124,7 +124,7 @@ def test_no_first_pool_without_shape_gpu_and_weights(shape: Geometry, gpu: Gpu |
     assert isinstance(first_pool(RUNNING, shape=shape, gpu=gpu), UnknownPool)
 
 
-def test_seats_are_counted_at_their_mean_length() -> None:
+def test_sequences_are_counted_at_their_mean_length() -> None:
     assert seats_held(100_000, prompt_tokens=1500, output_tokens=1000, margin=0) == 50
     assert seats_held(100_000, prompt_tokens=1500, output_tokens=1000) == pytest.approx(45)
 

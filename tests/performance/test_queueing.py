@@ -26,7 +26,7 @@ def test_erlang_c_as_it_is_written_in_books(busy: float, spare: int, held: float
 
 
 @given(busy=st.floats(0.0, 300), seats=st.integers(1, 2000), more=st.integers(1, 100))
-def test_more_seats_never_wait_longer(busy: float, seats: int, more: int) -> None:
+def test_with_more_slots_requests_never_wait_longer(busy: float, seats: int, more: int) -> None:
     fewer, enough = (wait_for_slot(busy, slots=count, held=3.0, quantile=0.95) for count in (seats, seats + more))
     assert 0 <= enough <= fewer
 

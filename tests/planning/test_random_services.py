@@ -213,7 +213,7 @@ def test_the_same_input_gives_the_same_output(given: Situation) -> None:
 
 
 @pytest.mark.parametrize("profile", list(Profile))
-def test_more_demand_never_asks_for_fewer_seats(profile: Profile) -> None:
+def test_more_demand_never_asks_for_a_lower_max_num_seqs(profile: Profile) -> None:
     values = []
     for waiting in (10.0, 30.0, 100.0, 300.0):
         seen = served(observation(engine(running=64.0, waiting=waiting, kv=0.2), ttft=latency(9.0)))

@@ -144,7 +144,7 @@ def test_a_thrashing_pool_with_a_queue_gets_a_replica_first(waiting: float, refu
 
 
 @pytest.mark.parametrize(("came", "refused"), [(10, True), (60, False)])
-def test_evictions_of_a_smaller_fleet_lower_no_seats(came: int, refused: bool) -> None:
+def test_preemptions_of_a_smaller_fleet_do_not_lower_max_num_seqs(came: int, refused: bool) -> None:
     """The counters of the window are of the time in which the replica was starting."""
     seen = observation(engine(running=64.0, kv=0.99, preemptions=30.0), engine(pod="chat-1", running=8.0))
     given = situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, replicas=2)
@@ -203,7 +203,7 @@ def test_without_a_model_replicas_come_where_the_user_allows_them(
         pytest.param([50.0 + scrape for scrape in range(SCRAPES)], 0.0, False, id="they become more"),
     ],
 )
-def test_evictions_of_what_is_worked_off_lower_no_seats(
+def test_preemptions_of_a_draining_backlog_do_not_lower_max_num_seqs(
     running: float | list[float], waiting: float | list[float], refused: bool
 ) -> None:
     """A burst, or the time in which a replica was starting: it is over before a trial has begun."""
@@ -212,7 +212,7 @@ def test_evictions_of_what_is_worked_off_lower_no_seats(
     assert isinstance(found, NothingToGain) is refused
 
 
-def test_no_seats_are_lowered_where_nothing_runs_any_more() -> None:
+def test_max_num_seqs_is_not_lowered_where_nothing_runs_any_more() -> None:
     """The tokens of a moment ago were late, and the class is still held."""
     seen = observation(engine(running=0.0, kv=None), tpot=latency(1.0), itl=latency(0.02))
     assert plan(situation(seen, primary=DiagnosisClass.PAST_TPOT_KNEE, seats=None)).proposal is None

@@ -143,5 +143,5 @@ def test_engines_count_by_their_requests() -> None:
     assert late_for(of_first_tokens(seen)) == pytest.approx(WINDOW)
 
 
-def test_nobody_knows_whether_they_are_late() -> None:
+def test_without_a_measurement_none_are_late() -> None:
     assert late_for(of_first_tokens(observation(ttft=NOT_MEASURED))) == 0.0

@@ -22,7 +22,7 @@ def submit(engine: SimulatedEngine, asked: Request) -> Sequence:
     return engine.submit(asked)
 
 
-def test_a_request_whose_grammar_is_compiled_is_deferred_and_stops_nobody() -> None:
+def test_a_request_whose_grammar_is_compiled_is_deferred_and_delays_no_other() -> None:
     engine = SimulatedEngine(config())
     structured = submit(engine, request(0.0, grammar_seconds=2.0))
     plain = submit(engine, request(0.1, output=500))
@@ -124,7 +124,7 @@ def test_a_cold_cache_holds_nothing_until_each_prefix_was_seen_once() -> None:
     assert cached == [0, 0, 320, 320]
 
 
-def test_a_shared_beginning_is_held_once_and_computed_by_nobody_who_finds_it() -> None:
+def test_a_shared_beginning_is_held_once_and_not_computed_where_it_is_found() -> None:
     # 40 blocks of 16 hold the shared 320 tokens once (20 blocks) and 2 blocks of each of ten sequences.
     engine = SimulatedEngine(config(num_gpu_blocks=41, max_model_len=640))
     talks = [
@@ -169,7 +169,7 @@ def test_no_gauge_shows_who_came_during_the_step() -> None:
 
 
 @pytest.mark.parametrize("policy", SchedulingPolicy)
-def test_who_finds_no_seat_is_shown_by_the_next_step(policy: SchedulingPolicy) -> None:
+def test_a_request_without_a_slot_is_shown_by_the_next_step(policy: SchedulingPolicy) -> None:
     engine = SimulatedEngine(config(max_num_seqs=1, scheduling_policy=policy))
     submit(engine, request(0.0, output=1000))
     engine.advance(1.0)

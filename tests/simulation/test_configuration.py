@@ -49,7 +49,7 @@ def test_auto_takes_the_longest_that_fits() -> None:
     assert configured("--max-model-len=auto").max_model_len == 131_072
 
 
-def test_the_default_token_budget_grows_with_the_seats_but_a_given_one_does_not() -> None:
+def test_the_default_token_budget_grows_with_max_num_seqs_but_a_given_one_does_not() -> None:
     assert configured("--max-num-seqs=9000").max_num_batched_tokens == 9000
     with pytest.raises(StartupRefused, match="must be greater than or equal to max_num_seqs"):
         configured("--max-num-seqs=9000", "--max-num-batched-tokens=8192")

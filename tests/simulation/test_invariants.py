@@ -34,7 +34,7 @@ def counters(metrics: EngineMetrics) -> list[float]:
 
 @settings(max_examples=100)
 @given(story=stories(), looks=st.integers(1, 8))
-def test_blocks_seats_and_counters_keep_their_bounds_at_every_moment(story: Story, looks: int) -> None:
+def test_blocks_slots_and_counters_keep_their_bounds_at_every_moment(story: Story, looks: int) -> None:
     engine = engine_of(story)
     before = counters(engine.metrics)
 

@@ -48,7 +48,7 @@ def test_a_request_that_arrives_within_a_step_waits_for_its_end() -> None:
     assert late.first_scheduled == end
 
 
-def test_seats_cap_the_batch_while_kv_stays_low() -> None:
+def test_max_num_seqs_caps_the_batch_while_kv_stays_low() -> None:
     # The limit of the seats-saturation recording: 4 seats, 5.4 requests/s served, KV at most 1.6 %, no preemption.
     engine = SimulatedEngine(config(max_num_seqs=4, num_gpu_blocks=1024, block_size=128, law=toy_law()))
     _, samples = play(engine, poisson(rate=8, seconds=60, prompt=(100, 200), output=(300, 400)), until=60)
@@ -139,7 +139,7 @@ def test_the_latest_request_is_preempted_and_resumes_first() -> None:
         pytest.param(False, 0, id="without prefix caching all is computed again"),
     ],
 )
-def test_a_preempted_sequence_finds_what_nobody_took_of_it(caching: bool, found: int) -> None:
+def test_a_preempted_sequence_finds_its_blocks_that_were_not_taken(caching: bool, found: int) -> None:
     law = step_law(StepTimes(base_ms=10, per_sequence_ms=0, per_ktoken_ms=0), tensor_parallel_size=1, kv_heads=8)
     engine = SimulatedEngine(config(num_gpu_blocks=10, max_model_len=144, enable_prefix_caching=caching, law=law))
     engine.submit(request(prompt=60, output=60))
@@ -226,14 +226,14 @@ def test_agrees_with_the_measured_law_in_steady_state(prompt: int, output: int, 
     assert mean(engine.metrics.inter_token_latency) * 1000 == pytest.approx(expected, rel=0.05)
 
 
-def test_a_full_engine_serves_seats_over_step_time() -> None:
+def test_a_full_engine_serves_slots_over_step_time() -> None:
     engine = SimulatedEngine(config(max_num_seqs=8))
     closed_loop(engine, clients=24, prompt=50, output=100, seconds=60)
     rate = engine.metrics.generation_tokens / 60
     assert rate == pytest.approx(8 / mean(engine.metrics.inter_token_latency), rel=0.03)
 
 
-def test_goodput_peaks_between_too_few_and_too_many_seats() -> None:
+def test_goodput_peaks_between_too_few_and_too_many_slots() -> None:
     # 64 clients, outputs of 150: with 4 seats they queue for (60 / 4) * 1.6 s, with 64 a step takes 10 + 64 * 0.1 ms
     # and the KV reads; 24 seats keep the step near 12.5 ms and the queue near 40 / 24 * 1.9 s.
     def good(max_num_seqs: int) -> float:
@@ -310,7 +310,7 @@ def test_a_wedged_engine_freezes_its_gauges_and_finishes_nothing() -> None:
     assert engine.next_step_end is None
 
 
-def test_too_many_seats_degrade_only_where_told() -> None:
+def test_too_many_slots_degrade_only_where_told() -> None:
     def itl(max_num_seqs: int) -> float:
         engine = SimulatedEngine(config(max_num_seqs=max_num_seqs), faults=Faults(degrade_above_seqs=64))
         play(engine, [request(output=100)])

@@ -195,7 +195,7 @@ async def test_a_client_that_goes_away_aborts_its_request() -> None:
         await client.metric_becomes("num_requests_running", 0)
 
 
-async def test_a_wedged_engine_is_healthy_but_answers_nobody() -> None:
+async def test_a_wedged_engine_is_healthy_but_answers_no_request() -> None:
     async with served(faults=Faults(wedge_after=0.3)) as client:
         stuck = asyncio.create_task(client.post("/v1/completions", {"prompt": [1], "max_tokens": 8000}))
         assert client.driver is not None

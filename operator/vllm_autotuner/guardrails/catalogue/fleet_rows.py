@@ -126,7 +126,7 @@ FLEET_ROWS: Final[tuple[Guardrail, ...]] = (
         ),
         tests=(
             "tests/guardrails/test_turns.py::test_while_one_waits_every_other_begins_at_most_once",
-            "tests/control/test_turns.py::test_one_service_whose_changes_always_fail_starves_nobody",
+            "tests/control/test_turns.py::test_one_service_whose_changes_always_fail_starves_no_other",
             "tests/guardrails/test_turns.py::test_a_tenant_with_many_failing_services_holds_another_up_for_one_turn",
             "tests/control/test_turns.py::test_the_last_failure_of_a_namespace_moves_all_its_services_back",
             "tests/control/test_turns.py::test_another_leader_finds_the_same_queue",
