@@ -131,8 +131,8 @@ def test_trials_are_a_cost() -> None:
     found = saved(service(*NIGHT, history=(entry(),)))
     assert (found.net, found.money, found.kept) == (3, 7.5, 1)  # 4 saved, 1 for an hour of one more pod, 2.50 each
     assert told_savings(found) == (
-        "saved 3 GPU-hours (7.50 USD) since 2026-11-01 00:00Z: it asked for 68 GPU-hours, and for 72 GPU-hours "
-        "without tuning; trials took at most 1 GPU-hour"
+        "saved 3 GPU-hours (7.50 USD) since 2026-11-01 00:00Z: it asked for 68 GPU-hours instead of 72; "
+        "trials took at most 1 GPU-hour"
     )
 
 

@@ -33,7 +33,7 @@ def test_it_says_what_was_decided_and_why() -> None:
         *("prod/chat", "KVCacheSaturated", "The KV cache is full.", "confidence High", "KV usage", "99"),
         *("maxNumSeqs 64 -> 48", "48 sequences fit.", "KV pool", "Cooldown", "TTFT 2 s -> 400 ms"),
         *("2 of 2 ready, because the queue grew", "CircuitOpen True", "three rollbacks"),
-        *("maxNumSeqs 32 -> 64", "Succeeded", "ConcurrencyCapped", "took 30 min 0 s"),
+        *("maxNumSeqs 32 -> 64", "Succeeded", "ConcurrencyCapped", "30 min 0 s"),
         "saved 7.5 GPU-hours (15.00)",  # 8 h with one GPU less, and half an hour of one more
         "3 -> 2 GPUs, 2 replicas (scaled by the operator)",
     ):

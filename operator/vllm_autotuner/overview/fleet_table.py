@@ -15,6 +15,8 @@ __all__ = ["fleet_table"]
 
 LONGEST_CELL: Final = 300
 """Characters of a cell: the page of a service has the rest."""
+SHORT_CELL: Final = 40
+"""Of one that holds a number or a word, which does not wrap."""
 TITLES: Final = ("service", "diagnosis", "mode", "ready", "TTFT", "TPOT", "KV cache", "GPUs", "what it says")
 
 
@@ -32,7 +34,9 @@ def _row(row: ServiceRow, savings: Savings | None, *, link: str) -> str:
     cells = (
         f'<a href="{link}">{_short(f"{row.namespace}/{row.name}")}</a>',
         diagnosis,
-        *(_short(each or "") for each in (row.mode, row.ready, row.ttft, row.tpot, row.kv_usage, saved, said)),
+        *(safe(each or "", longest=SHORT_CELL) for each in (row.mode, row.ready, row.ttft, row.tpot, row.kv_usage)),
+        _short(saved),
+        _short(said),
     )
     return "".join(cell(content, label=title) for title, content in zip(TITLES, cells, strict=True))
 

@@ -27,7 +27,7 @@ def entry_took(entry: Mapping[str, Any]) -> str:
     if not (entry.get("startedAt") and entry.get("finishedAt")):
         return ""
     seconds = (datetime.fromisoformat(entry["finishedAt"]) - datetime.fromisoformat(entry["startedAt"])).total_seconds()
-    return f"took {int(seconds // 60)} min {int(seconds % 60)} s" if seconds >= 60 else f"took {seconds:.0f} s"
+    return f"{int(seconds // 60)} min {int(seconds % 60)} s" if seconds >= 60 else f"{seconds:.0f} s"
 
 
 def entry_rows(entry: Mapping[str, Any], *, steps: Sequence[GpuStep]) -> Iterator[tuple[str, str]]:

@@ -147,7 +147,7 @@ def _net(savings: Savings) -> str:
 
 def _compared(hours: GpuHours) -> str:
     gap = f", {_figure(hours.unknown)} h {NOT_KNOWN}" if hours.unknown > 0 else ""
-    return f"it asked for {told_hours(hours.used)}, and for {told_hours(hours.reference)} without tuning{gap}"
+    return f"it asked for {told_hours(hours.used)} instead of {_figure(hours.reference)}{gap}"
 
 
 def _besides(savings: Savings) -> str:

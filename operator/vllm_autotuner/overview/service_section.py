@@ -137,7 +137,7 @@ def _history(status: VLLMServiceStatus) -> str:
 
 def _entry(entry: Mapping[str, Any], *, status: VLLMServiceStatus, opened: bool) -> str:
     facts = [each for each in (moment(entry.get("finishedAt")), entry_values(entry), entry["outcome"]) if each]
-    rows = [*entry_rows(entry, steps=status.gpu_steps), ("id", entry["id"]), ("duration", entry_took(entry))]
+    rows = [*entry_rows(entry, steps=status.gpu_steps), ("id", entry["id"]), ("took", entry_took(entry))]
     return (
         f"<details{' open' if opened else ''}><summary>{safe('  '.join(facts))}</summary>"
         f"{definitions((name, text) for name, text in rows if text)}</details>"

@@ -30,7 +30,8 @@ small, footer { color: var(--soft); font-size: .86rem; }
   padding: 0 .55rem 0 .5rem; border-radius: .25rem; font-weight: 600; white-space: nowrap;
   -webkit-print-color-adjust: exact; print-color-adjust: exact; }
 ul { margin: .2rem 0; padding-left: 1.3rem; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; margin-top: .6rem; overflow-wrap: break-word; }
+td:first-child, td:last-child, .badge:not([class*=" is-"]) { overflow-wrap: anywhere; white-space: normal; }
 th { text-align: left; color: var(--soft); font-weight: 600; }
 th, td { padding: .3rem .7rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 .number { white-space: nowrap; font-variant-numeric: tabular-nums; }
@@ -48,10 +49,11 @@ details { margin-top: 1.2rem; } summary { cursor: pointer; color: var(--soft); }
   body { padding: 1rem .8rem 2rem; } section { padding: .8rem .9rem; } h1 { font-size: 1.3rem; }
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; }
   .stacks thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-  .stacks, .stacks tbody, .stacks tr, .stacks td, .stacks caption { display: block; }
+  .stacks, .stacks tbody, .stacks tr, .stacks caption { display: block; }
   .stacks tr { border-bottom: 2px solid var(--line); padding: .5rem 0; }
-  .stacks td { border: 0; padding: .1rem 0; } .stacks td:empty { display: none; }
-  .stacks td::before { content: attr(data-label) " "; color: var(--soft); font-size: .86rem; }
+  .stacks td { display: inline-block; border: 0; padding: .1rem 1rem .1rem 0; } .stacks td:empty { display: none; }
+  .stacks td:first-child, .stacks td:last-child { display: block; }
+  .stacks td:not(:first-child)::before { content: attr(data-label) " "; color: var(--soft); font-size: .86rem; }
 }
 @media print {
   :root { --fg: #000; --soft: #444; --bg: #fff; --card: #f3f3f3; --line: #bbb; --link: #000; }

@@ -115,12 +115,13 @@ def over_time(report: ServiceReport, *, identity: int) -> str:
     shares: dict[DiagnosisClass, float] = {}
     for band in bands(report.levels):
         shares[band.named] = shares.get(band.named, 0.0) + band.end - band.start
+    total = sum(shares.values()) or 1.0
     legend = "".join(
-        f"<li>{badge(named.value)} {safe(IN_WORDS[named])} <small>{safe(seconds(length))}</small></li>"
+        f"<li>{badge(named.value)} {safe(IN_WORDS[named])} <small>{length / total:.0%} of the time</small></li>"
         for named, length in sorted(shares.items(), key=lambda item: -item[1])
     )
-    picture = plot(report.levels, targets=report.targets, identity=identity)
     label = safe(f"Class, TTFT, TPOT, KV cache and requests of {title_of(report)} over time")
+    picture = plot(report.levels, targets=report.targets, identity=identity)
     return (
         f'<h3>Over time</h3><figure tabindex="0" aria-label="{label}">{picture}'
         f'<figcaption><ul class="legend">{legend}</ul></figcaption></figure>'

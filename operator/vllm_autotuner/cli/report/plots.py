@@ -182,6 +182,6 @@ def _embedded(document: str, *, prefix: str) -> str:
     svg = document[document.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
-    svg = re.sub(r'<svg[^>]*viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1)
+    svg = re.sub(r'<svg[^>]*viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg, count=1)
     svg = re.sub(r'(\sid="|url\(#|href="#)', rf"\g<1>{prefix}", svg)
     return svg.replace(FOREGROUND, "currentColor")

@@ -22,11 +22,12 @@ _STYLES: Final = {"Succeeded": "green", "RolledBack": "yellow", "RollbackFailed"
 def entry_lines(entry: Mapping[str, Any], *, steps: Sequence[GpuStep] = ()) -> Iterator[Text | Table]:
     """Yield what to print of one entry. `steps`: the GPUs that its service asked for."""
     outcome, took = entry["outcome"], entry_took(entry)
+    lasted = f", took {took}" if took else ""
     yield Text.assemble(
         f"{moment(entry.get('finishedAt'))}  ",
         (printable(f"{entry_values(entry)}  "), "bold"),
         (outcome, _STYLES.get(outcome, "")),
-        f"  (id {entry['id']}{', ' if took else ''}{took})",
+        f"  (id {entry['id']}{lasted})",
     )
     rows = Table.grid(padding=(0, 2))
     for what, text in entry_rows(entry, steps=steps):

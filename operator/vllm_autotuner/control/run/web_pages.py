@@ -100,9 +100,8 @@ class WebPages:
         now = self.wall()
         savings = savings_of(entry.service, since=RECORDED, until=now, prices=self.prices)
         section = service_section(entry.service, savings=savings, now=now, identity="service")
-        title = "/".join(key)
-        body = [f"<header><h1>{safe(title)}</h1>{self._as_of()}</header>", back, f"<main>{section}</main>"]
-        return _answer(document(title, body))
+        body = [f"<header><h1>vLLM service</h1>{self._as_of()}</header>", back, f"<main>{section}</main>"]
+        return _answer(document("/".join(key), body))
 
     async def _all_rows(self) -> Sequence[ServiceRow]:
         async with self._reading:
