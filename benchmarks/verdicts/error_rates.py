@@ -130,8 +130,8 @@ def _in_place(result: Result) -> list[str]:
         f"{_limit(kept_late, MOST_HARM_KEPT)}"
     )
     helped = (
-        f"**In place, TTFT halved, otherwise equal**: kept {_by_windows(rows, 'ttft_halved')}. The rest is rolled "
-        f"back; at most {_share(rejected)} are rejected."
+        f"**In place, TTFT halved, all else equal, its queue too**: kept {_by_windows(rows, 'ttft_halved')}. The rest "
+        f"is rolled back; at most {_share(rejected)} are rejected."
     )
     baked = (
         f"**Bake** ({result['bake_windows']} windows): {_share(bake['equals']['revert'])} of equal configurations and "
