@@ -130,9 +130,9 @@ def _reported(decision: Decision, inputs: Inputs) -> Decision:
         ended=decision.ended,
         recent=decision.history.measured,
     )
-    return replace(decision, status=status)
     if status != inputs.service.status:
         status = accounted(status, inputs=inputs, ended=decision.ended)
+    return replace(decision, status=status)
 
 
 def may_need_gpus(decision: Decision, inputs: Inputs) -> bool:
