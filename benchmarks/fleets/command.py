@@ -43,6 +43,8 @@ INTERVAL: Final = 15.0
 """Seconds between ticks: the chart's."""
 SAMPLED: Final = 330.0
 """Seconds for which the real engine is scraped before its answers are recorded: a window of raw samples."""
+LOOK: Final = 5.0
+"""Seconds between two looks at the operator's metrics: about as often as a Prometheus scrapes them."""
 SERVICES: Final = "/apis/vllm-autotuner.dev/v1alpha1/vllmservices"
 STAND_IN: Final = "stand-in"
 CREATED_AT_ONCE: Final = 16
@@ -152,7 +154,7 @@ class Operator:
 async def cell(fleet: Fleet, operator: Operator, *, stand_in: str, minutes: float, console: Console) -> dict[str, Any]:
     """Create the fleet beside a running operator, let it settle, measure it, and kill the operator once."""
     operator.start()
-    async with Cost(operator.place) as cost:
+    async with Cost(operator.place, every=LOOK) as cost:
         await until("the first tick", lambda: cost.ticks >= 1, seconds=120)
         idle_bytes, began = cost.peak_bytes, time.monotonic()
         await fleet.create()

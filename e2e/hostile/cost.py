@@ -95,6 +95,8 @@ class Cost:
     """`async with Cost(find) as cost`: watches an operator until the end."""
 
     find: Find
+    every: float = EVERY
+    """Seconds between two looks. A page of thousands of services takes as long to write as some of them to handle."""
     longest_tick: float = 0.0
     """Seconds. Where two ticks ended between two looks: both together."""
     ticks: int = 0
@@ -136,7 +138,7 @@ class Cost:
                 with suppress(httpx.HTTPError, FileNotFoundError):
                     if (place := await self.find()) is not None:
                         await self._look(client, place)
-                await asyncio.sleep(EVERY)
+                await asyncio.sleep(self.every)
 
     async def _look(self, client: httpx.AsyncClient, place: Place) -> None:
         if place.pid != self._pid:

@@ -15,10 +15,11 @@ from types import TracebackType
 class ThrottleSettings:
     """The pace of writes to the API server."""
 
-    per_second: float = 20.0
-    """Sustained writes per second; kube-controller-manager's default. 10,000 changed services take 8 minutes."""
+    per_second: float = 100.0
+    """Sustained writes per second, as long as the API server does not ask for a pause: its priority and fairness knows
+    better than a number here what it can take. 1,000 new services need 3,000 writes. Our choice."""
 
-    burst: int = 40
+    burst: int = 200
     """Writes that may follow each other without a pause after a quiet time."""
 
     concurrent: int = 16

@@ -13,7 +13,7 @@ from vllm_autotuner.control.operator_settings import OperatorSettings
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.engine.metric_names import NAMES, Meaning
 from vllm_autotuner.observation.answer_reader import Allowance
-from vllm_autotuner.observation.errors import SourceError
+from vllm_autotuner.observation.errors import SourceError, TooLarge
 from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.questions import Question, Samples, census
 from vllm_autotuner.observation.reading import Absence, NoData

@@ -7,6 +7,7 @@ released in kopf's clean-up, before kopf waits five seconds for stray tasks.
 """
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -60,11 +61,22 @@ async def run(settings: OperatorSettings, *, fleet_loop: FleetLoop = run_fleet_l
             await _require_crd(context.cluster)
             await fill(context.registry, context.cluster, namespaces=settings.namespaces)
             logger.info("initial list complete", extra={"services": len(context.registry.services)})
+            _spare_the_collector()
             await _run_side_by_side(context, connection=connection, fleet_loop=fleet_loop)
     except ClusterError as error:
         raise OperatorFailed(str(error)) from error
     except ExceptionGroup as group:
         raise OperatorFailed("; ".join(dict.fromkeys(map(_in_one_line, _leaves(group))))) from group
+
+
+def _spare_the_collector() -> None:
+    """Let the collector of reference cycles run rarely: a look makes a million objects, and none is in a cycle.
+
+    With Python's own thresholds (700) it took half of the time in which answers are read. Measured: 500 engines.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 def _context(settings: OperatorSettings, *, connection: Connection, for_lease: Connection) -> ControlContext:
