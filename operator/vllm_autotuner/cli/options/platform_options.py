@@ -27,7 +27,10 @@ EngineArgs: TypeAlias = Annotated[
     ),
 ]
 CatalogueFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--catalogue", metavar="FILE", help="YAML file with additional `gpus` and `models`.")
+    Path | None,
+    typer.Option(
+        "--catalogue", metavar="FILE", help="YAML file with additional `gpus` and `models`, and `prices` of GPUs."
+    ),
 ]
 
 
