@@ -84,6 +84,7 @@ CASES: Final[tuple[Case, ...]] = (
                 "tensorParallelSize": 2,
             },
             "accelerator": {"resourceName": "nvidia.com/gpu", "product": "NVIDIA-H100-80GB-HBM3"},
+            "workloadMetadata": {"labels": {"team": "chat"}, "annotations": {"example.com/cost": "a"}},
             "podTemplate": {
                 "metadata": {"labels": {"team": "chat"}, "annotations": {"a": "b"}},
                 "spec": {
@@ -145,6 +146,21 @@ CASES: Final[tuple[Case, ...]] = (
         id="a pod template beside targetRef",
         changes={**ADOPTING, "podTemplate": {"spec": {}}},
         refused="remove podTemplate",
+    ),
+    Case(
+        id="labels of a workload beside targetRef",
+        changes={**ADOPTING, "workloadMetadata": {"labels": {"team": "chat"}}},
+        refused="remove workloadMetadata",
+    ),
+    Case(
+        id="a label that would make a workload look like a trial",
+        changes={"workloadMetadata": {"labels": {"vllm-autotuner.dev/track": "canary"}}},
+        refused="remove the keys that begin with vllm-autotuner.dev/",
+    ),
+    Case(
+        id="an annotation of the operator's own",
+        changes={"workloadMetadata": {"annotations": {"a": "b", "vllm-autotuner.dev/config-hash": "x"}}},
+        refused="remove the keys that begin with vllm-autotuner.dev/",
     ),
     Case(
         id="a Deployment of the user's own, scaled and tuned",

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from tests.control.cluster_model import Body
 from tests.control.loop_bed import Bed, bed, queueing
 from tests.control.test_canary import ask, extras, until
 
@@ -76,3 +77,45 @@ async def test_a_service_that_was_deleted_is_created_again() -> None:
     await found.ticks(200)
     assert found.api.requests["apply Service"] == writes, "what is there is only looked at"
     assert found.api.requests["read Service"] - reads <= 200 * timedelta(seconds=15) / LOOK_AFTER + 1
+
+
+def label(found: Bed, **labels: str) -> None:
+    """What a user writes into spec.workloadMetadata; no label takes the field away."""
+
+    def edit(body: Body) -> None:
+        body["spec"].pop("workloadMetadata", None)
+        if labels:
+            body["spec"]["workloadMetadata"] = {"labels": labels}
+
+    found.api.edit("chat", edit)
+
+
+def team(found: Bed) -> set[str | None]:
+    kinds = ("Deployment", "Service")
+    return {found.api.objects[kind, "chat"]["metadata"]["labels"].get("team") for kind in kinds}
+
+
+async def test_labels_of_the_workload_are_applied_once_and_restart_no_pod() -> None:
+    found = bed()
+    await found.ticks(6)
+    pods = [pod.name for pod in found.api.pods]
+    for labels, expected in (({"team": "chat"}, "chat"), ({"team": "search"}, "search"), ({}, None)):
+        label(found, **labels)
+        await found.ticks(2)
+        assert team(found) == {expected}
+        writes = found.api.requests["apply Service"], found.api.requests["apply Deployment"]
+        await found.ticks(20)
+        assert (found.api.requests["apply Service"], found.api.requests["apply Deployment"]) == writes
+    assert [pod.name for pod in found.api.pods] == pods
+
+
+async def test_a_service_that_was_refused_its_labels_gets_them_later() -> None:
+    found = bed()
+    await found.ticks(6)
+    refuse(found, REFUSALS["a webhook that is down"], "apply Service")
+    label(found, team="chat")
+    await found.ticks(3)
+    assert found.api.objects["Deployment", "chat"]["metadata"]["labels"]["team"] == "chat"
+    found.api.refuses = lambda verb, name: None
+    await found.ticks(2)
+    assert team(found) == {"chat"}

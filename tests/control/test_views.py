@@ -45,6 +45,7 @@ def test_a_complete_deployment() -> None:
         unavailable=0,
         config_hash="abc",
         hash_version=1,
+        metadata_hash=None,
         progressing=Progressing(status="True", reason="NewReplicaSetAvailable", message="m"),
         deleting=False,
     )

@@ -9,7 +9,16 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.change.trial_deployments import Track, Trial
 from vllm_autotuner.workload.hashing import RENDERING_VERSION, config_hash, recorded_hash
-from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, HASH_VERSION, SERVICE, SERVICE_UID, STABLE, TRACK
+from vllm_autotuner.workload.labels import (
+    CHANGE,
+    CONFIG_HASH,
+    HASH_VERSION,
+    METADATA_HASH,
+    SERVICE,
+    SERVICE_UID,
+    STABLE,
+    TRACK,
+)
 from vllm_autotuner.workload.rendering import (
     NothingToRender,
     pod_selector,
@@ -298,3 +307,24 @@ def test_the_service_sends_requests_to_every_track_and_the_scale_counts_one() ->
             selector.items() <= render_trial(service(), trial(track))["spec"]["template"]["metadata"]["labels"].items()
         )
     assert dict(part.split("=") for part in pod_selector("chat").split(",")) == {SERVICE: "chat", TRACK: STABLE}
+
+
+def test_labels_and_annotations_of_the_workload_restart_no_pod_and_give_way_to_the_operators_own() -> None:
+    given = {
+        "labels": {"team": "chat", "app.kubernetes.io/name": "mine", "app.kubernetes.io/managed-by": "mine"},
+        "annotations": {"example.com/cost": "a"},
+    }
+    plain, labelled = service(), service({"workloadMetadata": given})
+    before, after = deployment(plain), deployment(labelled)
+    assert after["spec"] == before["spec"]
+    for one, other in ((before, after), (render_service(plain), render_service(labelled))):
+        assert other["metadata"]["labels"] == one["metadata"]["labels"] | {"team": "chat"}
+        added = other["metadata"]["annotations"].items() - one["metadata"]["annotations"].items()
+        assert dict(added).keys() == {"example.com/cost", METADATA_HASH}
+    assert METADATA_HASH not in before["metadata"]["annotations"]
+    assert render_trial(labelled, trial(Track.CANARY))["metadata"]["labels"]["team"] == "chat"
+
+
+def test_an_empty_metadata_of_the_workload_is_none() -> None:
+    empty = service({"workloadMetadata": {}})
+    assert render_service(empty) == render_service(service())

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, StrictBool
 
+from vllm_autotuner.api.annotations import PREFIX
 from vllm_autotuner.api.engine_args import ARGS_MAX_ITEMS, EngineArg
 from vllm_autotuner.api.fields import DnsLabel, Duration, Quantile, matching
 from vllm_autotuner.api.knobs import EngineKnobs
@@ -119,7 +120,30 @@ class Accelerator(ApiModel):
     """The extended resource to request. Default: nvidia.com/gpu."""
 
     product: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """The device as in its node label, such as NVIDIA-H100-80GB-HBM3. Default: unknown."""
+    """The device as in its node label, such as NVIDIA-H100-80GB-HBM3. It chooses no node. Default: unknown."""
+
+
+class WorkloadMetadata(ApiModel):
+    """Labels and annotations of the Deployment and the Service; those of pods are in spec.podTemplate.metadata."""
+
+    labels: Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)] | None = None
+    """Additional labels; the operator's own take precedence. Default: none."""
+
+    annotations: Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32)] | None = None
+    """Additional annotations; the operator's own take precedence. Default: none."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel=" && ".join(
+                f"(!has(self.{part}) || self.{part}.all(key, !key.startsWith('{PREFIX}')))"
+                for part in ("labels", "annotations")
+            ),
+            message=f"remove the keys that begin with {PREFIX}: they are the operator's own",
+            holds=lambda given: (
+                not any(key.startswith(PREFIX) for key in (*(given.labels or ()), *(given.annotations or ())))
+            ),
+        ),
+    )
 
 
 class ScaleOut(ApiModel):
@@ -244,6 +268,9 @@ class VLLMServiceSpec(ApiModel):
     pod_template: PodTemplate | None = None
     """Metadata and spec to merge into the pods: volumes, env, tolerations. At most 64 KiB of JSON and 32 levels."""
 
+    workload_metadata: WorkloadMetadata | None = None
+    """Labels and annotations of the Deployment and the Service, which policies may ask for. They restart no pod."""
+
     replicas: _Replicas | None = None
     """A fixed number of replicas; also the target of the scale subresource. Exactly one of replicas and scaling."""
 
@@ -298,6 +325,11 @@ class VLLMServiceSpec(ApiModel):
             cel="!has(self.targetRef) || !has(self.podTemplate)",
             message="remove podTemplate: the Deployment that targetRef names keeps its own",
             holds=lambda spec: spec.target_ref is None or spec.pod_template is None,
+        ),
+        Rule(
+            cel="!has(self.targetRef) || !has(self.workloadMetadata)",
+            message="remove workloadMetadata: the Deployment that targetRef names keeps its own",
+            holds=lambda spec: spec.target_ref is None or spec.workload_metadata is None,
         ),
         Rule(
             cel="!has(self.targetRef) || !has(self.tuning) || !has(self.tuning.strategy)"

@@ -35,9 +35,12 @@ def template_hash(template: Mapping[str, Any]) -> str:
     """Return the hash of a rendered pod template."""
     metadata = template.get("metadata", {})
     kept = {name: value for name, value in metadata.get("annotations", {}).items() if name not in _NOT_HASHED}
-    hashed = {**template, "metadata": {**metadata, "annotations": kept}}
-    canonical = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:_HEX_DIGITS]
+    return _hash({**template, "metadata": {**metadata, "annotations": kept}})
+
+
+def metadata_hash(metadata: Mapping[str, Any]) -> str:
+    """Return the hash of a user's labels and annotations of Deployment and Service."""
+    return _hash(metadata)
 
 
 def recorded_hash(deployment: Mapping[str, Any]) -> tuple[str, int] | None:
@@ -45,3 +48,8 @@ def recorded_hash(deployment: Mapping[str, Any]) -> tuple[str, int] | None:
     annotations = deployment.get("metadata", {}).get("annotations") or {}
     recorded, version = annotations.get(CONFIG_HASH), whole_number(annotations.get(HASH_VERSION))
     return (recorded, version) if recorded and version is not None else None
+
+
+def _hash(value: Mapping[str, Any]) -> str:
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:_HEX_DIGITS]

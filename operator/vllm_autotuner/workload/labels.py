@@ -14,6 +14,9 @@ OPERATOR: Final = "vllm-autotuner"
 SERVICE: Final = "vllm-autotuner.dev/service"
 """Label of every child: the name of its VLLMService, in the same namespace."""
 
+METADATA_HASH: Final = "vllm-autotuner.dev/metadata-hash"
+"""Annotation of Deployment and Service: the hash of spec.workloadMetadata; absent without any."""
+
 CONFIG_HASH: Final = "vllm-autotuner.dev/config-hash"
 """Annotation of Deployments and pods: the hash of the effective configuration they were rendered from."""
 

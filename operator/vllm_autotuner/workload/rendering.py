@@ -7,6 +7,7 @@ of the spec or tuned ones) is decided before; here nothing is chosen.
 from typing import Any, Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.pod_template import ENGINE_CONTAINER
 from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService
 from vllm_autotuner.api.spec import DeletionPolicy
@@ -19,12 +20,13 @@ from vllm_autotuner.workload.engine_container import (
     engine_container,
     ranks,
 )
-from vllm_autotuner.workload.hashing import RENDERING_VERSION, template_hash
+from vllm_autotuner.workload.hashing import RENDERING_VERSION, metadata_hash, template_hash
 from vllm_autotuner.workload.labels import (
     CHANGE,
     CONFIG_HASH,
     HASH_VERSION,
     MANAGED_BY,
+    METADATA_HASH,
     OPERATOR,
     SERVICE,
     SERVICE_UID,
@@ -137,11 +139,13 @@ def _pod_template(service: VLLMService, config: EngineKnobs) -> dict[str, Any]:
 
 
 def _metadata(service: VLLMService, annotations: dict[str, str]) -> dict[str, Any]:
+    given = to_wire(service.spec.workload_metadata) if service.spec.workload_metadata is not None else {}
+    hashed = {METADATA_HASH: metadata_hash(given)} if given else {}
     metadata: dict[str, Any] = {
         "name": service.metadata.name,
         "namespace": service.metadata.namespace,
-        "labels": _labels(service),
-        "annotations": {SERVICE_UID: service.metadata.uid, **annotations},
+        "labels": {**given.get("labels", {}), **_labels(service)},
+        "annotations": {**given.get("annotations", {}), **hashed, SERVICE_UID: service.metadata.uid, **annotations},
     }
     if service.spec.deletion_policy is DeletionPolicy.DELETE:
         metadata["ownerReferences"] = [_owner(service)]

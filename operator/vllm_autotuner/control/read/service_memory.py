@@ -46,6 +46,10 @@ class ServiceMemory:
         """Note that they exist."""
         self._seen[uid] = at
 
+    def unseen(self, uid: str) -> None:
+        """Note that they have to be applied."""
+        self._seen.pop(uid, None)
+
     def refusal(self, service: VLLMService) -> Refusal | None:
         """Why the API server refused the workload of this generation at the last apply; None when it did not."""
         generation, refusal = self._refusals.get(service.metadata.uid, (None, None))

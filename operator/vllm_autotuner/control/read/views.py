@@ -14,7 +14,7 @@ from vllm_autotuner.api.annotations import whole_number
 from vllm_autotuner.api.pod_template import refusal
 from vllm_autotuner.api.service import InvalidReason, InvalidService, VLLMService, parse_service
 from vllm_autotuner.cluster.field_managers import last_writer, scaled_by, taken_by, template_list
-from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, HASH_VERSION, SERVICE, STABLE, TRACK
+from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, HASH_VERSION, METADATA_HASH, SERVICE, STABLE, TRACK
 from vllm_autotuner.workload.pod_permissions import refused_fields
 
 ENGINE_CONTAINER: Final = "vllm"
@@ -79,6 +79,8 @@ class DeploymentView:
     config_hash: str | None
     hash_version: int | None
     """Version of the rendering that the hash is of; None when not annotated."""
+    metadata_hash: str | None
+    """Of the user's labels and annotations; None when there are none."""
     progressing: Progressing | None
     deleting: bool
     track: str = STABLE
@@ -213,6 +215,7 @@ def deployment_view(body: Body) -> DeploymentView:
         unavailable=_count(status, "unavailableReplicas"),
         config_hash=_part(metadata, "annotations").get(CONFIG_HASH),
         hash_version=whole_number(_part(metadata, "annotations").get(HASH_VERSION)),
+        metadata_hash=_part(metadata, "annotations").get(METADATA_HASH),
         progressing=_progressing(status),
         deleting="deletionTimestamp" in metadata,
         args=tuple(engine.get("args") or ()),

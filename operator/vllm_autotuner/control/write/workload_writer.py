@@ -7,7 +7,7 @@ Must not: decide, or act on a status that is not written or has changed since.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -29,7 +29,7 @@ from vllm_autotuner.control.read.service_memory import ServiceMemory
 from vllm_autotuner.control.read.trial_state import is_orphan, surplus
 from vllm_autotuner.control.read.views import DeploymentView
 from vllm_autotuner.guardrails.contest import left_alone
-from vllm_autotuner.workload.labels import CONFIG_HASH
+from vllm_autotuner.workload.labels import CONFIG_HASH, METADATA_HASH
 from vllm_autotuner.workload.rendering import render_service, render_trial, rendered_hash
 from vllm_autotuner.workload.restoring import restored
 
@@ -86,6 +86,8 @@ class WorkloadWriter:
         # Fields that another field manager keeps overwriting are left to it (G33), and only those.
         body = without_fields(body, left_alone(status.contest, interference_of(own, body)))
         write = self._write(own, body, service=service, status=status)
+        if write is not None and own is not None and _is_relabelled(own, body):
+            memory.unseen(uid)  # the Service has these labels, too
         seen_at = memory.seen_at(uid)
         exposed = own is not None and seen_at is not None
         if exposed and idle and not (too_many or write) and seen_at is not None and now - seen_at >= LOOK_AFTER:
@@ -142,7 +144,8 @@ class WorkloadWriter:
             if is_of_another_version(service, own, knobs=knobs):
                 # To render it anew would roll every pod for a number of replicas (G49).
                 return None if same else partial(self._scale, own, replicas, service)
-            if same and own.config_hash == body["metadata"]["annotations"].get(CONFIG_HASH, own.config_hash):
+            rendered = own.config_hash == body["metadata"]["annotations"].get(CONFIG_HASH, own.config_hash)
+            if same and rendered and not _is_relabelled(own, body):
                 return None
         return partial(self._apply, body, service, knobs)
 
@@ -201,6 +204,12 @@ class WorkloadWriter:
         if is_orphan(found, status):
             self._count_orphan()
         self._registry.deployments.evict(Key(found.namespace, found.name), uid=found.uid)
+
+
+def _is_relabelled(own: DeploymentView, body: Mapping[str, Any]) -> bool:
+    """Whether the user's labels and annotations of Deployment and Service are others than those that were applied."""
+    asked: str | None = body["metadata"]["annotations"].get(METADATA_HASH)
+    return own.metadata_hash != asked
 
 
 async def _each(effects: Iterable[Effect]) -> list[ClusterError]:
