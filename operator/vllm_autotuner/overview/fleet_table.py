@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from vllm_autotuner.overview.gpu_hours import Savings
-from vllm_autotuner.overview.html_page import badge, cell, safe, table
+from vllm_autotuner.overview.html_page import LONGEST_NUMBER, badge, cell, safe, table
 from vllm_autotuner.overview.savings_text import short_savings
 from vllm_autotuner.overview.service_row import NO_DIAGNOSIS, ServiceRow
 
@@ -15,8 +15,6 @@ __all__ = ["fleet_table"]
 
 LONGEST_CELL: Final = 300
 """Characters of a cell: the page of a service has the rest."""
-SHORT_CELL: Final = 40
-"""Of one that holds a number or a word, which does not wrap."""
 TITLES: Final = ("service", "diagnosis", "mode", "ready", "TTFT", "TPOT", "KV cache", "GPUs", "what it says")
 
 
@@ -34,7 +32,7 @@ def _row(row: ServiceRow, savings: Savings | None, *, link: str) -> str:
     cells = (
         f'<a href="{link}">{_short(f"{row.namespace}/{row.name}")}</a>',
         diagnosis,
-        *(safe(each or "", longest=SHORT_CELL) for each in (row.mode, row.ready, row.ttft, row.tpot, row.kv_usage)),
+        *(safe(each or "", longest=LONGEST_NUMBER) for each in (row.mode, row.ready, row.ttft, row.tpot, row.kv_usage)),
         _short(saved),
         _short(said),
     )

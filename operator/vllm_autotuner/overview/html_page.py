@@ -14,10 +14,24 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.overview.plain_text import printable
 from vllm_autotuner.overview.style import STYLE
 
-__all__ = ["LONGEST", "STYLE_HASH", "badge", "cell", "definitions", "document", "listed", "safe", "table"]
+__all__ = [
+    "LONGEST",
+    "LONGEST_NUMBER",
+    "STYLE_HASH",
+    "badge",
+    "cell",
+    "definitions",
+    "document",
+    "listed",
+    "number_cell",
+    "safe",
+    "table",
+]
 
 LONGEST: Final = 2000
 """Characters of one text: twice the longest message of a status. A field that a tenant filled stays a line."""
+LONGEST_NUMBER: Final = 40
+"""Characters of a number with its unit, or of another short word that does not wrap."""
 STYLE_HASH: Final = f"sha256-{base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()}"
 """Of the style sheet, for a Content-Security-Policy that allows no other."""
 
@@ -59,10 +73,14 @@ def definitions(rows: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{''.join(f'<dt>{safe(name)}</dt><dd>{safe(value)}</dd>' for name, value in rows)}</dl>"
 
 
-def cell(content: str, *, label: str, number: bool = False) -> str:
+def cell(content: str, *, label: str) -> str:
     """A cell of `table`; `content` is HTML. On a phone its label stands before it."""
-    kind = ' class="number"' if number else ""
-    return f'<td data-label="{safe(label)}"{kind}>{content}</td>'
+    return f'<td data-label="{safe(label)}">{content}</td>'
+
+
+def number_cell(text: str, *, label: str) -> str:
+    """A cell with a number, which does not wrap: what is longer is no number."""
+    return f'<td data-label="{safe(label)}" class="number">{safe(text, longest=LONGEST_NUMBER)}</td>'
 
 
 def table(titles: Sequence[str], rows: Iterable[str], *, caption: str) -> str:

@@ -14,7 +14,7 @@ from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ActiveChange, DiagnosisStatus, Recommendation, VLLMServiceStatus
 from vllm_autotuner.overview.gpu_hours import Savings, step_effects
 from vllm_autotuner.overview.history_rows import entry_rows, entry_took, entry_values, predicted_effect
-from vllm_autotuner.overview.html_page import badge, cell, definitions, listed, safe, table
+from vllm_autotuner.overview.html_page import badge, cell, definitions, listed, number_cell, safe, table
 from vllm_autotuner.overview.number_format import figure, moment
 from vllm_autotuner.overview.savings_text import told_savings, told_step
 from vllm_autotuner.overview.service_row import ALARMS
@@ -52,13 +52,9 @@ def _diagnosis(diagnosis: DiagnosisStatus | None) -> Iterator[str]:
     yield listed("Contributing", (f"{each.class_}: {each.message}" for each in diagnosis.contributing))
     rows = [
         cell(safe(fact.name), label="evidence")
-        + cell(safe(figure(fact.value, fact.unit or "")), label="value", number=True)
-        + cell(
-            safe("" if fact.threshold is None else figure(fact.threshold, fact.unit or "")),
-            label="threshold",
-            number=True,
-        )
-        + cell(safe(fact.window or ""), label="window", number=True)
+        + number_cell(figure(fact.value, fact.unit or ""), label="value")
+        + number_cell("" if fact.threshold is None else figure(fact.threshold, fact.unit or ""), label="threshold")
+        + number_cell(fact.window or "", label="window")
         + cell(safe(fact.note or ""), label="note")
         for fact in diagnosis.evidence
     ]

@@ -22,7 +22,7 @@ h1 { font-size: 1.55rem; margin: 0 0 1rem; }
 h2 { font-size: 1.25rem; margin: 0 0 .5rem; }
 h3 { font-size: 1rem; margin: 1.4rem 0 .35rem; }
 section { border: 1px solid var(--line); border-radius: .6rem; padding: 1.1rem 1.3rem; margin: 1.4rem 0; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; margin: 0; }
+dl { display: grid; grid-template-columns: fit-content(40%) 1fr; gap: .15rem 1.2rem; margin: 0; }
 dt { color: var(--soft); } dd { margin: 0; }
 small, footer { color: var(--soft); font-size: .86rem; }
 .verdict { font-size: 1.1rem; margin: .2rem 0 .6rem; }
@@ -51,7 +51,8 @@ details { margin-top: 1.2rem; } summary { cursor: pointer; color: var(--soft); }
   .stacks thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
   .stacks, .stacks tbody, .stacks tr, .stacks caption { display: block; }
   .stacks tr { border-bottom: 2px solid var(--line); padding: .5rem 0; }
-  .stacks td { display: inline-block; border: 0; padding: .1rem 1rem .1rem 0; } .stacks td:empty { display: none; }
+  .stacks td { display: inline-block; max-width: 100%; border: 0; padding: .1rem 1rem .1rem 0; white-space: normal; }
+  .stacks td:empty { display: none; }
   .stacks td:first-child, .stacks td:last-child { display: block; }
   .stacks td:not(:first-child)::before { content: attr(data-label) " "; color: var(--soft); font-size: .86rem; }
 }
