@@ -146,6 +146,9 @@ class Monitor:
             query = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
             with suppress(httpx.TransportError):  # a watch ends now and then; it goes on where it was
                 async with self._stage.api.stream("GET", path, params=query, timeout=None) as answer:
+                    if answer.status_code == httpx.codes.TOO_MANY_REQUESTS:  # while its CRD is replaced
+                        await asyncio.sleep(0.5)
+                        continue
                     answer.raise_for_status()
                     async for line in answer.aiter_lines():
                         event = json.loads(line)
