@@ -78,8 +78,9 @@ def history(
     console = answers()
     if not changes:
         console.print(Text(f"{namespace}/{name}: no changes recorded."))
+    steps = stored_status(body).gpu_steps
     for entry in changes:
-        for line in entry_lines(entry, steps=stored_status(body).gpu_steps):
+        for line in entry_lines(entry, steps=steps):
             console.print(line)
     for line in gpu_lines(body, now=now, prices=prices, most=GPU_STEPS_LENGTH):
         console.print(line)
