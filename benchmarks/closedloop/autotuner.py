@@ -67,6 +67,9 @@ class _Scrapes:
     async def look(self, entries: Iterable[ServiceEntry], *, at: float) -> Mapping[str, FleetSnapshot]:
         return {"": await take_snapshot(self.scraper.recording, at=at, settings=WindowSettings())}
 
+    def keep_only(self, entries: Iterable[ServiceEntry]) -> None:
+        """All that was scraped is kept by the scraper."""
+
     def of(self, service: object, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
         return snapshots[""]
 

@@ -25,7 +25,7 @@ from vllm_autotuner.control.read import metrics_sources as sources_module
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import service_entry
-from vllm_autotuner.control.run.fleet_loop import FleetLoop, run_fleet_loop
+from vllm_autotuner.control.run.fleet_loop import HELD_LOOKS, FleetLoop, run_fleet_loop
 from vllm_autotuner.control.write.workload_writer import LOOK_AFTER
 from vllm_autotuner.observation.answer_reader import Allowance
 from vllm_autotuner.observation.errors import TooLarge, Unreachable
@@ -36,6 +36,8 @@ from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.series_memory import SeriesMemory
 
 NO_ANSWER = NoData(Absence.PROVIDER_ERROR, "http://prometheus answered 503")
+TOLD_AFTER = HELD_LOOKS + 1
+"""Ticks with a failed look after which it is told."""
 STEADY = 6
 """Ticks after which a healthy service has its Deployment, its pods and its diagnosis."""
 
@@ -321,10 +323,46 @@ async def test_what_is_gone_is_forgotten_and_not_created_again() -> None:
     del found.api.objects["VLLMService", "chat"]
     found.api.silent = NO_ANSWER
     applied = found.api.applies.total()
-    await found.tick()
+    await found.ticks(TOLD_AFTER)
     assert found.registry.services.get(Key("prod", "chat")) is None
     await found.ticks(3)
     assert found.api.applies.total() == applied
+
+
+async def test_one_failed_look_is_no_blindness() -> None:
+    found = bed()
+    await found.ticks(STEADY)
+    written, before = writes(found), found.status()
+    found.api.silent = NO_ANSWER
+    await found.ticks(TOLD_AFTER - 1)
+    assert writes(found) == written
+    assert found.status() == before
+    found.api.silent = None
+    await found.tick()
+    assert metrics_available(found)[0] == "True"
+
+
+async def test_looks_that_fail_for_a_whole_window_are_told_once() -> None:
+    found = bed()
+    await found.ticks(STEADY)
+    written = writes(found)
+    found.api.silent = NO_ANSWER
+    await found.ticks(TOLD_AFTER)
+    assert metrics_available(found) == ("False", "ProviderError")
+    told = writes(found)
+    assert told > written
+    await found.ticks(3)
+    assert writes(found) == told
+
+
+async def test_what_somebody_writes_is_decided_although_the_look_has_failed() -> None:
+    found = bed()
+    await found.ticks(STEADY)
+    found.api.silent = NO_ANSWER
+    found.api.edit("chat", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
+    found.api.tell(found.registry)
+    await found.tick()
+    assert found.seats() == 32
 
 
 async def test_what_is_being_deleted_is_left_alone() -> None:
@@ -661,7 +699,7 @@ async def test_a_source_that_fails_blinds_only_those_who_use_it(monkeypatch: pyt
 
 async def test_an_unforeseen_series_ends_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     strange = [Series(labels={"__name__": "vllm:num_requests_running"}, times=[], values=[])]
-    found, _ = sources(monkeypatch, eu=strange, us=[Series(labels={}, times=[1.0], values=[1.0])])
+    found, _ = sources(monkeypatch, eu=strange, us=[Series(labels={"namespace": "prod"}, times=[999.0], values=[1.0])])
     snapshots = await found.look(using("eu", "us", ""), at=1000.0)
     assert snapshots[""].error is None
     error = snapshots["us"].error

@@ -147,6 +147,12 @@ class Sources:
         }
         return {**dict(zip(names, found, strict=True)), **unknown}
 
+    def keep_only(self, entries: Iterable[ServiceEntry]) -> None:
+        """Drop what is kept about namespaces and questions that no look since the last call was about."""
+        namespaces = sorted({entry.namespace for entry in entries})
+        for memories in self._memories.values():
+            memories.keep_only(namespaces)
+
     def of(self, service: VLLMService, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
         """The snapshot with this service's metrics. A source that was not in use yet is queried in the next tick."""
         name, namespace = source_of(service), service.metadata.namespace
@@ -167,7 +173,6 @@ class Sources:
             source = Within(client=self._clients[name], namespaces=tuple(asked), memories=self._memories[name])
             try:
                 snapshot = await take_snapshot(source, at=at, settings=self._windows)
-                self._memories[name].keep_only(asked)
             except Exception as error:
                 # An unexpected series blinds the services that share the source; it must not end the operator.
                 logger.exception("failed to parse metrics", extra={"source": name or "default"})

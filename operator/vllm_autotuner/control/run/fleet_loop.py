@@ -7,8 +7,10 @@ Must not: decide anything itself. An exception for one service never affects the
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from vllm_autotuner.api.service import InvalidService, VLLMService
@@ -18,23 +20,33 @@ from vllm_autotuner.control.decide.figures_refresh import RefreshSlots
 from vllm_autotuner.control.decide.fleet_budget import Fleet, Part, fleet_of, part_of
 from vllm_autotuner.control.decide.inputs import OperatorState
 from vllm_autotuner.control.read.adopting import Adopting
+from vllm_autotuner.control.read.fleet_parts import parts_of
 from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
 from vllm_autotuner.control.read.inputs_reader import Look
 from vllm_autotuner.control.read.limits_configmap import current_limits
 from vllm_autotuner.control.read.metrics_sources import Sources, source_of
-from vllm_autotuner.control.read.registry import Key
+from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.context import ControlContext
+from vllm_autotuner.control.run.effects import Effects
 from vllm_autotuner.control.run.operator_metrics import StatusFigures, status_figures
 from vllm_autotuner.control.run.self_health import SelfHealth
 from vllm_autotuner.control.run.service_tick import Decided, OperatorStateOf, ServiceTick
 from vllm_autotuner.control.write.event_outbox import FAILED, OBJECT_TOO_LARGE
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.guardrails.concurrency import Asking
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 
 __all__ = ["FleetLoop", "run_fleet_loop"]
 
+HELD_LOOKS: Final = 4
+"""Failed looks at a source for which its services stay as they are: a minute at the default interval. A restart of
+Prometheus takes less, and to tell it of every service is a write for each, twice. Our choice."""
+ONE_WAIT: Final = 1.0
+"""Seconds between two heartbeats while effects are waited for."""
+LAST_WAIT: Final = 5.0
+"""Seconds for writes under way when the operator stops."""
 ONE_REPORT: Final = 0.5
 """Seconds for reports in a tick that is late: as many as there is nothing new to write about, and one more."""
 
@@ -57,7 +69,17 @@ async def run_fleet_loop(context: ControlContext, stop: asyncio.Event) -> None:
             except TimeoutError:
                 continue
     finally:
+        await loop.end()
         await sources.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A service that asks for a turn to begin a change."""
+
+    decided: Decided
+    asking: Asking
+    look: Look
 
 
 class FleetLoop:
@@ -71,6 +93,11 @@ class FleetLoop:
         self._refresh_slots: RefreshSlots | None = None
         self._exported: set[Key] = set()
         self._known: Mapping[Key, ServiceEntry] = {}
+        self._effects = Effects()
+        self._failing: dict[str, float] = {}
+        """Metrics source -> since when (Unix seconds) every look at it has failed."""
+        self._decided: dict[str, str] = {}
+        """uid -> the resource version on which a service was decided last."""
         self._limits = NO_LIMITS
         self._began = context.monotonic()
         """When this tick did."""
@@ -90,6 +117,11 @@ class FleetLoop:
             wrote=lambda uid: self._health.api_wrote(uid, at=self._context.wall()),
         )
 
+    async def end(self) -> None:
+        """Let what is being written arrive; what has not begun is decided by the next leader."""
+        self._effects.drop_waiting()
+        await self._effects.settled(within=LAST_WAIT)
+
     async def tick(self) -> None:
         """Handle the whole fleet once. A follower does nothing here; its watches keep the registry current."""
         context = self._context
@@ -98,6 +130,7 @@ class FleetLoop:
             if self._epoch is not None:
                 context.metrics.forget_fleet()
                 self._exported.clear()
+                self._effects.drop_waiting()
             self._epoch = None
             return
         if self._epoch != context.election.epoch:
@@ -105,6 +138,7 @@ class FleetLoop:
             self._services = self._services_anew()
             self._refresh_slots = None
             self._known = {}
+            self._decided.clear()
         # All of it, the look at the metrics and the logs as well: whatever takes long delays the next tick.
         with context.metrics.tick_duration.time():
             await self._lead()
@@ -119,14 +153,24 @@ class FleetLoop:
         for gone in self._exported - fleet.services.keys():
             self._export(gone, None)
         await self._note_deletions(fleet.services)
-        snapshots = await self._sources.look(fleet.services.values(), at=context.wall().timestamp())
-        self._note_failures(snapshots)
         adopting = Adopting(fleet.services, cluster=context.cluster)
         await adopting.read_all()
         await self._services.read_logs(fleet, adopting=adopting)
-        # Last before the decisions, so that a switch flipped during a slow look counts.
-        await self._limit()
-        await self._each(Look(fleet=fleet, snapshots=snapshots), adopting=adopting)
+        engines = 0
+        waiting: list[_Waiting] = []
+        for part in parts_of(fleet):
+            snapshots = await self._sources.look(part.values(), at=context.wall().timestamp())
+            self._note_failures(snapshots)
+            engines += sum(len(snapshot.engines) for snapshot in snapshots.values())
+            # Last before the decisions, so that a switch flipped during a slow look counts.
+            await self._limit()
+            waiting += await self._decide(part, look=Look(fleet=fleet, snapshots=snapshots), adopting=adopting)
+        await self._settle()
+        await self._give_turns(waiting, adopting=adopting)
+        await self._report(fleet, adopting=adopting)
+        self._sources.keep_only(fleet.services.values())
+        context.metrics.engines.set(engines)
+        context.metrics.effects_waiting.set(len(self._effects))
         # With the statuses that were written meanwhile; one that was deleted meanwhile is missed in the next tick.
         self._known = {**fleet.services, **context.registry.services.views()}
         try:
@@ -146,7 +190,10 @@ class FleetLoop:
 
     def _note_failures(self, snapshots: Mapping[str, FleetSnapshot]) -> None:
         for name, snapshot in snapshots.items():
-            if snapshot.error is not None:
+            if snapshot.error is None:
+                self._failing.pop(name, None)
+            else:
+                self._failing.setdefault(name, snapshot.at)
                 self._context.metrics.prometheus_errors.labels(source=name or "default", kind="Failed").inc()
                 logger.warning("metrics source failed", extra={"source": name, "error": snapshot.error.why})
                 self._health.source_failed(name, at=self._context.wall())
@@ -158,42 +205,65 @@ class FleetLoop:
             logger.warning("limits changed", extra={"ceiling": ceiling, "kill": limits.kill, "why": why})
         self._limits = limits
 
-    async def _each(self, look: Look, *, adopting: Adopting) -> None:
-        fleet = self._fleet()
-        queue, services = fleet.why(), len(look.fleet.services)
-
-        def operator_of(service: VLLMService) -> OperatorState:
-            return self._operator_state(service, queue=queue, services=services)
-
-        waiting: dict[str, Decided] = {}
-        entries = look.fleet.services
-        handled = [key for key, entry in entries.items() if not _is_only_reported(entry)]
-        for count, (key, entry) in enumerate((key, entries[key]) for key in handled):
+    async def _decide(self, entries: Mapping[Key, ServiceEntry], *, look: Look, adopting: Adopting) -> list[_Waiting]:
+        """Decide these services and send what was decided on its way; return those that ask for a turn to begin."""
+        waiting: list[_Waiting] = []
+        operator_of = self._operator_of(look.fleet)
+        handled = [(key, entry) for key, entry in entries.items() if not _is_only_reported(entry)]
+        for count, (key, entry) in enumerate(handled):
             # A long tick must not look like a hung one, and the watches and the lease must breathe.
             self._context.heartbeat.beat()
             if count % 50 == 0:
                 await asyncio.sleep(0)
+            if entry.uid in self._effects or self._waits_for_metrics(entry, look):
+                continue
             async with self._isolated(key, entry):
                 decided = await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
+                self._decided[entry.uid] = entry.resource_version
                 if decided is not None and decided.decision.turn is not None:
-                    waiting[entry.uid] = decided
+                    waiting.append(_Waiting(decided, decided.decision.turn.asking, look))
                 elif decided is not None:
-                    await self._carry_out(decided, look=look, adopting=adopting)
-        # Only now is it known who all would begin, and which changes have ended in this tick.
-        asking = [each.decision.turn.asking for each in waiting.values() if each.decision.turn is not None]
-        begin = self._fleet().begin(asking)
-        for decided in waiting.values():
+                    carry_out = partial(self._carry_out, decided, look=look, adopting=adopting)
+                    self._effects.add(entry.uid, carry_out, urgency=_urgency(decided))
+        return waiting
+
+    async def _give_turns(self, waiting: Sequence[_Waiting], *, adopting: Adopting) -> None:
+        """Begin changes: only now is it known who all would, and which changes have ended in this tick."""
+        begin = self._fleet().begin([each.asking for each in waiting])
+        for each in waiting:
+            decided = each.decided
             self._context.heartbeat.beat()
             async with self._isolated(decided.key, decided.entry):
                 if decided.entry.uid in begin:
                     decided = self._services.begin_at_its_turn(decided)
-                await self._carry_out(decided, look=look, adopting=adopting)
-        await self._report(entries.keys() - handled, look=look, adopting=adopting, operator_of=operator_of)
+            # Awaited one by one: the next tick has to count what begins in this one.
+            await self._carry_out(decided, look=each.look, adopting=adopting)
 
-    async def _report(
-        self, keys: Collection[Key], *, look: Look, adopting: Adopting, operator_of: OperatorStateOf
-    ) -> None:
+    def _waits_for_metrics(self, entry: ServiceEntry, look: Look) -> bool:
+        """Whether a service is not decided in this tick, because a look at its metrics has failed and nothing else is
+        new. One failed look is no blindness: it is told after `HELD_LOOKS` of them."""
+        service = entry.service
+        if not isinstance(service, VLLMService) or service.status.active_change is not None:
+            return False
+        source = source_of(service)
+        snapshot = look.snapshots.get(source)
+        if snapshot is None or snapshot.error is None or self._decided.get(entry.uid) != entry.resource_version:
+            return False
+        held = HELD_LOOKS * self._context.settings.interval.total_seconds()
+        return snapshot.at - self._failing.get(source, snapshot.at) < held
+
+    async def _settle(self) -> None:
+        """Wait for what is on its way, as long as that does not delay the next tick."""
+        interval = self._context.settings.interval.total_seconds()
+        while len(self._effects) and (left := interval - (self._context.monotonic() - self._began)) > 0:
+            self._context.heartbeat.beat()
+            await self._effects.settled(within=min(left, ONE_WAIT))
+
+    async def _report(self, fleet: RegistrySnapshot, *, adopting: Adopting) -> None:
         """Say of objects that cannot be read what is wrong with them, as far as this tick has time for it."""
+        keys = [key for key, entry in fleet.services.items() if _is_only_reported(entry)]
+        # No change of them is in progress: what they measure is not asked.
+        look, operator_of = Look(fleet=fleet, snapshots={}), self._operator_of(fleet)
         began, interval = self._context.monotonic(), self._context.settings.interval.total_seconds()
         late = began - self._began > interval / 2
         if late and keys and not self._put_off:
@@ -214,9 +284,10 @@ class FleetLoop:
                 await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
 
     async def _carry_out(self, decided: Decided, *, look: Look, adopting: Adopting) -> None:
-        carried_out = await self._services.carry_out(decided, look=look, adopting=adopting)
-        if carried_out is not None:
-            self._export(decided.key, carried_out.desired)
+        async with self._isolated(decided.key, decided.entry):
+            carried_out = await self._services.carry_out(decided, look=look, adopting=adopting)
+            if carried_out is not None:
+                self._export(decided.key, carried_out.desired)
 
     def _fleet(self) -> Fleet:
         entries, settings = self._context.registry.services.views().values(), self._context.settings
@@ -231,6 +302,10 @@ class FleetLoop:
             self._context.metrics.ticks.labels(outcome="Failed").inc()
             logger.exception("failed to count service", extra={"service": entry.service.key})
             return Part()
+
+    def _operator_of(self, fleet: RegistrySnapshot) -> OperatorStateOf:
+        queue, services = self._fleet().why(), len(fleet.services)
+        return lambda service: self._operator_state(service, queue=queue, services=services)
 
     def _operator_state(self, service: VLLMService, *, queue: str, services: int) -> OperatorState:
         uid, now = service.metadata.uid, self._context.wall()
@@ -298,6 +373,15 @@ class FleetLoop:
             self._context.metrics.ticks.labels(outcome="Failed").inc()
             logger.exception("failed to export the figures of a service", extra={"service": entry.service.key})
             return None
+
+
+def _urgency(decided: Decided) -> int:
+    """What is carried out first where many services wait: a running change, then replicas, then what is only told."""
+    before, decision = decided.service.status, decided.decision
+    if before.active_change is not None or decision.status.active_change is not None:
+        return 0
+    was, is_now = before.effective, decision.status.effective
+    return 1 if (was and was.replicas) != (is_now and is_now.replicas) else 2
 
 
 def _is_only_reported(entry: ServiceEntry) -> bool:

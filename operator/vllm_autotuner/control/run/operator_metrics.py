@@ -86,6 +86,16 @@ class OperatorMetrics:
             buckets=_TICK_BUCKETS,
             registry=registry,
         )
+        self.engines = Gauge(
+            "vllm_autotuner_engines",
+            "Engines in the metrics of the last tick: what an operator's load grows with.",
+            registry=registry,
+        )
+        self.effects_waiting = Gauge(
+            "vllm_autotuner_effects_waiting",
+            "Services whose decision was not written to the cluster by the end of the last tick.",
+            registry=registry,
+        )
         self.services = Gauge(
             "vllm_autotuner_services", "VLLMServices by diagnosis class.", ["diagnosis"], registry=registry
         )

@@ -1,0 +1,78 @@
+"""What was decided, on its way to the cluster: several services at a time, the most urgent first.
+
+Apart from the fleet loop, which decides: nothing that the API server does slowly may hold up the next decisions. A
+service is on its way at most once; until it has arrived it is not decided again.
+Must not: know what is carried out, or lose what it raises.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+__all__ = ["AT_ONCE", "Effects"]
+
+AT_ONCE: Final = 16
+"""Services that are carried out at a time: the throttle admits as many writes."""
+
+
+class Effects:
+    """The queue. Of one event loop."""
+
+    def __init__(self, *, at_once: int = AT_ONCE) -> None:
+        self._at_once = at_once
+        self._waiting: list[tuple[int, int, str, Callable[[], Awaitable[None]]]] = []
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._on_their_way: set[str] = set()
+        self._count = 0
+        self._broken: BaseException | None = None
+
+    def __len__(self) -> int:
+        """How many services wait or are being carried out."""
+        return len(self._on_their_way)
+
+    def __contains__(self, uid: str) -> bool:
+        """Whether this service is on its way."""
+        return uid in self._on_their_way
+
+    def add(self, uid: str, work: Callable[[], Awaitable[None]], *, urgency: int) -> None:
+        """Carry `work` out when it is its turn: smaller urgencies first, then in the order of adding. Raises
+        ValueError for a service that is on its way."""
+        if uid in self._on_their_way:
+            raise ValueError(f"{uid} is on its way")
+        self._count += 1
+        self._on_their_way.add(uid)
+        heapq.heappush(self._waiting, (urgency, self._count, uid, work))
+        self._begin()
+
+    async def settled(self, *, within: float) -> None:
+        """Wait until everything has arrived, at most `within` seconds. Raises what any of it has raised."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + within
+        while self._broken is None and self._running and (left := deadline - clock()) > 0:
+            await asyncio.wait(self._running.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if (broken := self._broken) is not None:
+            self._broken = None
+            raise broken
+
+    def drop_waiting(self) -> None:
+        """Forget what has not begun: another process leads, or this one stops."""
+        for _, _, uid, _ in self._waiting:
+            self._on_their_way.discard(uid)
+        self._waiting.clear()
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._running) < self._at_once:
+            _, _, uid, work = heapq.heappop(self._waiting)
+            self._running[uid] = asyncio.get_running_loop().create_task(self._run(uid, work), name=f"effects of {uid}")
+
+    async def _run(self, uid: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except BaseException as error:
+            # Raised where somebody waits: a task that nobody awaits would keep it to itself.
+            self._broken = error
+        finally:
+            del self._running[uid]
+            self._on_their_way.discard(uid)
+            self._begin()

@@ -1,0 +1,73 @@
+"""What was decided reaches the cluster most urgent first, a few at a time, and each service once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from vllm_autotuner.control.run.effects import Effects
+
+
+class Slow:
+    """An API server that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.answers = asyncio.Event()
+
+    def write(self, name: str) -> Callable[[], Awaitable[None]]:
+        async def work() -> None:
+            self.begun.append(name)
+            await self.answers.wait()
+
+        return work
+
+
+async def test_a_few_at_a_time_and_the_most_urgent_first() -> None:
+    api, effects = Slow(), Effects(at_once=2)
+    for name, urgency in (("told", 2), ("told-too", 2), ("replicas", 1), ("change", 0), ("told-last", 2)):
+        effects.add(name, api.write(name), urgency=urgency)
+    await asyncio.sleep(0)
+    assert api.begun == ["told", "told-too"], "what has begun is not interrupted"
+    api.answers.set()
+    await effects.settled(within=5)
+    assert api.begun[2:] == ["change", "replicas", "told-last"]
+    assert len(effects) == 0
+
+
+async def test_who_waits_does_not_wait_for_ever_and_a_service_is_on_its_way_once() -> None:
+    api, effects = Slow(), Effects(at_once=1)
+    effects.add("a", api.write("a"), urgency=0)
+    effects.add("b", api.write("b"), urgency=0)
+    await effects.settled(within=0.01)
+    assert "a" in effects
+    assert "b" in effects
+    with pytest.raises(ValueError, match="on its way"):
+        effects.add("b", api.write("b"), urgency=0)
+
+
+async def test_what_has_not_begun_is_dropped_when_another_leads() -> None:
+    api, effects = Slow(), Effects(at_once=1)
+    effects.add("a", api.write("a"), urgency=0)
+    effects.add("b", api.write("b"), urgency=0)
+    await asyncio.sleep(0)
+    effects.drop_waiting()
+    api.answers.set()
+    await effects.settled(within=5)
+    assert api.begun == ["a"]
+    assert len(effects) == 0
+
+
+async def test_what_breaks_is_raised_where_somebody_waits_and_the_others_go_on() -> None:
+    api, effects = Slow(), Effects(at_once=1)
+
+    async def broken() -> None:
+        raise RuntimeError("a defect")
+
+    effects.add("a", broken, urgency=0)
+    effects.add("b", api.write("b"), urgency=0)
+    api.answers.set()
+    with pytest.raises(RuntimeError, match="a defect"):
+        await effects.settled(within=5)
+    await effects.settled(within=5)
+    assert api.begun == ["b"]
