@@ -15,11 +15,16 @@ from e2e.side_by_side import CROWD, Play, side_by_side
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def vllm(play: Play, *arguments: str) -> tuple[int, str]:
-    """Run `kubectl vllm` as the admin, in the namespace of the stage; return the exit code and both outputs."""
-    bed = play.stage.bed
-    namespace, token = play.stage.namespace, bed.control_plane.admin_token_file.read_text(encoding="utf-8")
-    kubeconfig = bed.admin_kubeconfig.with_name(f"admin-in-{namespace}.kubeconfig")
+async def vllm(play: Play, *arguments: str, token: str = "") -> tuple[int, str]:
+    """Run `kubectl vllm` in the namespace of the stage, as the admin unless a token of another account is given.
+
+    Return the exit code and both outputs.
+    """
+    bed, namespace = play.stage.bed, play.stage.namespace
+    who, token = (
+        ("other", token) if token else ("admin", bed.control_plane.admin_token_file.read_text(encoding="utf-8"))
+    )
+    kubeconfig = bed.admin_kubeconfig.with_name(f"{who}-in-{namespace}.kubeconfig")
     write_kubeconfig(kubeconfig, server=bed.api_url, ca_file=bed.ca_file, token=token, namespace=namespace)
     # kubectl finds its plugins on the PATH: the package's scripts are beside its Python.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
@@ -67,3 +72,34 @@ async def test_a_paused_service_is_not_tuned_until_it_is_resumed(play: Play) -> 
     code, text = await vllm(play, "resume", "halted")
     assert (code, text) == (0, f"{play.stage.namespace}/halted: tuning resumes\n")
     await play.change_is("halted", "WarmingUp", "Analyzing")
+
+
+@side_by_side(stage="faults")
+async def test_the_report_of_a_fleet_tells_gpus_and_what_the_services_went_through(play: Play) -> None:
+    bed = play.stage.bed
+    file = bed.admin_kubeconfig.with_name(f"{play.stage.namespace}.html")
+    await play.serves("told", clients=2, accelerator={"product": "NVIDIA-H100-80GB-HBM3"})
+    await play.edit("told", replicas=2)
+    status = await play.until("told", "a second step", lambda found: len(found.get("gpuSteps") or []) == 2)
+    assert [(step["cause"], step["gpus"], step["reference"]) for step in status["gpuSteps"]] == [
+        ("Start", 1, 1),
+        ("Owner", 2, 2),
+    ]
+    code, text = await vllm(play, "history", "told", "--gpu-price", "2.49")
+    assert (code, "1 -> 2 GPUs, 2 replicas (set by its owner)" in text) == (0, True), text
+    options = ("--html", str(file), "--since", "2m", "--gpu-price", "2.49")
+    code, text = await vllm(play, "report", *options, "--prometheus", bed.prometheus_url)
+    assert (code, "GPUs:     saved and spent nothing" in text) == (0, True), text
+    page = file.read_text(encoding="utf-8")
+    assert f"{play.stage.namespace}/told" in page
+    # A service that has just begun to serve has one evaluation.
+    assert "<svg" in page or "Only one evaluation" in page, text
+    assert "no vLLM metrics" not in text
+    file.unlink()
+    code, text = await vllm(play, "report", *options, "--prometheus", "http://127.0.0.1:1")
+    assert (code, "127.0.0.1:1" in text, file.exists()) == (1, True, False), text
+    code, text = await vllm(play, "report", *options, token="no-such-token")
+    assert (code, file.exists()) == (1, False), text
+    assert len(text.splitlines()) == 1, text
+    code, text = await vllm(play, "report", *options, "-n", "kube-public")
+    assert (code, "no VLLMService in namespace kube-public" in text) == (2, True), text
