@@ -74,7 +74,7 @@ class OperatorSettings:
     """Name of a ConfigMap in `lease_namespace` that sets mode ceiling and kill switch at run time. Empty: none."""
 
     read_only: bool = False
-    """Send no write to the cluster: no status, no Event, no workload, no Lease. What is decided is in log and metrics."""
+    """Send no write to the cluster: no status, Event, workload or Lease. What is decided is in log and metrics."""
 
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     """The pace of writes."""
