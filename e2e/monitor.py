@@ -56,8 +56,10 @@ class Watched:
 class Monitor:
     """`async with Monitor(stage) as monitor`: watches until the end; `broken` tells what was not as it must be."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *, may_miss: bool = False) -> None:
+        """`may_miss`: go on where versions were missed, as when the CRD is replaced; else the monitor fails."""
         self._stage = stage
+        self._may_miss = may_miss
         self._seen: defaultdict[str, Watched] = defaultdict(Watched)
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -153,11 +155,22 @@ class Monitor:
                     async for line in answer.aiter_lines():
                         event = json.loads(line)
                         if event["type"] == "ERROR":
-                            raise AssertionError(f"versions were missed: {event['object']}")
+                            if not self._may_miss:
+                                raise AssertionError(f"versions were missed: {event['object']}")
+                            version = await self._looked_anew(path, see)
+                            break
                         version = event["object"]["metadata"]["resourceVersion"]
                         if event["type"] != "BOOKMARK":
                             see(event["type"], event["object"])
                             self._news.set()
+
+    async def _looked_anew(self, path: str, see: Callable[[str, Object], None]) -> str:
+        """Take what there is now for news; return the version to go on from."""
+        found = await self._stage.get(path)
+        for body in found["items"]:
+            see("MODIFIED", body)
+        self._news.set()
+        return str(found["metadata"]["resourceVersion"])
 
     def _service(self, kind: str, body: Object) -> None:
         seen = self._seen[body["metadata"]["name"]]
