@@ -41,8 +41,8 @@ HOME: Final = "fleet-home"
 PER_NAMESPACE: Final = 25
 INTERVAL: Final = 15.0
 """Seconds between ticks: the chart's."""
-SAMPLED: Final = 330.0
-"""Seconds for which the real engine is scraped before its answers are recorded: a window of raw samples."""
+SAMPLED: Final = 90.0
+"""Seconds for which the real engine is scraped before its answers are recorded: a state window, and some more."""
 LOOK: Final = 5.0
 """Seconds between two looks at the operator's metrics: about as often as a Prometheus scrapes them."""
 SERVICES: Final = "/apis/vllm-autotuner.dev/v1alpha1/vllmservices"

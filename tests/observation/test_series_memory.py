@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from hypothesis import given
@@ -13,6 +13,8 @@ from vllm_autotuner.observation.series_memory import OVERLAP, Remembered, Series
 
 QUESTION: Final = Samples(names=("vllm:a",), window=300)
 NAMESPACES: Final = ("a", "b")
+Known: TypeAlias = tuple[str, str, list[float], list[float]]
+"""Namespace, pod, times and values of a series."""
 
 
 @dataclass(slots=True)
@@ -41,7 +43,7 @@ class Store:
         return found
 
 
-def look(memory: SeriesMemory, store: Store, *, at: float, namespaces: Sequence[str] = NAMESPACES) -> list[object]:
+def look(memory: SeriesMemory, store: Store, *, at: float, namespaces: Sequence[str] = NAMESPACES) -> list[Known]:
     """Ask as an operator does, and return what is known then."""
     whole = memory.unknown(namespaces, at=at)
     if known := [each for each in namespaces if each not in whole]:
@@ -60,7 +62,7 @@ def read(memory: SeriesMemory, store: Store, question: Remembered, namespaces: S
         memory.take(text, memory.labels_of(text) or msgspec.json.decode(text), points)
 
 
-def whole(store: Store, *, at: float, namespaces: Sequence[str] = NAMESPACES) -> list[object]:
+def whole(store: Store, *, at: float, namespaces: Sequence[str] = NAMESPACES) -> list[Known]:
     found = store.answer(namespaces, at=at, window=QUESTION.window)
     labelled = [(msgspec.json.decode(text), points) for text, points in found.items()]
     return sorted(

@@ -175,11 +175,11 @@ class AnswerReader:
         for each in entries:
             native = each.histogram is not None or each.histograms is not None
             points = each.values if each.values is not None else [each.value] if each.value is not None else []
-            text = bytes(each.metric)
+            labels = bytes(each.metric)
             if not points and not native:
-                raise Unusable(f"the answer does not follow the Prometheus API: no value of {text[:120]!r}")
-            if (series := self._one(text, [] if native else points)) is not None:
-                read.append((series, _weight(series, text)))
+                raise Unusable(f"the answer does not follow the Prometheus API: no value of {labels[:120]!r}")
+            if (series := self._one(labels, [] if native else points)) is not None:
+                read.append((series, _weight(series, labels)))
         self._allow(read)
 
     def _read_one_by_one(self, text: str) -> str:

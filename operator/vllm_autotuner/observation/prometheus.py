@@ -82,7 +82,7 @@ class PrometheusSource:
         allowance: Allowance | None = None,
         memory: SeriesMemory | None = None,
     ) -> Sequence[Series]:
-        """See MetricsSource.ask. `namespaces`: of which alone is asked; none asks of all. `memory`: takes the answer."""
+        """See MetricsSource.ask. `namespaces`: of which alone is asked, or all; `memory`: takes what is read."""
         text = promql(question, namespaces=namespaces, match=self._address.match)
         return await self.query(text, at=at, allowance=allowance, memory=memory)
 

@@ -1,9 +1,9 @@
 """The samples of each series, kept from look to look: a look asks only for what is new since the last one.
 
 Nine tenths of what a Prometheus is asked for in every interval it has told in the one before. What is kept is what one
-whole question would be answered with, where each sample can be seen `OVERLAP` seconds after its time, in whatever order.
-What is held back for longer makes a hole, and a hole makes the question be asked in whole; so does time, at the latest
-after as long as the question looks back.
+whole question would be answered with, where each sample can be seen `OVERLAP` seconds after its time, in whatever
+order. What is held back for longer makes a hole, and a hole makes the question be asked in whole; so does time, at the
+latest after as long as the question looks back.
 Must not: do I/O, or hold more than one question asks for.
 """
 

@@ -14,8 +14,8 @@ from vllm_autotuner.control.read.views import ServiceEntry
 
 __all__ = ["ENGINES_AT_ONCE", "parts_of"]
 
-ENGINES_AT_ONCE: Final = 500
-"""Engines of a part, as far as namespaces allow: half of the series that a look may read. Our choice."""
+ENGINES_AT_ONCE: Final = 250
+"""Engines of a part, as far as namespaces allow: a third of the series that a look may read. Our choice."""
 
 
 def parts_of(fleet: RegistrySnapshot) -> Iterator[Mapping[Key, ServiceEntry]]:
