@@ -204,7 +204,7 @@ async def test_services_without_metrics_are_counted_each_tick() -> None:
     await found.ticks(3)
     before = series(found.metrics)["vllm_autotuner_blind_ticks_total", ()]
     found.api.silent = no_answer()
-    await found.ticks(4)
+    await found.ticks(fleet_loop.HELD_LOOKS + 1)
     assert series(found.metrics)["vllm_autotuner_blind_ticks_total", ()] > before
 
 

@@ -75,7 +75,7 @@ def test_every_reference_in_a_row_resolves_and_no_number_is_written_by_hand(row:
         pytest.param("{change.comparison:LOOKS}", "6, 8, 10", id="several numbers"),
         pytest.param("{change.comparison:GROSS|factors}", "TTFT x3, TPOT x2", id="factors"),
         pytest.param("{api.tuning:Tuning.mode}", "Recommend", id="default of a model"),
-        pytest.param("{cluster.throttle:ThrottleSettings.per_second}", "20", id="default of a dataclass"),
+        pytest.param("{cluster.throttle:ThrottleSettings.per_second}", "100", id="default of a dataclass"),
         pytest.param("no reference", "no reference", id="plain text"),
     ],
 )
