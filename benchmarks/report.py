@@ -18,6 +18,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(root), str(root / "operator")]
 
 from benchmarks.closedloop.page import bad_candidates, closed_loop, shortened
+from benchmarks.fleets.page import fleet
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
 from benchmarks.recordings.page import replay
@@ -190,6 +191,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="How much CPU time does one planning decision take, and how much does a whole fleet take?",
         command="python benchmarks/planning_speed.py --save",
         body=plain,
+    ),
+    Section(
+        name="fleet",
+        title="Fleet",
+        question="What does one operator cost beside hundreds and thousands of services?",
+        command="python benchmarks/fleet.py --services 300 1000 2000 --engines-per-service 1 1 2 --save",
+        body=fleet,
     ),
     Section(
         name="operator_cost",

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import pytest
 
+from benchmarks.fleets.page import fleet
 from benchmarks.tenants.page import hostile, operator_cost
 from benchmarks.tenants.shapes import NAMESPACE, POD, Shape, namespaces_of, shape_of
 from benchmarks.tenants.stand_in import COUNT, StandIn
@@ -125,3 +126,23 @@ def test_the_cost_of_each_cell_is_told() -> None:
     text = "\n".join(operator_cost({"summary": SUMMARY, "cells": [cell]}))
     assert "| 10 | 1,000 | 123 | 4.6 | 1.0 | 0.5 | 0.02 | 10 |" in text
     assert "An engine has 40 series in the largest answer and 200 in all of them." in text
+
+
+def test_the_cost_of_each_fleet_is_told() -> None:
+    cell = {
+        "services": 1000,
+        "engines": 2000,
+        "cpu_s_per_tick": 2.345,
+        "cycle_s": 15.04,
+        "longest_tick_s": 9.9,
+        "peak_rss_mib": 321.0,
+        "loop_lag_s": 0.25,
+        "queries_per_tick": 64.0,
+        "mib_per_tick": 40.0,
+        "status_writes": 0,
+        "ticks": 12,
+        "status_for_all_s": 59.6,
+        "first_tick_after_kill_s": 30.4,
+    }
+    text = "\n".join(fleet({"summary": {}, "cells": [cell]}))
+    assert "| 1,000 | 2,000 | 2.35 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 30 |" in text

@@ -1,6 +1,6 @@
 """The five kinds of query to a metrics source, as values, with their PromQL.
 
-A fixed number of these covers the whole fleet, however many services there are. A recording answers the same values
+A fixed number of these covers all services that are looked at together. A recording answers the same values
 (`recording.py`), so there is one decision path over both. Must not: do I/O, or interpret an answer.
 """
 

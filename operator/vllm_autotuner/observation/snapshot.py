@@ -1,4 +1,4 @@
-"""Reads the metrics of the whole fleet with a fixed number of queries, sorted by engine.
+"""Reads the metrics of many services with a fixed number of queries, sorted by engine.
 
 Two rounds: the gauges first, because their spacing gives the scrape interval and so the length of the state window;
 then everything else over that window. Must not: judge, or fill a gap.

@@ -102,8 +102,9 @@ CLUSTER_ROWS: Final[tuple[Guardrail, ...]] = (
         prevents="overload of the API server and Prometheus",
         default=(
             "{cluster.throttle:ThrottleSettings.per_second} writes per second, "
-            "{cluster.throttle:ThrottleSettings.concurrent} at a time; a number of queries that does not grow with "
-            "the fleet, each with a deadline and a maximum response size"
+            "{cluster.throttle:ThrottleSettings.concurrent} at a time, none while the API server asks for a pause; "
+            "a fixed number of queries for each {control.read.fleet_parts:ENGINES_AT_ONCE} engines, each with a "
+            "deadline and a maximum response size"
         ),
         where=Where.CLUSTER,
         objects=(
