@@ -22,6 +22,7 @@ from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.operator_settings import OperatorSettings
 from vllm_autotuner.control.read import metrics_sources as sources_module
+from vllm_autotuner.control.read.inputs_reader import Look
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import service_entry
@@ -34,6 +35,7 @@ from vllm_autotuner.observation.questions import Question
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.series_memory import SeriesMemory
+from vllm_autotuner.observation.snapshot import FleetSnapshot
 
 NO_ANSWER = NoData(Absence.PROVIDER_ERROR, "http://prometheus answered 503")
 TOLD_AFTER = HELD_LOOKS + 1
@@ -353,6 +355,20 @@ async def test_looks_that_fail_for_a_whole_window_are_told_once() -> None:
     assert told > written
     await found.ticks(3)
     assert writes(found) == told
+
+
+async def test_a_part_of_the_fleet_that_stays_blind_is_told_although_others_are_seen() -> None:
+    """Each part of a fleet has its own look: one that succeeds says nothing about another that fails."""
+    found = bed("chat", "code")
+    await found.ticks(STEADY)
+    loop, fleet = found.loop, found.registry.snapshot()
+    chat, code = (fleet.services[Key("prod", name)] for name in ("chat", "code"))
+    for at in range(HELD_LOOKS + 1):
+        blind = FleetSnapshot(at=15.0 * at, state_window=30, scrape_interval=15.0, engines={}, error=NO_ANSWER)
+        seen = replace(blind, error=None)
+        waits = loop._waits_for_metrics(chat, Look(fleet=fleet, snapshots={"": blind}))
+        assert not loop._waits_for_metrics(code, Look(fleet=fleet, snapshots={"": seen}))
+        assert waits is (at < HELD_LOOKS)
 
 
 async def test_what_somebody_writes_is_decided_although_the_look_has_failed() -> None:

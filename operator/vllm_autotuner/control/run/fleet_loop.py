@@ -94,10 +94,10 @@ class FleetLoop:
         self._exported: set[Key] = set()
         self._known: Mapping[Key, ServiceEntry] = {}
         self._effects = Effects()
-        self._failing: dict[str, float] = {}
-        """Metrics source -> since when (Unix seconds) every look at it has failed."""
         self._decided: dict[str, str] = {}
-        """uid -> the resource version on which a service was decided last."""
+        """uid -> the resource version that a service had when it was decided last, and written."""
+        self._held: dict[str, float] = {}
+        """uid -> since when (Unix seconds) a service is not decided, because looks at its metrics fail."""
         self._limits = NO_LIMITS
         self._began = context.monotonic()
         """When this tick did."""
@@ -139,6 +139,7 @@ class FleetLoop:
             self._refresh_slots = None
             self._known = {}
             self._decided.clear()
+            self._held.clear()
         # All of it, the look at the metrics and the logs as well: whatever takes long delays the next tick.
         with context.metrics.tick_duration.time():
             await self._lead()
@@ -149,9 +150,13 @@ class FleetLoop:
         started, fleet = context.wall(), context.registry.snapshot()
         since = self._refresh_slots.now if self._refresh_slots is not None else started
         self._refresh_slots = RefreshSlots(services=len(fleet.services), since=since, now=started)
-        self._services.keep_only({entry.uid for entry in fleet.services.values()})
-        for gone in self._exported - fleet.services.keys():
-            self._export(gone, None)
+        uids = {entry.uid for entry in fleet.services.values()}
+        self._services.keep_only(uids)
+        for gone in self._decided.keys() - uids:
+            del self._decided[gone]
+            self._held.pop(gone, None)
+        for key in self._exported - fleet.services.keys():
+            self._export(key, None)
         await self._note_deletions(fleet.services)
         adopting = Adopting(fleet.services, cluster=context.cluster)
         await adopting.read_all()
@@ -190,10 +195,7 @@ class FleetLoop:
 
     def _note_failures(self, snapshots: Mapping[str, FleetSnapshot]) -> None:
         for name, snapshot in snapshots.items():
-            if snapshot.error is None:
-                self._failing.pop(name, None)
-            else:
-                self._failing.setdefault(name, snapshot.at)
+            if snapshot.error is not None:
                 self._context.metrics.prometheus_errors.labels(source=name or "default", kind="Failed").inc()
                 logger.warning("metrics source failed", extra={"source": name, "error": snapshot.error.why})
                 self._health.source_failed(name, at=self._context.wall())
@@ -220,6 +222,7 @@ class FleetLoop:
             async with self._isolated(key, entry):
                 decided = await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
                 self._decided[entry.uid] = entry.resource_version
+                self._held.pop(entry.uid, None)
                 if decided is not None and decided.decision.turn is not None:
                     waiting.append(_Waiting(decided, decided.decision.turn.asking, look))
                 elif decided is not None:
@@ -245,12 +248,14 @@ class FleetLoop:
         service = entry.service
         if not isinstance(service, VLLMService) or service.status.active_change is not None:
             return False
-        source = source_of(service)
-        snapshot = look.snapshots.get(source)
-        if snapshot is None or snapshot.error is None or self._decided.get(entry.uid) != entry.resource_version:
+        snapshot = look.snapshots.get(source_of(service))
+        if snapshot is None or snapshot.error is None:
+            self._held.pop(entry.uid, None)
             return False
+        if self._decided.get(entry.uid) != entry.resource_version:
+            return False  # somebody wrote it: that is decided at once
         held = HELD_LOOKS * self._context.settings.interval.total_seconds()
-        return snapshot.at - self._failing.get(source, snapshot.at) < held
+        return snapshot.at - self._held.setdefault(entry.uid, snapshot.at) < held
 
     async def _settle(self) -> None:
         """Wait for what is on its way, as long as that does not delay the next tick."""
@@ -288,6 +293,8 @@ class FleetLoop:
             carried_out = await self._services.carry_out(decided, look=look, adopting=adopting)
             if carried_out is not None:
                 self._export(decided.key, carried_out.desired)
+            if (written := self._context.registry.services.get(decided.key)) is not None:
+                self._decided[written.uid] = written.resource_version
 
     def _fleet(self) -> Fleet:
         entries, settings = self._context.registry.services.views().values(), self._context.settings
