@@ -20,7 +20,7 @@ from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.client import Connection, connect
 from vllm_autotuner.cluster.errors import Conflict, NotFound, Refused, Unavailable
 from vllm_autotuner.cluster.events import Event
-from vllm_autotuner.cluster.kinds import DEPLOYMENT, LEASE, POD, VLLM_SERVICE, Kind
+from vllm_autotuner.cluster.kinds import DEPLOYMENT, LEASE, VLLM_SERVICE, Kind
 from vllm_autotuner.cluster.lease import Election, LeaseSettings
 from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
 from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
@@ -368,7 +368,7 @@ async def test_a_log_is_read_from_either_end_also_of_the_instance_before(
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "engine", "namespace": namespace}}
     bed.apply([pod | {"spec": {"containers": [container]}}])
     deadline = time.monotonic() + 60
-    while restarts_of(live := await cluster.read(POD, namespace=namespace, name="engine")) < 1:
+    while restarts_of(live := json.loads(bed.kubectl("-n", namespace, "get", "pod", "engine", "-o", "json"))) < 1:
         assert time.monotonic() < deadline, live["status"]
         await asyncio.sleep(0.2)
     head = await cluster.pod_log(namespace, "engine", "vllm", previous=True, head_bytes=20)

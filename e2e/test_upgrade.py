@@ -39,7 +39,7 @@ NAMESPACE: Final = "vllm-autotuner"
 SERVED: Final = "prod"
 PAGE: Final = REPOSITORY / "docs" / "daily-use.md"
 CRD: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/vllmservices.vllm-autotuner.dev"
-SECONDS: Final = 60.0
+SECONDS: Final = 240.0
 
 
 class Empty(Stage):

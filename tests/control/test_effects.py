@@ -40,8 +40,7 @@ async def test_who_waits_does_not_wait_for_ever_and_a_service_is_on_its_way_once
     effects.add("a", api.write("a"), urgency=0)
     effects.add("b", api.write("b"), urgency=0)
     await effects.settled(within=0.01)
-    assert "a" in effects
-    assert "b" in effects
+    assert effects.on_their_way() == {"a", "b"}
     with pytest.raises(ValueError, match="on its way"):
         effects.add("b", api.write("b"), urgency=0)
 

@@ -31,9 +31,9 @@ class Effects:
         """How many services wait or are being carried out."""
         return len(self._on_their_way)
 
-    def __contains__(self, uid: str) -> bool:
-        """Whether this service is on its way."""
-        return uid in self._on_their_way
+    def on_their_way(self) -> frozenset[str]:
+        """The uids of the services that wait or are being carried out."""
+        return frozenset(self._on_their_way)
 
     def add(self, uid: str, work: Callable[[], Awaitable[None]], *, urgency: int) -> None:
         """Carry `work` out when it is its turn: smaller urgencies first, then in the order of adding. Raises

@@ -94,6 +94,8 @@ class FleetLoop:
         self._exported: set[Key] = set()
         self._known: Mapping[Key, ServiceEntry] = {}
         self._effects = Effects()
+        self._in_flight: frozenset[str] = frozenset()
+        """uids of the services that were on their way when this tick began."""
         self._decided: dict[str, str] = {}
         """uid -> the resource version that a service had when it was decided last, and written."""
         self._held: dict[str, float] = {}
@@ -147,6 +149,8 @@ class FleetLoop:
     async def _lead(self) -> None:
         context = self._context
         self._began = context.monotonic()
+        # Before the snapshot: what arrives after it is not in it, and would be decided and announced once more.
+        self._in_flight = self._effects.on_their_way()
         started, fleet = context.wall(), context.registry.snapshot()
         since = self._refresh_slots.now if self._refresh_slots is not None else started
         self._refresh_slots = RefreshSlots(services=len(fleet.services), since=since, now=started)
@@ -217,7 +221,7 @@ class FleetLoop:
             self._context.heartbeat.beat()
             if count % 50 == 0:
                 await asyncio.sleep(0)
-            if entry.uid in self._effects or self._waits_for_metrics(entry, look):
+            if entry.uid in self._in_flight or self._waits_for_metrics(entry, look):
                 continue
             async with self._isolated(key, entry):
                 decided = await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
