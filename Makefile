@@ -18,7 +18,7 @@ SEED ?=
 # On every core; ARGS="-n 0" for one process, as a debugger needs it.
 PARALLEL := -n auto --maxprocesses=8 --dist=worksteal
 
-.PHONY: help setup binaries demo test faults hostile crash-points soak test-fast lint format crd docs release vllm e2e-vllm stop clean
+.PHONY: help setup binaries demo test faults hostile crash-points upgrade soak test-fast lint format crd docs release vllm e2e-vllm stop clean
 
 help:  ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,7 @@ demo: binaries  ## The main job, live, on a real control plane (about 4 minutes;
 test: binaries lint  ## All tests, including those on the real control plane, which run beside the others
 	@echo "test: the tests that need the real vLLM are not part of this: make e2e-vllm"
 	@echo "test: of the crashes at each write on the control plane this has a sample; all of them: make crash-points"
+	@echo "test: the upgrade from an earlier version is not part of this: make upgrade"
 	@$(RUN) -m e2e.whole_run $(ARGS)
 
 faults: binaries  ## The fault tests as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
@@ -56,6 +57,9 @@ hostile: binaries  ## The operator among hostile neighbours, each attack alone, 
 
 crash-points: binaries  ## kill -9 at every write of a change, one run on the real control plane for each (an hour or more)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m crash_points $(ARGS)
+
+upgrade: binaries  ## Upgrade from an earlier version and uninstall, on a control plane of its own (2 minutes)
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m upgrade $(ARGS)
 
 soak: setup  ## Luck: STEPS=... random stories of the fleet loop, INPUTS=... for the parsers, then other examples for every property; SEED=... plays a batch again
 	@$(RUN) -m tests.control.soak --steps $(STEPS) $(if $(SEED),--seed $(SEED))

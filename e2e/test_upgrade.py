@@ -30,7 +30,7 @@ from e2e.release import RELEASE
 from e2e.side_by_side import CROWD, QUICK, Play
 from e2e.stage import MODEL, OPERATOR_IMAGE, SIMULATED_ENGINE, Stage, condition, until
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.control_plane]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.control_plane, pytest.mark.upgrade]
 
 EARLIER: Final = "f126a7c57878c4822da80d844ca8cc01ab7c9d19"
 """The last commit before the CRD got its last field for now. Its chart lacks most of today's values."""
