@@ -357,6 +357,27 @@ async def test_looks_that_fail_for_a_whole_window_are_told_once() -> None:
     assert writes(found) == told
 
 
+async def test_what_is_on_its_way_when_a_tick_begins_is_decided_in_the_next_one() -> None:
+    """It arrives during the tick, whose snapshot is older: what was restored would be restored and announced again."""
+    found = bed()
+    await found.ticks(STEADY)
+    arrived = asyncio.Event()
+
+    async def slow_write() -> None:
+        await arrived.wait()
+
+    found.loop._effects.add("uid-chat", slow_write, urgency=0)
+    found.api.edit("chat", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
+    found.api.tell(found.registry)
+    before = found.seats()
+    await asyncio.sleep(0)  # it has begun
+    arrived.set()  # and ends when the tick yields for the first time, after its snapshot
+    await found.loop.tick()
+    assert found.seats() == before
+    await found.loop.tick()
+    assert found.seats() == 32
+
+
 async def test_a_part_of_the_fleet_that_stays_blind_is_told_although_others_are_seen() -> None:
     """Each part of a fleet has its own look: one that succeeds says nothing about another that fails."""
     found = bed("chat", "code")
