@@ -6,7 +6,7 @@ Must not: hold a threshold, or look into an engine.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -21,7 +21,7 @@ from vllm_autotuner.api.status import Effective, Outcome, VLLMServiceStatus, par
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.lease import Election
 from vllm_autotuner.control.operator_settings import OperatorSettings
-from vllm_autotuner.control.read.metrics_sources import Sources
+from vllm_autotuner.control.read.metrics_sources import Rests, Sources, never
 from vllm_autotuner.control.read.registry import Registry
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.context import ControlContext
@@ -29,6 +29,8 @@ from vllm_autotuner.control.run.fleet_loop import FleetLoop
 from vllm_autotuner.control.run.liveness import Heartbeat
 from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
 from vllm_autotuner.observation.prometheus import PrometheusAddress
+from vllm_autotuner.observation.questions import MetricsSource
+from vllm_autotuner.observation.quiet_pods import PodName
 from vllm_autotuner.observation.snapshot import FleetSnapshot, WindowSettings, take_snapshot
 
 __all__ = ["Autotuner", "Ended"]
@@ -64,8 +66,17 @@ class _Scrapes:
 
     scraper: Scraper
 
-    async def look(self, entries: Iterable[ServiceEntry], *, at: float) -> Mapping[str, FleetSnapshot]:
-        return {"": await take_snapshot(self.scraper.recording, at=at, settings=WindowSettings())}
+    def begin_tick(self) -> None:
+        """Every look succeeds."""
+
+    async def look(
+        self, entries: Iterable[ServiceEntry], *, at: float, rests: Rests = never
+    ) -> Mapping[str, FleetSnapshot]:
+        def narrowed(quiet: Set[PodName]) -> tuple[MetricsSource, Set[str]]:
+            return self.scraper.recording, {entry.namespace for entry in entries if not rests(entry, quiet)}
+
+        settings = WindowSettings()
+        return {"": await take_snapshot(self.scraper.recording, at=at, settings=settings, narrowed=narrowed)}
 
     def keep_only(self, entries: Iterable[ServiceEntry]) -> None:
         """All that was scraped is kept by the scraper."""

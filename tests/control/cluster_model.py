@@ -25,10 +25,12 @@ from vllm_autotuner.cluster.errors import Conflict, NotFound, Refused, Unavailab
 from vllm_autotuner.cluster.events import Event, event_body
 from vllm_autotuner.cluster.kinds import DEPLOYMENT, EVENT, NODE, POD, VLLM_SERVICE, Kind, kind_of
 from vllm_autotuner.cluster.ownership import controller_of, objection
+from vllm_autotuner.control.read.metrics_sources import Rests, never
 from vllm_autotuner.control.read.registry import Key, Registry
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.engine.flags import parse_flags
 from vllm_autotuner.engine.metric_names import Meaning
+from vllm_autotuner.observation.quiet_pods import PodName
 from vllm_autotuner.observation.reading import NoData
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot
@@ -492,18 +494,33 @@ class ApiServer:
 
     # What its engines show
 
-    async def look(self, entries: Iterable[ServiceEntry], *, at: float) -> Mapping[str, FleetSnapshot]:
+    def begin_tick(self) -> None:
+        """Every look succeeds or fails at once."""
+
+    async def look(
+        self, entries: Iterable[ServiceEntry], *, at: float, rests: Rests = never
+    ) -> Mapping[str, FleetSnapshot]:
         engines = {
             EngineKey("prod", pod.name, "0"): engine_series(self.load(seats_of(pod.args)), at=at)
             for pod in self.pods
             if pod.ready_since is not None
         }
+        quiet = {
+            PodName(key.namespace, key.pod)
+            for key, engine in engines.items()
+            if self.silent is None and not any(engine.gauges[Meaning.WAITING].values)
+        }
+        gauged = len(engines)
+        resting = [rests(entry, quiet) for entry in entries]
+        if all(resting):
+            engines = {}  # all of them are in one namespace, of which nothing more is asked
         found = FleetSnapshot(
             at=at,
             state_window=WINDOW,
             scrape_interval=SCRAPE,
             engines={} if self.silent else engines,
             error=self.silent,
+            gauged=0 if self.silent else gauged,
         )
         return {"": found}
 

@@ -577,6 +577,9 @@ class Scripted:
     def __init__(self, answer: Sequence[Series] | Exception) -> None:
         self.answer = answer
         self.asked = 0
+        self.asked_about: list[frozenset[str]] = []
+        self.takes = 0.0
+        """Seconds until it answers."""
         self.namespaces: set[str] = set()
         """About which it was asked in the last look."""
         self.at = 0.0
@@ -596,6 +599,9 @@ class Scripted:
         memory: SeriesMemory | None = None,
     ) -> Sequence[Series]:
         self.asked += 1
+        self.asked_about.append(frozenset(namespaces))
+        if self.takes:
+            await asyncio.sleep(self.takes)
         # A namespace that was too much is not asked about again: only the last of several tries counts.
         again = self.at == at and not self.large & self.namespaces
         self.namespaces = self.namespaces | {*namespaces} if again else {*namespaces}
@@ -652,6 +658,44 @@ def using(*names: str) -> list[Any]:
 def entry_in(namespace: str) -> Any:
     body = service_body("chat-elsewhere")
     return service_entry({**body, "metadata": {**body["metadata"], "namespace": namespace, "resourceVersion": "1"}})
+
+
+async def test_where_every_service_rests_only_gauges_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, made = sources(monkeypatch)
+    snapshot = (await found.look([*using(""), entry_in("other")], at=1000.0, rests=lambda entry, quiet: True))[""]
+    assert made["default"].asked_about == [{"other", "prod"}]
+    assert (snapshot.error, snapshot.engines) == (None, {})
+
+
+async def test_what_rests_in_another_namespace_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, made = sources(monkeypatch)
+    entries = [*using(""), entry_in("other")]
+    await found.look(entries, at=1000.0, rests=lambda entry, quiet: entry.namespace == "other")
+    first, *others = made["default"].asked_about
+    assert first == {"other", "prod"}
+    assert others
+    assert {*others} == {frozenset({"prod"})}
+
+
+async def test_a_source_that_does_not_answer_is_waited_for_once_in_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large fleet is looked at in parts: a timeout of each would be minutes without any decision."""
+    found, made = sources(monkeypatch, default=Unreachable("http://default did not answer"))
+    made["default"].takes, found._patience[""] = 0.02, 0.01
+    for _ in range(3):
+        error = (await found.look(using(""), at=1000.0))[""].error
+        assert error is not None
+        assert "answer" in error.why
+    assert made["default"].asked == 1
+    found.begin_tick()
+    await found.look(using(""), at=1015.0)
+    assert made["default"].asked == 2
+
+
+async def test_a_source_that_fails_at_once_is_asked_about_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, made = sources(monkeypatch, default=Unreachable("http://default refused the connection"))
+    for _ in range(3):
+        await found.look(using(""), at=1000.0)
+    assert made["default"].asked == 3
 
 
 async def test_a_namespace_with_too_many_series_is_not_asked_about_for_a_while(

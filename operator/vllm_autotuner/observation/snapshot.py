@@ -5,7 +5,7 @@ then everything else over that window. Must not: judge, or fill a gap.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -26,6 +26,7 @@ from vllm_autotuner.observation.answer_reader import LEFT_OUT
 from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.odd_series import OddSeries, edge_of, refuse_odd_counts, refuse_odd_levels
 from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, MetricsSource, Question, Samples
+from vllm_autotuner.observation.quiet_pods import PodName, quiet_pods
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.state_windows import EngineKey, Windows, WindowSettings, key_of, windows_of
@@ -87,6 +88,8 @@ class FleetSnapshot:
     error: NoData | None = None
     left_out: frozenset[str] = frozenset()
     """Namespaces that had more series than are read; of a failed round those that it may have failed for."""
+    gauged: int = 0
+    """Engines whose gauges were read, also those about which nothing else was asked."""
 
 
 COUNTERS_ALONE: Final = (
@@ -102,18 +105,31 @@ MEANS: Final = (*STATE_HISTOGRAMS, *TIMES, Meaning.STEP_TOKENS, *LENGTHS)
 """Histograms of which sum and count are read raw: their means are exact."""
 
 
+Narrowed: TypeAlias = Callable[[Set[PodName]], tuple[MetricsSource, Set[str]]]
 _Topic: TypeAlias = Meaning | StepPart | None
 _Asked: TypeAlias = tuple[int | None, _Topic, Question]
 """The state window that a question is about (None: any), its topic, and the question."""
 _Answered: TypeAlias = tuple[int | None, _Topic, Question, Sequence[Series]]
 
 
-async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSettings) -> FleetSnapshot:
-    """Ask everything about the moment `at` (Unix seconds). Never raises SourceError: a failed round is a value."""
+async def take_snapshot(
+    source: MetricsSource, *, at: float, settings: WindowSettings, narrowed: Narrowed | None = None
+) -> FleetSnapshot:
+    """Ask everything about the moment `at` (Unix seconds). Never raises SourceError: a failed round is a value.
+
+    `narrowed`: names, from the pods in which nothing waits, a source for the second round, which may be one of fewer
+    namespaces, and these; the snapshot has their engines alone. Without it both rounds are about the same engines.
+    """
     try:
         first = Samples(names=_names_of(Kind.GAUGE), window=settings.gauges)
         gauges = await source.ask(first, at=at)
-        windows = windows_of(gauges, at=at, settings=settings)
+        windows, gauged = windows_of(gauges, at=at, settings=settings), len({_place_of(series) for series in gauges})
+        if narrowed is not None:
+            source, namespaces = narrowed(quiet_pods(gauges, windows=windows, at=at))
+            gauges = [series for series in gauges if series.labels.get("namespace", "") in namespaces]
+            if not namespaces:
+                usual, interval = windows.usual, windows.interval
+                return FleetSnapshot(at=at, state_window=usual, scrape_interval=interval, engines={}, gauged=gauged)
         questions = _second_round(windows, settings=settings)
         beside = Beside(name=PROCESS_START, anchor=NAMES[Meaning.RUNNING].names[0])
         *answers, beginnings = await _all_answers(source, [*(question for _, _, question in questions), beside], at=at)
@@ -132,7 +148,12 @@ async def take_snapshot(source: MetricsSource, *, at: float, settings: WindowSet
         if key.namespace in left_out:
             engine.unreadable = f"namespace {key.namespace} has more series than are read (docs/budgets.md)"
     return FleetSnapshot(
-        at=at, state_window=windows.usual, scrape_interval=windows.interval, engines=engines, left_out=left_out
+        at=at,
+        state_window=windows.usual,
+        scrape_interval=windows.interval,
+        engines=engines,
+        left_out=left_out,
+        gauged=gauged,
     )
 
 

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeAlias
 
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.budgets import ANSWER_SERIES
@@ -16,12 +17,13 @@ from vllm_autotuner.observation.answer_reader import Allowance
 from vllm_autotuner.observation.errors import SourceError, TooLarge
 from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.questions import Question, Samples, census
+from vllm_autotuner.observation.quiet_pods import PodName
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.series_memory import Remembered, SeriesMemory
 from vllm_autotuner.observation.snapshot import FleetSnapshot, WindowSettings, take_snapshot
 
-__all__ = ["Sources", "source_of"]
+__all__ = ["Rests", "Sources", "never", "source_of"]
 
 DEFAULT: Final = ""
 NOT_ASKED_FOR: Final = 600.0
@@ -36,7 +38,15 @@ MOST_LOOKS: Final = 3
 MOST_NAMED: Final = 500
 """Namespaces that one query names: its text has 30 KB then. Our choice."""
 
+Rests: TypeAlias = Callable[[ServiceEntry, Set[PodName]], bool]
+"""Whether a service needs no decision in this tick, from the pods in which nothing waits."""
+
 logger = logging.getLogger(__name__)
+
+
+def never(entry: ServiceEntry, quiet: Set[PodName]) -> bool:
+    """No service rests."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +133,9 @@ class Sources:
         """Source and namespace -> until when (Unix seconds) it is not asked about."""
         self._suspected: dict[str, frozenset[str]] = {}
         """Source -> the namespaces that its last failed look may have failed for."""
+        self._waited: dict[str, float] = {}
+        """Source -> seconds that the failed looks of this tick took."""
+        self._patience = {name: address.timeout.total_seconds() for name, address in addresses.items()}
         self._windows = WindowSettings(state=max(1, round(settings.window.total_seconds())))
 
     async def close(self) -> None:
@@ -130,14 +143,23 @@ class Sources:
         for client in self._clients.values():
             await client.close()
 
-    async def look(self, entries: Iterable[ServiceEntry], *, at: float) -> Mapping[str, FleetSnapshot]:
-        """Take one snapshot of each source that is in use, at the same moment (Unix seconds)."""
-        used: dict[str, set[str]] = {}
+    def begin_tick(self) -> None:
+        """Ask every source again, also those that have failed for as long as a tick waits for one."""
+        self._waited.clear()
+
+    async def look(
+        self, entries: Iterable[ServiceEntry], *, at: float, rests: Rests = never
+    ) -> Mapping[str, FleetSnapshot]:
+        """Take one snapshot of each source that is in use, at the same moment (Unix seconds).
+
+        Where every service of a namespace `rests`, nothing but the gauges is asked about it.
+        """
+        used: dict[str, list[ServiceEntry]] = {}
         for entry in entries:
             if isinstance(entry.service, VLLMService):
-                used.setdefault(source_of(entry.service), set()).add(entry.namespace)
+                used.setdefault(source_of(entry.service), []).append(entry)
         names = [name for name in self._clients if name in used]
-        found = await asyncio.gather(*(self._look(name, namespaces=used[name], at=at) for name in names))
+        found = await asyncio.gather(*(self._timed(name, used[name], at=at, rests=rests) for name in names))
         unknown = {
             name: self._nothing(
                 f"metrics source {name} is not configured: correct spec.prometheus.source or add it to the operator",
@@ -164,15 +186,28 @@ class Sources:
         at = max((one.at for one in snapshots.values()), default=0.0)
         return self._nothing(f"metrics source {name or 'default'} has not been queried yet", at=at)
 
-    async def _look(self, name: str, *, namespaces: set[str], at: float) -> FleetSnapshot:
+    async def _timed(self, name: str, entries: Sequence[ServiceEntry], *, at: float, rests: Rests) -> FleetSnapshot:
+        """Look, unless the looks of this tick that failed took as long already as one answer may."""
+        if self._waited.get(name, 0.0) >= self._patience[name]:
+            return self._nothing("it has not answered in this tick", at=at)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        snapshot = await self._look(name, entries, at=at, rests=rests)
+        if snapshot.error is not None:
+            self._waited[name] = self._waited.get(name, 0.0) + clock() - began
+        return snapshot
+
+    async def _look(self, name: str, entries: Sequence[ServiceEntry], *, at: float, rests: Rests) -> FleetSnapshot:
         snapshot: FleetSnapshot | None = None
+        namespaces = {entry.namespace for entry in entries}
         for _ in range(MOST_LOOKS):
             asked = [each for each in sorted(namespaces) if self._not_asked.get((name, each), at) <= at]
             if not asked:
                 return self._nothing(f"every namespace {TOO_MANY}", at=at)
             source = Within(client=self._clients[name], namespaces=tuple(asked), memories=self._memories[name])
+            narrowed = partial(_narrowed, source=source, entries=entries, rests=rests)
             try:
-                snapshot = await take_snapshot(source, at=at, settings=self._windows)
+                snapshot = await take_snapshot(source, at=at, settings=self._windows, narrowed=narrowed)
             except Exception as error:
                 # An unexpected series blinds the services that share the source; it must not end the operator.
                 logger.exception("failed to parse metrics", extra={"source": name or "default"})
@@ -222,6 +257,14 @@ class Sources:
             engines={},
             error=NoData(Absence.PROVIDER_ERROR, why),
         )
+
+
+def _narrowed(
+    quiet: Set[PodName], *, source: Within, entries: Sequence[ServiceEntry], rests: Rests
+) -> tuple[Within, Set[str]]:
+    """The part of a source that has services that do not rest."""
+    wanted = {entry.namespace for entry in entries if not rests(entry, quiet)} & {*source.namespaces}
+    return replace(source, namespaces=tuple(sorted(wanted))), wanted
 
 
 def source_of(service: VLLMService) -> str:

@@ -7,7 +7,7 @@ Must not: decide anything itself. An exception for one service never affects the
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from vllm_autotuner.control.read.limits_configmap import current_limits
 from vllm_autotuner.control.read.metrics_sources import Sources, source_of
 from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.views import ServiceEntry
+from vllm_autotuner.control.run.calm_services import CalmServices
 from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.run.effects import Effects
 from vllm_autotuner.control.run.operator_metrics import StatusFigures, status_figures
@@ -36,6 +37,7 @@ from vllm_autotuner.control.write.event_outbox import FAILED, OBJECT_TOO_LARGE
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails.concurrency import Asking
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS
+from vllm_autotuner.observation.quiet_pods import PodName
 from vllm_autotuner.observation.snapshot import FleetSnapshot
 
 __all__ = ["FleetLoop", "run_fleet_loop"]
@@ -94,6 +96,7 @@ class FleetLoop:
         self._exported: set[Key] = set()
         self._known: Mapping[Key, ServiceEntry] = {}
         self._effects = Effects()
+        self._calm = CalmServices()
         self._in_flight: frozenset[str] = frozenset()
         """uids of the services that were on their way when this tick began."""
         self._decided: dict[str, str] = {}
@@ -142,6 +145,7 @@ class FleetLoop:
             self._known = {}
             self._decided.clear()
             self._held.clear()
+            self._calm.keep_only(frozenset())
         # All of it, the look at the metrics and the logs as well: whatever takes long delays the next tick.
         with context.metrics.tick_duration.time():
             await self._lead()
@@ -156,6 +160,7 @@ class FleetLoop:
         self._refresh_slots = RefreshSlots(services=len(fleet.services), since=since, now=started)
         uids = {entry.uid for entry in fleet.services.values()}
         self._services.keep_only(uids)
+        self._calm.keep_only(uids)
         for gone in self._decided.keys() - uids:
             del self._decided[gone]
             self._held.pop(gone, None)
@@ -165,15 +170,19 @@ class FleetLoop:
         adopting = Adopting(fleet.services, cluster=context.cluster)
         await adopting.read_all()
         await self._services.read_logs(fleet, adopting=adopting)
+        self._sources.begin_tick()
         engines = 0
         waiting: list[_Waiting] = []
         for part in parts_of(fleet):
-            snapshots = await self._sources.look(part.values(), at=context.wall().timestamp())
+            at, resting = context.wall().timestamp(), set[str]()
+            rests = partial(self._rests, fleet=fleet, at=at, resting=resting)
+            snapshots = await self._sources.look(part.values(), at=at, rests=rests)
             self._note_failures(snapshots)
-            engines += sum(len(snapshot.engines) for snapshot in snapshots.values())
+            engines += sum(snapshot.gauged for snapshot in snapshots.values())
             # Last before the decisions, so that a switch flipped during a slow look counts.
             await self._limit()
-            waiting += await self._decide(part, look=Look(fleet=fleet, snapshots=snapshots), adopting=adopting)
+            due = {key: entry for key, entry in part.items() if entry.uid not in resting}
+            waiting += await self._decide(due, look=Look(fleet=fleet, snapshots=snapshots), adopting=adopting)
         await self._settle()
         await self._give_turns(waiting, adopting=adopting)
         await self._report(fleet, adopting=adopting)
@@ -189,6 +198,17 @@ class FleetLoop:
             logger.exception("failed to export the figures of the fleet")
         context.metrics.ticks.labels(outcome="Done").inc()
         self._health.looked(took=context.wall() - started, now=context.wall())
+
+    def _rests(
+        self, entry: ServiceEntry, quiet: Set[PodName], *, fleet: RegistrySnapshot, at: float, resting: set[str]
+    ) -> bool:
+        """Whether a service needs no decision in this tick; it is noted in `resting` then."""
+        slot = self._refresh_slots is not None and self._refresh_slots.has(entry.uid)
+        # With the limits of the look: metrics are read for those that are decided, whatever is switched meanwhile.
+        rests = not slot and self._calm.rests(entry, quiet, fleet=fleet, limits=self._limits, at=at)
+        if rests:
+            resting.add(entry.uid)
+        return rests
 
     async def _note_deletions(self, services: Mapping[Key, ServiceEntry]) -> None:
         alive = {entry.uid for entry in services.values()}
@@ -224,6 +244,7 @@ class FleetLoop:
             if entry.uid in self._in_flight or self._waits_for_metrics(entry, look):
                 continue
             async with self._isolated(key, entry):
+                self._calm.forget(entry.uid)
                 decided = await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
                 self._decided[entry.uid] = entry.resource_version
                 self._held.pop(entry.uid, None)
@@ -297,6 +318,8 @@ class FleetLoop:
             carried_out = await self._services.carry_out(decided, look=look, adopting=adopting)
             if carried_out is not None:
                 self._export(decided.key, carried_out.desired)
+            if carried_out is decided.decision:
+                self._calm.note(decided, fleet=look.fleet)
             if (written := self._context.registry.services.get(decided.key)) is not None:
                 self._decided[written.uid] = written.resource_version
 

@@ -88,7 +88,7 @@ class OperatorMetrics:
         )
         self.engines = Gauge(
             "vllm_autotuner_engines",
-            "Engines in the metrics of the last tick: what an operator's load grows with.",
+            "Engines whose metrics were seen in the last tick: what an operator's load grows with.",
             registry=registry,
         )
         self.effects_waiting = Gauge(
