@@ -54,6 +54,30 @@ STORIES = {
     ),
     "two changes did harm": (replaced("vllm_autotuner_rollbacks_total", "0+0x10 1+0x10 2+0x100"), {}),
     "five did": (replaced("vllm_autotuner_rollbacks_total", "0+0x10 1 2 3 4 5+0x100"), {"AutotunerDoesHarm"}),
+    "ticks are longer than the interval": (
+        WELL
+        | {
+            "vllm_autotuner_interval_seconds": "15x120",
+            'vllm_autotuner_tick_duration_seconds_bucket{le="15"}': "0+1x120",
+            'vllm_autotuner_tick_duration_seconds_bucket{le="30"}': "0+4x120",
+            'vllm_autotuner_tick_duration_seconds_bucket{le="+Inf"}': "0+4x120",
+        },
+        {"AutotunerFallsBehind"},
+    ),
+    "ticks are shorter": (
+        WELL
+        | {
+            "vllm_autotuner_interval_seconds": "15x120",
+            'vllm_autotuner_tick_duration_seconds_bucket{le="5"}': "0+4x120",
+            'vllm_autotuner_tick_duration_seconds_bucket{le="15"}': "0+4x120",
+            'vllm_autotuner_tick_duration_seconds_bucket{le="+Inf"}': "0+4x120",
+        },
+        {},
+    ),
+    "nothing is written": (
+        WELL | {'vllm_autotuner_effects_oldest_seconds{urgency="Change"}': "0x40 15+15x80"},
+        {"AutotunerWritesWait"},
+    ),
     "a service is not scraped": (
         WELL | {'vllm_autotuner_services{diagnosis="MetricsBlind"}': "1+0x120"},
         {"AutotunerBlind"},
@@ -100,13 +124,16 @@ def test_who_is_alerted_after_an_hour(story: str, binaries: Mapping[str, Path], 
 
 def labels(rule: Mapping[str, Any]) -> dict[str, str]:
     """Those of the alert in these stories."""
-    return {**rule["labels"], **({"knob": "maxNumSeqs"} if rule["alert"] == "AutotunerRollbackFailed" else {})}
+    of_the_series = {"AutotunerRollbackFailed": {"knob": "maxNumSeqs"}, "AutotunerWritesWait": {"urgency": "Change"}}
+    return {**rule["labels"], **of_the_series.get(rule["alert"], {})}
 
 
 def told(rule: Mapping[str, Any]) -> dict[str, str]:
     """Its annotations in these stories."""
     text = rule["annotations"]["summary"]
-    return {"summary": text.replace("{{ $labels.knob }}", "maxNumSeqs").replace("{{ $value }}", "1")}
+    for template, shown in (("$labels.knob", "maxNumSeqs"), ("$labels.urgency", "Change"), ("$value", "1")):
+        text = text.replace(f"{{{{ {template} }}}}", shown)
+    return {"summary": text}
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from vllm_autotuner.control.run.effects import Effects
+from vllm_autotuner.control.run.effects import Effects, Urgency, Waits
 
 
 class Slow:
@@ -25,7 +25,13 @@ class Slow:
 
 async def test_a_few_at_a_time_and_the_most_urgent_first() -> None:
     api, effects = Slow(), Effects(at_once=2)
-    for name, urgency in (("told", 2), ("told-too", 2), ("replicas", 1), ("change", 0), ("told-last", 2)):
+    for name, urgency in (
+        ("told", Urgency.REPORT),
+        ("told-too", Urgency.REPORT),
+        ("replicas", Urgency.REPLICAS),
+        ("change", Urgency.CHANGE),
+        ("told-last", Urgency.REPORT),
+    ):
         effects.add(name, api.write(name), urgency=urgency)
     await asyncio.sleep(0)
     assert api.begun == ["told", "told-too"], "what has begun is not interrupted"
@@ -37,18 +43,37 @@ async def test_a_few_at_a_time_and_the_most_urgent_first() -> None:
 
 async def test_who_waits_does_not_wait_for_ever_and_a_service_is_on_its_way_once() -> None:
     api, effects = Slow(), Effects(at_once=1)
-    effects.add("a", api.write("a"), urgency=0)
-    effects.add("b", api.write("b"), urgency=0)
+    effects.add("a", api.write("a"), urgency=Urgency.CHANGE)
+    effects.add("b", api.write("b"), urgency=Urgency.CHANGE)
     await effects.settled(within=0.01)
     assert effects.on_their_way() == {"a", "b"}
     with pytest.raises(ValueError, match="on its way"):
-        effects.add("b", api.write("b"), urgency=0)
+        effects.add("b", api.write("b"), urgency=Urgency.CHANGE)
+
+
+async def test_how_many_wait_and_for_how_long_is_known_by_urgency() -> None:
+    api, effects = Slow(), Effects(at_once=1)
+    assert effects.waits() == dict.fromkeys(Urgency, Waits())
+    effects.add("a", api.write("a"), urgency=Urgency.CHANGE)
+    effects.add("b", api.write("b"), urgency=Urgency.REPORT)
+    await asyncio.sleep(0.02)
+    effects.add("c", api.write("c"), urgency=Urgency.REPORT)
+    waits = effects.waits()
+    assert {urgency: found.services for urgency, found in waits.items()} == {
+        Urgency.CHANGE: 1,
+        Urgency.REPLICAS: 0,
+        Urgency.REPORT: 2,
+    }
+    assert waits[Urgency.REPORT].seconds >= 0.02
+    api.answers.set()
+    await effects.settled(within=5)
+    assert effects.waits() == dict.fromkeys(Urgency, Waits())
 
 
 async def test_what_has_not_begun_is_dropped_when_another_leads() -> None:
     api, effects = Slow(), Effects(at_once=1)
-    effects.add("a", api.write("a"), urgency=0)
-    effects.add("b", api.write("b"), urgency=0)
+    effects.add("a", api.write("a"), urgency=Urgency.CHANGE)
+    effects.add("b", api.write("b"), urgency=Urgency.CHANGE)
     await asyncio.sleep(0)
     effects.drop_waiting()
     api.answers.set()
@@ -63,8 +88,8 @@ async def test_what_breaks_is_raised_where_somebody_waits_and_the_others_go_on()
     async def broken() -> None:
         raise RuntimeError("a defect")
 
-    effects.add("a", broken, urgency=0)
-    effects.add("b", api.write("b"), urgency=0)
+    effects.add("a", broken, urgency=Urgency.CHANGE)
+    effects.add("b", api.write("b"), urgency=Urgency.CHANGE)
     api.answers.set()
     with pytest.raises(RuntimeError, match="a defect"):
         await effects.settled(within=5)

@@ -26,6 +26,7 @@ from vllm_autotuner.control.read.inputs_reader import Look
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import service_entry
+from vllm_autotuner.control.run.effects import Urgency
 from vllm_autotuner.control.run.fleet_loop import HELD_LOOKS, FleetLoop, run_fleet_loop
 from vllm_autotuner.control.write.workload_writer import LOOK_AFTER
 from vllm_autotuner.observation.answer_reader import Allowance
@@ -366,7 +367,7 @@ async def test_what_is_on_its_way_when_a_tick_begins_is_decided_in_the_next_one(
     async def slow_write() -> None:
         await arrived.wait()
 
-    found.loop._effects.add("uid-chat", slow_write, urgency=0)
+    found.loop._effects.add("uid-chat", slow_write, urgency=Urgency.CHANGE)
     found.api.edit("chat", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
     found.api.tell(found.registry)
     before = found.seats()

@@ -7,13 +7,39 @@ Must not: know what is carried out, or lose what it raises.
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
-__all__ = ["AT_ONCE", "Effects"]
+__all__ = ["AT_ONCE", "Effects", "Urgency", "Waits"]
 
 AT_ONCE: Final = 16
 """Services that are carried out at a time: the throttle admits as many writes."""
+
+
+class Urgency(IntEnum):
+    """What is carried out first where many services wait: a smaller number."""
+
+    CHANGE = 0
+    """A change runs, begins or ends."""
+    REPLICAS = 1
+    REPORT = 2
+    """Nothing but what the status says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How many services have not arrived, and since how many seconds the first of them."""
+
+    services: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _OnItsWay:
+    urgency: Urgency
+    since: float
 
 
 class Effects:
@@ -23,7 +49,7 @@ class Effects:
         self._at_once = at_once
         self._waiting: list[tuple[int, int, str, Callable[[], Awaitable[None]]]] = []
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._on_their_way: set[str] = set()
+        self._on_their_way: dict[str, _OnItsWay] = {}
         self._count = 0
         self._broken: BaseException | None = None
 
@@ -35,13 +61,21 @@ class Effects:
         """The uids of the services that wait or are being carried out."""
         return frozenset(self._on_their_way)
 
-    def add(self, uid: str, work: Callable[[], Awaitable[None]], *, urgency: int) -> None:
-        """Carry `work` out when it is its turn: smaller urgencies first, then in the order of adding. Raises
+    def waits(self) -> Mapping[Urgency, Waits]:
+        """What has not arrived, by its urgency."""
+        now, found = asyncio.get_running_loop().time(), {urgency: Waits() for urgency in Urgency}
+        for each in self._on_their_way.values():
+            known = found[each.urgency]
+            found[each.urgency] = Waits(known.services + 1, max(known.seconds, now - each.since))
+        return found
+
+    def add(self, uid: str, work: Callable[[], Awaitable[None]], *, urgency: Urgency) -> None:
+        """Carry `work` out when it is its turn: what is more urgent first, then in the order of adding. Raises
         ValueError for a service that is on its way."""
         if uid in self._on_their_way:
             raise ValueError(f"{uid} is on its way")
         self._count += 1
-        self._on_their_way.add(uid)
+        self._on_their_way[uid] = _OnItsWay(urgency, asyncio.get_running_loop().time())
         heapq.heappush(self._waiting, (urgency, self._count, uid, work))
         self._begin()
 
@@ -58,7 +92,7 @@ class Effects:
     def drop_waiting(self) -> None:
         """Forget what has not begun: another process leads, or this one stops."""
         for _, _, uid, _ in self._waiting:
-            self._on_their_way.discard(uid)
+            self._on_their_way.pop(uid, None)
         self._waiting.clear()
 
     def _begin(self) -> None:
@@ -74,5 +108,5 @@ class Effects:
             self._broken = error
         finally:
             del self._running[uid]
-            self._on_their_way.discard(uid)
+            self._on_their_way.pop(uid, None)
             self._begin()

@@ -29,7 +29,7 @@ from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.calm_services import CalmServices
 from vllm_autotuner.control.run.context import ControlContext
-from vllm_autotuner.control.run.effects import Effects
+from vllm_autotuner.control.run.effects import Effects, Urgency
 from vllm_autotuner.control.run.operator_metrics import StatusFigures, status_figures
 from vllm_autotuner.control.run.self_health import SelfHealth
 from vllm_autotuner.control.run.service_tick import Decided, OperatorStateOf, ServiceTick
@@ -108,6 +108,7 @@ class FleetLoop:
         """When this tick did."""
         self._put_off = False
         """The last tick had no time to report unreadable objects."""
+        context.metrics.interval.set(context.settings.interval.total_seconds())
         self._health = SelfHealth(interval=context.settings.interval, window=context.settings.window)
         # An operator for named namespaces has no permission to list nodes, nor the pods of other namespaces.
         looks = not context.settings.namespaces and not context.settings.nodes_on_demand
@@ -171,13 +172,14 @@ class FleetLoop:
         await adopting.read_all()
         await self._services.read_logs(fleet, adopting=adopting)
         self._sources.begin_tick()
-        engines = 0
+        engines = calm = 0
         waiting: list[_Waiting] = []
         for part in parts_of(fleet):
             at, resting = context.wall().timestamp(), set[str]()
             rests = partial(self._rests, fleet=fleet, at=at, resting=resting)
             snapshots = await self._sources.look(part.values(), at=at, rests=rests)
             self._note_failures(snapshots)
+            calm += len(resting)
             engines += sum(snapshot.gauged for snapshot in snapshots.values())
             # Last before the decisions, so that a switch flipped during a slow look counts.
             await self._limit()
@@ -188,7 +190,8 @@ class FleetLoop:
         await self._report(fleet, adopting=adopting)
         self._sources.keep_only(fleet.services.values())
         context.metrics.engines.set(engines)
-        context.metrics.effects_waiting.set(len(self._effects))
+        context.metrics.calm_services.set(calm)
+        context.metrics.set_waiting(self._effects.waits())
         # With the statuses that were written meanwhile; one that was deleted meanwhile is missed in the next tick.
         self._known = {**fleet.services, **context.registry.services.views()}
         try:
@@ -409,13 +412,13 @@ class FleetLoop:
             return None
 
 
-def _urgency(decided: Decided) -> int:
-    """What is carried out first where many services wait: a running change, then replicas, then what is only told."""
+def _urgency(decided: Decided) -> Urgency:
     before, decision = decided.service.status, decided.decision
     if before.active_change is not None or decision.status.active_change is not None:
-        return 0
+        return Urgency.CHANGE
     was, is_now = before.effective, decision.status.effective
-    return 1 if (was and was.replicas) != (is_now and is_now.replicas) else 2
+    same = (was and was.replicas) == (is_now and is_now.replicas)
+    return Urgency.REPORT if same else Urgency.REPLICAS
 
 
 def _is_only_reported(entry: ServiceEntry) -> bool:

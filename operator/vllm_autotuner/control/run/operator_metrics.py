@@ -18,6 +18,7 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.budgets import exceeded_so_far
 from vllm_autotuner.cluster.errors import Conflict
+from vllm_autotuner.control.run.effects import Urgency, Waits
 from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
 from vllm_autotuner.overview.gpu_hours import saved_gpus_now
 
@@ -91,9 +92,27 @@ class OperatorMetrics:
             "Engines whose metrics were seen in the last tick: what an operator's load grows with.",
             registry=registry,
         )
+        self.calm_services = Gauge(
+            "vllm_autotuner_calm_services",
+            "Services that the last tick did not decide, because all is well and nothing has changed.",
+            registry=registry,
+        )
+        self.interval = Gauge(
+            "vllm_autotuner_interval_seconds",
+            "Time between two ticks, as configured: longer ticks mean that the operator has too many engines.",
+            registry=registry,
+        )
         self.effects_waiting = Gauge(
             "vllm_autotuner_effects_waiting",
-            "Services whose decision was not written to the cluster by the end of the last tick.",
+            "Services whose decision was not written to the cluster by the end of the last tick, by urgency "
+            "(Change, Replicas, Report).",
+            ["urgency"],
+            registry=registry,
+        )
+        self.effects_oldest = Gauge(
+            "vllm_autotuner_effects_oldest_seconds",
+            "Age of the oldest decision that was not written by the end of the last tick, by urgency; 0 without one.",
+            ["urgency"],
             registry=registry,
         )
         self.services = Gauge(
@@ -267,6 +286,13 @@ class OperatorMetrics:
             yield
         finally:
             self.decision_cpu.inc(thread_time() - started)
+
+    def set_waiting(self, waits: Mapping[Urgency, Waits]) -> None:
+        """Export what is on its way to the cluster."""
+        for urgency, found in waits.items():
+            name = urgency.name.capitalize()
+            self.effects_waiting.labels(urgency=name).set(found.services)
+            self.effects_oldest.labels(urgency=name).set(found.seconds)
 
     def set_services(self, by_class: Mapping[str, int]) -> None:
         """Set the number of services per diagnosis class; other classes are removed."""
