@@ -4,7 +4,8 @@ Apart from the bed, because building takes minutes and the internet, and a bed i
 Must not: need root, or write into the repository.
 Assumes the Go proxy, or what a former build downloaded. `AUTOTUNER_BIN_DIR` names a folder of finished ones instead.
 
-    python -m e2e.binaries                 build what is missing
+    python -m e2e.binaries                 build what a bed needs and is missing
+    python -m e2e.binaries prometheus-operator    another tool that tools/ has a go.mod of
     python -m e2e.binaries --path kubectl  print where a binary is, building it when it is missing
     python -m e2e.binaries --clean         remove every cached binary
 """
@@ -51,7 +52,9 @@ def ensure_binaries(names: Sequence[str] = BED_TOOLS, *, progress: Progress | No
     folders = {tool.name: cache / f"{tool.name}-{cache_key(tool, go_version=go.version)}" for tool in tools}
     missing = [tool for tool in tools if not folders[tool.name].is_dir()]
     if missing:
-        progress.say(f"building {', '.join(tool.name for tool in missing)} into {cache}, once (all four: about 10 min)")
+        progress.say(
+            f"building {', '.join(tool.name for tool in missing)} into {cache}, once (for a bed: about 10 min)"
+        )
         install_when_absent(go, cache=cache, progress=progress)
     for number, tool in enumerate(missing, start=1):
         label = f"[{number}/{len(missing)}] {tool.name} with {go.version}, usually {tool.usual} the first time"
@@ -91,7 +94,7 @@ def tool_of(binary: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 0 when everything asked for is there, 1 with one line on stderr when it is not."""
     parser = argparse.ArgumentParser(prog="python -m e2e.binaries", description="Build the test bed's binaries.")
-    parser.add_argument("tools", nargs="*", metavar="TOOL", help="all of them when none is named")
+    parser.add_argument("tools", nargs="*", metavar="TOOL", help="those of a bed when none is named")
     parser.add_argument("--path", metavar="BINARY", help="print where this binary is")
     parser.add_argument("--clean", action="store_true", help="remove every cached binary")
     options = parser.parse_args(arguments)
@@ -101,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.path:
             print(ensure_binaries([tool_of(options.path)])[options.path])
         else:
-            ensure_binaries(options.tools or [tool.name for tool in TOOLS])
+            ensure_binaries(options.tools or BED_TOOLS)
     except BedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.binaries import BED_TOOLS
 from e2e.errors import BinariesError
 from e2e.file_lock import exclusive
 from e2e.go_toolchain import WHEEL_VERSION, parse_version
@@ -22,15 +23,18 @@ from e2e.tool_catalogue import TOOLS, Tool, cache_key, release_name, required_ve
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FAKE_GO = """#!/bin/sh
-# Writes a line per build into $STARTED, waits while $GATE does not exist, then writes what -o names.
+# Writes a line per build into $STARTED, waits while $GATE does not exist, then writes what -o names: a file, or a
+# folder with a file for each package.
 if [ "$1" = version ]; then echo "go version ${FAKE_VERSION:-go1.26.99} linux/amd64"; exit 0; fi
+if [ "$1" = list ]; then echo "go: a warning" >&2; echo "$MODULE"; exit 0; fi
 echo $$ > "$STARTED.pid"
 echo "$*" >> "$STARTED"
 if [ -n "$COMPLAINT" ]; then echo "go: downloading a/module v1.0.0" >&2; echo "$COMPLAINT" >&2; exit 1; fi
 while [ ! -e "$GATE" ]; do sleep 0.05; done
 while [ "$1" != -o ]; do shift; done
-echo built > "$2"
-chmod +x "$2"
+target="$2"
+case "$target" in */) shift 2 ;; *) set -- "" ;; esac
+for package; do echo built > "$target${package##*/}"; chmod +x "$target${package##*/}"; done
 """
 
 
@@ -175,6 +179,39 @@ def test_builds_once_and_then_only_answers(workshop: Workshop) -> None:
 
     assert (code, err, len(workshop.builds())) == (0, "", 1)
     assert Path(out.strip()).read_text(encoding="utf-8") == "built\n"
+
+
+def test_without_a_name_a_bed_is_built_and_no_other_tool(workshop: Workshop) -> None:
+    workshop.gate.touch()
+    code, _, err = workshop.run()
+
+    assert code == 0, err
+    assert {path.name.rpartition("-")[0] for path in workshop.cache.iterdir() if path.is_dir()} == set(BED_TOOLS)
+
+
+def test_what_is_deployed_with_a_binary_lies_beside_it(workshop: Workshop, tmp_path: Path) -> None:
+    (tmp_path / "module").mkdir()
+    (tmp_path / "module" / "bundle.yaml").write_text("kind: Deployment\n", encoding="utf-8")
+    workshop.gate.touch()
+    code, out, err = workshop.run("--path", "prometheus-operator", MODULE=str(tmp_path / "module"))
+
+    assert code == 0, err
+    folder = Path(out.strip()).parent
+    assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == {
+        "prometheus-operator": "built\n",  # Go names it `operator`, after its package
+        "prometheus-config-reloader": "built\n",
+        "bundle.yaml": "kind: Deployment\n",
+    }
+
+
+def test_a_build_leaves_that_of_a_tool_with_a_longer_name_alone(workshop: Workshop) -> None:
+    other = workshop.cache / ".prometheus-operator-0a1b2c3d"
+    other.mkdir(parents=True)
+    workshop.gate.touch()
+    code, _, err = workshop.run("prometheus")
+
+    assert code == 0, err
+    assert other.is_dir()
 
 
 def test_a_new_version_of_go_builds_anew(workshop: Workshop) -> None:

@@ -53,7 +53,8 @@ def build_once(tool: Tool, *, go: GoToolchain, folder: Path, label: str, progres
         if folder.is_dir():
             return
         # The lock is ours, so a temporary folder of this tool belongs to a build that was killed.
-        for stale in folder.parent.glob(f".{tool.name}-*"):
+        # Eight characters, as mkdtemp adds: the name of another tool may begin with that of this one.
+        for stale in folder.parent.glob(f".{tool.name}-{'?' * 8}"):
             shutil.rmtree(stale, ignore_errors=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{tool.name}-", dir=folder.parent))
         try:
@@ -67,25 +68,43 @@ def build_once(tool: Tool, *, go: GoToolchain, folder: Path, label: str, progres
 
 
 def compile_into(folder: Path, *, tool: Tool, go: GoToolchain, tick: Callable[[], None]) -> None:
-    """Run `go build` for all packages of a tool."""
+    """Run `go build` for all packages of a tool, and put its files beside the binaries."""
     packages = list(tool.packages.items())
     # With one package the output is named outright: etcd's would be called `server` after its folder.
     target = folder / packages[0][0] if len(packages) == 1 else f"{folder}/"
     flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", tool.ldflags(), "-o", str(target)]
-    # Tied to us: a build whose caller was killed would compile on for minutes, for nobody.
-    tied = [sys.executable, "-I", "-S", str(TIED), str(os.getpid())]
-    command = [*tied, str(go.command), "build", *flags, *(package for _, package in packages)]
-    # The user's GOFLAGS and go.work must not reach into the build, nor may Go fetch another Go.
-    environment = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        process = subprocess.Popen(command, cwd=tool.folder, env=environment, stdout=output, stderr=output)
-        code = wait(process, tick=tick)
-        output.seek(0)
-        written = output.read()
-    if code != 0:
-        raise BinariesError(f"{tool.name} could not be built: {cause_of(written)}")
+    run_go("build", *flags, *(package for _, package in packages), tool=tool, go=go, tick=tick)
+    for binary, package in packages:
+        # Go names a binary after the folder of its package.
+        if (built := folder / package.rpartition("/")[2]).is_file():
+            built.rename(folder / binary)
     if absent := [binary for binary, _ in packages if not (folder / binary).is_file()]:
         raise BinariesError(f"{tool.name} was built, but gave no {', '.join(absent)}")
+    if tool.files:
+        # `go list` and not `go mod download`: the build has fetched the module, and checked it against go.sum.
+        module = Path(run_go("list", "-mod=readonly", "-m", "-f", "{{.Dir}}", tool.module, tool=tool, go=go, tick=tick))
+        for file in tool.files:
+            shutil.copyfile(module / file, folder / Path(file).name)
+
+
+def run_go(*arguments: str, tool: Tool, go: GoToolchain, tick: Callable[[], None]) -> str:
+    """Run a Go command in the tool's folder; return its stdout without the last line break. Raises BinariesError."""
+    # Tied to us: a build whose caller was killed would compile on for minutes, for nobody.
+    tied = [sys.executable, "-I", "-S", str(TIED), str(os.getpid())]
+    # The user's GOFLAGS and go.work must not reach into the build, nor may Go fetch another Go.
+    environment = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints,
+    ):
+        command = [*tied, str(go.command), *arguments]
+        process = subprocess.Popen(command, cwd=tool.folder, env=environment, stdout=output, stderr=complaints)
+        code = wait(process, tick=tick)
+        output.seek(0)
+        complaints.seek(0)
+        if code != 0:
+            raise BinariesError(f"{tool.name} could not be built: {cause_of(complaints.read() + output.read())}")
+        return output.read().removesuffix("\n")
 
 
 def wait(process: subprocess.Popen[bytes], *, tick: Callable[[], None]) -> int:

@@ -6,7 +6,7 @@ Must not: start a process or name a version: go.mod is the only place that does.
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,16 +31,23 @@ class Tool:
     """The Go variable that carries the version. Without it `/version` is empty, and clients that parse it fail."""
     folder: Path
     """Where go.mod and go.sum are."""
+    files: Sequence[str] = ()
+    """Files of the module, by their path in it, to keep beside the binaries: what is deployed with them."""
 
     def ldflags(self) -> str:
         """Return the linker flags: stripped, and with the version that go.mod names."""
         if self.version_variable is None:
             return "-s -w"
-        version = required_version((self.folder / "go.mod").read_text(encoding="utf-8"), module=self.module)
-        return f"-s -w -X {self.version_variable}={release_name(self.module, version=version)}"
+        return f"-s -w -X {self.version_variable}={self.version()}"
+
+    def version(self) -> str:
+        """Return the version that go.mod names, as the project's releases spell it."""
+        found = required_version((self.folder / "go.mod").read_text(encoding="utf-8"), module=self.module)
+        return release_name(self.module, version=found)
 
 
 PROMETHEUS_MODULE: Final = "github.com/prometheus/prometheus"
+PROMETHEUS_OPERATOR_MODULE: Final = "github.com/prometheus-operator/prometheus-operator"
 TOOLS: Final[tuple[Tool, ...]] = (
     Tool(
         name="etcd",
@@ -76,6 +83,21 @@ TOOLS: Final[tuple[Tool, ...]] = (
         version_variable="helm.sh/helm/v4/internal/version.version",
         usual="90 s",
     ),
+    Tool(
+        name="prometheus-operator",
+        folder=TOOLS_FOLDER / "prometheus-operator",
+        packages={
+            name: f"{PROMETHEUS_OPERATOR_MODULE}/cmd/{package}"
+            for name, package in (
+                ("prometheus-operator", "operator"),
+                ("prometheus-config-reloader", "prometheus-config-reloader"),
+            )
+        },
+        module=PROMETHEUS_OPERATOR_MODULE,
+        version_variable="github.com/prometheus/common/version.Version",
+        files=("bundle.yaml",),
+        usual="2 min",
+    ),
 )
 
 
@@ -104,6 +126,7 @@ def cache_key(tool: Tool, *, go_version: str) -> str:
         go_version.encode(),
         tool.ldflags().encode(),
         repr(sorted(tool.packages.items())).encode(),
+        *(file.encode() for file in tool.files),
     ):
         # With its length, so that no two different lists of parts read the same.
         digest.update(len(part).to_bytes(8, "big") + part)
