@@ -16,6 +16,15 @@ WIDTH: Final = 24
 HEIGHT: Final = 8
 PODS: Final = 'namespace=~"$namespace",pod=~"$pod"'
 
+
+def _of_service(metric: str) -> str:
+    """A metric of one service, with that service's namespace.
+
+    A scrape that sets `namespace` itself, as a PodMonitor does, sets the operator's and renames the metric's own.
+    """
+    return f'label_replace({metric}, "namespace", "$1", "exported_namespace", "(.+)")'
+
+
 FLEET: Final = (
     ("Services by diagnosis", "sum by (diagnosis) (vllm_autotuner_services)", "{{diagnosis}}", "short"),
     ("Changes in progress, by state", "sum by (state) (vllm_autotuner_active_changes)", "{{state}}", "short"),
@@ -39,7 +48,7 @@ FLEET: Final = (
     ),
     (
         "Wanted replicas",
-        "max by (namespace, name) (vllm_autotuner_desired_replicas)",
+        f"max by (namespace, name) ({_of_service('vllm_autotuner_desired_replicas')})",
         "{{namespace}}/{{name}}",
         "short",
     ),

@@ -11,7 +11,8 @@ from tests.chart.test_chart import CHART, run_helm
 from docs import dashboards, operator_metrics
 from vllm_autotuner.engine.metric_names import NAMES
 
-OPERATOR = set(re.findall(r"`(vllm_autotuner_\w+)`", operator_metrics.PAGE.read_text(encoding="utf-8")))
+PAGE = operator_metrics.PAGE.read_text(encoding="utf-8")
+OPERATOR = set(re.findall(r"`(vllm_autotuner_\w+)`", PAGE))
 ENGINE = {name for names in NAMES.values() for name in names.names}
 QUERIES = [
     pytest.param(target["expr"], id=f"{name}: {panel['title']}")
@@ -32,6 +33,15 @@ def test_each_query_asks_for_a_metric_that_exists(query: str) -> None:
     asked = {name.removesuffix("_bucket") for name in re.findall(r"(?:vllm:|vllm_autotuner_)\w+", query)}
     assert asked
     assert asked <= OPERATOR | ENGINE
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_services_of_one_name_in_two_namespaces_are_two(query: str) -> None:
+    """Where the scrape sets `namespace`, as a PodMonitor does, the metric's own is `exported_namespace`."""
+    of_services = set(re.findall(r"`(vllm_autotuner_\w+)` \| \w+ \| namespace, name", PAGE))
+    assert of_services
+    for name in of_services & set(re.findall(r"vllm_autotuner_\w+", query)):
+        assert f'label_replace({name}, "namespace", "$1", "exported_namespace", "(.+)")' in query
 
 
 @pytest.mark.parametrize("dashboard", dashboards.dashboards().values(), ids=lambda each: each["uid"])
