@@ -23,6 +23,7 @@ from e2e.stage import until
 RULES: Sequence[Mapping[str, Any]] = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"][0]["rules"]
 WELL = {
     "vllm_autotuner_leader": "1+0x120",
+    "vllm_autotuner_shards": "1+0x120",
     'vllm_autotuner_ticks_total{outcome="Done"}': "0+4x120",
     'vllm_autotuner_ticks_total{outcome="Failed"}': "0+0x120",
     'vllm_autotuner_changes_total{knob="maxNumSeqs",outcome="RollbackFailed"}': "0+0x120",
@@ -42,6 +43,31 @@ def replaced(name: str, values: str) -> dict[str, str]:
 STORIES = {
     "all is well": (WELL, {}),
     "nobody leads": (replaced("vllm_autotuner_leader", "1+0x10 0+0x110"), {"AutotunerWithoutLeader"}),
+    "one of two shards has no leader": (
+        replaced("vllm_autotuner_shards", "2+0x120"),
+        {"AutotunerWithoutLeader"},
+    ),
+    "a leader hangs beside another one that does not": (
+        {
+            name.replace("{", '{instance="b",') if "{" in name else f'{name}{{instance="b"}}': values
+            for name, values in WELL.items()
+            if "ticks_total" not in name
+        }
+        | {
+            f'vllm_autotuner_ticks_total{{instance="{instance}",outcome="Done"}}': values
+            for instance, values in (("a", "0+4x120"), ("b", "0+4x20 80+0x100"))
+        }
+        | {'vllm_autotuner_leader{instance="a"}': "1+0x120"},
+        {"AutotunerStandsStill"},
+    ),
+    "a standby does nothing": (
+        WELL
+        | {
+            'vllm_autotuner_leader{instance="standby"}': "0+0x120",
+            'vllm_autotuner_ticks_total{instance="standby",outcome="Done"}': "0+0x120",
+        },
+        {},
+    ),
     "nobody is there": (replaced("vllm_autotuner_leader", ""), {"AutotunerWithoutLeader"}),
     "a poisoned object": (
         replaced('vllm_autotuner_ticks_total{outcome="Failed"', "0+0x55 1+0x65"),

@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from e2e.bed import Bed
 from e2e.control_plane import API_SERVER
 from e2e.operator_account import NAMESPACE, install, vllm_service
 from e2e.ports import free_ports
+from vllm_autotuner.control.shard import Shard
+from vllm_autotuner.workload.labels import LEASE_EPOCH
 
 START_SECONDS = 30.0
 
@@ -23,7 +26,16 @@ START_SECONDS = 30.0
 class Operator:
     """One operator process. Its log lines are JSON; whatever else it writes to stderr is for people."""
 
-    def __init__(self, bed: Bed, *, kubeconfig: Path, lease: str, log: Path, listen: str | None = None) -> None:
+    def __init__(
+        self,
+        bed: Bed,
+        *,
+        kubeconfig: Path,
+        lease: str,
+        log: Path,
+        listen: str | None = None,
+        more: Sequence[str] = (),
+    ) -> None:
         self.address = listen or f"127.0.0.1:{free_ports(1)[0]}"
         self._log = log
         command = [
@@ -33,6 +45,7 @@ class Operator:
             *("--listen-address", self.address),
             *("--lease-namespace", NAMESPACE, "--lease-name", lease),
             *("--interval", "1s", "--window", "5s", "--log-format", "json"),
+            *more,
         ]
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(command, stderr=stderr, start_new_session=True)
@@ -99,6 +112,23 @@ def start(bed: Bed, kubeconfig: Path, tmp_path: Path, namespace: str) -> Iterato
         if operator.process.poll() is None:
             operator.process.kill()
             operator.process.wait()
+
+
+def seen_by(operator: Operator) -> str:
+    """How many services it looks after, by diagnosis, as its metrics tell."""
+    answer = operator.get("/metrics")
+    lines = answer.text.splitlines() if answer is not None else []
+    return "\n".join(line for line in lines if line.startswith("vllm_autotuner_services{"))
+
+
+def leads(operator: Operator) -> bool:
+    return operator.leads
+
+
+def epoch_of(bed: Bed, namespace: str) -> int:
+    """In which its Deployment was written last; 0 before it was written."""
+    body = json.loads(bed.kubectl("get", "deployments", f"--namespace={namespace}", "-o", "json"))
+    return max((int(each["metadata"]["annotations"][LEASE_EPOCH]) for each in body["items"]), default=0)
 
 
 def holder(bed: Bed, lease: str) -> str:
@@ -209,3 +239,36 @@ def test_a_watch_that_dies_ends_the_process_in_one_line(bed: Bed, start: Start) 
         assert "kubectl apply -f crds/" in late.output().splitlines()[-1]
     finally:
         install(bed)
+
+
+def test_shards_serve_a_part_each_and_one_operator_serves_all_of_it_again(
+    bed: Bed, start: Start, namespace: str
+) -> None:
+    """Each namespace is in one shard. When the number of shards changes, the next owner's writes count as later."""
+    parts = {
+        number: next(name for name in (f"{namespace}-{tried}" for tried in range(100)) if Shard(number, 2).has(name))
+        for number in range(2)
+    }
+    for part in parts.values():
+        bed.create_namespace(part)
+        bed.apply([vllm_service(part)])
+    shards = [start(more=("--namespace", parts[0], "--namespace", parts[1], "--shard", f"{n}/2")) for n in range(2)]
+
+    def written(part: str, *, after: int = 0) -> bool:
+        return epoch_of(bed, part) > after
+
+    for number, shard in enumerate(shards):
+        shard.wait_until(partial(leads, shard), "leading")
+        shard.wait_until(partial(written, parts[number]), "written by its shard")
+        assert holder(bed, f"{namespace}-{number}") != ""
+        assert seen_by(shard).endswith(" 1.0"), "the other one is in the other shard"
+    before = {part: epoch_of(bed, part) for part in parts.values()}
+    for shard in shards:
+        shard.process.send_signal(signal.SIGTERM)
+        assert shard.ends(within=10) == 0, shard.output()
+    whole = start(more=("--namespace", parts[0], "--namespace", parts[1]))
+    whole.wait_until(partial(leads, whole), "leading")
+    edit = json.dumps({"spec": {"engine": {"maxNumSeqs": 48}}})
+    for part, epoch in before.items():
+        bed.kubectl("patch", "vllmservice", "chat", f"--namespace={part}", "--type=merge", "-p", edit)
+        whole.wait_until(partial(written, part, after=epoch), "written by the one that serves all")

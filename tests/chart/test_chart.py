@@ -16,6 +16,7 @@ from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.cli.command_tree import COMMANDS
 from vllm_autotuner.cli.lazy_commands import loaded
 from vllm_autotuner.cli.run.prometheus_sources import load_sources
+from vllm_autotuner.control.shard import Shard
 from vllm_autotuner.guardrails.mode_ceiling import Limits, parse_limits
 from vllm_autotuner.observation.access import PrometheusAddress
 from vllm_autotuner.workload.labels import MANAGED_BY, OPERATOR
@@ -545,6 +546,12 @@ def servers(**sources: dict[str, Any]) -> dict[str, Any]:
             "needs both prometheus.sources.eu.basic.username",
             id="a user without a password",
         ),
+        pytest.param(
+            {"prometheus": {"url": "http://p"}, "shards": 2, "web": {"enabled": True}},
+            "web.enabled needs shards: 1",
+            id="a page of a part of the fleet",
+        ),
+        pytest.param({"prometheus": {"url": "http://p"}, "shards": 0}, "shards", id="no shard at all"),
     ],
 )
 def test_values_that_cannot_work_are_refused(values: dict[str, Any], named: str) -> None:
@@ -570,3 +577,27 @@ def test_the_versions_of_chart_and_package_are_the_same() -> None:
 def test_the_web_page_is_off_until_it_is_asked_for(render: Render, enabled: bool) -> None:
     values = {"web": {"enabled": True}} if enabled else None
     assert ("--web" in operator(render(values))["args"]) is enabled
+
+
+def test_each_shard_is_a_deployment_with_a_lease_of_its_own(render: Render) -> None:
+    documents = render({"shards": 3})
+    deployments = [each for each in documents if each["kind"] == "Deployment"]
+    names = [each["metadata"]["name"] for each in deployments]
+    assert names == ["vllm-autotuner-0", "vllm-autotuner-1", "vllm-autotuner-2"]
+    for number, each in enumerate(deployments):
+        template, selector = each["spec"]["template"], each["spec"]["selector"]["matchLabels"]
+        assert f"--shard={number}/3" in template["spec"]["containers"][0]["args"]
+        assert selector["vllm-autotuner.dev/shard"] == str(number)
+        assert selector.items() <= template["metadata"]["labels"].items(), "it finds its own pods"
+    leases = next(rule for rule in only(documents, "Role")["rules"] if "get" in rule["verbs"])
+    assert leases["resourceNames"] == [Shard(number, 3).named("vllm-autotuner") for number in range(3)]
+
+
+def test_one_shard_is_named_and_selected_as_before_there_were_any(render: Render) -> None:
+    deployment = only(render(), "Deployment")
+    assert deployment["metadata"]["name"] == "vllm-autotuner"
+    assert deployment["spec"]["selector"]["matchLabels"].keys() == {
+        "app.kubernetes.io/name",
+        "app.kubernetes.io/instance",
+    }
+    assert not any(text.startswith("--shard") for text in operator(render())["args"])

@@ -9,6 +9,7 @@ from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.control.read import registry as registry_module
 from vllm_autotuner.control.read.registry import Key, Registry, Shelf
 from vllm_autotuner.control.read.views import ServiceEntry, service_entry
+from vllm_autotuner.control.shard import WHOLE
 
 CHAT = Key("prod", "chat")
 
@@ -17,7 +18,7 @@ Event = tuple[dict[str, Any], bool]
 
 
 def shelf_after(*events: Event) -> Shelf[ServiceEntry]:
-    shelf = Shelf(service_entry)
+    shelf = Shelf(service_entry, has=WHOLE.has)
     for body, deleted in events:
         shelf.see(body, deleted=deleted)
     return shelf
@@ -119,7 +120,7 @@ def test_an_object_that_trips_the_reader_keeps_its_last_readable_state(caplog: p
             raise RuntimeError("a bug in the reader")
         return service_entry(body)
 
-    shelf = Shelf(read)
+    shelf = Shelf(read, has=WHOLE.has)
     shelf.see(service_object(version="10"))
     assert not shelf.see(service_object(version="11"))
     assert "failed to parse object" in caplog.text

@@ -165,14 +165,15 @@ class Election:
         if holder == self._identity:
             renewed = spec | {"renewTime": self._now(), "leaseDurationSeconds": self._whole_duration()}
         else:
-            transitions += 1
+            # A namespace may move from one Lease to another: epochs of all of them grow with time.
+            transitions = max(transitions + 1, self._epoch_now())
             renewed = self._spec(transitions)
         await self._request("PUT", lease | {"spec": renewed})
         self._lead(asked_at, epoch=transitions)
 
     async def _create(self, asked_at: float) -> None:
         # Since 1970, not 0: epochs must keep growing also after the Lease was deleted.
-        epoch = int(self._wall().timestamp()) // _EPOCH_UNIT
+        epoch = self._epoch_now()
         body = {
             "apiVersion": LEASE.api_version,
             "kind": LEASE.kind,
@@ -182,6 +183,9 @@ class Election:
         self._leads_until = _NEVER
         await self._request("POST", body)
         self._lead(asked_at, epoch=epoch)
+
+    def _epoch_now(self) -> int:
+        return int(self._wall().timestamp()) // _EPOCH_UNIT
 
     def _lead(self, asked_at: float, *, epoch: int) -> None:
         if not self.leading.is_set():

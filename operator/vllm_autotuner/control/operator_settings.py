@@ -12,6 +12,7 @@ from typing import Final
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.cluster.lease import LeaseSettings
 from vllm_autotuner.cluster.throttle import ThrottleSettings
+from vllm_autotuner.control.shard import WHOLE, Shard
 from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.guardrails.concurrency import CHANGES_AT_ONCE, EXTRA_GPUS, Share
 from vllm_autotuner.observation.prometheus import PrometheusAddress
@@ -49,11 +50,15 @@ class OperatorSettings:
     """What pod templates may ask for beyond their own pod (`workload.pod_permissions`). Empty: a right to create
     VLLMServices is no right to hosts, privileges or other ServiceAccounts."""
 
+    shard: Shard = WHOLE
+    """The part of all namespaces that this process looks after. Limits in numbers are divided among the shards."""
+
     lease_namespace: str = "default"
     """Where the election's Lease is. In a cluster: the operator's own namespace."""
 
     lease_name: str = "vllm-autotuner"
-    """Name of the Lease. Two operators that share a fleet must share it; two with disjoint namespaces must not."""
+    """Name of the Lease. Two operators that share a fleet must share it; two with disjoint namespaces must not. Each
+    shard has one of its own, with its number behind the name."""
 
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     """The times of the election."""
@@ -102,6 +107,11 @@ class OperatorSettings:
             raise ValueError("the window must not be shorter than the interval")
         if not self.identity:
             raise ValueError("the identity must not be empty")
+        for name, share in (("changes", self.changes_at_once), ("extra GPUs", self.extra_gpus)):
+            try:
+                share.among(self.shard.of)
+            except ValueError as error:
+                raise ValueError(f"the limit of {name} has to be divided among the shards: {error}") from error
 
     @property
     def heartbeat_limit(self) -> timedelta:

@@ -33,6 +33,17 @@ class Share:
         """The share of a whole as a number. Worked: 5 % of 19 is 1, of 40 it is 2."""
         return self.number if self.number is not None else max(1, whole * (self.percent or 0) // 100)
 
+    def among(self, many: int) -> "Share":
+        """What each of so many gets, so that together they have no more. Raises ValueError when there is not one each.
+
+        A percentage stays what it is: each takes it of its own part.
+        """
+        if self.number is None:
+            return self
+        if self.number < many:
+            raise ValueError(f"{self.number} is not one for each of {many}: write at least {many}, or a percentage")
+        return Share(number=self.number // many)
+
     @property
     def text(self) -> str:
         """The text form, as in a flag."""

@@ -94,6 +94,7 @@ def _settings(
     from vllm_autotuner.cluster.client import own_namespace
     from vllm_autotuner.control.operator_settings import OperatorSettings
     from vllm_autotuner.control.run.probes import split_address
+    from vllm_autotuner.control.shard import parse_shard
 
     split_address(cluster.listen_address)
     return OperatorSettings(
@@ -104,6 +105,7 @@ def _settings(
         window=parse_duration(observation.window),
         nodes_on_demand=cluster.nodes_on_demand,
         namespaces=tuple(dict.fromkeys(cluster.namespace or ())),
+        shard=parse_shard(cluster.shard),
         lease_namespace=cluster.lease_namespace or own_namespace() or "default",
         lease_name=cluster.lease_name,
         mode_ceiling=limits.mode_ceiling,

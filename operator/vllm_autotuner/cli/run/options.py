@@ -104,13 +104,20 @@ class ClusterOptions:
         bool,
         typer.Option("--nodes-on-demand", help="A cluster autoscaler adds nodes: do not require free GPUs."),
     ] = False
+    shard: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBER/OF",
+            help="Serve this part of the namespaces only; run one operator for each number from 0 on.",
+        ),
+    ] = "0/1"
     lease_namespace: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Namespace of the Lease. Default: the pod's namespace, else `default`."),
     ] = None
-    lease_name: Annotated[str, typer.Option(metavar="NAME", help="Name of the Lease for leader election.")] = (
-        "vllm-autotuner"
-    )
+    lease_name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the Lease for leader election; with shards, -NUMBER is added.")
+    ] = "vllm-autotuner"
     listen_address: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address of /healthz, /readyz and /metrics.")
     ] = "0.0.0.0:8080"

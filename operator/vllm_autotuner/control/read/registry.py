@@ -25,6 +25,7 @@ from vllm_autotuner.control.read.views import (
     pod_view,
     service_entry,
 )
+from vllm_autotuner.control.shard import WHOLE
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +65,10 @@ class _Kept(Generic[V]):
 class Shelf(Generic[V]):
     """The objects of one kind."""
 
-    def __init__(self, read: Callable[[Body], V]) -> None:
+    def __init__(self, read: Callable[[Body], V], *, has: Callable[[str], bool]) -> None:
+        """`has`: whether objects of a namespace are kept; nothing is known of others."""
         self._read = read
+        self._has = has
         self._kept: dict[Key, _Kept[V]] = {}
         self._deleted: dict[str, str] = {}
 
@@ -79,6 +82,8 @@ class Shelf(Generic[V]):
         """
         metadata = body["metadata"]
         key = Key(metadata["namespace"], metadata["name"])
+        if not self._has(key.namespace):
+            return False
         uid, version = metadata.get("uid", ""), metadata.get("resourceVersion", "")
         known = self._kept.get(key)
         if deleted:
@@ -170,13 +175,16 @@ class RegistrySnapshot:
 
 
 class Registry:
-    """The three shelves, and snapshots of them. `pod_permissions`: what the installation allows in pod templates."""
+    """The three shelves, and snapshots of them."""
 
-    def __init__(self, *, pod_permissions: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, *, pod_permissions: frozenset[str] = frozenset(), has: Callable[[str], bool] = WHOLE.has
+    ) -> None:
+        """`pod_permissions`: what the installation allows in pod templates; `has`: whether a namespace is served."""
         read = partial(service_entry, pod_permissions=pod_permissions)
-        self.services: Shelf[ServiceEntry] = Shelf(read)
-        self.deployments: Shelf[DeploymentView] = Shelf(deployment_view)
-        self.pods: Shelf[PodView] = Shelf(pod_view)
+        self.services: Shelf[ServiceEntry] = Shelf(read, has=has)
+        self.deployments: Shelf[DeploymentView] = Shelf(deployment_view, has=has)
+        self.pods: Shelf[PodView] = Shelf(pod_view, has=has)
         self.synced = False
         """Whether the first full list of all three kinds is in. Before, absence means nothing."""
 

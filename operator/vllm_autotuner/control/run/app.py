@@ -99,7 +99,7 @@ def _context(settings: OperatorSettings, *, connection: Connection, for_lease: C
     return ControlContext(
         settings=settings,
         cluster=cluster,
-        registry=Registry(pod_permissions=settings.pod_permissions),
+        registry=Registry(pod_permissions=settings.pod_permissions, has=settings.shard.has),
         election=election,
         metrics=metrics,
         heartbeat=Heartbeat(time.monotonic),
@@ -112,7 +112,7 @@ def _election(settings: OperatorSettings, connection: Connection) -> Election:
     return Election(
         connection,
         namespace=settings.lease_namespace,
-        name=settings.lease_name,
+        name=settings.shard.named(settings.lease_name),
         identity=settings.identity,
         settings=settings.lease,
         monotonic=time.monotonic,

@@ -108,6 +108,7 @@ class FleetLoop:
         """When this tick did."""
         self._put_off = False
         """The last tick had no time to report unreadable objects."""
+        context.metrics.shards.set(context.settings.shard.of)
         context.metrics.interval.set(context.settings.interval.total_seconds())
         self._health = SelfHealth(interval=context.settings.interval, window=context.settings.window)
         # An operator for named namespaces has no permission to list nodes, nor the pods of other namespaces.
@@ -329,7 +330,10 @@ class FleetLoop:
     def _fleet(self) -> Fleet:
         entries, settings = self._context.registry.services.views().values(), self._context.settings
         parts = [self._part(entry) for entry in entries]
-        return fleet_of(parts, changes_at_once=settings.changes_at_once, extra_gpus=settings.extra_gpus)
+        shards = settings.shard.of
+        return fleet_of(
+            parts, changes_at_once=settings.changes_at_once.among(shards), extra_gpus=settings.extra_gpus.among(shards)
+        )
 
     def _part(self, entry: ServiceEntry) -> Part:
         try:

@@ -97,6 +97,11 @@ class OperatorMetrics:
             "Services that the last tick did not decide, because all is well and nothing has changed.",
             registry=registry,
         )
+        self.shards = Gauge(
+            "vllm_autotuner_shards",
+            "Shards that the fleet is divided into, as configured; each has a leader of its own.",
+            registry=registry,
+        )
         self.interval = Gauge(
             "vllm_autotuner_interval_seconds",
             "Time between two ticks, as configured: longer ticks mean that the operator has too many engines.",
