@@ -11,6 +11,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from e2e.tool_catalogue import PROMETHEUS_MODULE, PROMETHEUS_OPERATOR_MODULE, TOOLS
 from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
 
 PAGE = Path(__file__).with_name("operator-metrics.md")
@@ -26,15 +27,43 @@ Worth an alert; [alerts.yaml](alerts.yaml) has these as rules for Prometheus, te
 """
 
 METRICS_HEAD = """
+Where the scrape sets the label `namespace`, as a PodMonitor does, it is the operator's, and the namespace of a service
+is `exported_namespace`. The dashboards of the chart read both.
+
 | metric | type | labels | what it tells |
 |---|---|---|---|
+"""
+
+TAIL = """
+## With the Prometheus Operator
+
+```yaml
+# values of the chart; the labels are those by which your Prometheus selects (kube-prometheus-stack: its release)
+podMonitor: {{enabled: true, labels: {{release: kube-prometheus-stack}}}}
+enginePodMonitor: {{enabled: true, labels: {{release: kube-prometheus-stack}}}}
+prometheusRule: {{enabled: true, labels: {{release: kube-prometheus-stack}}}}
+dashboards: {{enabled: true}}
+```
+
+With `enforcedNamespaceLabel` one exemption is needed: [multi-tenancy](multi-tenancy.md#metrics).
+
+Tested by `make prometheus-operator`: Prometheus Operator {operator}, installed by its own manifest, and the Prometheus
+{server} that it runs for a `Prometheus` which enforces the namespace label. Monitors and rules are accepted and
+generated, every target is up, every rule is evaluated, services are diagnosed and tuned by that Prometheus, and every
+panel of both dashboards has data. All pods run as processes of the test bed, and the engines are simulated. Not tested:
+the container images, the kube-prometheus-stack chart, Grafana and Alertmanager.
 """
 
 
 def page() -> str:
     """The whole page."""
     metrics = "".join(f"{row}\n" for row in sorted(_rows(OperatorMetrics())))
-    return HEAD + "".join(f"{row}\n" for row in _alerts()) + METRICS_HEAD + metrics
+    return HEAD + "".join(f"{row}\n" for row in _alerts()) + METRICS_HEAD + metrics + _tail()
+
+
+def _tail() -> str:
+    versions = {tool.module: tool.version() for tool in TOOLS}
+    return TAIL.format(operator=versions[PROMETHEUS_OPERATOR_MODULE], server=versions[PROMETHEUS_MODULE])
 
 
 def _alerts() -> Iterator[str]:
