@@ -55,6 +55,12 @@ def helm(pytestconfig: pytest.Config) -> Path:
     return built(["helm"], config=pytestconfig)["helm"]
 
 
+@pytest.fixture(scope="session")
+def prometheus_operator(pytestconfig: pytest.Config) -> Mapping[str, Path]:
+    """The Prometheus Operator and its config reloader, built when they are missing."""
+    return built(["prometheus-operator"], config=pytestconfig)
+
+
 def built(tools: Sequence[str], *, config: pytest.Config) -> Mapping[str, Path]:
     """Build what is missing, and let the person see how long that takes."""
     capture = config.pluginmanager.getplugin("capturemanager")

@@ -20,16 +20,28 @@ CHART: Final = REPOSITORY / "charts" / "vllm-autotuner"
 
 def render(bed: Bed, *, namespace: str, values: dict[str, Any]) -> list[dict[str, Any]]:
     """The objects of the chart for this namespace. Raises CommandError with Helm's words."""
+    output = helm(bed, "template", namespace=namespace, values=values)
+    return [document for document in yaml.safe_load_all(output) if document]
+
+
+def helm(bed: Bed, command: str, *arguments: str, namespace: str, values: dict[str, Any]) -> str:
+    """Run `helm template` or `helm install` with these values, as the admin; return its stdout.
+
+    The URL of Prometheus is the bed's where `values` name none. Raises CommandError with Helm's words.
+    """
     result = subprocess.run(
-        [bed.bin["helm"], "template", RELEASE, CHART, "--namespace", namespace, "--values", "-"],
+        [
+            *(bed.bin["helm"], command, RELEASE, CHART, *arguments),
+            *("--kubeconfig", bed.admin_kubeconfig, "--namespace", namespace, "--values", "-"),
+        ],
         input=json.dumps({"prometheus": {"url": bed.prometheus_url}} | values),
         capture_output=True,
         text=True,
         check=False,
     )
     if result.returncode != 0:
-        raise CommandError(f"helm template: {result.stderr.strip()}")
-    return [document for document in yaml.safe_load_all(result.stdout) if document]
+        raise CommandError(f"helm {command}: {result.stderr.strip()}")
+    return result.stdout
 
 
 def install_account(bed: Bed, *, namespace: str, served: Sequence[str] = (), everywhere: bool = False) -> Path:

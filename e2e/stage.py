@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import httpx
+from typing_extensions import override
 
 from e2e import release
 from e2e.bed import Bed, import_path
@@ -84,14 +85,7 @@ class Stage:
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(install_crd, self.bed)
         self._kubeconfig = await asyncio.to_thread(release.install_account, self.bed, namespace=self.namespace)
-        token = self.bed.control_plane.admin_token_file.read_text(encoding="utf-8")
-        self._api = httpx.AsyncClient(
-            base_url=self.bed.api_url,
-            headers={"Authorization": f"Bearer {token}"},
-            verify=ssl.create_default_context(cafile=self.bed.ca_file),
-            trust_env=False,
-            timeout=30,
-        )
+        self._api = admin_client(self.bed)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -259,6 +253,27 @@ class Stage:
             answer = await client.get(f"{self.bed.prometheus_url}/api/v1/query", params={"query": expression})
             found: list[dict[str, Any]] = answer.json()["data"]["result"]
             return found
+
+
+class Empty(Stage):
+    """A stage on which nothing is installed: who tests the installation does it himself."""
+
+    @override
+    async def __aenter__(self) -> Self:
+        self._api = admin_client(self.bed)
+        return self
+
+
+def admin_client(bed: Bed) -> httpx.AsyncClient:
+    """A client of the API server as the admin."""
+    token = bed.control_plane.admin_token_file.read_text(encoding="utf-8")
+    return httpx.AsyncClient(
+        base_url=bed.api_url,
+        headers={"Authorization": f"Bearer {token}"},
+        verify=ssl.create_default_context(cafile=bed.ca_file),
+        trust_env=False,
+        timeout=30,
+    )
 
 
 def condition(status: Mapping[str, Any], kind: str) -> str:

@@ -10,25 +10,23 @@ import io
 import json
 import os
 import re
-import ssl
 import subprocess
 import sys
 import tarfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import httpx
 import pytest
 import pytest_asyncio
 import yaml
-from typing_extensions import override
 
 from e2e.bed import REPOSITORY, Bed
 from e2e.monitor import Monitor
 from e2e.release import RELEASE
 from e2e.side_by_side import CROWD, QUICK, Play
-from e2e.stage import MODEL, OPERATOR_IMAGE, SIMULATED_ENGINE, Stage, condition, until
+from e2e.stage import MODEL, OPERATOR_IMAGE, SIMULATED_ENGINE, Empty, Stage, condition, until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.control_plane, pytest.mark.upgrade]
 
@@ -40,22 +38,6 @@ SERVED: Final = "prod"
 PAGE: Final = REPOSITORY / "docs" / "daily-use.md"
 CRD: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/vllmservices.vllm-autotuner.dev"
 SECONDS: Final = 240.0
-
-
-class Empty(Stage):
-    """A stage on which nothing is installed yet."""
-
-    @override
-    async def __aenter__(self) -> Self:
-        token = self.bed.control_plane.admin_token_file.read_text(encoding="utf-8")
-        self._api = httpx.AsyncClient(
-            base_url=self.bed.api_url,
-            headers={"Authorization": f"Bearer {token}"},
-            verify=ssl.create_default_context(cafile=self.bed.ca_file),
-            trust_env=False,
-            timeout=30,
-        )
-        return self
 
 
 @pytest.fixture(scope="module")
