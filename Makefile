@@ -62,7 +62,7 @@ crash-points: binaries  ## kill -9 at every write of a change, one run on the re
 upgrade: binaries  ## Upgrade from an earlier version and uninstall, on a control plane of its own (2 minutes)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m upgrade $(ARGS)
 
-prometheus-operator: binaries  ## The chart under the real Prometheus Operator, which is built first (4 minutes, then 2)
+prometheus-operator: binaries  ## The chart under the real Prometheus Operator, built first (5 minutes, then 3)
 	@$(RUN) -m e2e.binaries prometheus-operator
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m prometheus_operator $(ARGS)
 

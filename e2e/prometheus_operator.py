@@ -78,7 +78,7 @@ async def make_room(stage: Stage) -> str:
     return f"http://{service['spec']['clusterIP']}:9090"
 
 
-def prometheus(binaries: Mapping[str, Path], name: str = NAME, **spec: Any) -> dict[str, Any]:
+def prometheus(binaries: Mapping[str, Path], **spec: Any) -> dict[str, Any]:
     """A Prometheus that selects monitors and rules of all namespaces by `SELECTED`; `spec` adds fields."""
     [version] = [tool.version() for tool in TOOLS if tool.module == PROMETHEUS_MODULE]
     selectors = {
@@ -95,7 +95,7 @@ def prometheus(binaries: Mapping[str, Path], name: str = NAME, **spec: Any) -> d
         "initContainers": [{"name": "init-config-reloader", **reloader}],
         "containers": [{"name": "config-reloader", **reloader}],
     }
-    return _named("monitoring.coreos.com/v1", "Prometheus", name) | {"spec": common | selectors | spec}
+    return _named("monitoring.coreos.com/v1", "Prometheus", NAME) | {"spec": common | selectors | spec}
 
 
 async def until_available(stage: Stage) -> None:
@@ -109,9 +109,9 @@ async def until_available(stage: Stage) -> None:
     await until("the Prometheus is available and reconciled", available, seconds=_READY_SECONDS)
 
 
-async def generated_jobs(stage: Stage, name: str = NAME) -> dict[str, dict[str, Any]]:
-    """The scrape configurations that were generated for a Prometheus, by job; empty while there are none."""
-    secret = await stage.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/prometheus-{name}")
+async def generated_jobs(stage: Stage) -> dict[str, dict[str, Any]]:
+    """The scrape configurations that were generated for the Prometheus, by job; empty while there are none."""
+    secret = await stage.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/prometheus-{NAME}")
     if not secret:
         return {}
     config = yaml.safe_load(gzip.decompress(b64decode(secret["data"]["prometheus.yaml.gz"])))

@@ -31,8 +31,8 @@ def helm(bed: Bed, command: str, *arguments: str, namespace: str, values: dict[s
     """
     result = subprocess.run(
         [
-            *(bed.bin["helm"], command, RELEASE, CHART, *arguments),
-            *("--kubeconfig", bed.admin_kubeconfig, "--namespace", namespace, "--values", "-"),
+            *(str(bed.bin["helm"]), command, RELEASE, str(CHART), *arguments),
+            *("--kubeconfig", str(bed.admin_kubeconfig), "--namespace", namespace, "--values", "-"),
         ],
         input=json.dumps({"prometheus": {"url": bed.prometheus_url}} | values),
         capture_output=True,
