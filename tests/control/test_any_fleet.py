@@ -17,7 +17,7 @@ STEPS = examples(1_250, in_soak=5_000)
 def test_whatever_happens_to_a_fleet_every_invariant_holds(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
         # Where so many services refresh their figures that each does rarely, calm ones are not decided in each tick.
-        monkeypatch.setattr(figures_refresh, "WRITES_PER_SECOND", 0.01)
+        monkeypatch.setattr(figures_refresh, "WRITES_PER_SECOND", 1e-6)
     chosen = settings(
         max_examples=-(-STEPS // STEPS_OF_A_STORY),
         stateful_step_count=STEPS_OF_A_STORY,
