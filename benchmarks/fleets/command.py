@@ -192,6 +192,7 @@ async def cell(fleet: Fleet, operator: Operator, *, stand_in: str, minutes: floa
             ticks, cpu, writes = cost.ticks - ticks, cost.cpu_seconds - cpu, await fleet.writes() - writes
             lasted = time.monotonic() - at
             report = (await client.get(f"{stand_in}/report")).json()
+            told_by_it = (await client.get((await operator.place()).metrics)).text
         steady = {
             "cpu_s_per_tick": round(cpu / ticks, 3),
             "longest_tick_s": round(cost.longest_tick, 2),
@@ -200,6 +201,7 @@ async def cell(fleet: Fleet, operator: Operator, *, stand_in: str, minutes: floa
             "mib_per_tick": round(report["sent"] / ticks / 2**20, 2),
             "status_writes": writes,
             "ticks": ticks,
+            **kinds(told_by_it),
         }
         peak, lag, failed = cost.peak_bytes, cost.loop_lag, cost.failed
     if report["unknown"]:
@@ -216,6 +218,17 @@ async def cell(fleet: Fleet, operator: Operator, *, stand_in: str, minutes: floa
         "failed": failed,
         **steady,
         **again,
+    }
+
+
+def kinds(page: str) -> dict[str, Any]:
+    """Services by diagnosis, and how many of them rested in the last tick, as the operator's metrics tell."""
+    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    return {
+        "calm": next(each.value for each in samples if each.name == "vllm_autotuner_calm_services"),
+        "diagnoses": {
+            each.labels["diagnosis"]: each.value for each in samples if each.name == "vllm_autotuner_services"
+        },
     }
 
 

@@ -2,14 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from tests.control.cluster_model import WINDOW, Load
-from tests.control.desk import SCALED, TICK
+from tests.control.desk import SCALED, START, TICK
 from tests.control.loop_bed import Bed, bed, queueing
 from tests.control.test_fleet_loop import NO_ANSWER, STEADY
 
 from vllm_autotuner.control.decide import figures_refresh
+from vllm_autotuner.control.decide.figures_refresh import RefreshSlots
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.run import service_tick
@@ -165,3 +167,11 @@ async def test_the_number_of_engines_counts_those_that_rest(decided: Counter[str
     for _ in range(TICKS_OF_A_WINDOW):
         await found.tick()
         assert "vllm_autotuner_engines 2.0" in found.metrics.page().decode()
+
+
+def test_a_slot_that_passed_while_a_service_rested_is_its_slot_at_its_next_decision() -> None:
+    slots = RefreshSlots(services=1000, since=START - TICK, now=START)
+    missed = [uid for uid in map(str, range(1000)) if not slots.has(uid)]
+    assert len(missed) > 900
+    assert all(slots.has(uid, since=START - timedelta(seconds=slots.period)) for uid in missed)
+    assert not any(slots.has(uid, since=START) for uid in missed), "nor twice"

@@ -62,11 +62,16 @@ class RefreshSlots:
     """The tick before."""
     now: datetime
 
-    def has(self, uid: str) -> bool:
-        """Whether the slot of this service lies between the last tick and this one."""
-        period = max(1, self.services) / WRITES_PER_SECOND
-        own = zlib.crc32(uid.encode()) / _HASHES * period
-        return (self.now.timestamp() - own) // period > (self.since.timestamp() - own) // period
+    @property
+    def period(self) -> float:
+        """Seconds from one slot of a service to its next one."""
+        return max(1, self.services) / WRITES_PER_SECOND
+
+    def has(self, uid: str, *, since: datetime | None = None) -> bool:
+        """Whether the slot of this service lies between `since`, else the last tick, and this one."""
+        own = zlib.crc32(uid.encode()) / _HASHES * self.period
+        begin = self.since if since is None else min(since, self.since)
+        return (self.now.timestamp() - own) // self.period > (begin.timestamp() - own) // self.period
 
 
 def _is_beside(shown: float | None, recent: Sequence[float | None]) -> bool:

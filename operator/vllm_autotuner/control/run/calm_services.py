@@ -8,6 +8,7 @@ Must not: let a service rest that anything is known about to have changed.
 import zlib
 from collections.abc import Set
 from dataclasses import dataclass
+from datetime import datetime
 from math import floor
 from typing import Final
 
@@ -34,6 +35,7 @@ class _Seen:
     pods: tuple[PodView, ...]
     deployments: tuple[DeploymentView, ...]
     limits: Limits
+    at: datetime
     window: float
     turn: int
     """Number of the state window, counted from this namespace's own beginning."""
@@ -53,19 +55,25 @@ class CalmServices:
         """Take note of a decision that was carried out."""
         if not _is_calm(decided):
             return
-        window, at = decided.inputs.observation.window, decided.inputs.now.timestamp()
+        window, now = decided.inputs.observation.window, decided.inputs.now
         self._seen[decided.entry.uid] = _Seen(
             resource_version=decided.entry.resource_version,
             pods=fleet.pods_of(decided.key),
             deployments=fleet.deployments_of(decided.key),
             limits=decided.inputs.operator.limits,
+            at=now,
             window=window,
-            turn=_turn(decided.key.namespace, window=window, at=at),
+            turn=_turn(decided.key.namespace, window=window, at=now.timestamp()),
         )
 
     def forget(self, uid: str) -> None:
-        """Let this one rest no more: it is being decided."""
+        """Let this one rest no more: it was decided."""
         self._seen.pop(uid, None)
+
+    def decided_at(self, uid: str) -> datetime | None:
+        """When a service that has rested since then was decided last; None for one that has not."""
+        seen = self._seen.get(uid)
+        return seen.at if seen is not None else None
 
     def rests(
         self, entry: ServiceEntry, quiet: Set[PodName], *, fleet: RegistrySnapshot, limits: Limits, at: float

@@ -207,9 +207,11 @@ class FleetLoop:
         self, entry: ServiceEntry, quiet: Set[PodName], *, fleet: RegistrySnapshot, at: float, resting: set[str]
     ) -> bool:
         """Whether a service needs no decision in this tick; it is noted in `resting` then."""
-        slot = self._refresh_slots is not None and self._refresh_slots.has(entry.uid)
+        slots, interval = self._refresh_slots, self._context.settings.interval.total_seconds()
+        # A fleet whose figures may all be refreshed in each tick costs little, and everything of it is seen at once.
+        small = slots is None or slots.period <= interval
         # With the limits of the look: metrics are read for those that are decided, whatever is switched meanwhile.
-        rests = not slot and self._calm.rests(entry, quiet, fleet=fleet, limits=self._limits, at=at)
+        rests = not small and self._calm.rests(entry, quiet, fleet=fleet, limits=self._limits, at=at)
         if rests:
             resting.add(entry.uid)
         return rests
@@ -248,8 +250,12 @@ class FleetLoop:
             if entry.uid in self._in_flight or self._waits_for_metrics(entry, look):
                 continue
             async with self._isolated(key, entry):
-                self._calm.forget(entry.uid)
-                decided = await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
+                try:
+                    decided = await self._services.decide(
+                        key, entry, look=look, adopting=adopting, operator_of=operator_of
+                    )
+                finally:
+                    self._calm.forget(entry.uid)
                 self._decided[entry.uid] = entry.resource_version
                 self._held.pop(entry.uid, None)
                 if decided is not None and decided.decision.turn is not None:
@@ -357,7 +363,8 @@ class FleetLoop:
             catalogue=self._context.settings.catalogue,
             trouble=self._health.trouble(uid, source=source_of(service), services=services, now=now),
             queue=queue,
-            refresh_due=self._refresh_slots is not None and self._refresh_slots.has(uid),
+            refresh_due=self._refresh_slots is not None
+            and self._refresh_slots.has(uid, since=self._calm.decided_at(uid)),
         )
 
     @asynccontextmanager
