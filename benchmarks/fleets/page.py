@@ -8,8 +8,9 @@ from benchmarks.markdown import Result, table
 __all__ = ["FLEET_COLUMNS", "fleet", "row_of"]
 
 FLEET_COLUMNS: Final = (
-    "services", "engines", "calm in a tick", "CPU s per tick", "cycle, s", "longest tick, s", "peak RSS, MiB", "loop lag, s",
-    "queries per tick", "MiB per tick", "status writes", "all have a status, s", "first tick after a kill, s",
+    "services", "engines", "calm in a tick", "CPU s per tick", "cycle, s", "longest tick, s", "peak RSS, MiB",
+    "loop lag, s", "queries per tick", "MiB per tick", "status writes", "all have a status, s",
+    "first tick after a kill, s",
 )  # fmt: skip
 
 
@@ -39,8 +40,8 @@ def fleet(result: Result) -> list[str]:
         "chart's rights and default settings, on two cores that run all of this. The pods are played by a node that "
         "runs nothing, and Prometheus is a stand-in that sends the bytes a real one sent about one engine under load, "
         "under other names. All services are created at once; a tick is measured when everything has settled. A cycle "
-        "is from the begin of a tick to the begin of the next one (the interval is 15 s). Nothing waits in any engine, so "
-        "that calm services are decided in one tick of four; in a fleet where requests wait everywhere each tick costs "
-        "what the decision of all services costs."
+        "is from the begin of a tick to the begin of the next one (the interval is 15 s). Nothing waits in any engine, "
+        "so that calm services are decided in one tick of four; where requests wait everywhere, each tick has the cost "
+        "of deciding all services."
     )
     return [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in result["cells"]])]

@@ -132,6 +132,7 @@ def test_the_cost_of_each_fleet_is_told() -> None:
     cell = {
         "services": 1000,
         "engines": 2000,
+        "calm": 750.4,
         "cpu_s_per_tick": 2.345,
         "cycle_s": 15.04,
         "longest_tick_s": 9.9,
@@ -145,4 +146,4 @@ def test_the_cost_of_each_fleet_is_told() -> None:
         "first_tick_after_kill_s": 30.4,
     }
     text = "\n".join(fleet({"summary": {}, "cells": [cell]}))
-    assert "| 1,000 | 2,000 | 2.35 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 30 |" in text
+    assert "| 1,000 | 2,000 | 750 | 2.35 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 30 |" in text
