@@ -18,7 +18,7 @@ SEED ?=
 # On every core; ARGS="-n 0" for one process, as a debugger needs it.
 PARALLEL := -n auto --maxprocesses=8 --dist=worksteal
 
-.PHONY: help setup binaries demo test faults hostile crash-points upgrade prometheus-operator soak test-fast lint format crd docs release vllm e2e-vllm stop clean
+.PHONY: help setup binaries demo test faults hostile crash-points upgrade prometheus-operator thanos gitops soak test-fast lint format crd docs release vllm e2e-vllm stop clean
 
 help:  ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,6 +48,8 @@ test: binaries lint  ## All tests, including those on the real control plane, wh
 	@echo "test: of the crashes at each write on the control plane this has a sample; all of them: make crash-points"
 	@echo "test: the upgrade from an earlier version is not part of this: make upgrade"
 	@echo "test: the chart under the Prometheus Operator is not part of this: make prometheus-operator"
+	@echo "test: services that Argo CD keeps are not part of this: make gitops"
+	@echo "test: metrics of two clusters behind a Thanos are not part of this: make thanos"
 	@$(RUN) -m e2e.whole_run $(ARGS)
 
 faults: binaries  ## The fault tests as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
@@ -65,6 +67,14 @@ upgrade: binaries  ## Upgrade from an earlier version and uninstall, on a contro
 prometheus-operator: binaries  ## The chart under the real Prometheus Operator, built first (5 minutes, then 3)
 	@$(RUN) -m e2e.binaries prometheus-operator
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m prometheus_operator $(ARGS)
+
+gitops: binaries  ## Chart and services kept by the real Argo CD, which is built first (4 minutes, then 3)
+	@$(RUN) -m e2e.binaries argocd
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m gitops $(ARGS)
+
+thanos: binaries  ## Two clusters behind the real Thanos, which is built first (3 minutes, then 1)
+	@$(RUN) -m e2e.binaries thanos
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m thanos $(ARGS)
 
 soak: setup  ## Luck: STEPS=... random stories of the fleet loop, INPUTS=... for the parsers, then other examples for every property; SEED=... plays a batch again
 	@$(RUN) -m tests.control.soak --steps $(STEPS) $(if $(SEED),--seed $(SEED))

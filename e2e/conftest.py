@@ -61,6 +61,18 @@ def prometheus_operator(pytestconfig: pytest.Config) -> Mapping[str, Path]:
     return built(["prometheus-operator"], config=pytestconfig)
 
 
+@pytest.fixture(scope="session")
+def argocd(pytestconfig: pytest.Config) -> Mapping[str, Path]:
+    """Argo CD and the cache that it needs, built when they are missing."""
+    return built(["argocd"], config=pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def thanos(pytestconfig: pytest.Config) -> Path:
+    """Thanos, built when it is missing."""
+    return built(["thanos"], config=pytestconfig)["thanos"]
+
+
 def built(tools: Sequence[str], *, config: pytest.Config) -> Mapping[str, Path]:
     """Build what is missing, and let the person see how long that takes."""
     capture = config.pluginmanager.getplugin("capturemanager")

@@ -61,9 +61,9 @@ class Play:
         self.names.append(name)
         await self.write("POST", "", capped(self.stage.namespace, name, **spec))
 
-    async def load(self, name: str, clients: int) -> Load:
-        """Let so many clients talk to it."""
-        return await self.stage.load_on(name, clients=clients, traffic=TALK)
+    async def load(self, name: str, clients: int = 0, *, rate: float = 0.0) -> Load:
+        """Let so many clients talk to it, and so many people per second come with a request and go."""
+        return await self.stage.load_on(name, clients=clients, rate=rate, traffic=TALK)
 
     async def until(
         self, name: str, what: str, holds: Callable[[Mapping[str, Any]], object], *, seconds: float = PATIENCE

@@ -227,8 +227,8 @@ class Stage:
         body = json.dumps({"spec": spec})
         self.bed.kubectl("-n", self.namespace, "patch", "vllm", name, "--type", "merge", "-p", body)
 
-    async def load_on(self, name: str, *, clients: int, traffic: Traffic | None = None) -> Load:
-        """Put closed-loop load on a service; its endpoints follow the ready pods."""
+    async def load_on(self, name: str, *, clients: int = 0, rate: float = 0.0, traffic: Traffic | None = None) -> Load:
+        """Put load on a service: clients, and requests per second beside them. Its endpoints follow the ready pods."""
         endpoints: list[str] = []
 
         async def follow() -> None:
@@ -241,7 +241,7 @@ class Stage:
                 await asyncio.sleep(0.5)
 
         follower = asyncio.create_task(follow())
-        load = Load(lambda: tuple(endpoints), traffic or Traffic(model=MODEL), clients=clients)
+        load = Load(lambda: tuple(endpoints), traffic or Traffic(model=MODEL), clients=clients, rate=rate)
         await load.__aenter__()
         self.loads[name] = load
         self._followers.append(follower)

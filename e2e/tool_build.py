@@ -73,6 +73,8 @@ def compile_into(folder: Path, *, tool: Tool, go: GoToolchain, tick: Callable[[]
     # With one package the output is named outright: etcd's would be called `server` after its folder.
     target = folder / packages[0][0] if len(packages) == 1 else f"{folder}/"
     flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", tool.ldflags(), "-o", str(target)]
+    if tool.tags:
+        flags += ["-tags", tool.tags]
     run_go("build", *flags, *(package for _, package in packages), tool=tool, go=go, tick=tick)
     for binary, package in packages:
         # Go names a binary after the folder of its package.

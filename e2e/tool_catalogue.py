@@ -27,6 +27,8 @@ class Tool:
     """The module whose version the binaries report."""
     usual: str
     """The first build with its downloads, on two cores."""
+    tags: str = ""
+    """Build tags without which it is another program, separated by commas."""
     version_variable: str | None = None
     """The Go variable that carries the version. Without it `/version` is empty, and clients that parse it fail."""
     folder: Path
@@ -48,6 +50,8 @@ class Tool:
 
 PROMETHEUS_MODULE: Final = "github.com/prometheus/prometheus"
 PROMETHEUS_OPERATOR_MODULE: Final = "github.com/prometheus-operator/prometheus-operator"
+ARGO_CD_MODULE: Final = "github.com/argoproj/argo-cd/v3"
+THANOS_MODULE: Final = "github.com/thanos-io/thanos"
 TOOLS: Final[tuple[Tool, ...]] = (
     Tool(
         name="etcd",
@@ -98,6 +102,25 @@ TOOLS: Final[tuple[Tool, ...]] = (
         files=("bundle.yaml",),
         usual="2 min",
     ),
+    Tool(
+        name="thanos",
+        folder=TOOLS_FOLDER / "thanos",
+        packages={"thanos": f"{THANOS_MODULE}/cmd/thanos"},
+        module=THANOS_MODULE,
+        # As its releases are built: without it, it ends in a panic at the first answer of a store.
+        tags="slicelabels",
+        version_variable="github.com/prometheus/common/version.Version",
+        usual="3 min",
+    ),
+    Tool(
+        name="argocd",
+        folder=TOOLS_FOLDER / "argocd",
+        packages={"argocd": f"{ARGO_CD_MODULE}/cmd", "redis": "./redis"},
+        module=ARGO_CD_MODULE,
+        version_variable=f"{ARGO_CD_MODULE}/common.version",
+        files=("manifests/crds/application-crd.yaml", "manifests/crds/appproject-crd.yaml"),
+        usual="4 min",
+    ),
 )
 
 
@@ -125,8 +148,10 @@ def cache_key(tool: Tool, *, go_version: str) -> str:
         (tool.folder / "go.sum").read_bytes(),
         go_version.encode(),
         tool.ldflags().encode(),
+        *([tool.tags.encode()] if tool.tags else []),
         repr(sorted(tool.packages.items())).encode(),
         *(file.encode() for file in tool.files),
+        *(source.read_bytes() for source in sorted(tool.folder.rglob("*.go"))),
     ):
         # With its length, so that no two different lists of parts read the same.
         digest.update(len(part).to_bytes(8, "big") + part)

@@ -27,7 +27,9 @@ import pytest
 from e2e.progress import elapsed
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
-MARKS: Final = "not vllm and not crash_points and not upgrade and not prometheus_operator"
+MARKS: Final = " and ".join(
+    f"not {mark}" for mark in ("vllm", "crash_points", "upgrade", "prometheus_operator", "thanos", "gitops")
+)
 MOST_WORKERS: Final = 8
 """Each worker collects all tests first, which takes 15 s of a core: more of them gain little."""
 LESS_URGENT: Final = 3

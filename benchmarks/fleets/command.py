@@ -47,8 +47,18 @@ LOOK: Final = 5.0
 """Seconds between two looks at the operator's metrics: about as often as a Prometheus scrapes them."""
 SERVICES: Final = "/apis/vllm-autotuner.dev/v1alpha1/vllmservices"
 STAND_IN: Final = "stand-in"
+DECIDED: Final = "vllm_autotuner_decision_cpu_seconds_total"
 CREATED_AT_ONCE: Final = 16
 PAGE: Final = 500
+TROUBLES: Final[Mapping[str, Mapping[str, float | bool]]] = {
+    "each answer takes 3 s": {"delay": 3.0},
+    "every third answer fails": {"fails": 3},
+    "no answer in time": {"delay": 60.0},
+    "all series are lost": {"empty": True},
+}
+"""What is wrong with Prometheus, one after the other."""
+TROUBLED: Final = 120.0
+"""Seconds of each trouble: eight ticks."""
 WRITES: Final = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
 
 
@@ -110,6 +120,11 @@ class Fleet:
             found.setdefault(pod["metadata"]["namespace"], []).append(pod["metadata"]["name"])
         return found
 
+    async def transitions(self) -> int:
+        """How many times the operator's Lease has changed hands."""
+        lease = await self.stage.get(f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/{release.RELEASE}")
+        return int(lease["spec"].get("leaseTransitions") or 0)
+
     async def writes(self) -> int:
         """How many writes of VLLMServices the API server has answered: those of their status are the operator's."""
         page = (await self.stage.api.get("/metrics")).text
@@ -146,12 +161,23 @@ class Operator:
         """Its process."""
         return self.stage.bed.processes.identity(self.stage.operator).pid
 
+    async def has_decided(self) -> bool:
+        """Whether this process has decided any service."""
+        async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
+            try:
+                page = (await client.get((await self.place()).metrics)).text
+            except httpx.HTTPError:
+                return False  # it does not listen yet
+        return any(float(line.rpartition(" ")[2]) > 0 for line in page.splitlines() if line.startswith(DECIDED))
+
     async def place(self) -> Place:
         """Where it is watched."""
         return Place(pid=self.pid, metrics=f"http://127.0.0.1:{self.port}/metrics")
 
 
-async def cell(fleet: Fleet, operator: Operator, *, stand_in: str, minutes: float, console: Console) -> dict[str, Any]:
+async def cell(
+    fleet: Fleet, operator: Operator, *, stand_in: str, minutes: float, troubles: bool, console: Console
+) -> dict[str, Any]:
     """Create the fleet beside a running operator, let it settle, measure it, and kill the operator once."""
     operator.start()
     async with Cost(operator.place, every=LOOK) as cost:
@@ -204,6 +230,7 @@ async def cell(fleet: Fleet, operator: Operator, *, stand_in: str, minutes: floa
             **kinds(told_by_it),
         }
         peak, lag, failed = cost.peak_bytes, cost.loop_lag, cost.failed
+        troubled = await in_trouble(fleet, cost, stand_in=stand_in, console=console) if troubles else []
     if report["unknown"]:
         raise BedError(f"a question that was not recorded: {report['unknown'][0]}")
     again = await taken_over(operator)
@@ -218,7 +245,44 @@ async def cell(fleet: Fleet, operator: Operator, *, stand_in: str, minutes: floa
         "failed": failed,
         **steady,
         **again,
+        "troubles": troubled,
     }
+
+
+async def in_trouble(fleet: Fleet, cost: Cost, *, stand_in: str, console: Console) -> list[dict[str, Any]]:
+    """Let Prometheus have each trouble for `TROUBLED` seconds; what the operator does meanwhile, and after it."""
+    found = []
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        for name, trouble in TROUBLES.items():
+            console.print(f"trouble: {name}")
+            cost.longest_tick, ticks, writes = 0.0, cost.ticks, await fleet.writes()
+            transitions = await fleet.transitions()
+            await client.put(f"{stand_in}/trouble", json=trouble)
+            await asyncio.sleep(TROUBLED)
+            seeing, ticks = await fleet.with_metrics(), cost.ticks - ticks
+            longest, writes = max(cost.longest_tick, cost.silent_for), await fleet.writes() - writes
+            await client.put(f"{stand_in}/trouble", json={})
+            began = time.monotonic()
+
+            async def all_see() -> bool:
+                return await fleet.with_metrics() == fleet.services
+
+            await until("metrics of every service again", all_see, seconds=600, every=1)
+            found.append(
+                {
+                    "trouble": name,
+                    "ticks": ticks,
+                    "longest_tick_s": round(longest, 1),
+                    "status_writes": writes,
+                    "blind": fleet.services - seeing,
+                    "seeing_again_s": round(time.monotonic() - began, 1),
+                    "leases_lost": await fleet.transitions() - transitions,
+                    "peak_rss_mib": round(cost.peak_bytes / 2**20, 1),
+                }
+            )
+            # What came with it is written by then.
+            await settled(cost, ticks=4)
+    return found
 
 
 def kinds(page: str) -> dict[str, Any]:
@@ -239,23 +303,29 @@ async def settled(cost: Cost, *, ticks: int) -> None:
 
 
 async def taken_over(operator: Operator) -> dict[str, Any]:
-    """Kill the operator and start it: seconds until its first tick has ended, and what that took."""
+    """Kill the operator and start it: seconds until its first decisions, which are those about running changes, and
+    until its first tick has ended; and what that took."""
     operator.stage.kill_operator()
     began = time.monotonic()
     operator.start()
     async with Cost(operator.place) as cost:
+        await until("the first decision after a kill", operator.has_decided, seconds=600)
+        decided = time.monotonic() - began
         await until("the first tick after a kill", lambda: cost.ticks >= 1, seconds=600)
         took = time.monotonic() - began
         figures = process(operator.pid)
     operator.stage.stop_operator()
     return {
+        "first_decisions_after_kill_s": round(decided, 1),
         "first_tick_after_kill_s": round(took, 1),
         "start_cpu_s": round(figures.cpu_seconds, 2),
         "start_peak_rss_mib": round(figures.peak_bytes / 2**20, 1),
     }
 
 
-async def measured(sizes: Sequence[tuple[int, int]], *, minutes: float, console: Console) -> dict[str, Any]:
+async def measured(
+    sizes: Sequence[tuple[int, int]], *, minutes: float, troubles: bool, console: Console
+) -> dict[str, Any]:
     """Measure each fleet, given as services and engines of each, on a control plane of its own."""
     cells, shapes = [], ""
     for services, engines in sizes:
@@ -264,9 +334,17 @@ async def measured(sizes: Sequence[tuple[int, int]], *, minutes: float, console:
             async with Stage(bed, HOME, interval=f"{INTERVAL:g}s", window="60s") as stage:
                 if not shapes:
                     shapes = await one_engine(stage, console=console)
-                found = await fleet_on(
-                    stage, services=services, engines=engines, shapes=shapes, minutes=minutes, console=console
-                )
+                fleet = await fleet_on(stage, services=services, engines=engines)
+                stand_in = await answering(stage, shapes)
+                async with played_node(bed.admin_kubeconfig):
+                    found = await cell(
+                        fleet,
+                        Operator(stage, stand_in),
+                        stand_in=stand_in,
+                        minutes=minutes,
+                        troubles=troubles,
+                        console=console,
+                    )
         cells.append(found)
         console.print(found, highlight=False)
     limits = chart_limits()
@@ -290,10 +368,8 @@ async def one_engine(stage: Stage, *, console: Console) -> str:
     return json.dumps(shapes)
 
 
-async def fleet_on(
-    stage: Stage, *, services: int, engines: int, shapes: str, minutes: float, console: Console
-) -> dict[str, Any]:
-    """Measure one fleet."""
+async def fleet_on(stage: Stage, *, services: int, engines: int) -> Fleet:
+    """The fleet to come: its namespaces, and an operator's rights over all of them."""
     bed = stage.bed
     bed.prometheus.stop()
     # Whatever is scheduled from now on is played.
@@ -304,6 +380,12 @@ async def fleet_on(
         await asyncio.to_thread(bed.create_namespace, namespace)
     await asyncio.to_thread(release.install_account, bed, namespace=HOME, everywhere=True)
     stage.everywhere = True
+    return fleet
+
+
+async def answering(stage: Stage, shapes: str) -> str:
+    """Start the stand-in for Prometheus with these answers; return its URL."""
+    bed = stage.bed
     file = bed.state_dir / "shapes.json"
     file.write_text(shapes, encoding="utf-8")
     (port,) = free_ports(1)
@@ -313,9 +395,7 @@ async def fleet_on(
         environment=os.environ | {"PYTHONPATH": import_path()},
     )
     await until("the stand-in answers", lambda: bed.processes.listens(STAND_IN, port=port), seconds=30)
-    url = f"http://127.0.0.1:{port}"
-    async with played_node(bed.admin_kubeconfig):
-        return await cell(fleet, Operator(stage, url), stand_in=url, minutes=minutes, console=console)
+    return f"http://127.0.0.1:{port}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -328,6 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--services", type=int, nargs="+", default=[1000], metavar="N", help="fleets to measure")
     parser.add_argument("--engines-per-service", type=int, nargs="+", default=[1], metavar="R", help="one for each")
     parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="of the steady fleet (default 3)")
+    parser.add_argument("--troubles", action="store_true", help="then let Prometheus be slow, fail and lose its series")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/fleet.json")
     given = parser.parse_args(arguments)
@@ -343,7 +424,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=180, stderr=True)
     try:
         sizes = list(zip(given.services, engines, strict=True))
-        figures = asyncio.run(measured(sizes, minutes=given.minutes, console=console))
+        figures = asyncio.run(measured(sizes, minutes=given.minutes, troubles=given.troubles, console=console))
     except (BedError, AssertionError) as error:
         print(error, file=sys.stderr)
         return 1

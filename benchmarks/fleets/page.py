@@ -10,7 +10,11 @@ __all__ = ["FLEET_COLUMNS", "fleet", "row_of"]
 FLEET_COLUMNS: Final = (
     "services", "engines", "calm in a tick", "CPU s per tick", "cycle, s", "longest tick, s", "peak RSS, MiB",
     "loop lag, s", "queries per tick", "MiB per tick", "status writes", "all have a status, s",
-    "first tick after a kill, s",
+    "first decisions after a kill, s", "first tick after a kill, s",
+)  # fmt: skip
+TROUBLE_COLUMNS: Final = (
+    "services", "Prometheus", "ticks in 2 min", "longest tick, s", "status writes", "blind after 2 min",
+    "seen again after, s", "Leases lost", "peak RSS, MiB",
 )  # fmt: skip
 
 
@@ -29,8 +33,26 @@ def row_of(cell: Mapping[str, Any]) -> tuple[str, ...]:
         f"{cell['mib_per_tick']:.1f}",
         f"{cell['status_writes']} in {cell['ticks']} ticks",
         f"{cell['status_for_all_s']:.0f}",
+        f"{cell['first_decisions_after_kill_s']:.0f}",
         f"{cell['first_tick_after_kill_s']:.0f}",
     )
+
+
+def _troubles(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{cell['services']:,}",
+            each["trouble"],
+            f"{each['ticks']}",
+            f"{each['longest_tick_s']:.1f}",
+            f"{each['status_writes']:,}",
+            f"{each['blind']:,}",
+            f"{each['seeing_again_s']:.0f}",
+            f"{each['leases_lost']}",
+            f"{each['peak_rss_mib']:.0f}",
+        )
+        for each in cell["troubles"]
+    ]
 
 
 def fleet(result: Result) -> list[str]:
@@ -44,4 +66,8 @@ def fleet(result: Result) -> list[str]:
         "so that calm services are decided in one tick of four; where requests wait everywhere, each tick has the cost "
         "of deciding all services."
     )
-    return [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in result["cells"]])]
+    lines = [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in result["cells"]])]
+    if troubled := [row for each in result["cells"] for row in _troubles(each)]:
+        told = "Then Prometheus has a trouble for two minutes, and recovers; one after the other."
+        lines += ["", told, "", *table(TROUBLE_COLUMNS, troubled)]
+    return lines

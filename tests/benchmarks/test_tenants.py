@@ -4,11 +4,12 @@ import json
 from typing import Any, Final
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
 from benchmarks.fleets.page import fleet
 from benchmarks.tenants.page import hostile, operator_cost
 from benchmarks.tenants.shapes import NAMESPACE, POD, Shape, namespaces_of, shape_of
-from benchmarks.tenants.stand_in import COUNT, StandIn
+from benchmarks.tenants.stand_in import COUNT, StandIn, application
 from vllm_autotuner.observation.answer_reader import AnswerReader
 from vllm_autotuner.observation.questions import Beside, Buckets, Growths, Means, Question, Samples, census, promql
 
@@ -61,6 +62,26 @@ def test_the_stand_in_counts_what_it_sends() -> None:
     one, two = stand_in._census(namespaces_of(census(["t-1", "t-2"])), at=1.0)["data"]["result"]
     assert one == {"metric": {"namespace": "t-1"}, "value": [1.0, "10"]}
     assert two == {"metric": {"namespace": "t-2"}, "value": [1.0, "20"]}
+
+
+async def test_the_stand_in_has_the_trouble_that_it_is_told() -> None:
+    query = promql(QUESTIONS[0], namespaces=["a"])
+    shape = Shape("matrix", ((json.dumps({"namespace": NAMESPACE, "pod": POD}), "1", 0.0),))
+    async with TestClient(TestServer(application(StandIn({shape_of(query): shape})))) as client:
+
+        async def asked() -> tuple[int, int]:
+            answer = await client.post("/api/v1/query", data={"query": query, "time": "1795000007"})
+            found = await answer.json()
+            return answer.status, len(found["data"]["result"]) if answer.ok else 0
+
+        await client.put("/tenants", json={"pods": {"a": ["chat"]}, "engines": 1})
+        assert await asked() == (200, 1)
+        await client.put("/trouble", json={"fails": 2})
+        assert [await asked() for _ in range(3)] == [(503, 0), (200, 1), (503, 0)]
+        await client.put("/trouble", json={"empty": True})
+        assert await asked() == (200, 0)
+        await client.put("/trouble", json={})
+        assert await asked() == (200, 1)
 
 
 def test_a_counter_grows_from_look_to_look_as_one_counter_does() -> None:
@@ -143,7 +164,23 @@ def test_the_cost_of_each_fleet_is_told() -> None:
         "status_writes": 0,
         "ticks": 12,
         "status_for_all_s": 59.6,
+        "first_decisions_after_kill_s": 22.5,
         "first_tick_after_kill_s": 30.4,
+        "troubles": [
+            {
+                "trouble": "no answer in time",
+                "ticks": 8,
+                "longest_tick_s": 12.34,
+                "status_writes": 1001,
+                "blind": 1000,
+                "seeing_again_s": 61.2,
+                "leases_lost": 0,
+                "peak_rss_mib": 330.0,
+            }
+        ],
     }
     text = "\n".join(fleet({"summary": {}, "cells": [cell]}))
-    assert "| 1,000 | 2,000 | 750 | 2.35 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 30 |" in text
+    assert "| 1,000 | no answer in time | 8 | 12.3 | 1,001 | 1,000 | 61 | 0 | 330 |" in text
+    assert (
+        "| 1,000 | 2,000 | 750 | 2.35 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 22 | 30 |" in text
+    )

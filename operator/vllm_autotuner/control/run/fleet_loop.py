@@ -173,6 +173,8 @@ class FleetLoop:
         await adopting.read_all()
         await self._services.read_logs(fleet, adopting=adopting)
         self._sources.begin_tick()
+        # Once and not for each part: it looks at the whole fleet.
+        operator_of = self._operator_of(fleet)
         engines = calm = 0
         waiting: list[_Waiting] = []
         for part in parts_of(fleet):
@@ -185,10 +187,11 @@ class FleetLoop:
             # Last before the decisions, so that a switch flipped during a slow look counts.
             await self._limit()
             due = {key: entry for key, entry in part.items() if entry.uid not in resting}
-            waiting += await self._decide(due, look=Look(fleet=fleet, snapshots=snapshots), adopting=adopting)
+            look = Look(fleet=fleet, snapshots=snapshots)
+            waiting += await self._decide(due, look=look, adopting=adopting, operator_of=operator_of)
         await self._settle()
         await self._give_turns(waiting, adopting=adopting)
-        await self._report(fleet, adopting=adopting)
+        await self._report(fleet, adopting=adopting, operator_of=operator_of)
         self._sources.keep_only(fleet.services.values())
         context.metrics.engines.set(engines)
         context.metrics.calm_services.set(calm)
@@ -237,10 +240,11 @@ class FleetLoop:
             logger.warning("limits changed", extra={"ceiling": ceiling, "kill": limits.kill, "why": why})
         self._limits = limits
 
-    async def _decide(self, entries: Mapping[Key, ServiceEntry], *, look: Look, adopting: Adopting) -> list[_Waiting]:
+    async def _decide(
+        self, entries: Mapping[Key, ServiceEntry], *, look: Look, adopting: Adopting, operator_of: OperatorStateOf
+    ) -> list[_Waiting]:
         """Decide these services and send what was decided on its way; return those that ask for a turn to begin."""
         waiting: list[_Waiting] = []
-        operator_of = self._operator_of(look.fleet)
         handled = [(key, entry) for key, entry in entries.items() if not _is_only_reported(entry)]
         for count, (key, entry) in enumerate(handled):
             # A long tick must not look like a hung one, and the watches and the lease must breathe.
@@ -299,11 +303,11 @@ class FleetLoop:
             self._context.heartbeat.beat()
             await self._effects.settled(within=min(left, ONE_WAIT))
 
-    async def _report(self, fleet: RegistrySnapshot, *, adopting: Adopting) -> None:
+    async def _report(self, fleet: RegistrySnapshot, *, adopting: Adopting, operator_of: OperatorStateOf) -> None:
         """Say of objects that cannot be read what is wrong with them, as far as this tick has time for it."""
         keys = [key for key, entry in fleet.services.items() if _is_only_reported(entry)]
         # No change of them is in progress: what they measure is not asked.
-        look, operator_of = Look(fleet=fleet, snapshots={}), self._operator_of(fleet)
+        look = Look(fleet=fleet, snapshots={})
         began, interval = self._context.monotonic(), self._context.settings.interval.total_seconds()
         late = began - self._began > interval / 2
         if late and keys and not self._put_off:
