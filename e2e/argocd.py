@@ -82,8 +82,10 @@ class Seen:
     latest: dict[str, Object] = field(default_factory=dict)
     drifted: list[str] = field(default_factory=list)
     """Where Argo CD found the cluster to differ from a revision that it had found equal before."""
+    healed: list[str] = field(default_factory=list)
+    """What it synced again at a revision that the cluster had: a fight."""
     _synced: set[tuple[str, str]] = field(default_factory=set)
-    _operations: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    _operations: set[tuple[str, str]] = field(default_factory=set)
 
     def replace(self, items: list[Object]) -> None:
         """See `Follower`."""
@@ -103,9 +105,11 @@ class Seen:
             objects = [f"{each['kind']}/{each['name']}" for each in resources if each.get("status") == "OutOfSync"]
             self.drifted.append(f"{name} at {key[1]}: {', '.join(objects)}")
         operation = status.get("operationState") or {}
-        if operation:
-            of = (name, (operation.get("syncResult") or {}).get("revision", ""))
-            self._operations.setdefault(of, set()).add(operation["startedAt"])
+        if operation and (name, operation["startedAt"]) not in self._operations:
+            self._operations.add((name, operation["startedAt"]))
+            # One that begins while the cluster is not known to be equal yet is no healing, only haste.
+            if sync.get("status") == "Synced" and key in self._synced:
+                self.healed.append(f"{name} at {key[1]}")
 
     def synced(self, name: str, revision: str) -> bool:
         """Whether an Application has this revision, and no operation is under way."""
@@ -128,10 +132,6 @@ class Seen:
             each["name"]: (each.get("health") or {}).get("status", "") for each in resources if each["kind"] == kind
         }
 
-    def operations(self) -> dict[tuple[str, str], int]:
-        """How many times each revision of each Application was synced: more than once is a fight."""
-        return {key: len(found) for key, found in self._operations.items()}
-
 
 @asynccontextmanager
 async def running(stage: Stage, binaries: Mapping[str, Path], *, settings: Object, folder: Path) -> AsyncIterator[Seen]:
@@ -145,8 +145,13 @@ async def running(stage: Stage, binaries: Mapping[str, Path], *, settings: Objec
         _named("ConfigMap", "argocd-rbac-cm"),
         _named("Secret", "argocd-secret") | {"stringData": {"server.secretkey": secrets.token_hex(16)}},
     )
+
+    async def served() -> bool:
+        # 404 and 429 while the API server gets to know the kind.
+        return (await stage.api.get(APPLICATIONS)).is_success
+
+    await until("Argo CD's kinds are served", served, seconds=_READY_SECONDS)
     _start(stage, binaries, folder=folder)
-    await until("Argo CD's kinds are served", lambda: stage.get(APPLICATIONS), seconds=_READY_SECONDS)
     every = [{"group": "*", "kind": "*"}]
     project = {"sourceRepos": ["*"], "destinations": [{"namespace": "*", "server": "*"}]}
     stage.apply(

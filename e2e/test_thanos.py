@@ -178,8 +178,8 @@ async def test_two_services_of_one_name_stay_two(
             for cluster, expected in ((HERE, {"Idle"}), (THERE, drowning)):
                 stage.start_operator("--prometheus-url", both.url, "--prometheus-match", f"cluster={cluster}")
                 await until(f"the service of {cluster}", partial(told, cluster, expected), seconds=PATIENCE)
-                code, [found] = await classes(both.url, "--match", f"cluster={cluster}")
-                assert (code, found in expected) == (0, True), found
+                code, [named] = await classes(both.url, "--match", f"cluster={cluster}")
+                assert (code, named in expected) == (0, True), named
                 if cluster == HERE:
                     stage.stop_operator()
 
@@ -190,5 +190,7 @@ async def test_two_services_of_one_name_stay_two(
 
             await until("the lost cluster is blindness", blind, seconds=PATIENCE)
             stage.stop_operator()
-            assert await classes(both.url, "--match", f"cluster={THERE}") == (2, [])
+            # Refused by Thanos as long as it remembers the store, and nothing to diagnose once it has forgotten it.
+            code, found = await classes(both.url, "--match", f"cluster={THERE}")
+            assert (code in (1, 2), found) == (True, [])
             assert await classes(both.url, "--match", f"cluster={HERE}") == (0, ["Idle"])
