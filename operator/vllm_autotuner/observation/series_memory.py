@@ -44,10 +44,11 @@ class SeriesMemory:
 
     def __init__(self, question: Remembered) -> None:
         self._question = question
-        self._series: dict[int, Series] = {}
-        """By the hash of their labels."""
-        self._places: dict[int, int] = {}
-        """Hash of labels as the server writes them -> their place: they are read once, not in every look."""
+        self._series: dict[str, dict[int, Series]] = {}
+        """By namespace and the hash of their labels: a look asks about a part of the fleet."""
+        self._places: dict[int, tuple[str, int]] = {}
+        """Hash of labels as the server writes them -> their place: they are read once, not in every look. A place may
+        be empty; there are at most twice as many as series."""
         self._covered: dict[str, _Coverage] = {}
         self._start = 0.0
         """Samples up to this time (Unix seconds) are no part of the answer that is being read."""
@@ -86,25 +87,27 @@ class SeriesMemory:
     def labels_of(self, text: bytes) -> Mapping[str, str] | None:
         """The labels of a series that is known under this text; None where it has to be read."""
         place = self._places.get(hash(text))
-        found = self._series.get(place) if place is not None else None
+        found = self._series.get(place[0], {}).get(place[1]) if place is not None else None
         return found.labels if found is not None else None
 
     def take(self, text: bytes, labels: Mapping[str, str], points: Points) -> Series:
         """Add what was read of a series, and return all that is known of it. `text`: its labels as they were sent."""
         place = self._places.get(hash(text))
         if place is None:
-            place = self._places[hash(text)] = hash(frozenset(labels.items()))
+            place = self._places[hash(text)] = (labels.get("namespace", ""), hash(frozenset(labels.items())))
+        namespace, number = place
         times, values = array("d", [time for time, _ in points]), array("d", [value for _, value in points])
-        known = self._series.get(place)
+        beside = self._series.setdefault(namespace, {})
+        known = beside.get(number)
         if known is None or not known.times or not times:
-            self._note_gap(labels.get("namespace", ""), before=None, first=times[0] if times else None)
+            self._note_gap(namespace, before=None, first=times[0] if times else None)
             found = Series(labels=labels, times=times, values=values)
         else:
-            self._note_gap(labels.get("namespace", ""), before=known.times[-1], first=times[0])
+            self._note_gap(namespace, before=known.times[-1], first=times[0])
             # What is told again may be told otherwise: a mean whose last samples had not been stored.
             keep = bisect_left(known.times, times[0])
             found = Series(labels=known.labels, times=known.times[:keep] + times, values=known.values[:keep] + values)  # type: ignore[operator]  # arrays, all of them
-        self._series[place] = found
+        beside[number] = found
         return found
 
     def _note_gap(self, namespace: str, *, before: float | None, first: float | None) -> None:
@@ -131,36 +134,38 @@ class SeriesMemory:
 
     def answer(self, namespaces: Iterable[str], *, at: float) -> list[Series]:
         """Return what the whole question about these namespaces would be answered with at `at` (Unix seconds)."""
-        wanted, start = frozenset(namespaces), at - self._question.window
+        start = at - self._question.window
         found: list[Series] = []
-        ended: list[int] = []
-        for place, series in self._series.items():
-            if series.times and series.times[0] <= start:
-                first = bisect_right(series.times, start)
-                series = Series(labels=series.labels, times=series.times[first:], values=series.values[first:])
-                if not series.times:
-                    ended.append(place)
-                    continue
-                self._series[place] = series
-            if series.labels.get("namespace", "") in wanted:
+        for namespace in dict.fromkeys(namespaces):
+            mine = self._series.get(namespace, {})
+            for number, series in list(mine.items()):
+                if series.times and series.times[0] <= start:
+                    first = bisect_right(series.times, start)
+                    series = Series(labels=series.labels, times=series.times[first:], values=series.values[first:])
+                    if not series.times:
+                        del mine[number]
+                        continue
+                    mine[number] = series
                 found.append(series)
-        self._end(ended)
+            if not mine:
+                self._series.pop(namespace, None)
+        self._tidy()
         return found
 
     def forget(self, namespaces: Iterable[str]) -> None:
         """Drop all that is known of these namespaces."""
-        gone = frozenset(namespaces) & self._covered.keys()
-        if gone:
-            self._end([place for place, one in self._series.items() if one.labels.get("namespace", "") in gone])
-        for each in gone:
+        for each in frozenset(namespaces) & self._covered.keys():
+            self._series.pop(each, None)
             del self._covered[each]
+        self._tidy()
 
     def keep_only(self, namespaces: Iterable[str]) -> None:
         """Drop all that is known of other namespaces."""
         self.forget(self._covered.keys() - frozenset(namespaces))
 
-    def _end(self, places: Sequence[int]) -> None:
-        for place in places:
-            del self._series[place]
-        if places:
-            self._places = {text: place for text, place in self._places.items() if place in self._series}
+    def _tidy(self) -> None:
+        """Forget the places of series that have ended, once they are as many as those that go on."""
+        if len(self._places) > 2 * sum(map(len, self._series.values())):
+            self._places = {
+                text: place for text, place in self._places.items() if place[1] in self._series.get(place[0], {})
+            }
