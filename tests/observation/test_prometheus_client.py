@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 import httpx
 import pytest
 
+from vllm_autotuner.observation import prometheus
 from vllm_autotuner.observation.errors import Overloaded, Rejected, SourceError, Unreachable, Unusable
 from vllm_autotuner.observation.prometheus import PageReader, PrometheusAddress, PrometheusSource
 from vllm_autotuner.observation.questions import Samples
@@ -308,3 +309,63 @@ async def test_headers_do_not_follow_to_another_host(location: str, goes: bool, 
             assert seen == ["prometheus.example"]
     finally:
         await source.close()
+
+
+def in_turn(*answers: Answer) -> tuple[Answer, list[httpx.Request]]:
+    """A server that answers so, one after the other and the last for ever, and what it was asked."""
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return answers[min(len(asked), len(answers)) - 1](request)
+
+    return answer, asked
+
+
+GOOD = answering(200, body=vector({"metric": {"pod": "a"}, "value": [1, "2"]}))
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param(answering(503, text="busy"), id="503"),
+        pytest.param(answering(500, text="oops"), id="500"),
+        pytest.param(raising(httpx.ConnectError("refused")), id="refused"),
+        pytest.param(raising(httpx.RemoteProtocolError("closed")), id="closed by the server"),
+    ],
+)
+async def test_what_fails_at_once_is_asked_once_more(failure: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "PAUSE", 0.0)
+    answer, asked = in_turn(failure, GOOD)
+    assert [series.labels for series in await query(answer)] == [{"pod": "a"}]
+    first, second = asked
+    assert (first.url, first.content) == (second.url, second.content)
+    answer, asked = in_turn(failure)
+    with pytest.raises((Overloaded, Unreachable)):
+        await query(answer)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param(answering(401, text="who"), id="401"),
+        pytest.param(answering(429, text="slow down"), id="429"),
+        pytest.param(answering(422, body={"status": "error", "error": "too many samples"}), id="422"),
+        pytest.param(answering(200, text=HALF), id="half an answer"),
+        pytest.param(raising(httpx.ReadTimeout("late")), id="no answer in time"),
+    ],
+)
+async def test_whatever_else_fails_is_asked_again_in_the_next_tick(failure: Answer) -> None:
+    answer, asked = in_turn(failure, GOOD)
+    with pytest.raises(SourceError):
+        await query(answer)
+    assert len(asked) == 1
+
+
+async def test_a_server_that_gave_up_after_a_while_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "AT_ONCE", 0.0)
+    answer, asked = in_turn(answering(503, text="query timed out"), GOOD)
+    with pytest.raises(Overloaded):
+        await query(answer)
+    assert len(asked) == 1

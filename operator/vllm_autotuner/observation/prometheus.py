@@ -1,13 +1,16 @@
 """Clients for the Prometheus HTTP API (also Thanos, Mimir) and for metrics pages. Only this and `access` import httpx.
 
-No retries inside a tick: the next tick is the retry. Partial answers are errors, because half a fleet looks like an
-idle fleet. Must not: decide, turn an empty answer into a number, or show a credential.
+A question that is refused at once is asked once more: a look is a dozen of them, and one in ten that fails would make
+nearly every look a failure. Beyond that the next tick is the retry. Partial answers are errors, because half a fleet
+looks like an idle fleet. Must not: decide, turn an empty answer into a number, or show a credential.
 """
 
 import asyncio
 import json
 import ssl
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
 from urllib.parse import urlsplit
@@ -35,6 +38,13 @@ __all__ = ["PageReader", "PrometheusAddress", "PrometheusSource", "refuse_unusab
 NO_ANSWER: Final = (httpx.TransportError, httpx.TooManyRedirects, httpx.DecodingError, ssl.SSLError)
 """What a request that is not answered raises. The last where a TLS 1.3 server refuses a client's certificate: its alert
 comes after the handshake, with the first read, and httpx lets it through as it is."""
+FAILED: Final = frozenset({500, 502, 503, 504})
+"""HTTP statuses of a server that may answer the next time. Who is told to slow down (429) does not ask at once."""
+AT_ONCE: Final = 2.0
+"""Seconds within which a question is refused that is asked once more: a server that gave up on it after a while would
+be kept busy with it again. Our choice."""
+PAUSE: Final = 0.2
+"""Seconds before a question is asked once more. Our choice."""
 READ_AT_ONCE: Final = 256 * 1024
 """Bytes of an answer that are parsed on the event loop at most: 5 ms. What is larger is read in a thread."""
 OWN_HEADERS: Final = frozenset(
@@ -99,10 +109,7 @@ class PrometheusSource:
         form = {"query": expression, "time": f"{at:.3f}", "timeout": f"{limit:.0f}s", "partial_response": "false"}
         try:
             # httpx times single socket operations; a server that trickles would hold the tick without this deadline.
-            async with (
-                asyncio.timeout(limit + 1),
-                self._client.stream("POST", "api/v1/query", data=form, headers=headers) as response,
-            ):
+            async with asyncio.timeout(limit + 1), self._answer(form, headers=headers) as response:
                 text, series = await _read_series(response, reader, place=self._shown)
                 self._refuse_unusable(response, text=text)
                 return series
@@ -122,10 +129,39 @@ class PrometheusSource:
             # A server may repeat what it was sent.
             raise type(error)(scrubbed(str(error), headers=headers), large=large) from error
 
+    @asynccontextmanager
+    async def _answer(self, form: Mapping[str, str], *, headers: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
+        """The beginning of an answer. Raises one of `NO_ANSWER`."""
+        response = await self._first_try(form, headers=headers)
+        if response is None:
+            await asyncio.sleep(PAUSE)
+            response = await self._client.send(self._request(form, headers=headers), stream=True)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _first_try(self, form: Mapping[str, str], *, headers: Mapping[str, str]) -> httpx.Response | None:
+        """None where the question is refused at once."""
+        began = time.monotonic()
+        try:
+            response = await self._client.send(self._request(form, headers=headers), stream=True)
+        except httpx.TimeoutException:
+            raise
+        except (httpx.NetworkError, httpx.RemoteProtocolError):
+            return None
+        if response.status_code not in FAILED or time.monotonic() - began > AT_ONCE:
+            return response
+        await response.aclose()
+        return None
+
+    def _request(self, form: Mapping[str, str], *, headers: Mapping[str, str]) -> httpx.Request:
+        return self._client.build_request("POST", "api/v1/query", data=form, headers=headers)
+
     def _refuse_unusable(self, response: httpx.Response, *, text: str) -> None:
         """Raise SourceError for an answer that is none, or not whole. `text`: without its series."""
         url = self._shown
-        if response.status_code in (429, 500, 502, 503, 504):
+        if response.status_code in FAILED | {429}:
             raise Overloaded(f"{url} answered {response.status_code}: {_first_line(text)}")
         if response.status_code in (401, 403):
             raise Rejected(f"{url} answered {response.status_code}: check the credentials for Prometheus")

@@ -20,7 +20,7 @@ from vllm_autotuner.control.decide.figures_refresh import RefreshSlots
 from vllm_autotuner.control.decide.fleet_budget import Fleet, Part, fleet_of, part_of
 from vllm_autotuner.control.decide.inputs import OperatorState
 from vllm_autotuner.control.read.adopting import Adopting
-from vllm_autotuner.control.read.fleet_parts import parts_of
+from vllm_autotuner.control.read.fleet_parts import changes_in, parts_of
 from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
 from vllm_autotuner.control.read.inputs_reader import Look
 from vllm_autotuner.control.read.limits_configmap import current_limits
@@ -103,6 +103,8 @@ class FleetLoop:
         """uid -> the resource version that a service had when it was decided last, and written."""
         self._held: dict[str, float] = {}
         """uid -> since when (Unix seconds) a service is not decided, because looks at its metrics fail."""
+        self._behind: Mapping[str, float] = {}
+        """The services for which the last tick had no time: uid -> since when there was none, as `_began`."""
         self._limits = NO_LIMITS
         self._began = context.monotonic()
         """When this tick did."""
@@ -177,7 +179,13 @@ class FleetLoop:
         operator_of = self._operator_of(fleet)
         engines = calm = 0
         waiting: list[_Waiting] = []
-        for part in parts_of(fleet):
+        behind, others = dict[str, float](), 0
+        for part in parts_of(fleet, behind=self._behind):
+            # However slow Prometheus is, running changes are looked at in each tick, and at least one other part.
+            if others and context.monotonic() - self._began > context.settings.interval.total_seconds():
+                behind |= {entry.uid: self._behind.get(entry.uid, self._began) for entry in part.values()}
+                continue
+            others += not changes_in(part)
             at, resting = context.wall().timestamp(), set[str]()
             rests = partial(self._rests, fleet=fleet, at=at, resting=resting)
             snapshots = await self._sources.look(part.values(), at=at, rests=rests)
@@ -193,8 +201,10 @@ class FleetLoop:
         await self._give_turns(waiting, adopting=adopting)
         await self._report(fleet, adopting=adopting, operator_of=operator_of)
         self._sources.keep_only(fleet.services.values())
-        context.metrics.engines.set(engines)
-        context.metrics.calm_services.set(calm)
+        self._behind = behind
+        if not behind:
+            context.metrics.engines.set(engines)
+            context.metrics.calm_services.set(calm)
         context.metrics.set_waiting(self._effects.waits())
         # With the statuses that were written meanwhile; one that was deleted meanwhile is missed in the next tick.
         self._known = {**fleet.services, **context.registry.services.views()}
