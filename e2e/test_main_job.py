@@ -179,30 +179,6 @@ async def test_replicas_go_out_to_the_maximum_under_load_and_back_when_it_is_qui
 
 
 @side_by_side(stage="main-job")
-async def test_a_flag_gives_a_replica_back(play: Play) -> None:
-    """Requests wait: replicas come at once, then twice the seats. With them two replicas do what three could not."""
-    await play.serves(
-        "lean",
-        scaling={
-            "minReplicas": 1,
-            "maxReplicas": 3,
-            "scaleOut": {"waitingFor": "3s"},
-            "scaleIn": {"stabilization": "20s"},
-        },
-        objectives={"profile": "Latency", "ttft": {"target": "4s"}, "tpot": {"target": "200ms"}},
-    )
-    await play.load("lean", rate=10.0)
-    await play.until("lean", "three replicas", lambda found: (found.get("effective") or {}).get("replicas") == 3)
-    entry = await play.finished("lean")
-    assert (entry["outcome"], entry["fromValue"], entry["toValue"]) == ("Succeeded", "4", "8"), entry
-    await play.until("lean", "two replicas", lambda found: (found.get("effective") or {}).get("replicas") == 2)
-    await play.rolled_out("lean", seats=8)
-    for _ in range(30):
-        await play.ticks(1)
-        assert (await play.status("lean"))["effective"]["replicas"] == 2
-
-
-@side_by_side(stage="main-job")
 async def test_replicas_without_scaling_are_the_users_and_follow_kubectl_scale(play: Play) -> None:
     await play.serves("scaled", tuning={"mode": "Automatic"})
     body = {"spec": {"replicas": 2}}
