@@ -164,7 +164,7 @@ def test_the_cost_of_each_fleet_is_told() -> None:
         "status_writes": 0,
         "ticks": 12,
         "status_for_all_s": 59.6,
-        "first_decisions_after_kill_s": 22.5,
+        "change_goes_on_after_kill_s": 22.5,
         "first_tick_after_kill_s": 30.4,
         "troubles": [
             {
