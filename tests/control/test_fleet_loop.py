@@ -586,8 +586,8 @@ class Scripted:
         self.at = 0.0
         self.large: set[str] = set()
         """The namespaces that have more series than are read."""
-        self.count: dict[str, int] = {}
-        self.counted: list[str] = []
+        self.counts: dict[str, int] = {}
+        self.counted: list[Sequence[str]] = []
         self.closed = False
 
     async def ask(
@@ -618,10 +618,10 @@ class Scripted:
                 memory.take(json.dumps(one.labels).encode(), one.labels, list(zip(one.times, one.values, strict=True)))
         return self.answer
 
-    async def query(self, expression: str, *, at: float) -> Sequence[Series]:
-        self.counted.append(expression)
+    async def count(self, namespaces: Sequence[str], *, at: float) -> Sequence[Series]:
+        self.counted.append(namespaces)
         return [
-            Series(labels={"namespace": each}, times=[at], values=[float(count)]) for each, count in self.count.items()
+            Series(labels={"namespace": each}, times=[at], values=[float(count)]) for each, count in self.counts.items()
         ]
 
     async def close(self) -> None:
@@ -740,7 +740,7 @@ async def test_as_many_namespaces_are_left_out_at_once_as_are_too_much(monkeypat
     found, made = sources(monkeypatch)
     source = made["default"]
     source.large = {f"large-{number}" for number in range(10)}
-    source.count = dict.fromkeys(sorted(source.large)[1:], ANSWER_SERIES.limit) | {"other": 157}
+    source.counts = dict.fromkeys(sorted(source.large)[1:], ANSWER_SERIES.limit) | {"other": 157}
     entries = [entry_in(name) for name in [*source.large, "other"]]
     assert (await found.look(entries, at=1000.0))[""].error is None
     assert list(source.namespaces) == ["other"]

@@ -369,3 +369,14 @@ async def test_a_server_that_gave_up_after_a_while_is_not_asked_again(monkeypatc
     with pytest.raises(Overloaded):
         await query(answer)
     assert len(asked) == 1
+
+
+async def test_series_are_counted_within_the_matchers() -> None:
+    answer, asked = in_turn(answering(200, body=vector({"metric": {"namespace": "a"}, "value": [1, "157"]})))
+    address = PrometheusAddress(url=URL, match=('cluster="eu"',))
+    source = PrometheusSource(address, transport=httpx.MockTransport(answer))
+    [found] = await source.count(["a", "b"], at=1795211087.0)
+    await source.close()
+    assert (found.labels, list(found.values)) == ({"namespace": "a"}, [157.0])
+    [query] = parse_qs(asked[0].content.decode())["query"]
+    assert query == 'count by (namespace) ({__name__=~"vllm:.+",namespace=~"a|b",cluster="eu"})'

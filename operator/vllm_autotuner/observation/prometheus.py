@@ -29,7 +29,7 @@ from vllm_autotuner.observation.errors import (
     Unreachable,
     Unusable,
 )
-from vllm_autotuner.observation.questions import Question, promql
+from vllm_autotuner.observation.questions import Question, census, promql
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.series_memory import SeriesMemory
 
@@ -95,6 +95,10 @@ class PrometheusSource:
         """See MetricsSource.ask. `namespaces`: of which alone is asked, or all; `memory`: takes what is read."""
         text = promql(question, namespaces=namespaces, match=self._address.match)
         return await self.query(text, at=at, allowance=allowance, memory=memory)
+
+    async def count(self, namespaces: Sequence[str], *, at: float) -> Sequence[Series]:
+        """How many series each of these namespaces has. Raises SourceError."""
+        return await self.query(census(namespaces, match=self._address.match), at=at)
 
     async def query(
         self, expression: str, *, at: float, allowance: Allowance | None = None, memory: SeriesMemory | None = None

@@ -16,7 +16,7 @@ from vllm_autotuner.engine.metric_names import NAMES, Meaning
 from vllm_autotuner.observation.answer_reader import Allowance
 from vllm_autotuner.observation.errors import SourceError, TooLarge
 from vllm_autotuner.observation.prometheus import PrometheusSource
-from vllm_autotuner.observation.questions import Question, Samples, census
+from vllm_autotuner.observation.questions import Question, Samples
 from vllm_autotuner.observation.quiet_pods import PodName
 from vllm_autotuner.observation.reading import Absence, NoData
 from vllm_autotuner.observation.series import Series
@@ -243,7 +243,7 @@ class Sources:
         if not namespaces:
             return Counter()
         try:
-            answer = await self._clients[name].query(census(namespaces), at=at)
+            answer = await self._clients[name].count(namespaces, at=at)
         except SourceError as error:
             logger.warning("failed to count series", extra={"source": name or "default", "error": str(error)})
             return Counter()
