@@ -59,7 +59,7 @@ CHANGE: Final = {
     "state": "Analyzing",
     "stateSince": "2026-03-01T12:00:00Z",
 }
-"""A change as a status has it whose operator is gone; its deadline has passed, so that the next one acts on it."""
+"""A change as a status has it whose operator is gone. Its canary is gone as well, so that the next one acts on it."""
 CREATED_AT_ONCE: Final = 16
 PAGE: Final = 500
 TROUBLES: Final[Mapping[str, Mapping[str, float | bool]]] = {
@@ -132,14 +132,16 @@ class Fleet:
             found.setdefault(pod["metadata"]["namespace"], []).append(pod["metadata"]["name"])
         return found
 
-    async def leave_a_change(self, number: int) -> None:
-        """Write a running change into the status of a service, as the operator that is gone would have."""
+    async def leave_a_change(self, number: int) -> object:
+        """Write a running change into the status of a service, as the operator that is gone would have; return it as
+        the API server has stored it."""
         answer = await self.stage.api.patch(
             f"{self._path_of(number)}/status",
             json={"status": {"activeChange": CHANGE}},
             headers={"Content-Type": "application/merge-patch+json"},
         )
         answer.raise_for_status()
+        return answer.json()["status"]["activeChange"]
 
     async def change_of(self, number: int) -> object:
         """The running change of a service, None without one."""
@@ -328,12 +330,12 @@ async def taken_over(fleet: Fleet, operator: Operator) -> dict[str, Any]:
     operator.stage.kill_operator()
     began = time.monotonic()
     changing = fleet.services - 1
-    await fleet.leave_a_change(changing)
+    left = await fleet.leave_a_change(changing)
     operator.start()
     async with Cost(operator.place) as cost:
 
         async def goes_on() -> bool:
-            return await fleet.change_of(changing) != CHANGE
+            return await fleet.change_of(changing) != left
 
         await until("the running change goes on", goes_on, seconds=600)
         decided = time.monotonic() - began

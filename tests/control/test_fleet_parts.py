@@ -7,9 +7,12 @@ from math import inf
 from typing import Any, Final
 
 import pytest
+from tests.change.worlds import change as begun
 from tests.control.cluster_model import ApiServer
 from tests.control.loop_bed import bed, service_body
 
+from vllm_autotuner.api.model import to_wire
+from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.control.decide import fleet_budget
 from vllm_autotuner.control.decide.fleet_budget import Part, fleet_of
 from vllm_autotuner.control.read import fleet_parts
@@ -53,18 +56,7 @@ def test_a_large_one_is_divided_between_namespaces(monkeypatch: pytest.MonkeyPat
     assert found == [["a/x", "a/y", "a/z"], ["b/x", "b/y", "b/z"], ["c/x", "c/y", "c/z"]]
 
 
-CHANGING: Final = {
-    "id": "c1",
-    "generation": 1,
-    "knob": "maxNumSeqs",
-    "fromValue": "4",
-    "toValue": "8",
-    "from": {"maxNumSeqs": 4, "configHash": "aaaa"},
-    "to": {"maxNumSeqs": 8, "configHash": "bbbb"},
-    "target": "TTFT",
-    "state": "Analyzing",
-    "stateSince": "2026-03-01T12:00:00Z",
-}
+CHANGING: Final = to_wire(begun(ChangeState.ANALYZING))
 STATUSES: Final[Mapping[str, Any]] = {"a": {}, "b": {}, "c": {"activeChange": CHANGING}, "d": {}}
 
 

@@ -150,8 +150,6 @@ class PrometheusSource:
         began = time.monotonic()
         try:
             response = await self._client.send(self._request(form, headers=headers), stream=True)
-        except httpx.TimeoutException:
-            raise
         except (httpx.NetworkError, httpx.RemoteProtocolError):
             return None
         if response.status_code not in FAILED or time.monotonic() - began > AT_ONCE:
