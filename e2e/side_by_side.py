@@ -8,14 +8,17 @@ Must not: let a scene touch what another one depends on. Who ends the operator o
 """
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from e2e.bed import NODE, Bed
+from e2e.bed import NODE, Bed, import_path
 from e2e.monitor import Monitor
 from e2e.node_client import NodeClient
 from e2e.operator_account import vllm_service
@@ -143,6 +146,18 @@ class Play:
         """What the Deployment asks the engine for."""
         template = (await self.stage.deployment(name))["spec"]["template"]
         return parse_flags(template["spec"]["containers"][0]["args"])
+
+    async def exported(self, name: str, *, kubeconfig: Path) -> str:
+        """What `vllm-autotuner export` writes about it for whoever has this kubeconfig."""
+        command = [sys.executable, "-m", "vllm_autotuner", "export", name, "-n", self.stage.namespace]
+        process = await asyncio.create_subprocess_exec(
+            *(*command, "--kubeconfig", str(kubeconfig)),
+            stdout=asyncio.subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": import_path()},
+        )
+        output, _ = await process.communicate()
+        assert process.returncode == 0
+        return output.decode()
 
     async def rolled_out(self, name: str, *, seats: int, seconds: float = PATIENCE) -> list[Mapping[str, Any]]:
         """Wait until every pod of it serves with these seats and no other is left; return the pods."""

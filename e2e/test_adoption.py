@@ -3,7 +3,6 @@ letter restored."""
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -115,7 +114,7 @@ async def test_what_argo_cd_declares_is_recommended_and_never_written(play: Play
     assert not play.monitor.states("declared")
     play.served_all_along("declared")
     await play.until("declared", "eight seats recommended", recommends_eight)
-    patch = await exported(play, "declared")
+    patch = await play.exported("declared", kubeconfig=play.stage.kubeconfig)
     namespace = play.stage.namespace
     await asyncio.to_thread(
         play.stage.bed.kubectl,
@@ -130,20 +129,6 @@ async def test_what_argo_cd_declares_is_recommended_and_never_written(play: Play
     )
     assert await args_of(play, "declared") == TUNED_ARGS
     await play.until("declared", "the owner's new value", lambda found: found["effective"].get("maxNumSeqs") == 8)
-
-
-async def exported(play: Play, name: str) -> str:
-    """What `vllm-autotuner export` writes."""
-    command = [sys.executable, "-m", "vllm_autotuner", "export", name, "-n", play.stage.namespace]
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        *("--kubeconfig", str(play.stage.kubeconfig)),
-        stdout=asyncio.subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": import_path()},
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    return output.decode()
 
 
 @side_by_side(stage="adoption")

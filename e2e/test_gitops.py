@@ -4,12 +4,10 @@ Rendered Lua and field managers prove little here: whether two controllers fight
 On a bed of its own: Argo CD watches all of a cluster.
 """
 
-import asyncio
 import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ import yaml
 
 from e2e import release
 from e2e.argocd import Repository, Seen, application, running, until_synced
-from e2e.bed import REPOSITORY, Bed, current_mode, import_path
+from e2e.bed import REPOSITORY, Bed, current_mode
 from e2e.monitor import Monitor
 from e2e.side_by_side import CROWD, Play, capped, degrading
 from e2e.stage import OPERATOR_IMAGE, SIMULATED_ENGINE, Empty, until
@@ -136,7 +134,7 @@ async def test_a_recommendation_that_is_committed_is_recognised(scene: Scene) ->
     play = scene.play
     advice = await play.until("advised", "advice", lambda status: (status.get("recommendation") or {}).get("id"))
     assert advice["recommendation"]["recommended"] == "8", advice["recommendation"]
-    patch = yaml.safe_load(await exported(scene, "advised"))
+    patch = yaml.safe_load(await play.exported("advised", kubeconfig=play.stage.bed.admin_kubeconfig))
     body = yaml.safe_load(file_of(scene.repository, "advised").read_text(encoding="utf-8"))
     body["spec"]["engine"] |= patch["spec"]["engine"]
     file_of(scene.repository, "advised").write_text(yaml.safe_dump(body), encoding="utf-8")
@@ -150,19 +148,6 @@ async def test_a_recommendation_that_is_committed_is_recognised(scene: Scene) ->
     status = await play.until("advised", "the recommendation is seen carried out", recognised, seconds=SECONDS)
     assert not status.get("history"), status["history"]
     assert (scene.argo.drifted, scene.argo.healed) == ([], [])
-
-
-async def exported(scene: Scene, name: str) -> str:
-    """What `vllm-autotuner export` writes."""
-    command = [sys.executable, "-m", "vllm_autotuner", "export", name, "-n", MODELS]
-    process = await asyncio.create_subprocess_exec(
-        *(*command, "--kubeconfig", str(scene.play.stage.bed.admin_kubeconfig)),
-        stdout=asyncio.subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": import_path()},
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    return output.decode()
 
 
 @pytest.mark.parametrize("action", ["pause", "retry"])
