@@ -31,6 +31,9 @@ class Crashes:
     _restarts: list["asyncio.Task[None]"] = field(default_factory=list)
     _arguments: tuple[str, ...] = ()
     _doomed: bool = False
+    _down: bool = False
+    """From its death until it is started again. What it sent before is carried out still, and counts as its end too:
+    the connection of a killed process looks open until the event loop has heard of the end."""
 
     @property
     def came(self) -> bool:
@@ -40,7 +43,7 @@ class Crashes:
     def proxy(self) -> ApiProxy:
         """What the operator is to be started behind."""
         bed = self.play.stage.bed
-        return ApiProxy(api_url=bed.api_url, ca_file=bed.ca_file, lose=self._after, refuse=self._before_a_request)
+        return ApiProxy(api_url=bed.api_url, ca_file=bed.ca_file, lose=self.after_a_write, refuse=self.before_a_request)
 
     def start_operator_behind(self, proxy: ApiProxy) -> None:
         """Start the operator so that its writes pass here."""
@@ -51,9 +54,9 @@ class Crashes:
         """Wait until the operator is up again after the last crash. Raises what went wrong with a restart."""
         await asyncio.gather(*self._restarts)
 
-    def _after(self, write: Write) -> bool:
+    def after_a_write(self, write: Write) -> bool:
         """Crash if the write is due; True when its answer gets lost with the operator."""
-        if not self.due(write) or not write.heard:
+        if not self.due(write) or not write.heard or self._down:
             # Killed for another write, it died in the middle of this one, too.
             return False
         if self.answered:
@@ -62,7 +65,7 @@ class Crashes:
         self._crash()
         return True
 
-    def _before_a_request(self) -> bool:
+    def before_a_request(self) -> bool:
         """Crash if the answer to a write that was due has just been given."""
         if not self._doomed:
             return False
@@ -71,6 +74,7 @@ class Crashes:
         return True
 
     def _crash(self) -> None:
+        self._down = True
         self.play.stage.kill_operator()
         self._restarts.append(asyncio.create_task(self._restart()))
 
@@ -79,4 +83,5 @@ class Crashes:
         # As if the 15 s of the dead leader's lease had passed: waiting for them each time would prove nothing more.
         answer = await stage.api.delete(LEASE.format(namespace=stage.namespace))
         answer.raise_for_status()
+        self._down = False
         stage.start_operator(*self._arguments)
