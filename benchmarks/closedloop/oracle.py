@@ -41,7 +41,7 @@ VARIANTS: Final = 3
 NEARLY: Final = 0.9
 """Attainment below which other flags at the same price are not tried: the approximation orders better than that."""
 MOST_PLAYED: Final = 8
-"""Plans that are played at most; three of a load that moves all day, whose plays are dear."""
+"""Plans of a load that settles that are played at most. Of one that moves three, by halving the prices."""
 SCREEN: Final = Patience(fewest=3600.0, error=0.06, gpus=0.1, missed=0.2)
 """How long a plan is played to see that it is none."""
 
@@ -122,15 +122,21 @@ async def best_on_demand(scenario: Scenario, *, frozen: bool = False, patience: 
     levels = plans(scenario, known[:1] if frozen else known)
     if not levels:
         raise ValueError(f"{scenario.name}: no setting within the bounds starts an engine")
-    moves = scenario.steady_from is None
     runs: list[tuple[Score, Plan]] = []
-    for level in levels:
-        for plan in level[: 1 if moves else VARIANTS]:
-            runs.append((await _judged(scenario, plan, patience=patience), plan))
-            if not NEARLY <= runs[-1][0].attainment < 1 - TIE:
+    if scenario.steady_from is None:
+        # Dear to play: half of the prices that are left go with each play.
+        while levels:
+            middle = len(levels) // 2
+            runs.append((await _judged(scenario, levels[middle][0], patience=patience), levels[middle][0]))
+            levels = levels[:middle] if runs[-1][0].attainment >= 1 - TIE else levels[middle + 1 :]
+    else:
+        for level in levels:
+            for plan in level[:VARIANTS]:
+                runs.append((await _judged(scenario, plan, patience=patience), plan))
+                if not NEARLY <= runs[-1][0].attainment < 1 - TIE:
+                    break
+            if runs[-1][0].attainment >= 1 - TIE or len(runs) >= MOST_PLAYED:
                 break
-        if runs[-1][0].attainment >= 1 - TIE or len(runs) >= (VARIANTS if moves else MOST_PLAYED):
-            break
     most = max(one.attainment for one, _ in runs)
     enough = [run for run in runs if run[0].attainment >= most * (1 - TIE)]
     found, plan = min(enough, key=lambda run: (run[0].gpu_hours, -run[0].attainment))

@@ -9,7 +9,6 @@ Must not: judge a figure.
 import argparse
 import asyncio
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,10 +23,11 @@ from rich.table import Table
 from benchmarks.fleets.page import FLEET_COLUMNS, row_of
 from benchmarks.fleets.played_node import played_node
 from benchmarks.result_files import require_clean_tree, write_result
+from benchmarks.tenants.answering import answering
 from benchmarks.tenants.inside import enter_bed
 from benchmarks.tenants.shapes import recorded
 from e2e import release
-from e2e.bed import NODE, Bed, import_path
+from e2e.bed import NODE, Bed
 from e2e.binaries import ensure_binaries
 from e2e.errors import BedError
 from e2e.hostile.cost import Cost, Place, process
@@ -46,7 +46,6 @@ SAMPLED: Final = 90.0
 LOOK: Final = 5.0
 """Seconds between two looks at the operator's metrics: about as often as a Prometheus scrapes them."""
 SERVICES: Final = "/apis/vllm-autotuner.dev/v1alpha1/vllmservices"
-STAND_IN: Final = "stand-in"
 CHANGE: Final = {
     "id": "left-behind",
     "generation": 1,
@@ -363,7 +362,7 @@ async def measured(
                 if not shapes:
                     shapes = await one_engine(stage, console=console)
                 fleet = await fleet_on(stage, services=services, engines=engines)
-                stand_in = await answering(stage, shapes)
+                stand_in = await answering(stage.bed, shapes)
                 async with played_node(bed.admin_kubeconfig):
                     found = await cell(
                         fleet,
@@ -409,21 +408,6 @@ async def fleet_on(stage: Stage, *, services: int, engines: int) -> Fleet:
     await asyncio.to_thread(release.install_account, bed, namespace=HOME, everywhere=True)
     stage.everywhere = True
     return fleet
-
-
-async def answering(stage: Stage, shapes: str) -> str:
-    """Start the stand-in for Prometheus with these answers; return its URL."""
-    bed = stage.bed
-    file = bed.state_dir / "shapes.json"
-    file.write_text(shapes, encoding="utf-8")
-    (port,) = free_ports(1)
-    bed.processes.start(
-        STAND_IN,
-        [sys.executable, "-m", "benchmarks.tenants.stand_in", str(file), str(port)],
-        environment=os.environ | {"PYTHONPATH": import_path()},
-    )
-    await until("the stand-in answers", lambda: bed.processes.listens(STAND_IN, port=port), seconds=30)
-    return f"http://127.0.0.1:{port}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

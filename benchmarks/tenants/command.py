@@ -8,7 +8,6 @@ Must not: judge a figure.
 import argparse
 import asyncio
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -20,11 +19,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.result_files import require_clean_tree, write_result
+from benchmarks.tenants.answering import STAND_IN, answering
 from benchmarks.tenants.inside import enter_bed
 from benchmarks.tenants.page import COST_COLUMNS, cost_of
 from benchmarks.tenants.shapes import largest, loaded, recorded
 from e2e import release
-from e2e.bed import Bed, import_path
+from e2e.bed import Bed
 from e2e.binaries import ensure_binaries
 from e2e.errors import BedError
 from e2e.hostile.cost import Cost, Place
@@ -39,7 +39,6 @@ INTERVAL: Final = 15
 """Seconds between ticks: the chart's."""
 TICKS: Final = 3
 """Of each cell. The first one meets every tenant for the first time; the others are what goes on."""
-STAND_IN: Final = "stand-in"
 HOME: Final = "tenant-0"
 """The namespace of the first tenant, and of the operator's Lease."""
 
@@ -132,16 +131,9 @@ async def measured(*, tenants: Sequence[int], series: Sequence[int], console: Co
             await asyncio.sleep(20)  # of scrapes, for the shapes
             shapes = await recorded(bed.prometheus_url, namespace=HOME, pod=fleet.pods[HOME], at=time.time())
             bed.prometheus.stop()
-            file = bed.state_dir / "shapes.json"
-            file.write_text(json.dumps(shapes), encoding="utf-8")
-            in_largest = largest(loaded(json.dumps(shapes)))
-            (port,) = free_ports(1)
-            bed.processes.start(
-                STAND_IN,
-                [sys.executable, "-m", "benchmarks.tenants.stand_in", str(file), str(port)],
-                environment=os.environ | {"PYTHONPATH": import_path()},
-            )
-            await until("the stand-in answers", lambda: bed.processes.listens(STAND_IN, port=port), seconds=30)
+            answers = json.dumps(shapes)
+            in_largest = largest(loaded(answers))
+            stand_in = await answering(bed, answers)
             for count in tenants:
                 for each in series:
                     found = await cell(
@@ -150,7 +142,7 @@ async def measured(*, tenants: Sequence[int], series: Sequence[int], console: Co
                         tenants=count,
                         series=each,
                         engines=max(1, round(each / in_largest)),
-                        stand_in=f"http://127.0.0.1:{port}",
+                        stand_in=stand_in,
                     )
                     cells.append(found)
                     console.print(found, highlight=False)
