@@ -105,6 +105,8 @@ def test_nothing_is_done_about_tokens_of_a_smaller_fleet(scale: Scaling | None) 
 
 LATE = latency(3.0)
 """The objective is 2 s."""
+SLOW = latency(0.06)
+"""The objective is 50 ms."""
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_no_replica_where_no_batch_is_known_to_meet_the_objective() -> None:
 
 @pytest.mark.parametrize(("waiting", "refused"), [(20.0, True), (0.0, False)])
 def test_a_thrashing_pool_with_a_queue_gets_a_replica_first(waiting: float, refused: bool) -> None:
-    seen = observation(engine(running=64.0, waiting=waiting, kv=0.99, preemptions=30.0))
+    seen = observation(engine(running=64.0, waiting=waiting, kv=0.99, preemptions=30.0), tpot=SLOW)
     found = fit_to_kv_cache(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, scale=scaling()))
     assert isinstance(found, NothingToGain) is refused
     alone = fit_to_kv_cache(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
@@ -146,7 +148,7 @@ def test_a_thrashing_pool_with_a_queue_gets_a_replica_first(waiting: float, refu
 @pytest.mark.parametrize(("came", "refused"), [(10, True), (60, False)])
 def test_preemptions_of_a_smaller_fleet_do_not_lower_max_num_seqs(came: int, refused: bool) -> None:
     """The counters of the window are of the time in which the replica was starting."""
-    seen = observation(engine(running=64.0, kv=0.99, preemptions=30.0), engine(pod="chat-1", running=8.0))
+    seen = observation(engine(running=64.0, kv=0.99, preemptions=30.0), engine(pod="chat-1", running=8.0), tpot=SLOW)
     given = situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, replicas=2)
     since = datetime.fromtimestamp(NOW - came, tz=UTC)
     assert isinstance(fit_to_kv_cache(replace(given, replicas_since=since)), NothingToGain) is refused
@@ -160,16 +162,31 @@ def test_requests_of_a_smaller_fleet_fill_its_pool_until_they_end(answered_in: f
     that had come for it (closed loop, kv-bound).
     """
     full, rest = engine(running=64.0, kv=0.99, preemptions=30.0), engine(pod="chat-1", running=8.0, kv=0.1)
-    seen = observation(full, rest, e2e=latency(answered_in))
+    seen = observation(full, rest, e2e=latency(answered_in), tpot=SLOW)
     given = situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256, replicas=2)
     since = datetime.fromtimestamp(NOW - 60, tz=UTC)
     assert isinstance(fit_to_kv_cache(replace(given, replicas_since=since)), NothingToGain) is refused
 
 
+@pytest.mark.parametrize(
+    ("waiting", "tpot", "refused"),
+    [
+        pytest.param(0.0, latency(0.04), True, id="tokens come in time and nothing waits"),
+        pytest.param(0.0, SLOW, False, id="tokens are late"),
+        pytest.param(20.0, latency(0.04), False, id="what is computed twice makes others wait"),
+    ],
+)
+def test_preemptions_that_make_nothing_late_are_left_alone(waiting: float, tpot: Distribution, refused: bool) -> None:
+    """A replica near the limit of its KV cache kept its objectives; with fewer slots it did not (closed loop)."""
+    seen = observation(engine(running=64.0, waiting=waiting, kv=0.99, preemptions=30.0), tpot=tpot)
+    found = fit_to_kv_cache(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
+    assert isinstance(found, NothingToGain) is refused
+
+
 @pytest.mark.parametrize("output", [256.0, 1024.0])
 def test_what_the_kv_cache_does_not_hold_waits_rather_than_be_computed_twice(output: float) -> None:
     """It holds 58 of 64: six wait for their turn, evicted or not."""
-    thrashing = steady(16, 32, 64, base=0.014, per_sequence=0.0004, pods=1, kv_each=0.99 / 64, output=output)
+    thrashing = steady(16, 32, 64, base=0.03, per_sequence=0.0004, pods=1, kv_each=0.99 / 64, output=output)
     found = fit_to_kv_cache(situation(thrashing, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
     assert isinstance(found, Proposal)
     assert found.value == 58
@@ -207,7 +224,7 @@ def test_preemptions_of_a_draining_backlog_do_not_lower_max_num_seqs(
     running: float | list[float], waiting: float | list[float], refused: bool
 ) -> None:
     """A burst, or the time in which a replica was starting: it is over before a trial has begun."""
-    seen = observation(engine(running=running, waiting=waiting, kv=0.95, preemptions=30.0))
+    seen = observation(engine(running=running, waiting=waiting, kv=0.95, preemptions=30.0), tpot=SLOW)
     found = fit_to_kv_cache(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
     assert isinstance(found, NothingToGain) is refused
 

@@ -157,6 +157,9 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain("the counted preemptions still cover the time before the newest replica")
     if seems_to_become_fewer(observation):
         return NothingToGain("the backlog is draining and will end the preemptions sooner than a change")
+    # With fewer slots requests wait for one, which is too late as well.
+    if not queues(observation) and (why := not_slow_now(situation)) is not None:
+        return why
     bounds = situation.tuning.max_num_seqs
     step = Limit(name=STEP_LIMIT, low=math.ceil(batch / LARGEST_STEP))
     limits = (step, *_failed_below(situation, batch=batch))
