@@ -261,7 +261,7 @@ class TestCrashes:
         child = int(words.split()[1])
         assert alive(child)
         node(bed).kill(namespace, "parent")
-        eventually(lambda: alive(child), lambda seen: not seen, seconds=10)
+        eventually(lambda: alive(child), lambda seen: not seen, seconds=60)
 
     def test_pods_that_are_meant_to_end(self, bed: Bed, namespace: str) -> None:
         bed.apply(
@@ -375,7 +375,7 @@ class TestEnds:
         bed.apply([pod(namespace, "gone", container(*SLEEP), terminationGracePeriodSeconds=600)])
         pid = running_pid(bed, namespace, "gone")
         self.delete(bed, namespace, "gone", "--grace-period=0", "--force")
-        eventually(lambda: alive(pid), lambda seen: not seen, seconds=10)
+        eventually(lambda: alive(pid), lambda seen: not seen, seconds=60)
 
     def test_a_pod_in_back_off_goes_at_once(self, bed: Bed, namespace: str) -> None:
         bed.apply([pod(namespace, "crash", container("-c", "raise SystemExit(1)"), terminationGracePeriodSeconds=600)])

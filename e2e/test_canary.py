@@ -66,7 +66,7 @@ async def test_a_canary_that_harms_goes_and_the_service_was_never_touched(play: 
     deployment = await play.stage.deployment("spared")
     assert deployment["metadata"]["generation"] == generation
     await play.rolled_out("spared", seats=4)
-    await until("both trials are deleted", lambda: len(play.monitor.trials("spared")[1]) == 2, seconds=30)
+    await until("both trials are deleted", lambda: len(play.monitor.trials("spared")[1]) == 2, seconds=LONG)
     assert play.monitor.trials("spared") == (["baseline", "canary"], ["baseline", "canary"])
     assert play.monitor.fewest_available("spared") == 3
     play.served_all_along("spared")
@@ -82,7 +82,7 @@ async def test_a_canary_for_which_no_node_has_room_is_rejected_without_blame(pla
     entry = await play.finished("crowded", seconds=LONG)
     assert entry["outcome"] == "Rejected", entry
     assert entry["reason"].startswith("Unschedulable: no node has room for one more pod"), entry
-    await until("the canary is deleted", lambda: play.monitor.trials("crowded")[1] == ["canary"], seconds=30)
+    await until("the canary is deleted", lambda: play.monitor.trials("crowded")[1] == ["canary"], seconds=LONG)
     status = await play.status("crowded")
     assert not status.get("failureMemory")
     assert condition(status, "CircuitOpen") == ""
@@ -118,6 +118,6 @@ async def test_what_a_person_writes_meanwhile_ends_the_canary_and_is_what_runs(p
     entry = await play.finished("rewritten", seconds=LONG)
     assert entry["outcome"] == "Superseded"
     await play.rolled_out("rewritten", seats=6)
-    await until("the canary is deleted", lambda: play.monitor.trials("rewritten")[1] == ["canary"], seconds=30)
+    await until("the canary is deleted", lambda: play.monitor.trials("rewritten")[1] == ["canary"], seconds=LONG)
     assert play.monitor.trials("rewritten") == (["canary"], ["canary"])
     assert not (await play.status("rewritten")).get("failureMemory")

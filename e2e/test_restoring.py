@@ -84,7 +84,7 @@ async def test_restored_it_is_the_former_template_and_still_all_ours(
     body, _ = asked(service, OLD)
     first = await cluster.apply(body, epoch=1)
     await cluster.apply(asked(service, tried)[0], epoch=3)
-    second = await until("the controller has seen it", partial(seen, cluster, service), seconds=30)
+    second = await until("the controller has seen it", partial(seen, cluster, service), seconds=120)
     assert second["spec"]["template"] != first["spec"]["template"]
     back = await put_back(cluster, second, service, tried=tried)
     assert back["spec"] == first["spec"]
