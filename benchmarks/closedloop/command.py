@@ -95,7 +95,9 @@ def main(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")] = False,
-    save: Annotated[bool, typer.Option("--save", help="Write the figures to benchmarks/results.")] = False,
+    save: Annotated[
+        bool, typer.Option("--save", help="Write the figures to benchmarks/results, anew after each case.")
+    ] = False,
     output: Annotated[Path | None, typer.Option(help="Write the figures here, anew after each case.")] = None,
 ) -> None:
     console = Console(stderr=True)
@@ -148,6 +150,7 @@ def main(
         "pace": "compressed: cooldown 5m, bake 2m, 12 changes a day" if quick else "the product's defaults",
         "played": "every hour" if exact else "until settled; see extrapolated_from_hours of each",
         "quick": quick,
+        "asked_for": len(cases),
     }
     figures: dict[str, Any] = {}
     finished: list[Played] = []
@@ -158,8 +161,7 @@ def main(
         console.print(case_table(played))
         figures = {**about, "summary": summary_of(finished), "cases": [case_figures(one) for one in finished]}
         for folder in folders:
-            if folder is not RESULTS or len(finished) == len(cases):
-                write_result("closed_loop_exact" if exact else "closed_loop", figures, folder=folder)
+            write_result("closed_loop_exact" if exact else "closed_loop", figures, folder=folder)
     console.print(summary_table(figures["summary"]))
     if as_json:
         print(json.dumps({"provenance": provenance(), **figures}, allow_nan=False))

@@ -22,7 +22,12 @@ def closed_loop(result: Result) -> list[str]:
         if policy["extrapolated_from_hours"] is not None
     ]
     lines = [
-        f"{len(cases)} cases: {len(scenarios)} scenarios, seeds {', '.join(map(str, result['seeds']))}, setting "
+        (
+            f"The run ended after {len(cases)} of {result['asked_for']} cases. "
+            if len(cases) < result["asked_for"]
+            else ""
+        )
+        + f"{len(cases)} cases: {len(scenarios)} scenarios, seeds {', '.join(map(str, result['seeds']))}, setting "
         f"`{result['setting']}`, noise {result['noise']}. Pace: {result['pace']}. `attained`: share of five-minute "
         "windows with load in which every objective held at p95, relative to the oracle of the case. A case is met "
         f"from {MET:.0%} on. GPU-hours are relative to that oracle's and include trials and starts. Intervals of 95 % "
@@ -239,16 +244,3 @@ def _most_lost(cases: Sequence[Result]) -> str:
         f"Compared with the run without bad values, the worst case ({worst['scenario']} {worst['seed']}) lost "
         f"{worst['goodput_lost_to_bad_values']:.0%} of its goodput; no limit is set for this comparison."
     )
-
-
-def _goodputs(scenario: Result, names: Sequence[str]) -> list[str]:
-    found = (scenario["policies"][name] for name in names)
-    return [f"{one['goodput']:.2f} ({one['gpu_hours']:.1f})" for one in found]
-
-
-def _below(scenario: Result) -> str:
-    """Minutes; empty if one of the two did not run."""
-    found = scenario["policies"].get("autotuner", {})
-    if "seconds_below_the_defaults" not in found:
-        return ""
-    return f"{found['seconds_below_the_defaults'] / 60:.0f} min ({found['seconds_of_one_canary'] / 60:.0f} min)"

@@ -97,10 +97,13 @@ def test_the_page_tells_what_was_played_and_what_it_was_worth() -> None:
         "seeds": [1],
         "noise": "on",
         "pace": "the product's defaults",
+        "asked_for": 2,
         "summary": summary_of(cases()),
         "cases": [case_figures(one) for one in cases()],
     }
     text = "\n".join(closed_loop(found))
+    assert text.startswith("2 cases: 2 scenarios")
+    assert "\n".join(closed_loop({**found, "asked_for": 110})).startswith("The run ended after 2 of 110 cases. 2 cases")
     assert "10 of 10 runs were played until they had settled (the longest for 9.0 h)" in text
     assert "| autotuner | 1 of 2 | 96.5% (96.0% to 97.0%) | 96.0% | 1.10 (1.10 to 1.10) | 1.10 | 1.10 | 2, 0 |" in text
     assert "above 1.3 in 2 of 2 cases" in text
