@@ -14,6 +14,7 @@ def closed_loop(result: Result) -> list[str]:
     """Render each policy over all cases, and each case with what its flags are worth."""
     summary, cases = result["summary"], result["cases"]
     scenarios = list(dict.fromkeys(case["scenario"] for case in cases))
+    seeds = sorted({case["seed"] for case in cases})
     runs = sum(len(case["policies"]) for case in cases)
     shortened = [
         policy["extrapolated_from_hours"]
@@ -27,7 +28,7 @@ def closed_loop(result: Result) -> list[str]:
             if len(cases) < result["asked_for"]
             else ""
         )
-        + f"{len(cases)} cases: {len(scenarios)} scenarios, seeds {', '.join(map(str, result['seeds']))}, setting "
+        + f"{len(cases)} cases: {len(scenarios)} scenarios, seeds {', '.join(map(str, seeds))}, setting "
         f"`{result['setting']}`, noise {result['noise']}. Pace: {result['pace']}. `attained`: share of five-minute "
         "windows with load in which every objective held at p95, relative to the oracle of the case. A case is met "
         f"from {MET:.0%} on. GPU-hours are relative to that oracle's and include trials and starts. Intervals of 95 % "
@@ -148,7 +149,7 @@ def _setting(setting: Result) -> str:
     replicas = [count for _, count in setting["replicas"]]
     count = str(replicas[0]) if len(replicas) == 1 else f"{min(replicas)} to {max(replicas)}"
     seats = "engine's" if setting["seats"] is None else setting["seats"]
-    return f"{count} x TP {setting['tensor_parallel_size']}, seats {seats}, {setting['kv_cache_dtype']}"
+    return f"{count} x TP {setting['tensor_parallel_size']}, max-num-seqs {seats}, {setting['kv_cache_dtype']}"
 
 
 def _promised(found: Result) -> str:
