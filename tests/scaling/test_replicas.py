@@ -328,6 +328,12 @@ def test_half_a_minute_of_ten_is_within_the_budget(late: int, replicas: int) -> 
         assert found.reason == "late requests are within the error budget"
 
 
+def test_five_minutes_before_do_not_make_up_for_what_was_late_since() -> None:
+    """Over ten minutes they did: one stretch of five minutes in five was late for a day, and no replica came."""
+    found = desired(SLOW, held=900, seen=carrying([90.0] * 14 + [126.0] * 6, engines=2), tpot=0.016)
+    assert (found.replicas, found.reason) == (3, "objectives are missed: A sentence.")
+
+
 def test_late_tokens_of_before_the_newest_replica_say_nothing_of_it() -> None:
     """It came two minutes ago, and since then all are in time."""
     seen = carrying([60.0] * 2 + [126.0] * 14 + [100.0] * 4, engines=2)

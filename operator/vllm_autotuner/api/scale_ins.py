@@ -28,7 +28,7 @@ class ScaleInTried(ApiModel):
     """When the scale-in was requested."""
 
     failed_at: Timestamp | None = None
-    """When more replicas were needed again; absent if the remaining ones were enough for long enough."""
+    """When more replicas were needed again; absent while the remaining ones are enough."""
 
     tokens_per_second: Number = None
     """Output tokens per second at which they were not enough; absent if unknown."""

@@ -32,6 +32,7 @@ from vllm_autotuner.performance.physics import empty_step
 from vllm_autotuner.performance.step_time import NEWEST_STRETCHES, StepTime
 
 __all__ = [
+    "STRETCH",
     "UnknownReplica",
     "current_replica",
     "highest_mean",

@@ -25,13 +25,12 @@ def after_scaling(
     replicas: int,
     config_hash: str | None,
     load: float | None,
-    proves_itself: timedelta,
     now: datetime,
 ) -> tuple[ScaleInTried, ...]:
     """Return the remembered scale-ins after the desired replicas changed from `before` to `replicas`.
 
-    A scale-in is on trial. A scale-out within `proves_itself` shows that the number before was too low at `load`
-    (output tokens per second of all replicas; None if not known). After that time the load counts as changed.
+    A scale-in is on trial until the next scale-out, which shows that the number before was too low at `load`: the most
+    output tokens per second of all replicas in five minutes, as `too_few` compares; None if not known.
     """
     if replicas < before:
         others = (one for one in tried if one.replicas != replicas or one.failed_at is not None)
@@ -40,7 +39,7 @@ def after_scaling(
         return tuple(tried)
     return tuple(
         one.updated(failed_at=now, tokens_per_second=load)
-        if _on_trial(one, replicas=before, config_hash=config_hash, proves_itself=proves_itself, now=now)
+        if _on_trial(one, replicas=before, config_hash=config_hash)
         else one
         for one in tried
     )
@@ -68,8 +67,5 @@ def too_few(failed: Sequence[ScaleInTried], *, replicas: int, load: float) -> Sc
     return next(against, None)
 
 
-def _on_trial(
-    one: ScaleInTried, *, replicas: int, config_hash: str | None, proves_itself: timedelta, now: datetime
-) -> bool:
-    same = one.replicas == replicas and one.config_hash == config_hash and one.failed_at is None
-    return same and one.at is not None and now - one.at <= proves_itself
+def _on_trial(one: ScaleInTried, *, replicas: int, config_hash: str | None) -> bool:
+    return one.replicas == replicas and one.config_hash == config_hash and one.failed_at is None

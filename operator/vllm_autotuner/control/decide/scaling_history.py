@@ -4,12 +4,14 @@ Apart from `proposing`, which decides; here the status is read and written for `
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.control.decide.inputs import Inputs
+from vllm_autotuner.planning.current_replica import STRETCH
 from vllm_autotuner.scaling.failed_scale_ins import after_scaling, failed_at
+from vllm_autotuner.scaling.request_rate import peak_tokens_per_second
 
 __all__ = ["failed_scale_ins", "replicas_asked_since", "scale_ins_after"]
 
@@ -31,15 +33,15 @@ def failed_scale_ins(status: VLLMServiceStatus, *, now: datetime) -> Sequence[Sc
 
 def scale_ins_after(status: VLLMServiceStatus, replicas: int, *, inputs: Inputs) -> tuple[ScaleInTried, ...]:
     """The record of scale-ins after the replicas are set to this number."""
-    before, scaling = status.effective, inputs.service.spec.scaling
+    before, scaling, seen = status.effective, inputs.service.spec.scaling, inputs.observation
     if before is None or before.replicas is None or scaling is None:
         return status.scale_ins
+    lately = peak_tokens_per_second(seen, over=timedelta(seconds=STRETCH))
     return after_scaling(
         status.scale_ins,
         before=before.replicas,
         replicas=replicas,
         config_hash=before.config_hash,
-        load=inputs.observation.generated_per_second,
-        proves_itself=scaling.scale_in.stabilization,
+        load=seen.generated_per_second if lately is None else lately,
         now=inputs.now,
     )
