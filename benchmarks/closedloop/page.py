@@ -23,12 +23,8 @@ def closed_loop(result: Result) -> list[str]:
         if policy["extrapolated_from_hours"] is not None
     ]
     lines = [
-        (
-            f"The run ended after {len(cases)} of {result['asked_for']} cases. "
-            if len(cases) < result["asked_for"]
-            else ""
-        )
-        + f"{len(cases)} cases: {len(scenarios)} scenarios, seeds {', '.join(map(str, seeds))}, setting "
+        f"{_broken_off(result)}"
+        f"{len(cases)} cases: {len(scenarios)} scenarios, seeds {', '.join(map(str, seeds))}, setting "
         f"`{result['setting']}`, noise {result['noise']}. Pace: {result['pace']}. `attained`: share of five-minute "
         "windows with load in which every objective held at p95, relative to the oracle of the case. A case is met "
         f"from {MET:.0%} on. GPU-hours are relative to that oracle's and include trials and starts. Intervals of 95 % "
@@ -103,6 +99,12 @@ def shortened(result: Result) -> list[str]:
         f"Attainment and GPU-hours: at most {100 * worst:.1f} % off."
     )
     return [about, "", *table(header, rows)]
+
+
+def _broken_off(result: Result) -> str:
+    """How far a run came that has not played all of its cases; empty for a whole one."""
+    played, asked = len(result["cases"]), result["asked_for"]
+    return f"The run ended after {played} of {asked} cases. " if played < asked else ""
 
 
 def _policy(name: str, found: Result) -> tuple[str, ...]:
@@ -200,10 +202,9 @@ def bad_candidates(result: Result) -> list[str]:
         "missed on bad pods, %", "s below spec.replicas", "changes kept, rolled back", "bad pods, serving",
         "bad values tried",
     )  # fmt: skip
-    broken_off = len(cases) < result["asked_for"]
     about = (
-        (f"The run ended after {len(cases)} of {result['asked_for']} cases. " if broken_off else "")
-        + f"{len(cases)} fleets of 3 and 4 replicas ({', '.join(kinds)}; seeds {seeds[0]} to {seeds[-1]}), about an "
+        f"{_broken_off(result)}"
+        f"{len(cases)} fleets of 3 and 4 replicas ({', '.join(kinds)}; seeds {seeds[0]} to {seeds[-1]}), about an "
         "hour each, in mode Automatic with the default strategy, except a cooldown of 5 minutes and 12 changes a day. "
         f"Each value that the user has not set is bad with probability {result['bad']:g}: 20 to 200 % slower tokens, "
         "no start, a crash after minutes, never ready, 5 to 50 % failed requests, or slower with every minute. "
