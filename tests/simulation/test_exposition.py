@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.simulation.virtual import config, play, poisson
 
-from vllm_autotuner.simulation.metrics import Histogram
+from vllm_autotuner.simulation.metrics import Histogram, length_edges
 from vllm_autotuner.simulation.metrics_page import render
 from vllm_autotuner.simulation.scheduler import SimulatedEngine
 
@@ -78,6 +78,11 @@ def test_series_labels_and_bucket_edges_are_those_of_the_real_page() -> None:
         for labels in real.pop(info)
     }
     assert ours == real
+
+
+@pytest.mark.parametrize(("longest", "last"), [(1, 1), (2048, 2000), (4999, 2000), (5000, 5000), (35840, 20000)])
+def test_the_edges_of_lengths_go_up_to_max_model_len(longest: int, last: int) -> None:
+    assert length_edges(longest)[-1] == last
 
 
 def test_samples_stand_in_the_order_of_the_real_page() -> None:

@@ -10,7 +10,6 @@ from typing import Final
 
 from vllm_autotuner.simulation.sequence import FinishReason, Outcome
 
-TOKENS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 STEP_TOKENS: Final = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 CHOICES: Final = (1, 2, 5, 10, 20)
 PREEMPTIONS: Final = (1, 2, 3, 4, 5, 10, 20)
@@ -127,13 +126,23 @@ def _first_above(edge: float, *, first: float, growth: float) -> int:
     return index
 
 
-class EngineMetrics:
-    """Counters and histograms live, gauges as they were when the last step ended (a stopped engine freezes them)."""
+def length_edges(longest: int) -> tuple[int, ...]:
+    """Bucket edges of lengths up to max-model-len (tokens): vLLM's `build_1_2_5_buckets`. Worked: 2048 ends at 2000."""
+    every = (digit * 10**power for power in range(len(str(longest))) for digit in (1, 2, 5))
+    return tuple(edge for edge in every if edge <= longest)
 
-    def __init__(self) -> None:
+
+class EngineMetrics:
+    """Counters and histograms live, gauges as they were when the last step ended (a stopped engine freezes them).
+
+    `longest`: max-model-len, in tokens.
+    """
+
+    def __init__(self, *, longest: int) -> None:
         def of_finished(edges: Sequence[float]) -> Histogram:
             return Histogram(edges, before_reading=self._note_finished)
 
+        lengths = length_edges(longest)
         self._finished: list[Outcome] = []
         self.running = 0
         self.waiting = 0
@@ -149,13 +158,13 @@ class EngineMetrics:
         self.prefix_queries = 0
         self.prefix_hits = 0
         self.finished: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error", "repetition"), 0)
-        self.request_prompt_tokens = of_finished(TOKENS)
-        self.request_generation_tokens = of_finished(TOKENS)
+        self.request_prompt_tokens = of_finished(lengths)
+        self.request_generation_tokens = of_finished(lengths)
         self.iteration_tokens = Histogram(STEP_TOKENS)
         # They differ only for several answers to one request (n > 1), which this engine does not give.
         self.request_max_num_generation_tokens = self.request_generation_tokens
         self.request_params_n = of_finished(CHOICES)
-        self.request_params_max_tokens = of_finished(TOKENS)
+        self.request_params_max_tokens = of_finished(lengths)
         self.time_to_first_token = Histogram(TTFT_SECONDS)
         self.inter_token_latency = Histogram(TOKEN_SECONDS)
         self.request_time_per_output_token = of_finished(TOKEN_SECONDS)
@@ -165,7 +174,7 @@ class EngineMetrics:
         self.request_prefill_time = of_finished(REQUEST_SECONDS)
         self.request_decode_time = of_finished(REQUEST_SECONDS)
         self.request_num_preemptions = of_finished(PREEMPTIONS)
-        self.request_prefill_kv_computed_tokens = of_finished(TOKENS)
+        self.request_prefill_kv_computed_tokens = of_finished(lengths)
 
     def record(self, outcome: Outcome) -> None:
         """Count a request that ran to its end; an aborted one is counted by `record_abort`."""

@@ -43,7 +43,7 @@ class SimulatedEngine:
         self, config: EngineConfig, *, started: float = 0.0, faults: Faults | None = None, seed: int = 0
     ) -> None:
         self.config = config
-        self.metrics = EngineMetrics()
+        self.metrics = EngineMetrics(longest=config.max_model_len)
         self.faults = faults or Faults()
         self.started = started
         self._halts_at = started + self.faults.halts_after
