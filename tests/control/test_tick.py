@@ -25,7 +25,7 @@ from tests.control.desk import (
     reach,
     scaled,
 )
-from tests.scaling.loads import carrying, minutes
+from tests.scaling.loads import carrying, minutes, queue
 
 from vllm_autotuner.api.annotations import APPROVE, PAUSE, PREFIX
 from vllm_autotuner.api.conditions import ConditionType, Reason
@@ -808,6 +808,28 @@ def test_a_max_num_seqs_that_costs_nothing_is_tried_before_replicas() -> None:
     assert found.read.active_change is None
     assert found.replicas == 1
     found.until("Provisioning", CAPPED, at_most=3)
+    assert found.replicas == 1
+
+
+def test_replicas_come_first_where_max_num_seqs_alone_would_leave_requests_late() -> None:
+    """272 requests come in each window, of which one engine serves 146 with 64 slots and 210 with 128."""
+    crowd = minutes(108.0, more=2.0)
+    seen = carrying(crowd, waiting=queue(126.0, first=60.0), ttft=latency(6.0))
+    found = scaled(tuning__maxNumSeqs={"min": 16, "max": 128})
+    found.watching_since = found.newest_since = found.now - timedelta(hours=1)
+    found.tick(seen)
+    assert found.read.active_change is None
+    assert found.replicas == 2
+
+
+def test_max_num_seqs_comes_first_where_it_is_enough() -> None:
+    """162 requests come in each window, of which one engine serves 146 with 64 slots and 210 with 128."""
+    crowd = minutes(108.0, more=2.0)
+    seen = carrying(crowd, waiting=queue(16.0, first=60.0), ttft=latency(6.0))
+    found = scaled(tuning__maxNumSeqs={"min": 16, "max": 128})
+    found.watching_since = found.newest_since = found.now - timedelta(hours=1)
+    found.tick(seen)
+    assert found.read.active_change is not None
     assert found.replicas == 1
 
 

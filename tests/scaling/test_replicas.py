@@ -54,7 +54,7 @@ def desired(
         current=current,
         ready=current if ready is None else ready,
         newest_since=None if newest is None else NOW - timedelta(seconds=newest),
-        asked_since=None if asked is None else NOW - timedelta(seconds=asked),
+        pods_changed_at=None if asked is None else NOW - timedelta(seconds=asked),
         start_up=None if took is None else timedelta(seconds=took),
         fewer_since=None if fewer is None else NOW - timedelta(seconds=fewer),
         failed=failed,

@@ -10,15 +10,17 @@ from tests.scaling.test_replicas import NOW, desired
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.scaling.failed_scale_ins import FORGOTTEN, after_scaling, failed_at, too_few
+from vllm_autotuner.scaling.supply import Scale
 
 ON_TRIAL = ScaleInTried(replicas=2, config_hash="a", at=NOW - timedelta(minutes=5))
 FAILED = ON_TRIAL.updated(failed_at=NOW, tokens_per_second=3000.0)
 
 
 def scaled(
-    *tried: ScaleInTried, before: int, to: int, load: float | None = 3000.0, runs: str = "a"
+    *tried: ScaleInTried, before: int, to: int, load: float | None = 3000.0, runs: str = "a", lacking: bool = True
 ) -> tuple[ScaleInTried, ...]:
-    return after_scaling(tried, before=before, replicas=to, config_hash=runs, load=load, now=NOW)
+    scale = Scale(replicas=to, reason="", lacking=lacking)
+    return after_scaling(tried, before=before, scale=scale, config_hash=runs, load=load, now=NOW)
 
 
 def test_fewer_are_on_trial() -> None:
@@ -42,6 +44,11 @@ def test_more_say_that_fewer_did_not_do_and_at_what_load(hours: int) -> None:
 )
 def test_more_for_another_reason_say_nothing(tried: ScaleInTried, before: int, runs: str) -> None:
     assert scaled(tried, before=before, to=before + 1, runs=runs) == (tried,)
+
+
+def test_more_by_a_forecast_say_nothing() -> None:
+    """Nothing was late: a load that only seemed to rise would cost a replica for a day."""
+    assert scaled(ON_TRIAL, before=2, to=3, lacking=False) == (ON_TRIAL,)
 
 
 def test_trying_again_replaces_the_trial_and_keeps_the_failure() -> None:

@@ -5,7 +5,7 @@ late than the objectives allow, or the load surely rises, and by the capacity of
 Fewer, one at a time: when the rest carry the highest load of the stabilization time by the low end of their capacity.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -140,7 +140,7 @@ class _Question:
         if soon is not None and soon > current and current < self.scaling.max_replicas:
             within = self.supply.serves_in
             why = f"the load rises: in the {within:.0f} s that a replica takes to start it needs {soon} replicas"
-            return self._to(soon, why=why)
+            return replace(self._to(soon, why=why), lacking=False)
         queued = self.diagnosis.primary in SCALE_OUT_ON or self._hidden()
         return Scale(replicas=current, reason=waits if queued else late)
 
@@ -148,7 +148,7 @@ class _Question:
         current = self.supply.current
         most = min(max(current + 1, current * LARGEST_STEP), self.scaling.max_replicas)
         # While replicas are starting, only what those that serve are known to lack beyond them is added.
-        return Scale(replicas=max(current, min(wanted, most)), reason=why)
+        return Scale(replicas=max(current, min(wanted, most)), reason=why, lacking=True)
 
     def _hidden(self) -> bool:
         return hides_queue(self.diagnosis.primary, case=self.case)
@@ -223,7 +223,7 @@ class _Question:
         """
         supply, seen = self.supply, self.case.observation
         current = supply.current
-        moments = [moment for moment in (supply.newest_since, supply.asked_since) if moment is not None]
+        moments = [moment for moment in (supply.newest_since, supply.pods_changed_at) if moment is not None]
         whole = supply.ready == current and len(seen.engines) >= current and seen.everybody_reports
         if current <= self.scaling.min_replicas or not whole or not self._may_be_spare():
             return None

@@ -11,6 +11,7 @@ from typing import Final
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.observation.noise import NOISE
+from vllm_autotuner.scaling.supply import Scale
 
 __all__ = ["FORGOTTEN", "after_scaling", "failed_at", "too_few"]
 
@@ -22,20 +23,21 @@ def after_scaling(
     tried: Sequence[ScaleInTried],
     *,
     before: int,
-    replicas: int,
+    scale: Scale,
     config_hash: str | None,
     load: float | None,
     now: datetime,
 ) -> tuple[ScaleInTried, ...]:
-    """Return the remembered scale-ins after the desired replicas changed from `before` to `replicas`.
+    """Return the remembered scale-ins after the desired replicas changed from `before`.
 
-    A scale-in is on trial until the next scale-out, which shows that the number before was too low at `load`: the most
-    output tokens per second of all replicas in five minutes, as `too_few` compares; None if not known.
+    A scale-in is on trial until requests wait or are late and replicas are added for it: the number before was too low
+    at `load`, the most output tokens per second of all replicas in five minutes, as `too_few` compares; None if not
+    known.
     """
-    if replicas < before:
-        others = (one for one in tried if one.replicas != replicas or one.failed_at is not None)
-        return (*others, ScaleInTried(replicas=replicas, config_hash=config_hash, at=now))
-    if replicas == before:
+    if scale.replicas < before:
+        others = (one for one in tried if one.replicas != scale.replicas or one.failed_at is not None)
+        return (*others, ScaleInTried(replicas=scale.replicas, config_hash=config_hash, at=now))
+    if not scale.lacking:
         return tuple(tried)
     return tuple(
         one.updated(failed_at=now, tokens_per_second=load)

@@ -21,6 +21,8 @@ class Scale:
 
     replicas: int
     reason: str
+    lacking: bool = False
+    """More because requests waited or were late: the number before was too low. A forecast shows nothing of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +34,9 @@ class Supply:
     ready: int
     newest_since: datetime | None
     """When the newest replica became ready. Only waiting since then shows that it was not enough."""
-    asked_since: datetime | None
-    """When the number was last changed. After a scale-in the rest are observed for the stabilization time; otherwise
-    the next prediction would use the same figures as the last."""
+    pods_changed_at: datetime | None
+    """When replicas were last set, or the pods of a trial went. Fewer pods are observed for the stabilization time:
+    what those that went have served is not in the metrics of the rest, and would be missing in the next prediction."""
     failed: Sequence[ScaleInTried] = ()
     """Numbers of replicas that were too low (`tried`)."""
     start_up: timedelta | None = None

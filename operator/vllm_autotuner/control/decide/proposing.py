@@ -19,14 +19,14 @@ from vllm_autotuner.control.decide.inputs import Inputs, serves, wanted_replicas
 from vllm_autotuner.control.decide.recent_windows import windows_until_now
 from vllm_autotuner.control.decide.recommendation import approval_expired, recommended, recommended_value, still_says
 from vllm_autotuner.control.decide.scaling_during_change import may_scale_during
-from vllm_autotuner.control.decide.scaling_history import failed_scale_ins, replicas_asked_since, scale_ins_after
+from vllm_autotuner.control.decide.scaling_history import failed_scale_ins, pods_changed_at, scale_ins_after
 from vllm_autotuner.control.decide.status_evidence import grounds_of
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.chain import Context, Deny, Hold, objections
 from vllm_autotuner.guardrails.cooldown import spent
 from vllm_autotuner.guardrails.reasons import PASSING, HoldReason
-from vllm_autotuner.planning.plan import plan
+from vllm_autotuner.planning.plan import Plan, plan
 from vllm_autotuner.planning.platform import platform_of
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -90,7 +90,11 @@ def _beside_a_change(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
 
 def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation, desired: int | None) -> Ideas:
     """Recommend, start a change or scale while no change is in progress and the diagnosis is confirmed."""
-    proposal, standing = plan(situation).proposal, status.recommendation
+    found, standing = plan(situation), status.recommendation
+    proposal, scale = found.proposal, _scale(status, inputs, situation=situation)
+    # Replicas come in minutes and undo themselves; a setting that leaves requests late would keep them late for as long
+    # as its trial takes.
+    replicas_first = scale is not None and scale.replicas > situation.replicas and _needs_more(found, situation)
     planned = _planned(proposal)
     approved = proposal is not None and standing is not None and _approves(standing, proposal, inputs=inputs)
     if proposal is not None and standing is not None and approved:
@@ -105,10 +109,10 @@ def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
         # number of replicas is not recommended again; the planner avoids other rejected values itself.
         proposal = None
     held = objections(proposal, context) if proposal is not None else ()
-    if change is not None and not held:
+    if change is not None and not held and not replicas_first:
         return Ideas(status=_begun(status, change, now=inputs.now), desired=desired)
     at_its_turn = None
-    if change is not None and [objection.reason for objection in held] == [HoldReason.QUEUED]:
+    if change is not None and not replicas_first and [each.reason for each in held] == [HoldReason.QUEUED]:
         at_its_turn = Ideas(status=_begun(status, change, now=inputs.now), desired=desired)
     status = status.updated(
         recommendation=recommended(proposal, held, before=standing, inputs=inputs),
@@ -117,8 +121,8 @@ def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
     wanted = None
     if proposal is not None and proposal.knob is Knob.REPLICAS and approved and not held:
         wanted = Scale(replicas=proposal.count, reason=proposal.reason)
-    elif proposal is None or not _setting_starts_soon(proposal, held):
-        wanted = _scale(status, inputs, situation=situation)
+    elif proposal is None or replicas_first or not _setting_starts_soon(proposal, held):
+        wanted = scale
     if desired is None or wanted is None:
         return Ideas(status=status, desired=desired, at_its_turn=at_its_turn)
     return replace(_scaled_to(wanted, status, inputs=inputs), at_its_turn=at_its_turn)
@@ -193,6 +197,12 @@ def _situation(
     )
 
 
+def _needs_more(found: Plan, situation: Situation) -> bool:
+    """Whether the load of now needs more replicas with what is proposed, too; False if not known."""
+    after = found.considered[0].after if found.considered else None
+    return after is not None and after.needed is not None and after.needed > situation.replicas
+
+
 def _planned(proposal: Proposal | None) -> int | None:
     """The number of replicas that the plan proposes; None when it proposes none."""
     return proposal.count if proposal is not None and proposal.knob is Knob.REPLICAS else None
@@ -233,7 +243,7 @@ def _scale(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation) -
         ready=rollout.ready,
         newest_since=rollout.newest_since,
         start_up=rollout.start_up,
-        asked_since=replicas_asked_since(status),
+        pods_changed_at=pods_changed_at(status),
         fewer_since=max((tried.at for tried in status.scale_ins if tried.at is not None), default=None),
         failed=failed_scale_ins(status, now=inputs.now),
     )
@@ -264,7 +274,7 @@ def _scaled_to(scale: Scale, status: VLLMServiceStatus, *, inputs: Inputs) -> Id
     """Set the number of replicas in the status."""
     if status.effective is not None and status.effective.replicas != scale.replicas:
         effective = status.effective.updated(replicas=scale.replicas, replicas_reason=scale.reason, since=inputs.now)
-        status = status.updated(effective=effective, scale_ins=scale_ins_after(status, scale.replicas, inputs=inputs))
+        status = status.updated(effective=effective, scale_ins=scale_ins_after(status, scale, inputs=inputs))
     return Ideas(status=status, desired=scale.replicas)
 
 

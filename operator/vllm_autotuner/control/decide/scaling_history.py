@@ -1,4 +1,4 @@
-"""The scaling history in a status: when the replicas were set last, and which scale-ins failed.
+"""The scaling history in a status: when pods last came or went by decision, and which scale-ins failed.
 
 Apart from `proposing`, which decides; here the status is read and written for `scaling`. Must not: choose a number.
 """
@@ -12,17 +12,17 @@ from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.planning.current_replica import STRETCH
 from vllm_autotuner.scaling.failed_scale_ins import after_scaling, failed_at
 from vllm_autotuner.scaling.request_rate import peak_tokens_per_second
+from vllm_autotuner.scaling.supply import Scale
 
-__all__ = ["failed_scale_ins", "replicas_asked_since", "scale_ins_after"]
+__all__ = ["failed_scale_ins", "pods_changed_at", "scale_ins_after"]
 
 
-def replicas_asked_since(status: VLLMServiceStatus) -> datetime | None:
-    """When the number of replicas was last changed; None when unknown.
-
-    The end of a successful change updates `effective.since` too, without changing the number: it does not count.
-    """
-    since = None if status.effective is None else status.effective.since
-    return None if since in {entry.finished_at for entry in status.history} else since
+def pods_changed_at(status: VLLMServiceStatus) -> datetime | None:
+    """When the number of replicas was last set or a change, with the pods of its trial, ended; None when unknown."""
+    moments = [entry.finished_at for entry in status.history]
+    if status.effective is not None:
+        moments.append(status.effective.since)
+    return max((moment for moment in moments if moment is not None), default=None)
 
 
 def failed_scale_ins(status: VLLMServiceStatus, *, now: datetime) -> Sequence[ScaleInTried]:
@@ -31,7 +31,7 @@ def failed_scale_ins(status: VLLMServiceStatus, *, now: datetime) -> Sequence[Sc
     return failed_at(status.scale_ins, config_hash=running, now=now)
 
 
-def scale_ins_after(status: VLLMServiceStatus, replicas: int, *, inputs: Inputs) -> tuple[ScaleInTried, ...]:
+def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) -> tuple[ScaleInTried, ...]:
     """The record of scale-ins after the replicas are set to this number."""
     before, scaling, seen = status.effective, inputs.service.spec.scaling, inputs.observation
     if before is None or before.replicas is None or scaling is None:
@@ -40,7 +40,7 @@ def scale_ins_after(status: VLLMServiceStatus, replicas: int, *, inputs: Inputs)
     return after_scaling(
         status.scale_ins,
         before=before.replicas,
-        replicas=replicas,
+        scale=scale,
         config_hash=before.config_hash,
         load=seen.generated_per_second if lately is None else lately,
         now=inputs.now,
