@@ -22,13 +22,13 @@ import numpy as np
 
 from benchmarks.measured_curves.groups import DEFAULT_SEATS, DEFAULT_UTILIZATION, SetUp, batch_of, usable_points
 from benchmarks.measured_curves.read import Curve, Point
+from benchmarks.measured_curves.step_sample import StepSample, steady_sample
+from benchmarks.measured_curves.structured_law import StructuredLaw
 from vllm_autotuner.observation.observation import StepPoint
 from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.performance.knee import largest_batch_within, largest_batch_worthwhile
 from vllm_autotuner.performance.kv_capacity import Pool, UnknownPool, first_pool, seats_held
-from vllm_autotuner.performance.step_sample import StepSample, steady_sample
 from vllm_autotuner.performance.step_time import NoFit, StepTime
-from vllm_autotuner.performance.structured_law import StructuredLaw
 
 __all__ = ["REPEATABILITY", "SHARES", "Choice", "choices", "choices_after", "held_by_pool"]
 

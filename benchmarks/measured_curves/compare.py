@@ -12,8 +12,8 @@ from benchmarks.measured_curves.play import Lengths, Played, play_closed, play_o
 from benchmarks.measured_curves.profile_fit import Family, profile_of
 from benchmarks.measured_curves.read import Curve, CurveError, Point
 from benchmarks.measured_curves.saturation import LoadPoint, first_saturation_sign
+from benchmarks.measured_curves.structured_law import StructuredLaw
 from vllm_autotuner.engine.flags import EngineFlags
-from vllm_autotuner.performance.structured_law import StructuredLaw
 from vllm_autotuner.simulation.configuration import EngineConfig, Profile, StartupRefused, configure
 from vllm_autotuner.simulation.step_duration import StepLaw
 

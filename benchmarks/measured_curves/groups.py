@@ -9,13 +9,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from benchmarks.measured_curves.priors import LawPriors, fastest_prefill, physics_priors
 from benchmarks.measured_curves.read import Curve, Point
 from benchmarks.measured_curves.saturation import LoadPoint, SaturationSign, first_saturation_sign
+from benchmarks.measured_curves.step_sample import StepSample, steady_sample
+from benchmarks.measured_curves.structured_law import StructuredLawFit, fit_structured_law
 from vllm_autotuner.engine.geometry import ModelShape, geometry_named
 from vllm_autotuner.engine.hardware import Gpu, gpu_named
-from vllm_autotuner.performance.physics import LawPriors, fastest_prefill, physics_priors
-from vllm_autotuner.performance.step_sample import StepSample, steady_sample
-from vllm_autotuner.performance.structured_law import StructuredLawFit, fit_structured_law
 
 __all__ = [
     "DEFAULT_SEATS",

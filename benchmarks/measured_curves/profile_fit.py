@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from benchmarks.measured_curves.groups import SetUp, fit_set_up, fit_without, sample_at, usable_points
 from benchmarks.measured_curves.pool_fit import weight_bytes, with_pool
+from benchmarks.measured_curves.structured_law import StructuredLaw
 from vllm_autotuner.engine.geometry import Geometry
 from vllm_autotuner.performance.step_time import NoFit
-from vllm_autotuner.performance.structured_law import StructuredLaw
 from vllm_autotuner.simulation.configuration import Profile
 from vllm_autotuner.simulation.profiles import ProfileDocument
 from vllm_autotuner.simulation.step_duration import StepTimes

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.performance.laws import Mix, Planted
+from tests.benchmarks.laws import Mix, Planted
 
-from vllm_autotuner.performance.step_sample import steady_sample
+from benchmarks.measured_curves.step_sample import steady_sample
 
 COLUMNS = (
     "model", "gpu", "tp", "kv_dtype", "concurrency_or_max_num_seqs", "tpot_ms_mean_or_p50", "tpot_p99_ms", "ttft_ms",

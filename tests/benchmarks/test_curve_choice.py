@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.benchmarks.laws import Planted
 from tests.benchmarks.measured import curve, row, write
-from tests.performance.laws import Planted
 
 from benchmarks.measured_curves.choose import SHARES, choices, choices_after
+from benchmarks.measured_curves.priors import LawPriors
 from benchmarks.measured_curves.read import Curve, read_curves
-from vllm_autotuner.performance.physics import LawPriors
-from vllm_autotuner.performance.structured_law import StructuredLaw, fit_structured_law
+from benchmarks.measured_curves.structured_law import StructuredLaw, fit_structured_law
 
 PLANTED = Planted()
 MIX = (800, 400)

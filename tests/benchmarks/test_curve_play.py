@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.benchmarks.laws import Mix, Planted
 from tests.benchmarks.measured import curve, write
-from tests.performance.laws import Mix, Planted
 
 from benchmarks.measured_curves.groups import set_ups
 from benchmarks.measured_curves.play import Lengths, play_closed, play_open
 from benchmarks.measured_curves.profile_fit import families, profile_of
 from benchmarks.measured_curves.read import read_curves
-from vllm_autotuner.performance.step_sample import steady_sample
+from benchmarks.measured_curves.step_sample import steady_sample
 from vllm_autotuner.simulation.configuration import EngineConfig
 from vllm_autotuner.simulation.profiles import profile_document, profile_text
 from vllm_autotuner.simulation.step_duration import StepLaw, step_law

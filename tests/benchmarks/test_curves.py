@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.benchmarks.laws import Planted
 from tests.benchmarks.measured import curve, measured_data, row, write
-from tests.performance.laws import Planted
 
 from benchmarks.measured_curves.command import main
 from benchmarks.measured_curves.kv_rows import read_kv_rows
 from benchmarks.measured_curves.read import CurveError
+from benchmarks.measured_curves.step_sample import steady_sample
 from benchmarks.measured_curves.study import report_of, study, without_measurements
-from vllm_autotuner.performance.step_sample import steady_sample
 
 ROOT = Path(__file__).parents[2]
 MIXES = ((300, 120), (1800, 120), (1800, 400))

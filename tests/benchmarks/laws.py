@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vllm_autotuner.performance.step_sample import StepSample, steady_sample
+from benchmarks.measured_curves.step_sample import StepSample, steady_sample
 
 Mix = tuple[int, int]
 """Prompt and output tokens."""

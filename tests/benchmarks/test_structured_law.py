@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.performance.laws import Mix, Planted
+from tests.benchmarks.laws import Mix, Planted
 
+from benchmarks.measured_curves.priors import LawPriors, Prior, fastest_prefill, physics_priors
+from benchmarks.measured_curves.step_sample import StepSample, steady_sample
+from benchmarks.measured_curves.structured_law import Range, StructuredLaw, fit_structured_law
 from vllm_autotuner.engine.geometry import KNOWN, Geometry, UnknownGeometry
 from vllm_autotuner.engine.hardware import gpu_named
-from vllm_autotuner.performance.physics import LawPriors, Prior, empty_step, fastest_prefill, physics_priors
-from vllm_autotuner.performance.step_sample import StepSample, steady_sample
 from vllm_autotuner.performance.step_time import NoFit
-from vllm_autotuner.performance.structured_law import Range, StructuredLaw, fit_structured_law
 
 MIXES: tuple[Mix, ...] = ((300, 700), (1500, 300), (1500, 1500), (6000, 400), (6000, 2500))
 UNSEEN = steady_sample(batch=48, prompt_tokens=3500, output_tokens=600)
@@ -196,18 +196,3 @@ def test_without_a_count_of_weights_only_the_cache_is_known() -> None:
     priors = physics_priors(shape, gpu_named("H100"), tensor_parallel_size=1)
     assert priors.per_held_token is not None
     assert (priors.base, priors.per_prefill_token) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("batch", "context", "prefilling", "expected"),
-    [
-        pytest.param(68, 700, 1 / 3, 0.0128, id="worked by hand"),
-        pytest.param(0, 700, 0.0, 0.028, id="it was measured"),
-        pytest.param(68, 2100, 0.0, 0.0152, id="longer contexts add more"),
-    ],
-)
-def test_what_one_measured_step_says_of_an_empty_one(
-    batch: float, context: float, prefilling: float, expected: float
-) -> None:
-    found = empty_step(0.028, batch=batch, context=context, prefilling=prefilling)
-    assert found == pytest.approx(expected, rel=0.01)

@@ -3,9 +3,9 @@
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from vllm_autotuner.performance.physics import LawPriors
-from vllm_autotuner.performance.step_sample import StepSample, steady_sample
-from vllm_autotuner.performance.structured_law import StructuredLaw, fit_structured_law
+from benchmarks.measured_curves.priors import LawPriors
+from benchmarks.measured_curves.step_sample import StepSample, steady_sample
+from benchmarks.measured_curves.structured_law import StructuredLaw, fit_structured_law
 
 BATCHES = st.lists(st.integers(1, 256), min_size=3, max_size=8, unique=True).filter(
     lambda all_: max(all_) > 2 * min(all_)

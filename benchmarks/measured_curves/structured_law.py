@@ -1,7 +1,7 @@
 """Step time as a + cb * batch + ck * tokens held + p * prompt tokens per step: one model for every length mix.
 
 Separate from the line of `step_time`, which is better within one mix and invalid outside it. Four parameters need
-several mixes to be identified; with fewer, the priors (`physics`) decide what the data cannot.
+several mixes to be identified; with fewer, the priors (`priors`) decide what the data cannot.
 Must not: extrapolate silently (`covers`), or keep a prior that the data refute (its weight is bounded).
 Source of the form: a step reads the weights, reads the KV of the batch, serves each sequence and computes prompts; it
 describes measured curves of 24 mixes with a median error of 1 %, and mixes it has not seen with 2 %.
@@ -15,8 +15,9 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_autotuner.performance.physics import READ_TO_BASE, SEQUENCE_TO_BASE, TO_BASE_SPREAD, LawPriors, Prior
-from vllm_autotuner.performance.step_sample import StepSample
+from benchmarks.measured_curves.priors import TO_BASE_SPREAD, LawPriors, Prior
+from benchmarks.measured_curves.step_sample import StepSample
+from vllm_autotuner.performance.physics import READ_TO_BASE, SEQUENCE_TO_BASE
 from vllm_autotuner.performance.step_time import FEWEST_POINTS, LEAST_SPREAD, SHORTEST_STEP, NoFit
 
 __all__ = ["Range", "StructuredLaw", "StructuredLawFit", "fit_structured_law"]
