@@ -44,7 +44,6 @@ def desired(
     newest: float | None = None,
     asked: float | None = None,
     took: float | None = None,
-    fewer: float | None = None,
     failed: Sequence[ScaleInTried] = (),
     beside: Sequence[DiagnosisClass] = (),
     **changed: Any,
@@ -56,7 +55,6 @@ def desired(
         newest_since=None if newest is None else NOW - timedelta(seconds=newest),
         pods_changed_at=None if asked is None else NOW - timedelta(seconds=asked),
         start_up=None if took is None else timedelta(seconds=took),
-        fewer_since=None if fewer is None else NOW - timedelta(seconds=fewer),
         failed=failed,
     )
     return desired_replicas(
@@ -314,11 +312,12 @@ STEADY = carrying(BUSY, engines=2)
 def test_what_is_late_brings_replicas_where_more_of_them_make_it_faster(given: dict[str, Any], replicas: int) -> None:
     found = desired(**{"primary": SLOW, "held": 60, "seen": STEADY, "tpot": 0.0160, **given})
     assert found.replicas == replicas
-    if replicas > given.get("current", 2):
+    assert found.lacking == (replicas > given.get("current", 2))
+    if found.lacking:
         assert found.reason == "objectives are missed: A sentence."
 
 
-@pytest.mark.parametrize(("late", "replicas"), [(1, 2), (4, 3)])
+@pytest.mark.parametrize(("late", "replicas"), [(1, 2), (6, 3)])
 def test_half_a_minute_of_ten_is_within_the_budget(late: int, replicas: int) -> None:
     """p95 was 15.4 ms for most of ten minutes and is 16.6 now; 16 are the objective."""
     load = [60.0] * 2 + [112.0] * (18 - late) + [126.0] * late
@@ -364,33 +363,6 @@ def test_an_interval_that_reaches_to_what_is_late_brings_one_more(tpot: float, r
     assert desired(SLOW, held=600, seen=replace(STEADY, first_tokens=late), tpot=tpot).replicas == replicas
 
 
-# --- The load rises ---------------------------------------------------------------------------------------------------
-
-RISING = carrying(minutes(100, more=2), engines=2)
-
-
-@pytest.mark.parametrize(
-    ("given", "replicas"),
-    [
-        pytest.param({}, 3, id="a replica is there when it is needed"),
-        pytest.param({"took": 60}, 2, id="one that starts sooner can be asked for later"),
-        pytest.param({"current": 3, "ready": 2}, 3, id="what starts is enough"),
-        pytest.param({"high": 2}, 2, id="never past the maximum"),
-        pytest.param({"fewer": 120}, 2, id="two minutes ago there were more, and what they served is gone"),
-        pytest.param({"primary": DiagnosisClass.WEDGED}, 2, id="a class that more replicas do not help"),
-        pytest.param({"beside": [DiagnosisClass.RUNAWAY_OUTPUTS]}, 2, id="outputs that do not end"),
-        pytest.param({"seen": replace(RISING, silent=("chat-9",))}, 2, id="nobody knows what the silent one serves"),
-        pytest.param({"seen": carrying([60.0] * 2 + [138.0] * 18, engines=2)}, 2, id="a load that came at once"),
-        pytest.param({"tpot": 0.0195}, 2, id="two are enough for what comes"),
-    ],
-)
-def test_a_rising_load_gets_its_replica_before_tokens_are_late(given: dict[str, Any], replicas: int) -> None:
-    found = desired(**{"primary": DiagnosisClass.HEALTHY, "seen": RISING, "took": 240, "tpot": 0.0178, **given})
-    assert found.replicas == replicas
-    if replicas > given.get("current", 2):
-        assert found.reason == "the load rises: in the 240 s that a replica takes to start it needs 3 replicas"
-
-
 # --- Fewer ------------------------------------------------------------------------------------------------------------
 
 EARLIER, CALM = [90.0] * 4, [60.0] * 16
@@ -425,7 +397,7 @@ def test_one_leaves_where_the_rest_carry_the_highest_load() -> None:
         pytest.param({"seats": 120}, 1, id="there are slots for all"),
         pytest.param({"seen": carrying([150.0] * 10 + [60.0] * 10, engines=2)}, 2, id="the load was high minutes ago"),
         pytest.param({"seen": carrying([150.0] * 10 + [60.0] * 20, engines=2)}, 1, id="that was long ago"),
-        pytest.param({"seen": carrying(minutes(40, more=2), engines=2)}, 2, id="its highest is still to come"),
+        pytest.param({"seen": carrying(minutes(40, more=2), engines=2)}, 1, id="nothing is foretold (decision 14)"),
         pytest.param({"seen": carrying(minutes(78, more=-2), engines=2)}, 1, id="its highest was ten minutes ago"),
         pytest.param({"seen": carrying([90.0] * 4 + [60.0] * 8, engines=2)}, 2, id="six minutes are not ten"),
         pytest.param({"seen": carrying([60.0] * 20, engines=2)}, 2, id="no slope was seen, and prompts are unknown"),

@@ -46,8 +46,8 @@ def test_more_for_another_reason_say_nothing(tried: ScaleInTried, before: int, r
     assert scaled(tried, before=before, to=before + 1, runs=runs) == (tried,)
 
 
-def test_more_by_a_forecast_say_nothing() -> None:
-    """Nothing was late: a load that only seemed to rise would cost a replica for a day."""
+def test_more_while_nothing_was_late_say_nothing() -> None:
+    """A user who raises minReplicas has seen nothing of the number before."""
     assert scaled(ON_TRIAL, before=2, to=3, lacking=False) == (ON_TRIAL,)
 
 

@@ -1,11 +1,11 @@
 """Computes the desired number of replicas: the entry point of scaling. Pure.
 
 More at once: when requests have waited for capacity for as long as the user says, which needs no model; when more is
-late than the objectives allow, or the load surely rises, and by the capacity of one replica more of them are needed.
+late than the objectives allow, and by the capacity of one replica more of them are needed.
 Fewer, one at a time: when the rest carry the highest load of the stabilization time by the low end of their capacity.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -23,7 +23,7 @@ from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
 from vllm_autotuner.scaling.error_budget import budget_spent, late_for
 from vllm_autotuner.scaling.failed_scale_ins import too_few
-from vllm_autotuner.scaling.request_rate import peak_rate, peak_tokens_per_second, rate_ahead
+from vllm_autotuner.scaling.request_rate import peak_rate, peak_tokens_per_second
 from vllm_autotuner.scaling.supply import Scale, Supply
 
 __all__ = ["ABOUT_TOKENS", "SCALE_OUT_ON", "desired_replicas", "hides_queue"]
@@ -120,11 +120,6 @@ class _Question:
     def _newest(self) -> float | None:
         return None if self.supply.newest_since is None else self.supply.newest_since.timestamp()
 
-    def _ahead(self, *, within: float) -> float | None:
-        fewer = self.supply.fewer_since
-        since = None if fewer is None else fewer.timestamp()
-        return rate_ahead(self.case.observation, within=within, over=self._stable, since=since)
-
     def more(self) -> Scale:
         """The desired replicas, `supply.current` or more, and why."""
         current = self.supply.current
@@ -136,11 +131,6 @@ class _Question:
         late = self._why_not_for_lateness()
         if late is None:
             return self._to(self._needed_now() or current, why=f"objectives are missed: {self.diagnosis.message}")
-        soon = self._needed_soon()
-        if soon is not None and soon > current and current < self.scaling.max_replicas:
-            within = self.supply.serves_in
-            why = f"the load rises: in the {within:.0f} s that a replica takes to start it needs {soon} replicas"
-            return replace(self._to(soon, why=why), lacking=False)
         queued = self.diagnosis.primary in SCALE_OUT_ON or self._hidden()
         return Scale(replicas=current, reason=waits if queued else late)
 
@@ -210,12 +200,6 @@ class _Question:
         one_more = max(1, self.supply.ready) + 1
         return None if likely is None else max(likely, min(surely or one_more, one_more))
 
-    def _needed_soon(self) -> int | None:
-        if not self.case.observation.everybody_reports:
-            return None
-        rate = self._ahead(within=self.supply.serves_in)
-        return None if rate is None or self.capacity is None else replicas_for(rate, self.capacity.rate)
-
     def fewer(self) -> Scale | None:
         """One replica fewer if the rest carry the load, unless that number failed at such a load before; else None.
 
@@ -231,7 +215,7 @@ class _Question:
             return None
         rate = peak_rate(seen, over=self._stable)
         known = self.capacity
-        if rate is None or known is None or self._ahead(within=0.0) is not None:
+        if rate is None or known is None:
             return None
         enough = replicas_for(rate, known.low)
         if enough is None or enough >= current:

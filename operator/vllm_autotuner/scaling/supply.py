@@ -11,7 +11,7 @@ from vllm_autotuner.scaling.backlog import ENDS_WITHIN
 __all__ = ["Scale", "Supply"]
 
 FORESEEN: Final = 300.0
-"""Longest time in seconds over which the rate of a queue or a load is extrapolated, however long replicas take to
+"""Longest time in seconds over which the rate of a queue is extrapolated, however long replicas take to
 start. Our choice, unmeasured."""
 
 
@@ -22,7 +22,7 @@ class Scale:
     replicas: int
     reason: str
     lacking: bool = False
-    """More because requests waited or were late: the number before was too low. A forecast shows nothing of that."""
+    """More because requests waited or were late: the number before was too low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,6 @@ class Supply:
     """Numbers of replicas that were too low (`tried`)."""
     start_up: timedelta | None = None
     """How long the newest replica took to start; None if not known."""
-    fewer_since: datetime | None = None
-    """When the last scale-in was: the load that the removed replicas served is not in the metrics of the rest."""
 
     @property
     def serves_in(self) -> float:

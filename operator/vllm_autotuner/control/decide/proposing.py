@@ -244,7 +244,6 @@ def _scale(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation) -
         newest_since=rollout.newest_since,
         start_up=rollout.start_up,
         pods_changed_at=pods_changed_at(status),
-        fewer_since=max((tried.at for tried in status.scale_ins if tried.at is not None), default=None),
         failed=failed_scale_ins(status, now=inputs.now),
     )
     return desired_replicas(supply, scaling=situation.scaling, situation=situation, now=inputs.now)
