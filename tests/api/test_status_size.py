@@ -1,5 +1,6 @@
 """A status is written with 64 KB at most, with every list at its end and every text at its longest."""
 
+import copy
 import json
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ import pytest
 from pydantic import AwareDatetime, BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from vllm_autotuner.api.change_records import MEASUREMENTS_LENGTH
 from vllm_autotuner.api.crd import crd
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.status import VLLMServiceStatus, parse_status
@@ -118,8 +120,17 @@ def test_the_largest_status_is_written_small(largest: dict[str, Any]) -> None:
     assert to_wire(parse_status(written)) == written
 
 
+def test_the_trial_of_a_change_is_written_whole_until_it_bakes(largest: dict[str, Any]) -> None:
+    analyzing = copy.deepcopy(largest)
+    del analyzing["activeChange"]["bake"]
+    written = fitted(analyzing)
+    assert len(json.dumps(written, separators=(",", ":"))) <= STATUS_BYTES.limit
+    assert written["activeChange"]["analysis"] == analyzing["activeChange"]["analysis"]
+
+
 def test_what_decisions_depend_on_is_never_dropped(largest: dict[str, Any]) -> None:
     """Or an untried value would come back, a change would lose its way, or a limit its count."""
+    largest = copy.deepcopy(largest)
     written = fitted(largest)
 
     def bare(value: Any) -> Any:
@@ -127,6 +138,10 @@ def test_what_decisions_depend_on_is_never_dropped(largest: dict[str, Any]) -> N
             return {name: bare(child) for name, child in value.items() if name not in READ_BY_PEOPLE}
         return [bare(each) for each in value] if isinstance(value, list) else value
 
+    # While a change bakes, what its trial measured is read no further back than this.
+    for side in ("last", "reference"):
+        kept = written["activeChange"]["analysis"].pop(side)
+        assert kept == largest["activeChange"]["analysis"].pop(side)[-MEASUREMENTS_LENGTH:]
     for name in (
         *("activeChange", "failureMemory", "circuit", "budget", "cooldownUntil", "queuedSince", "contest", "effective"),
         *("lastKnownGood", "rollbackFailed", "scaleIns", "handledRequests", "untold", "conditions"),

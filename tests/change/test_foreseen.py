@@ -11,7 +11,7 @@ from vllm_autotuner.api.status import ActiveChange, ChangeState
 from vllm_autotuner.change.foreseen import lacks_requests
 
 WINDOW = timedelta(seconds=30)
-"""Ten of them are kept: 5 minutes. Fifty requests in them are one in six seconds."""
+"""Thirty of them are kept: 15 minutes. Fifty requests in them are one in eighteen seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,31 +30,31 @@ IN_PLACE = change(ChangeState.PROVISIONING)
 CANARY = canary_change(ChangeState.PROVISIONING, baseline=False)
 FRESH = canary_change(ChangeState.PROVISIONING)
 CASES = (
-    Case(id="fifty in five minutes", change=IN_PLACE, rates=(50 / 300 + 1e-9,), enough=True),
-    Case(id="one fewer", change=IN_PLACE, rates=(49 / 300,), enough=False),
+    Case(id="fifty in a quarter of an hour", change=IN_PLACE, rates=(50 / 900 + 1e-9,), enough=True),
+    Case(id="one fewer", change=IN_PLACE, rates=(49 / 900,), enough=False),
     Case(id="no requests", change=IN_PLACE, rates=(0.0, 0.0), enough=False),
-    Case(id="the mean counts", change=IN_PLACE, rates=(0.05, 0.3), enough=True),
-    Case(id="windows that do not tell are no zeros", change=IN_PLACE, rates=(None, 0.3), enough=True),
+    Case(id="the mean counts", change=IN_PLACE, rates=(0.02, 0.1), enough=True),
+    Case(id="windows that do not tell are no zeros", change=IN_PLACE, rates=(None, 0.1), enough=True),
     Case(id="the rate is unknown", change=IN_PLACE, rates=(None, None), enough=False),
     Case(id="nothing was measured", change=IN_PLACE, rates=(), enough=False),
     Case(
-        id="longer windows hold more: ten minutes",
+        id="longer windows hold more: half an hour",
         change=IN_PLACE,
-        rates=(0.1,),
+        rates=(0.03,),
         window=timedelta(minutes=1),
         enough=True,
     ),
     Case(
-        id="a short analysis has time for seven windows",
+        id="a short analysis has time for eight windows",
         change=IN_PLACE,
         rates=(0.2,),
         strategy=STRATEGY.updated(analysis=timedelta(seconds=10)),
         enough=False,
     ),
-    Case(id="a canary takes a third of two pods' requests", change=CANARY, replicas=2, rates=(0.26,), enough=True),
-    Case(id="and so needs more of them", change=CANARY, replicas=2, rates=(0.24,), enough=False),
-    Case(id="with a fresh pod beside it they are five", change=FRESH, replicas=3, rates=(0.28,), enough=True),
-    Case(id="and each gets less", change=FRESH, replicas=3, rates=(0.27,), enough=False),
+    Case(id="a canary takes a third of two pods' requests", change=CANARY, replicas=2, rates=(0.084,), enough=True),
+    Case(id="and so needs more of them", change=CANARY, replicas=2, rates=(0.083,), enough=False),
+    Case(id="with a fresh pod beside it they are five", change=FRESH, replicas=3, rates=(0.093,), enough=True),
+    Case(id="and each gets less", change=FRESH, replicas=3, rates=(0.092,), enough=False),
 )
 
 
@@ -69,4 +69,4 @@ def test_requests_are_foreseen(case: Case) -> None:
 def test_it_says_how_many() -> None:
     given = IN_PLACE.updated(before=(BEFORE.updated(requests_per_second=0.04),))
     why = lacks_requests(given, replicas=1, strategy=STRATEGY, window=WINDOW)
-    assert why == "too few requests: about 12 per pod within the 5 min of a trial, a verdict needs 50"
+    assert why == "too few requests: about 36 per pod within the 15 min of a trial, a verdict needs 50"

@@ -10,6 +10,7 @@ from tests.builders import engine
 from tests.change.worlds import NOW, OLD, STRATEGY, TARGETS, analysis, change, rollout, seen, silent, world
 
 from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome
+from vllm_autotuner.change.analysis import longest
 from vllm_autotuner.change.comparison import GROSS_WINDOWS
 from vllm_autotuner.change.edges import EDGES, IllegalMove, moved
 from vllm_autotuner.change.machine import Ending, World, advance
@@ -526,11 +527,11 @@ def test_a_change_that_helps_ends_well() -> None:
 
 
 def test_a_long_analysis_keeps_the_newest_measurements_only() -> None:
-    """The status has room for ten: an eleventh would be refused by the API server, and the change would never end."""
-    states, after, _ = run(change(PROVISIONING), ticks(70, observation=quiet, rollout=rollout()))
+    """The status has room for thirty: one more would be refused by the API server, and the change would never end."""
+    states, after, _ = run(change(PROVISIONING), ticks(140, observation=quiet, rollout=rollout()))
     assert states[-1] is ROLLING_BACK
     assert after.analysis is not None
-    assert (len(after.analysis.last), after.analysis.no_data > 10) == (10, True)
+    assert (len(after.analysis.last), after.analysis.no_data > 30) == (30, True)
 
 
 def test_the_tenth_window_is_the_last_look() -> None:
@@ -657,16 +658,18 @@ def test_ten_windows_before_allow_an_earlier_look_than_one() -> None:
     ("load", "state", "windows"),
     [
         pytest.param(1.0, BAKING, 8, id="2 requests/s: as soon as it shows"),
-        pytest.param(0.05, ROLLING_BACK, 20, id="one in 10 s: sought for all ten minutes, then undone without blame"),
+        pytest.param(0.05, BAKING, 16, id="one in 10 s: fifty of them take longer than ten windows"),
+        pytest.param(0.015, ROLLING_BACK, 60, id="one in 33 s: sought for half an hour, then undone without blame"),
     ],
 )
 def test_few_requests_are_waited_for_until_the_deadline_and_no_longer(
     load: float, state: ChangeState, windows: int
 ) -> None:
     waited = tuple(one.updated(ttft_seconds=5.0, requests_per_second=2.0 * load) for one in SERVED)
-    after = change(ANALYZING, analysis=analysis(since=NOW), before=waited, baseline=waited[-1])
+    deadline = NOW + longest(STRATEGY, window=timedelta(seconds=30))
+    after = change(ANALYZING, analysis=analysis(since=NOW), before=waited, baseline=waited[-1], deadline=deadline)
     passed = 0
-    while after.state is ANALYZING and passed < 30:
+    while after.state is ANALYZING and passed < 90:
         passed += 1
         now = NOW + timedelta(seconds=30 * passed)
         after = advance(after, world(now, observation=under(load, ttft=0.4)(now))).change

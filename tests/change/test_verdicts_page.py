@@ -52,7 +52,7 @@ def test_the_prose_is_what_the_code_does() -> None:
         f"rejects {100 * MORE_REJECTED:g} % more is not kept",
         f"rejects {100 * GROSS_REJECTED:g} % more in the newest windows",
         f"With fewer than {FEWEST_BEFORE} windows before, only the last look counts",
-        f"With fewer than {FEWEST_REQUESTS:g} requests in ten windows there is no verdict",
+        f"With fewer than {FEWEST_REQUESTS:g} requests on one side there is no verdict",
         f"at most as many (within {100 * SAME_LOAD:g} %",
     ):
         assert sentence in prose

@@ -14,7 +14,7 @@ from tests.examples import examples
 from vllm_autotuner.api.status import Outcome
 from vllm_autotuner.engine.flags import tuned_knob
 
-ENOUGH = 30
+ENOUGH = 40
 """Ticks after which these changes are over, also when a restart cost a window."""
 TUNED = tuple("128" if word == "64" else word for word in ARGS)
 

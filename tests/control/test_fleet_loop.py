@@ -94,7 +94,7 @@ async def test_a_standing_recommendation_writes_nothing() -> None:
 
 async def test_a_whole_change_from_metrics_to_deployment() -> None:
     found = bed(load=queueing)
-    await found.ticks(30)
+    await found.ticks(40)
     assert (found.seats(), len(found.api.pods)) == (128, 1)
     states = ("Started", "Verifying", "WarmingUp", "Analyzing", "Baking", "Succeeded")
     assert found.told == [f"Change{name}" for name in states]
@@ -488,7 +488,7 @@ async def test_prometheus_errors_under_a_change_hold_it() -> None:
     assert held is not None
     assert (held.state, found.seats()) == (ChangeState.HELD, 128)
     found.api.silent = None
-    await found.ticks(20)
+    await found.ticks(30)
     assert [entry.outcome.value for entry in found.status().history] == ["Succeeded"]
 
 

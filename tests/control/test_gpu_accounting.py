@@ -12,6 +12,7 @@ from vllm_autotuner.api.status import Effective, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.world import Ending
 from vllm_autotuner.control.decide.gpu_accounting import accounted, gpus_asked_for
 from vllm_autotuner.control.decide.inputs import Inputs
+from vllm_autotuner.planning.placement import FreeGpus
 
 GPU = {"product": "NVIDIA-H100-80GB-HBM3"}
 
@@ -67,6 +68,29 @@ def test_a_change_remembers_the_gpus_that_it_added() -> None:
     without.until("Provisioning", CAPPED)
     without.until(None, HELPED)
     assert [entry.extra_gpus for entry in without.read.history] == [None]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "nodes", "before", "product"),
+    [
+        pytest.param(Accelerator(product="H100"), "A100", None, "H100", id="the spec or the adopted Deployment"),
+        pytest.param(Accelerator(), "A100", None, "A100", id="the nodes, where only a number of GPUs is asked for"),
+        pytest.param(None, "A100", None, "A100", id="the nodes, where the pod template asks"),
+        pytest.param(Accelerator(), None, "A100", "A100", id="nodes that are not known leave what was found"),
+        pytest.param(Accelerator(), "", "A100", None, id="nodes that differ: not known any more"),
+    ],
+)
+def test_the_gpu_is_what_spec_or_nodes_say(
+    accelerator: Accelerator | None, nodes: str | None, before: str | None, product: str | None
+) -> None:
+    inputs = inputs_with(None)
+    spec = inputs.service.spec.updated(accelerator=accelerator)
+    found = replace(
+        inputs,
+        service=replace(inputs.service, spec=spec),
+        free_gpus=None if nodes is None else FreeGpus(free=(), largest_node=0, product=nodes),
+    )
+    assert accounted(VLLMServiceStatus(gpu_product=before), inputs=found, ended=None).gpu_product == product
 
 
 def inputs_with(before: Effective | None) -> Inputs:

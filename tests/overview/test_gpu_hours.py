@@ -154,6 +154,16 @@ def test_without_a_price_there_is_no_money() -> None:
     assert short_savings(saved(service(*NIGHT), prices=Prices(flat=1.0))) == "saved 4 GPU-hours (4.00)"
 
 
+def test_the_price_of_an_adopted_service_is_that_of_the_gpu_found() -> None:
+    body = service(*NIGHT)
+    body["spec"] = {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}}
+    assert short_savings(saved(body)) == "saved 4 GPU-hours"
+    body["status"]["gpuProduct"] = "NVIDIA-H100-80GB-HBM3"
+    assert short_savings(saved(body)) == "saved 4 GPU-hours (10.00 USD)"
+    body["spec"]["accelerator"] = {"product": "MI300X"}
+    assert short_savings(saved(body)) == "saved 4 GPU-hours", "what the spec says counts"
+
+
 def test_a_step_says_what_it_saves_a_day_and_came_to() -> None:
     told = [told_step(each) for each in step_effects(NIGHT, until=hour(24))]
     assert told == [

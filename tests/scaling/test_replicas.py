@@ -374,7 +374,7 @@ SPARE_FOR: Mapping[str, Any] = {"primary": DiagnosisClass.UNDERUTILIZED, "seen":
 def test_one_leaves_where_the_rest_carry_the_highest_load() -> None:
     found = desired(**SPARE_FOR)
     assert found.replicas == 1
-    assert found.reason.startswith("1 replica(s) carry the highest load of the last 10 min: 4.80 requests/s, of which")
+    assert found.reason.startswith("1 replica(s) carry the highest load of the last 10m: 4.80 requests/s, of which")
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,16 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from vllm_autotuner.api.fields import Message, Number, Timestamp, newest
+from vllm_autotuner.api.fields import Message, Number, Timestamp, WindowFigure, newest
 from vllm_autotuner.api.grounds import Grounds
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
 from vllm_autotuner.api.tuning import StrategyType
 
 MEASUREMENTS_LENGTH: Final = 10
+ANALYSIS_LENGTH: Final = 30
+"""Windows of an analysis that are kept. Ten are judged; more where requests are few and long: with answers of 2,300
+tokens a service that keeps a GPU busy ends a request in four seconds, and each of its five pods 25 in ten minutes."""
 
 
 class ChangeTarget(StrEnum):
@@ -67,34 +70,34 @@ class Measurement(ApiModel):
     at: Timestamp
     """End of the window."""
 
-    ttft_seconds: Number = None
+    ttft_seconds: WindowFigure = None
     """Time to first token at the objective's quantile."""
 
-    tpot_seconds: Number = None
+    tpot_seconds: WindowFigure = None
     """Time per output token at the objective's quantile."""
 
-    ttft_mean_seconds: Number = None
+    ttft_mean_seconds: WindowFigure = None
     """Mean time to first token; exact, while a quantile is only known to its histogram bucket."""
 
-    tpot_mean_seconds: Number = None
+    tpot_mean_seconds: WindowFigure = None
     """Mean time per output token."""
 
-    requests_per_second: Number = None
+    requests_per_second: WindowFigure = None
     """Finished requests."""
 
-    rejected_per_second: Number = None
+    rejected_per_second: WindowFigure = None
     """Requests rejected by a queue limit. Absent if the engine does not report them, as before vLLM 0.32."""
 
-    tokens_per_second: Number = None
+    tokens_per_second: WindowFigure = None
     """Generated tokens."""
 
-    prompt_tokens_per_second: Number = None
+    prompt_tokens_per_second: WindowFigure = None
     """Tokens of the prompts that came, from the prefix cache or not."""
 
-    running: Number = None
+    running: WindowFigure = None
     """Mean of running requests."""
 
-    waiting: Number = None
+    waiting: WindowFigure = None
     """Mean of waiting requests."""
 
 
@@ -126,11 +129,21 @@ class Analysis(ApiModel):
     no_data: int = 0
     """Windows without data; no evidence."""
 
+    last: Annotated[tuple[Measurement, ...], *newest(ANALYSIS_LENGTH)] = ()
+    """The newest measurements, newest last."""
+
+    reference: Annotated[tuple[Measurement, ...], *newest(ANALYSIS_LENGTH)] = ()
+    """The same windows of the pods with the old configuration; both sides are per pod. Empty without such pods."""
+
+
+class Bake(Analysis):
+    """The measurements of a bake: whenever there are ten windows they are judged, and it begins anew."""
+
     last: Annotated[tuple[Measurement, ...], *newest(MEASUREMENTS_LENGTH)] = ()
     """The newest measurements, newest last."""
 
     reference: Annotated[tuple[Measurement, ...], *newest(MEASUREMENTS_LENGTH)] = ()
-    """The same windows of the pods with the old configuration; both sides are per pod. Empty without such pods."""
+    """The same windows of other pods."""
 
 
 class TrialRef(ApiModel):
@@ -239,7 +252,7 @@ class ActiveChange(ApiModel):
     analysis: Analysis | None = None
     """Measurements of the analysis."""
 
-    bake: Analysis | None = None
+    bake: Bake | None = None
     """Measurements of the bake."""
 
     clock_stopped_at: Timestamp | None = None

@@ -94,6 +94,11 @@ def _finite(value: object) -> object:
     return None if beyond else value
 
 
+def _significant(value: float | None) -> float | None:
+    """Six digits: no histogram tells more, and a status has hundreds of such figures."""
+    return None if value is None else float(f"{value:.6g}")
+
+
 def _cut(length: int) -> AfterValidator:
     return AfterValidator(lambda text: text if len(text) <= length else text[: length - 1] + "…")
 
@@ -114,6 +119,9 @@ Timestamp = Annotated[
 
 Number = Annotated[float | None, BeforeValidator(_finite), AfterValidator(_finite)]
 """A measured number; None if unknown. Never NaN."""
+
+WindowFigure = Annotated[Number, AfterValidator(_significant)]
+"""The same of one window."""
 
 Message = Annotated[str, _cut(MESSAGE_MAX_LENGTH)]
 """A human-readable message, cut at MESSAGE_MAX_LENGTH."""

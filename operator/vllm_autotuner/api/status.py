@@ -24,9 +24,11 @@ from vllm_autotuner.api.change_history import (
     RollbackFailure,
 )
 from vllm_autotuner.api.change_records import (
+    ANALYSIS_LENGTH,
     MEASUREMENTS_LENGTH,
     ActiveChange,
     Analysis,
+    Bake,
     ChangeState,
     ChangeTarget,
     ConfigRef,
@@ -44,6 +46,7 @@ from vllm_autotuner.api.scale_ins import SCALE_INS_LENGTH, ScaleInTried
 from vllm_autotuner.api.track_record import Came, ComparedBy, Foretold
 
 __all__ = [
+    "ANALYSIS_LENGTH",
     "EVIDENCE_LENGTH",
     "FAILURE_MEMORY_LENGTH",
     "HISTORY_LENGTH",
@@ -51,6 +54,7 @@ __all__ = [
     "RECORD_LENGTH",
     "ActiveChange",
     "Analysis",
+    "Bake",
     "BudgetStatus",
     "Came",
     "ChangeState",
@@ -311,6 +315,9 @@ class VLLMServiceStatus(ApiModel):
 
     gpu_steps: GpuSteps = ()
     """GPUs that the service asked for over time, oldest first: what savings are computed from."""
+
+    gpu_product: str | None = None
+    """The GPU, as spec.accelerator, the Deployment's nodeSelector or the nodes of the pods name it: for its price."""
 
     conditions: Annotated[
         tuple[Condition, ...],

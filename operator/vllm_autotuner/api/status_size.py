@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from vllm_autotuner.api.change_records import MEASUREMENTS_LENGTH
 from vllm_autotuner.budgets import STATUS_BYTES
 
 __all__ = ["fitted"]
@@ -39,6 +40,13 @@ def _size(status: Wire) -> int:
 
 def _less_and_less(status: Wire) -> Iterator[None]:
     """Take one thing after the other out of a status, the least important first."""
+    change = status.get("activeChange", {})
+    if "bake" in change:
+        # A bake is compared with the newest of them.
+        for side in ("last", "reference"):
+            if side in change.get("analysis", {}):
+                del change["analysis"][side][:-MEASUREMENTS_LENGTH]
+        yield
     history = status.get("history", [])
     for entry in history:
         entry.pop("grounds", None)

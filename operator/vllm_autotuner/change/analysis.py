@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 from vllm_autotuner.api.spec import Strategy, StrategyType
-from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeTarget, Measurement
+from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, Analysis, Bake, ChangeTarget, Measurement
 from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
@@ -23,11 +23,15 @@ from vllm_autotuner.observation.observation import Observation
 
 __all__ = ["Finding", "analyze", "bake_harms", "kept_reason", "longest", "shown_windows", "with_unwatched_time"]
 
-LONGEST_ANALYSIS: Final = 2
-"""Upper limit of the analysis, in multiples of spec.tuning.strategy.analysis. Windows are long where Prometheus scrapes
-seldom, and six windows cannot show that a higher latency stays within its target. Our choice."""
+LONGEST_ANALYSIS: Final = 6
+"""Upper limit of the analysis, in multiples of spec.tuning.strategy.analysis: at the defaults as long as the windows
+that are kept of it. Ten of them end it; it lasts longer where windows are long or empty, or have too few requests
+together. Our choice; what a third of it cost: decision 21."""
 FEWEST_TO_LOOK: Final = LOOKS[0] + 2
 """Windows that always fit in: those of the first verdict, one without data, and one that has just begun."""
+
+
+_Windows = TypeVar("_Windows", bound=Analysis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def analyze(change: ActiveChange, world: World) -> Finding:
         change = _anew_since_replicas_came(change, world)
         if world.rollout.ready < world.rollout.replicas and not late(change, now=world.now):
             return Finding(change)  # replicas are starting because of a queue: not the candidate's fault
-    analysis = _begun(change.analysis, change, now=world.now)
+    analysis = _begun(change.analysis or Analysis(), change, now=world.now)
     since, window = _last_look(analysis, now=world.now), timedelta(seconds=world.observation.window)
     if world.now - since < window:
         return Finding(change)
@@ -109,7 +113,7 @@ def _before(change: ActiveChange) -> Sequence[Measurement]:
 
 def with_unwatched_time(change: ActiveChange, world: World) -> ActiveChange:
     """Extend the bake by time in which none of its windows was measured: without a leader, harm goes unseen."""
-    looked = _last_look(_begun(change.bake, change, now=world.now), now=world.now)
+    looked = _last_look(_begun(change.bake or Bake(), change, now=world.now), now=world.now)
     return _without_unseen(change, looked=looked, window=timedelta(seconds=world.observation.window), now=world.now)
 
 
@@ -118,17 +122,17 @@ def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, str]:
 
     Only a lasting regression ends a bake: the analysis has already shown the improvement.
     """
-    bake = _begun(change.bake, change, now=world.now)
+    bake = _begun(change.bake or Bake(), change, now=world.now)
     if world.now - _last_look(bake, now=world.now) < timedelta(seconds=world.observation.window):
         return change, ""
     bake = _with_window(bake, change, world)
     # During the trial its extra pods took load off each replica: compare with the load before the change.
-    tested = change.analysis.reference if change.analysis is not None else ()
+    tested = change.analysis.reference[-MEASUREMENTS_LENGTH:] if change.analysis is not None else ()
     found = _compared(bake, change, world, before=change.before or tested or _before(change), final=False)
     harm = found.text if found.judgement is Judgement.REVERT else ""
     if len(bake.last) >= LOOKS[-1]:
         # Judging again after every further window would find harm by chance: start a new comparison.
-        bake = Analysis(started_at=world.now)
+        bake = Bake(started_at=world.now)
     return change.updated(bake=bake), harm
 
 
@@ -181,9 +185,8 @@ def shown_windows(change: ActiveChange) -> tuple[Measurement | None, Measurement
     return (pairs[-1].reference, pairs[-1].candidate) if pairs else (None, None)
 
 
-def _begun(analysis: Analysis | None, change: ActiveChange, *, now: datetime) -> Analysis:
+def _begun(known: _Windows, change: ActiveChange, *, now: datetime) -> _Windows:
     """Set the start of the analysis if an edited status lost it: a start of "now" at every tick would never end."""
-    known = analysis or Analysis()
     return known.updated(started_at=known.started_at or change.state_since or now)
 
 
@@ -200,7 +203,7 @@ def _without_unseen(change: ActiveChange, *, looked: datetime, window: timedelta
     return change.updated(deadline=change.deadline + unseen)
 
 
-def _with_window(analysis: Analysis, change: ActiveChange, world: World) -> Analysis:
+def _with_window(analysis: _Windows, change: ActiveChange, world: World) -> _Windows:
     """Add one window: of both sides if pods with the old configuration still serve."""
     found, reference = _sides(change, world)
     verdict = judge_window(found, before=reference or change.baseline, targets=world.targets, target=change.target)
@@ -223,7 +226,7 @@ def _sides(change: ActiveChange, world: World) -> tuple[Measurement, Measurement
     return found, None if old is None else measure_per_pod(old, targets=world.targets)
 
 
-def _counted(analysis: Analysis, verdict: WindowVerdict) -> Analysis:
+def _counted(analysis: _Windows, verdict: WindowVerdict) -> _Windows:
     match verdict:
         case WindowVerdict.GOOD:
             return analysis.updated(windows_good=analysis.windows_good + 1, consecutive_bad=0)

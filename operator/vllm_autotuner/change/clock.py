@@ -6,11 +6,13 @@ Must not: change what is only displayed (`started_at`), or cooldowns and retry t
 """
 
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from vllm_autotuner.api.change_records import ActiveChange, Analysis
 
 __all__ = ["SET_BACK", "followed_clock"]
+
+_Windows = TypeVar("_Windows", bound=Analysis)
 
 SET_BACK: Final = timedelta(minutes=1)
 """Smaller differences are ignored: the clocks of two leaders differ by about a second. Delays a window by at most this.
@@ -40,7 +42,7 @@ def _times(analysis: Analysis | None) -> tuple[datetime | None, ...]:
     return () if analysis is None else (analysis.started_at, *(each.at for each in analysis.last))
 
 
-def _moved(analysis: Analysis | None, *, by: timedelta) -> Analysis | None:
+def _moved(analysis: _Windows | None, *, by: timedelta) -> _Windows | None:
     if analysis is None:
         return None
     return analysis.updated(

@@ -8,7 +8,7 @@ from datetime import timedelta
 from statistics import fmean
 
 from vllm_autotuner.api.spec import Strategy
-from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange
+from vllm_autotuner.api.status import ANALYSIS_LENGTH, ActiveChange
 from vllm_autotuner.change.analysis import longest
 from vllm_autotuner.change.comparison import FEWEST_REQUESTS
 
@@ -24,7 +24,7 @@ def lacks_requests(change: ActiveChange, *, replicas: int, strategy: Strategy, w
     if not rates:
         return "the request rate is unknown: a verdict would not be possible"
     trials = sum(ref is not None for ref in (change.canary_ref, change.baseline_ref))
-    seconds = min(longest(strategy, window=window), MEASUREMENTS_LENGTH * window).total_seconds()
+    seconds = min(longest(strategy, window=window), ANALYSIS_LENGTH * window).total_seconds()
     expected = fmean(rates) * seconds * replicas / (replicas + trials)
     if expected >= FEWEST_REQUESTS:
         return ""

@@ -41,14 +41,14 @@ def measure(observation: Observation, *, targets: Targets) -> Measurement:
     last = [engine.moments[-1] for engine in observation.engines]
     return Measurement(
         at=datetime.fromtimestamp(observation.at, tz=UTC),
-        ttft_seconds=_rounded(number(observation.ttft.quantile(targets.ttft.quantile))),
-        tpot_seconds=_rounded(number(tpot_reading(case))),
-        ttft_mean_seconds=_rounded(number(observation.ttft.mean)),
-        tpot_mean_seconds=_rounded(number(tpot_mean(case))),
-        requests_per_second=_rounded(observation.finished_per_second),
-        rejected_per_second=_rounded(observation.rejected_per_second),
-        tokens_per_second=_rounded(observation.generated_per_second),
-        prompt_tokens_per_second=_rounded(observation.prompted_per_second),
+        ttft_seconds=number(observation.ttft.quantile(targets.ttft.quantile)),
+        tpot_seconds=number(tpot_reading(case)),
+        ttft_mean_seconds=number(observation.ttft.mean),
+        tpot_mean_seconds=number(tpot_mean(case)),
+        requests_per_second=observation.finished_per_second,
+        rejected_per_second=observation.rejected_per_second,
+        tokens_per_second=observation.generated_per_second,
+        prompt_tokens_per_second=observation.prompted_per_second,
         running=sum(moment.running for moment in last) if last else None,
         waiting=sum(moment.waiting for moment in last) if last else None,
     )
@@ -113,7 +113,3 @@ def _hurt(before: float, after: float, target: Target) -> bool:
 def _helped(before: float, after: float, target: Target) -> bool:
     """Better than before by more than noise, or within an objective that was missed."""
     return after < before * (1 - NOISE) or (after <= target.seconds < before)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 5)

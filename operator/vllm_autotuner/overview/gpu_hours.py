@@ -25,6 +25,7 @@ __all__ = [
     "Unknown",
     "fleet_savings",
     "gpu_hours",
+    "gpu_product",
     "saved_gpus_now",
     "savings_of",
     "step_effects",
@@ -202,16 +203,22 @@ def savings_of(service: VLLMService | InvalidService, *, since: datetime, until:
         return Savings(hours=unreadable, trials=unreadable, kept=0, rolled_back=0, all_changes=False)
     ended = [each for each in status.history if each.finished_at is not None and since <= each.finished_at <= until]
     outcomes = [each.outcome for each in ended]
-    accelerator = service.spec.accelerator if isinstance(service, VLLMService) else None
     return Savings(
         hours=gpu_hours(status.gpu_steps, since=since, until=until),
         trials=_trials(ended, since=since, until=until),
         kept=outcomes.count(Outcome.SUCCEEDED),
         rolled_back=outcomes.count(Outcome.ROLLED_BACK) + outcomes.count(Outcome.ROLLBACK_FAILED),
         all_changes=_reaches_back(status.history, since=since),
-        price=prices.of(None if accelerator is None else accelerator.product),
+        price=prices.of(gpu_product(service)),
         currency=prices.currency,
     )
+
+
+def gpu_product(service: VLLMService | InvalidService) -> str | None:
+    """Return what its GPU is: as its spec says, else as the operator found it; None where neither does."""
+    named = service.spec.accelerator if isinstance(service, VLLMService) else None
+    found = None if service.status is None else service.status.gpu_product
+    return found if named is None or not named.product else named.product
 
 
 def fleet_savings(services: Iterable[Savings]) -> Fleet:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.diagnosis.case import Case, queues, reaches_behind
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -226,11 +227,10 @@ class _Question:
         against = None if load is None else too_few(supply.failed, replicas=current - 1, load=load)
         if against is not None:
             return Scale(replicas=current, reason=f"{against.replicas} replica(s) were too few at this load before")
-        minutes = self._stable.total_seconds() / 60
         return Scale(
             replicas=current - 1,
-            reason=f"{current - 1} replica(s) carry the highest load of the last {minutes:.0f} min: {rate:.2f} "
-            f"requests/s, of which each serves at least {known.low:.2f} within the objectives",
+            reason=f"{current - 1} replica(s) carry the highest load of the last {format_duration(self._stable)}: "
+            f"{rate:.2f} requests/s, of which each serves at least {known.low:.2f} within the objectives",
         )
 
     def _may_be_spare(self) -> bool:

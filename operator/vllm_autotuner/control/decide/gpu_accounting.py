@@ -1,4 +1,4 @@
-"""Records in a status how many GPUs a service asks for, whenever that number changes.
+"""Records in a status how many GPUs a service asks for, whenever that number changes, and which.
 
 Apart from `tick`, because nothing is decided by it; `overview.gpu_hours` sums it up. Written only together with
 something else: a number that stands needs no write.
@@ -32,7 +32,10 @@ def gpus_asked_for(effective: Effective | None, accelerator: Accelerator | None)
 
 
 def accounted(status: VLLMServiceStatus, *, inputs: Inputs, ended: Ended) -> VLLMServiceStatus:
-    """The status with a new step, where it asks for another number of GPUs than the last step says."""
+    """The status with the GPU's product as far as it is known, and with a new step where it asks for another number of
+    GPUs than the last step says.
+    """
+    status = status.updated(gpu_product=_product(inputs, before=status.gpu_product))
     accelerator, before = inputs.service.spec.accelerator, inputs.service.status.effective
     now = gpus_asked_for(status.effective, accelerator)
     steps = status.gpu_steps
@@ -47,6 +50,14 @@ def accounted(status: VLLMServiceStatus, *, inputs: Inputs, ended: Ended) -> VLL
     if last.gpus != now:
         steps = (*steps, _step(status, last, now, inputs=inputs, ended=ended))
     return status.updated(gpu_steps=merged(steps))
+
+
+def _product(inputs: Inputs, *, before: str | None) -> str | None:
+    """What the spec or the adopted Deployment says, else what the nodes of its pods say when they are looked at."""
+    accelerator = inputs.service.spec.accelerator
+    if accelerator is not None and accelerator.product:
+        return accelerator.product
+    return before if inputs.free_gpus is None else inputs.free_gpus.product or None
 
 
 def _started(effective: Effective | None, accelerator: Accelerator | None, *, now: datetime) -> GpuStep | None:

@@ -39,6 +39,7 @@ from vllm_autotuner.guardrails.concurrency import Asking
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS
 from vllm_autotuner.observation.quiet_pods import PodName
 from vllm_autotuner.observation.snapshot import FleetSnapshot
+from vllm_autotuner.overview.gpu_hours import gpu_product
 
 __all__ = ["FleetLoop", "run_fleet_loop"]
 
@@ -422,13 +423,12 @@ class FleetLoop:
         if not isinstance(entry.service, VLLMService):
             return None
         try:
-            accelerator = entry.service.spec.accelerator
             return status_figures(
                 entry.service.status,
                 now=self._context.wall(),
                 namespace=entry.namespace,
                 name=entry.name,
-                gpu_price=self._context.settings.catalogue.price(None if accelerator is None else accelerator.product),
+                gpu_price=self._context.settings.catalogue.price(gpu_product(entry.service)),
             )
         except Exception:
             # The figures of the others must be exported; what is wrong with this one is told when it is handled.
