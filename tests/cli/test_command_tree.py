@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +12,10 @@ from vllm_autotuner.cli import command_tree
 from vllm_autotuner.cli.command_tree import COMMANDS, app
 from vllm_autotuner.cli.lazy_commands import loaded
 
-HEAVY = ("numpy", "httpx", "pydantic", "kubernetes", "aiohttp", "kopf", "matplotlib", "yaml")
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("numpy", "httpx", "pydantic", "kubernetes", "aiohttp", "kopf", "matplotlib", "yaml", "rich", "pygments")
+LATER = ("kubernetes", "kopf", "aiohttp", "matplotlib", "vllm_autotuner.simulation")
+RECORDING = "tests/data/vllm-0.32/recordings/kv-saturation.om.gz"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -37,13 +41,30 @@ def test_the_version_is_that_of_the_package() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout == f"vllm-autotuner {version('vllm-autotuner')}\n"
 
 
-def test_help_imports_nothing_heavy() -> None:
+def imported(names: tuple[str, ...], *arguments: str) -> str:
+    """Which of these modules a command has imported when it ends."""
     check = (
         "import sys; from typer.testing import CliRunner; from vllm_autotuner.cli.command_tree import app; "
-        "assert CliRunner().invoke(app, ['--help']).exit_code == 0; "
-        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+        f"assert CliRunner().invoke(app, {[*arguments]!r}).exit_code == 0; "
+        f"print([name for name in {names!r} if name in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "[]\n"
+    return subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    assert imported(HEAVY, "--help") == "[]\n"
+
+
+def test_diagnose_imports_nothing_of_other_commands() -> None:
+    assert imported(LATER, "diagnose", "--recording", RECORDING) == "[]\n"
+
+
+def test_the_help_lists_each_command_in_its_group_with_all_of_its_line() -> None:
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}, terminal_width=200).stdout
+    at = [shown.index(f"\n  {name} ") for name in COMMANDS]
+    assert at == sorted(at)
+    assert [each.help for each in COMMANDS.values() if each.help not in " ".join(shown.split())] == []
+    assert [each.panel for each in COMMANDS.values() if f"\n{each.panel}:\n" not in shown] == []
 
 
 def test_as_a_plugin_of_kubectl_it_calls_itself_what_was_typed(

@@ -7,6 +7,7 @@ anything else about a command.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import groupby
 from typing import Any, ClassVar
 
 import typer
@@ -47,6 +48,18 @@ class LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Names in the order of the table, not of the alphabet."""
         return [*self.COMMANDS]
+
+    @override
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Plain text, by click: boxes would cost more than half of the time, as typer draws them with all of rich."""
+        super(TyperGroup, self).format_help(ctx, formatter)
+
+    @override
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands under their panels, each with all of its line."""
+        for panel, names in groupby(self.COMMANDS, key=lambda name: self.COMMANDS[name].panel):
+            with formatter.section(panel):
+                formatter.write_dl([(name, self.COMMANDS[name].help) for name in names])
 
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

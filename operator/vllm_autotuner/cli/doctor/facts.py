@@ -82,7 +82,8 @@ def facts_of_prometheus(address: PrometheusAddress, *, place: str, now: Callable
         server = _clock(probe.instant("time()"), place=place)
         facts.skew = (asked + now()) / 2 - server
         only = selector(match=address.match)
-        for series in probe.instant(f"{_running()}{only}[{_seconds(BACK)}s]"):
+        running = selector(f'__name__=~"{"|".join(NAMES[Meaning.RUNNING].names)}"', match=address.match)
+        for series in probe.instant(f"{running}[{_seconds(BACK)}s]"):
             _note_scrapes(facts.engine(_key(series.labels)), series, server=server)
         by = ", ".join(IDENTITY)
         present = selector(f'__name__=~"{"|".join(_presence())}"', match=address.match)
@@ -198,10 +199,6 @@ def _known() -> frozenset[str]:
 def _presence() -> Iterable[str]:
     for entry in NAMES.values():
         yield from (re.escape(f"{name}_bucket" if entry.kind is Kind.HISTOGRAM else name) for name in entry.names)
-
-
-def _running() -> str:
-    return f'{{__name__=~"{"|".join(NAMES[Meaning.RUNNING].names)}"}}'
 
 
 def _seconds(duration: timedelta) -> int:
