@@ -62,7 +62,9 @@ def test_last_month_is_one_command(api: ApiStub, file: Path) -> None:
     page = Elements(text)
     runs_and_loads_nothing(text)
     rows = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
-    assert rows == ["#service-0", "#service-1", "#service-2"]
+    assert rows == ["#service-0", "#service-1", "#service-2", "#service-0-change-0"], (
+        "the last is a change of the first"
+    )
     assert {f"#{attributes['id']}" for _, attributes in page.elements if "id" in attributes} >= set(rows)
     for part in ("prod/full", "48 sequences fit.", "maxNumSeqs 32 -> 64", "saved 720 GPU-hours (1,440.00)", "2.4s/1s"):
         assert part in page.text, part

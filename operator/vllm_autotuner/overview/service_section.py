@@ -12,6 +12,7 @@ from vllm_autotuner.api.conditions import ConditionStatus
 from vllm_autotuner.api.model import to_wire
 from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ActiveChange, DiagnosisStatus, Recommendation, VLLMServiceStatus
+from vllm_autotuner.overview.change_timeline import change_timeline, entry_id
 from vllm_autotuner.overview.gpu_hours import Savings, step_effects
 from vllm_autotuner.overview.history_rows import entry_rows, entry_took, entry_values, predicted_effect
 from vllm_autotuner.overview.html_page import badge, cell, definitions, listed, number_cell, safe, table
@@ -34,9 +35,9 @@ def service_section(
         f"<h2>{safe(service.key)}</h2>",
         *_diagnosis(status.diagnosis),
         beside,
-        f"<h3>Decision</h3>{definitions(_decision(service, status))}",
+        f'<h3 id="{safe(entry_id(identity, -1))}">Decision</h3>{definitions(_decision(service, status))}',
         _gpus(status, savings=savings, now=now),
-        _history(status),
+        _history(status, now=now, identity=identity),
     ]
     return f'<section id="{safe(identity)}">{"".join(parts)}</section>'
 
@@ -122,20 +123,23 @@ def _gpus(status: VLLMServiceStatus, *, savings: Savings, now: datetime) -> str:
     return f"<h3>GPUs</h3><p>{safe(told_savings(savings))}</p>{rows}"
 
 
-def _history(status: VLLMServiceStatus) -> str:
+def _history(status: VLLMServiceStatus, *, now: datetime, identity: str) -> str:
+    drawn = change_timeline(status.history, status.active_change, now=now, identity=identity)
     if not status.history:
-        return "<h3>Changes</h3><p>No changes recorded.</p>"
+        return f"<h3>Changes</h3>{drawn}<p>No changes recorded.</p>"
+    newest = len(status.history) - 1
     items = "".join(
-        _entry(to_wire(entry), status=status, opened=index == 0) for index, entry in enumerate(reversed(status.history))
+        _entry(to_wire(entry), status=status, identity=entry_id(identity, index), opened=index == newest)
+        for index, entry in reversed(list(enumerate(status.history)))
     )
-    return f"<h3>Changes, newest first</h3>{items}"
+    return f"<h3>Changes, newest first</h3>{drawn}{items}"
 
 
-def _entry(entry: Mapping[str, Any], *, status: VLLMServiceStatus, opened: bool) -> str:
+def _entry(entry: Mapping[str, Any], *, status: VLLMServiceStatus, identity: str, opened: bool) -> str:
     facts = [each for each in (moment(entry.get("finishedAt")), entry_values(entry), entry["outcome"]) if each]
     rows = [*entry_rows(entry, steps=status.gpu_steps), ("id", entry["id"]), ("took", entry_took(entry))]
     return (
-        f"<details{' open' if opened else ''}><summary>{safe('  '.join(facts))}</summary>"
+        f'<details id="{safe(identity)}"{" open" if opened else ""}><summary>{safe("  ".join(facts))}</summary>'
         f"{definitions((name, text) for name, text in rows if text)}</details>"
     )
 

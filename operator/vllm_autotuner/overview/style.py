@@ -16,7 +16,7 @@ _BASE: Final = """
   :root { --fg: #e6e9ed; --soft: #9aa5b1; --bg: #15181c; --card: #1d2126; --line: #343b44; --link: #8ec2ff; }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2rem 1.25rem 3rem; max-width: 68rem; background: var(--bg); color: var(--fg);
+body { margin: 0 auto; padding: 2rem 1.25rem 3rem; max-width: 76rem; background: var(--bg); color: var(--fg);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.55rem; margin: 0 0 1rem; }
 h2 { font-size: 1.25rem; margin: 0 0 .5rem; }
@@ -31,12 +31,20 @@ small, footer { color: var(--soft); font-size: .86rem; }
   -webkit-print-color-adjust: exact; print-color-adjust: exact; }
 ul { margin: .2rem 0; padding-left: 1.3rem; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; margin-top: .6rem; overflow-wrap: break-word; }
+td:first-child { min-width: 9rem; }
 td:first-child, td:last-child, .badge:not([class*=" is-"]) { overflow-wrap: anywhere; white-space: normal; }
 th { text-align: left; color: var(--soft); font-weight: 600; }
 th, td { padding: .3rem .7rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 .number { white-space: nowrap; font-variant-numeric: tabular-nums; }
 figure { margin: .5rem 0; color: var(--fg); }
-figure { overflow-x: auto; } figure svg { width: 100%; min-width: 40rem; height: auto; font-family: inherit; }
+figure { overflow-x: auto; } figure svg { width: 100%; font-family: inherit; }
+figure svg[viewBox] { min-width: 40rem; height: auto; }
+.timeline svg { display: block; } .timeline text { fill: var(--soft); font-size: .86rem; }
+.timeline line { stroke: var(--mark, var(--soft)); stroke-width: 14; stroke-linecap: round; }
+.timeline .axis { stroke: var(--line); stroke-width: 1; } .timeline a:focus-visible line { stroke: var(--link); }
+.lane-kept { --mark: #009e73; } .lane-rolled-back { --mark: #d55e00; } .lane-rollback-failed { --mark: #882255; }
+.lane-under-way { --mark: #0072b2; } .timeline figcaption { color: var(--soft); font-size: .86rem; }
+details:target > summary { outline: 2px solid var(--link); outline-offset: 2px; }
 .legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .3rem 1.4rem; font-size: .92rem; }
 caption { text-align: left; color: var(--soft); font-size: .86rem; padding-bottom: .3rem; }
 a { color: var(--link); } a:focus-visible, summary:focus-visible, input:focus-visible, button:focus-visible,
@@ -52,8 +60,8 @@ details { margin-top: 1.2rem; } summary { cursor: pointer; color: var(--soft); }
   .stacks, .stacks tbody, .stacks tr, .stacks caption { display: block; }
   .stacks tr { border-bottom: 2px solid var(--line); padding: .5rem 0; }
   .stacks td { display: inline-block; max-width: 100%; border: 0; padding: .1rem 1rem .1rem 0; white-space: normal; }
-  .stacks td:empty { display: none; }
   .stacks td:first-child, .stacks td:last-child { display: block; }
+  .stacks td:empty { display: none; }
   .stacks td:not(:first-child)::before { content: attr(data-label) " "; color: var(--soft); font-size: .86rem; }
 }
 @media print {

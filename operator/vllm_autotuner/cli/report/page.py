@@ -15,7 +15,7 @@ from vllm_autotuner.cli.report.plots import bands, plot
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence
 from vllm_autotuner.overview.class_looks import Severity, look_of
-from vllm_autotuner.overview.html_page import badge, definitions, document, listed, safe
+from vllm_autotuner.overview.html_page import badge, cell, definitions, document, listed, number_cell, safe, table
 from vllm_autotuner.planning.advice import ADVICE, NOT_TUNING
 
 __all__ = ["POLICY", "ReportFacts", "over_time", "page"]
@@ -77,14 +77,13 @@ def _facts(facts: ReportFacts, *, reports: Sequence[ServiceReport]) -> str:
 
 def _overview(reports: Sequence[ServiceReport]) -> str:
     rows = [
-        f'<tr><td><a href="#service-{index}">{safe(title_of(report))}</a></td>'
-        f"<td>{badge(report.diagnosis.primary.value)}</td><td>{safe(report.diagnosis.message)}</td></tr>"
+        cell(f'<a href="#service-{index}">{safe(title_of(report))}</a>', label="service")
+        + cell(badge(report.diagnosis.primary.value), label="class")
+        + cell(safe(report.diagnosis.message), label="diagnosis")
         for index, report in enumerate(reports)
     ]
-    return (
-        "<section><h2>Services</h2><table><thead><tr><th>service</th><th>class</th><th>diagnosis</th></tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></section>"
-    )
+    shown = table(("service", "class", "diagnosis"), rows, caption=f"{len(rows)} services")
+    return f"<section><h2>Services</h2>{shown}</section>"
 
 
 def _service(report: ServiceReport, *, facts: ReportFacts, identity: int) -> str:
@@ -135,11 +134,15 @@ def _evidence(evidence: Sequence[Evidence]) -> str:
     for one in evidence:
         limit = "" if one.threshold is None else quantity(one.threshold, one.unit)
         window = "" if one.window is None else seconds(one.window)
-        cells = (quantity(one.value, one.unit), limit, window)
-        numbers = "".join(f'<td class="number">{safe(cell)}</td>' for cell in cells)
-        rows.append(f"<tr><td>{safe(one.name)}</td>{numbers}<td>{safe(one.note)}</td></tr>")
-    head = "".join(f"<th>{name}</th>" for name in ("evidence", "value", "threshold", "window", "note"))
-    return f"<h3>Evidence</h3><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        rows.append(
+            cell(safe(one.name), label="evidence")
+            + number_cell(quantity(one.value, one.unit), label="value")
+            + number_cell(limit, label="threshold")
+            + number_cell(window, label="window")
+            + cell(safe(one.note), label="note")
+        )
+    titles = ("evidence", "value", "threshold", "window", "note")
+    return f"<h3>Evidence</h3>{table(titles, rows, caption='What the diagnosis is based on')}"
 
 
 def _earlier(report: ServiceReport, *, facts: ReportFacts) -> str:
@@ -166,9 +169,10 @@ def _timeline(report: ServiceReport) -> str:
     for band in bands(levels):
         when = f"{rfc3339(band.start)} (+{band.start - start:.0f} s)"
         length = seconds(band.end - band.start)
-        rows.append(f"<tr><td>{safe(when)}</td><td>{safe(length)}</td><td>{badge(band.named.value)}</td></tr>")
-    head = "<th>from</th><th>for</th><th>class</th>"
-    return (
-        f"<details><summary>Timeline ({len(rows)} rows)</summary>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
-    )
+        rows.append(
+            cell(safe(when), label="from")
+            + number_cell(length, label="for")
+            + cell(badge(band.named.value), label="class")
+        )
+    shown = table(("from", "for", "class"), rows, caption="Diagnosis classes, the oldest first")
+    return f"<details><summary>Timeline ({len(rows)} rows)</summary>{shown}</details>"
