@@ -15,12 +15,21 @@ COPY operator ./operator
 RUN uv build --wheel --out-dir /dist \
     && uv pip install --python /opt/vllm-autotuner --no-deps /dist/*.whl
 
-FROM python:3.12-slim
+FROM python:3.12-slim AS runtime
 COPY --from=build /opt/vllm-autotuner /opt/vllm-autotuner
 # PYTHONSAFEPATH: no module is ever imported from the working directory.
 ENV PATH=/opt/vllm-autotuner/bin:$PATH PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /
 USER 65532:65532
+
+# A stand-in for vLLM without a GPU, with the same command line and metrics: for trying the operator in a cluster.
+#     docker build --target engine -t vllm-autotuner-engine .
+FROM runtime AS engine
+EXPOSE 8000
+ENTRYPOINT ["python", "-m", "vllm_autotuner.simulation.server", "serve"]
+
+# The last stage is what `docker build` makes when it is asked for none.
+FROM runtime AS operator
 EXPOSE 8080
 ENTRYPOINT ["vllm-autotuner"]
 CMD ["run"]

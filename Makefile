@@ -18,7 +18,7 @@ SEED ?=
 # On every core; ARGS="-n 0" for one process, as a debugger needs it.
 PARALLEL := -n auto --maxprocesses=8 --dist=worksteal
 
-.PHONY: help setup binaries demo test faults hostile crash-points upgrade prometheus-operator thanos gitops soak test-fast lint format crd docs release vllm e2e-vllm stop clean
+.PHONY: help setup binaries demo test faults hostile crash-points upgrade prometheus-operator thanos gitops e2e e2e-bed kind soak screenshots read-only test-fast lint format crd docs release vllm e2e-vllm stop clean
 
 help:  ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,7 +40,7 @@ setup: $(VENV)/.synced  ## The Python environment, from the lock file
 binaries: setup  ## etcd, the Kubernetes control plane, Prometheus and Helm, built from Go modules once (about 10 minutes)
 	@$(RUN) -m e2e.binaries
 
-demo: binaries  ## The main job, live, on a real control plane (about 4 minutes; ENGINE=vllm for the real engine)
+demo: binaries  ## The main job, live, on a real control plane (about 5 minutes; ENGINE=vllm for the real engine)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m e2e.demo --engine $(ENGINE) $(ARGS)
 
 test: binaries lint  ## All tests, including those on the real control plane, which run beside the others
@@ -50,6 +50,7 @@ test: binaries lint  ## All tests, including those on the real control plane, wh
 	@echo "test: the chart under the Prometheus Operator is not part of this: make prometheus-operator"
 	@echo "test: services that Argo CD keeps are not part of this: make gitops"
 	@echo "test: metrics of two clusters behind a Thanos are not part of this: make thanos"
+	@echo "test: the main scenes through a kubeconfig are not part of this: make e2e-bed"
 	@$(RUN) -m e2e.whole_run $(ARGS)
 
 faults: binaries  ## The fault tests as a table (docs/fault-tests.md; ARGS="-k ..." for some of them)
@@ -75,6 +76,24 @@ gitops: binaries  ## Chart and services kept by the real Argo CD, which is built
 thanos: binaries  ## Two clusters behind the real Thanos, which is built first (3 minutes, then 1)
 	@$(RUN) -m e2e.binaries thanos
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m thanos $(ARGS)
+
+e2e: setup  ## The main scenes in a cluster of yours: make e2e KUBECONFIG=FILE (8 minutes; ARGS="--help" for its options)
+	@test -n "$(KUBECONFIG)" || { echo "make: name a cluster: make e2e KUBECONFIG=FILE"; exit 1; }
+	@$(RUN) -m e2e.cluster --kubeconfig $(KUBECONFIG) $(ARGS)
+
+kind: setup  ## The same in a new kind cluster, with the images built and loaded; needs Docker, kubectl and helm
+	@$(RUN) -m e2e.cluster.kind --kind "$$($(RUN) -m e2e.binaries --path kind)" $(ARGS)
+
+e2e-bed: binaries  ## The same against the test bed's API server, which plays cluster and registry (9 minutes)
+	@$(RUN) -m e2e.binaries kind
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m kubeconfig $(ARGS)
+
+read-only: binaries  ## An operator that only looks, among services that it would change, for ten minutes (ARGS="--minutes 1")
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m e2e.read_only $(ARGS)
+
+screenshots: binaries  ## Pictures of the web page and the reports for the site, checked for accessibility; needs Chromium (3 minutes)
+	@$(RUN) -m e2e.screenshots --prepare
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m e2e.screenshots
 
 soak: setup  ## Luck: STEPS=... random stories of the fleet loop, INPUTS=... for the parsers, then other examples for every property; SEED=... plays a batch again
 	@$(RUN) -m tests.control.soak --steps $(STEPS) $(if $(SEED),--seed $(SEED))

@@ -19,7 +19,7 @@ from e2e.binaries import BED_TOOLS, ensure_binaries
 from e2e.errors import BedError, EngineError
 from e2e.real_engine import RealEngine, locate
 from e2e.side_by_side import Playing, is_played, selected
-from e2e.stage import SIMULATED_ENGINE
+from e2e.stage import OPERATOR_IMAGE, SIMULATED_ENGINE
 
 _NUMBERS = itertools.count(1)
 _LOGS = pytest.StashKey[Path]()
@@ -73,6 +73,12 @@ def thanos(pytestconfig: pytest.Config) -> Path:
     return built(["thanos"], config=pytestconfig)["thanos"]
 
 
+@pytest.fixture(scope="session")
+def kind(pytestconfig: pytest.Config) -> Path:
+    """The kind command, built when it is missing."""
+    return built(["kind"], config=pytestconfig)["kind"]
+
+
 def built(tools: Sequence[str], *, config: pytest.Config) -> Mapping[str, Path]:
     """Build what is missing, and let the person see how long that takes."""
     capture = config.pluginmanager.getplugin("capturemanager")
@@ -116,8 +122,8 @@ def real_engine() -> RealEngine:
 
 @pytest.fixture(scope="session")
 def engines(bed: Bed) -> None:
-    """Pods that name the image of vLLM, or of an odd engine, run simulated ones from now on."""
-    bed.set_images([*DEFAULT_IMAGES, SIMULATED_ENGINE, *odd_engines.ROWS])
+    """Pods that name the image of vLLM, or of an odd engine, run simulated ones from now on; the operator's run it."""
+    bed.set_images([*DEFAULT_IMAGES, SIMULATED_ENGINE, OPERATOR_IMAGE, *odd_engines.ROWS])
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -77,6 +77,8 @@ class Stage:
     loads: dict[str, Load] = field(default_factory=dict)
     selectors: dict[str, str] = field(default_factory=dict)
     """Label selectors of pods that do not carry the name of their service (spec.targetRef)."""
+    address: str = ""
+    """Where the operator's own pages are, once it runs: metrics, probes, and what it shows of its services."""
     _kubeconfig: Path | None = None
     _followers: list["asyncio.Task[None]"] = field(default_factory=list)
     _asking: set["asyncio.Task[httpx.Response]"] = field(default_factory=set)
@@ -119,6 +121,8 @@ class Stage:
 
     def start_operator(self, *arguments: str, standby: bool = False) -> None:
         """Start the operator under its own ServiceAccount; again after `kill_operator`; a second one as standby."""
+        address = f"127.0.0.1:{free_ports(1)[0]}"
+        self.address = self.address if standby else address
         self.bed.processes.start(
             self.standby if standby else self.operator,
             [
@@ -128,7 +132,7 @@ class Stage:
                 *("--interval", self.interval, "--window", self.window),
                 *(() if self.everywhere else ("--namespace", self.namespace)),
                 *("--lease-namespace", self.namespace, "--lease-name", release.RELEASE),
-                *("--listen-address", f"127.0.0.1:{free_ports(1)[0]}"),
+                *("--listen-address", address, "--web"),
                 *("--log-format", "json"),
                 # The services of a stage are tests of their own: none waits for another one's change.
                 *("--max-concurrent-changes", "100%", "--max-extra-gpus", "100%"),

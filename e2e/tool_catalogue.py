@@ -121,6 +121,13 @@ TOOLS: Final[tuple[Tool, ...]] = (
         files=("manifests/crds/application-crd.yaml", "manifests/crds/appproject-crd.yaml"),
         usual="4 min",
     ),
+    Tool(
+        name="kind",
+        folder=TOOLS_FOLDER / "kind",
+        packages={"kind": "sigs.k8s.io/kind"},
+        module="sigs.k8s.io/kind",
+        usual="10 s",
+    ),
 )
 
 

@@ -1,7 +1,10 @@
 """The load generator against servers that record what they are sent."""
 
 import asyncio
+import json
+import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -207,3 +210,38 @@ async def test_a_server_whose_address_swallows_packets_is_left_soon() -> None:
             assert load.tally.statuses[0] == 1
         for each in queued:
             each.close()
+
+
+async def test_without_keep_alive_every_request_has_a_connection_of_its_own() -> None:
+    connections = set()
+
+    async def answer(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        connections.add(request.transport.get_extra_info("peername"))
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    async with Load(lambda: (f"http://{host}:{port}",), TRAFFIC, clients=1, keep_alive=False) as load:
+        await until(lambda: load.tally.succeeded >= 5, lambda: load.tally)
+    await runner.cleanup()
+    assert len(connections) >= 5
+
+
+async def test_as_a_program_it_prints_its_tally_until_it_is_told_to_stop() -> None:
+    async with recorder() as recording:
+        command = [sys.executable, "-m", "vllm_autotuner.simulation.load", recording.url, "--model", "tiny"]
+        process = await asyncio.create_subprocess_exec(*command, "--clients", "2", stdout=asyncio.subprocess.PIPE)
+        assert process.stdout is not None
+        first = json.loads(await process.stdout.readline())
+        second = json.loads(await process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+    assert first == {"sent": 0, "succeeded": 0, "failed": 0}
+    assert second["succeeded"] > 0
+    assert second["failed"] == 0
+    assert {body["model"] for body in recording.bodies} == {"tiny"}

@@ -6,13 +6,20 @@ Must not: judge. It counts answers and passes each one to a callback (`on_answer
     async with Load(lambda: ready_urls, Traffic(model="tiny"), rate=5.0) as load:
         ...
         load.rate = 9.0
+
+As a program, such as in a pod: `python -m vllm_autotuner.simulation.load http://chat:8000 --model tiny --clients 8`
 """
 
+import argparse
 import asyncio
+import json
 import math
 import random
+import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -23,6 +30,8 @@ VOCABULARY: Final = range(10, 2000)
 """Token ids that every tokenizer has; random ones never hit a prefix cache."""
 RETRY_SECONDS: Final = 0.2
 """How long a closed-loop client waits when no server is ready or its request failed."""
+TALLY_SECONDS: Final = 2.0
+"""Between two lines of the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +105,12 @@ class Load:
         seed: int = 0,
         max_in_flight: int = 1000,
         on_answer: Callable[[Answer], None] | None = None,
+        keep_alive: bool = True,
     ) -> None:
-        """`endpoints` returns the base URLs that are ready now; requests go round. `max_in_flight` bounds the rate."""
+        """`endpoints` returns the base URLs that are ready now; requests go round. `max_in_flight` bounds the rate.
+
+        Without `keep_alive` each request has a connection of its own: a Service chooses a pod for each connection.
+        """
         self.traffic = traffic
         self.tally = Tally()
         self._endpoints = endpoints
@@ -106,6 +119,7 @@ class Load:
         self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._max_in_flight = max_in_flight
         self._on_answer = on_answer
+        self._keep_alive = keep_alive
         self._turn = -1
         self._active_clients = 0
         self._rate_changed = asyncio.Event()
@@ -136,7 +150,8 @@ class Load:
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=self.traffic.timeout, sock_connect=self.traffic.connect_timeout)
-        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+        connector = aiohttp.TCPConnector(limit=0, force_close=not self._keep_alive)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
         self._start(self._arrivals())
         self._start(self._crowd())
         return self
@@ -255,3 +270,37 @@ class Load:
             answer = Answer(url=url, status=status, seconds=clock() - began, first_chunk_seconds=first_chunk)
             self._on_answer(answer)
         return status
+
+
+async def send(urls: Sequence[str], traffic: Traffic, *, clients: int, rate: float) -> None:
+    """Send requests until SIGTERM or SIGINT, and print the tally now and then: one JSON object a line."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with Load(lambda: urls, traffic, clients=clients, rate=rate, keep_alive=False) as load:
+        while not stop.is_set():
+            tally = load.tally
+            line = {"sent": tally.sent, "succeeded": tally.succeeded, "failed": tally.failed}
+            sys.stdout.write(json.dumps(line) + "\n")
+            sys.stdout.flush()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), TALLY_SECONDS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program."""
+    parser = argparse.ArgumentParser(
+        prog="python -m vllm_autotuner.simulation.load", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("urls", nargs="+", metavar="URL", help="base URL of a server or a Service; requests go round")
+    parser.add_argument("--model", required=True, help="its name in the requests")
+    parser.add_argument("--clients", type=int, default=0, help="each with one request under way")
+    parser.add_argument("--rate", type=float, default=0.0, help="requests per second beside the clients")
+    options = parser.parse_args(arguments)
+    traffic = Traffic(model=options.model)
+    asyncio.run(send(options.urls, traffic, clients=options.clients, rate=options.rate))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
