@@ -1,4 +1,4 @@
-"""The diagnosis in README.md is what the command above it prints; lines that are left out are marked by `...`."""
+"""What README.md shows of an answer is what the command above it prints; `...` stands for lines that are left out."""
 
 import re
 import shlex
@@ -31,3 +31,16 @@ def test_the_diagnosis_is_what_the_command_prints(monkeypatch: pytest.MonkeyPatc
     assert result.exit_code == 0
     assert len(parts) > 1
     assert [part for part in parts if part not in printed] == []
+
+
+def test_the_simulation_is_what_the_command_prints() -> None:
+    found = re.search(
+        r"^vllm-autotuner (simulate [^\n]*)$.*?^```\n(1 replica.*?)^```", README, re.DOTALL | re.MULTILINE
+    )
+    assert found is not None
+    result = CliRunner().invoke(app, shlex.split(found[1]), env={"COLUMNS": "130"})
+    assert result.exit_code == 0
+    printed = words(result.output.splitlines())
+    lines = [words([line]) for line in found[2].splitlines()]
+    assert len(lines) > 8
+    assert [line for line in lines if line not in printed] == []
