@@ -4,10 +4,6 @@ Apart from the tests that try it (`test_real_changes`), which are then what happ
 Must not: change anything but what a user, or for `intend` a former leader, could have written.
 """
 
-import asyncio
-import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -154,17 +150,6 @@ async def refused(play: Play, candidate: str, reason: StartupReason, words: str)
     status = await play.status(NAME)
     assert remembered(status) == [candidate]
     assert words in status["failureMemory"][0]["reason"]
-
-
-async def explained(play: Play, *arguments: str) -> str:
-    """What `vllm-autotuner explain` says of a decision that is made again on the metrics."""
-    bed = play.stage.bed
-    command = [sys.executable, "-m", "vllm_autotuner", "explain", NAME, "-n", play.stage.namespace, "-o", "json"]
-    source = ["--kubeconfig", str(bed.admin_kubeconfig), "--prometheus", bed.prometheus_url]
-    told = await asyncio.to_thread(
-        subprocess.run, [*command, *source, *arguments], capture_output=True, text=True, check=True
-    )
-    return json.dumps(json.loads(told.stdout), ensure_ascii=False)
 
 
 async def intend(play: Play, knob: Knob, value: int) -> None:

@@ -8,7 +8,9 @@ Must not: let a scene touch what another one depends on. Who ends the operator o
 """
 
 import asyncio
+import json
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -158,6 +160,20 @@ class Play:
         output, _ = await process.communicate()
         assert process.returncode == 0
         return output.decode()
+
+    async def explained(self, name: str, *arguments: str) -> str:
+        """What `vllm-autotuner explain` says, as JSON."""
+        command = [sys.executable, "-m", "vllm_autotuner", "explain", name, "-n", self.stage.namespace, "-o", "json"]
+        source = ["--kubeconfig", str(self.stage.bed.admin_kubeconfig)]
+        told = await asyncio.to_thread(
+            subprocess.run, [*command, *source, *arguments], capture_output=True, text=True, check=False
+        )
+        assert told.returncode == 0, told.stderr
+        return json.dumps(json.loads(told.stdout), ensure_ascii=False)
+
+    async def decided_again(self, name: str, *arguments: str) -> str:
+        """The same of a decision that is made again on the metrics."""
+        return await self.explained(name, "--prometheus", self.stage.bed.prometheus_url, *arguments)
 
     async def rolled_out(self, name: str, *, seats: int, seconds: float = PATIENCE) -> list[Mapping[str, Any]]:
         """Wait until every pod of it serves with these seats and no other is left; return the pods."""

@@ -27,7 +27,7 @@ ARGO_CD: Final = ("apply", "--server-side", "--force-conflicts", "--field-manage
 
 def deployment(name: str, **simulated: float) -> dict[str, Any]:
     """A user's own Deployment: labels, container name and flags as he likes."""
-    pod = engine_env(step_base_ms=40, step_per_seq_ms=0.5, startup_seconds=1, **simulated)
+    pod = engine_env(**({"step_base_ms": 40, "step_per_seq_ms": 0.5, "startup_seconds": 1} | simulated))
     [engine] = pod["spec"]["containers"]
     probe = {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 1}
     engine |= {

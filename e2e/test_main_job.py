@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from e2e.short_of_memory import healed_by_a_shorter_context
 from e2e.side_by_side import CROWD, PATIENCE, Play, degrading, side_by_side
 from e2e.stage import condition, until
 from vllm_autotuner.workload.rendering import pod_selector
@@ -185,6 +186,11 @@ async def test_replicas_without_scaling_are_the_users_and_follow_kubectl_scale(p
     await play.write("PATCH", "scaled/scale", body)
     await play.until("scaled", "two replicas", lambda found: found.get("readyReplicas") == 2)
     assert (await play.status("scaled"))["selector"] == pod_selector("scaled")
+
+
+@side_by_side(stage="main-job")
+async def test_an_engine_that_does_not_start_for_memory_is_healed_by_a_shorter_context(play: Play) -> None:
+    await healed_by_a_shorter_context(play, "too-long")
 
 
 @side_by_side(stage="main-job")

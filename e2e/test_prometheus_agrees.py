@@ -6,8 +6,10 @@ What is compared is every question that a snapshot asks, series by series, and t
 import asyncio
 import json
 import math
+import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,19 @@ from typer.testing import CliRunner
 from e2e.processes import Processes, StateFile
 from e2e.prometheus import Prometheus, load_recording
 from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.control.read.metrics_sources import Memories, Within
 from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusSource
 from vllm_autotuner.observation.questions import Means, MetricsSource, Question, promql
+from vllm_autotuner.observation.recording import load_recording as recording_of
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.snapshot import WindowSettings, take_snapshot
 
 OFFSETS = (1.0, 7.5, 42.0, 60.0, 100.3, 140.6, 175.0, 179.9)
 """Seconds after each recording's start: nothing yet, a partial window, light load, the limits, and near the end."""
 TICK = 15.0
+ALL_RECORDINGS = sorted(RECORDINGS.parent.glob("*/*.om.gz"))
+NO_NAMESPACE = ("",)
+"""Their series have no such label."""
 
 
 @pytest.fixture(params=list(SEATS))
@@ -32,12 +39,18 @@ async def loaded(
     request: pytest.FixtureRequest, binaries: Mapping[str, Path], tmp_path: Path
 ) -> AsyncIterator[tuple[str, str]]:
     """A recording's name, and a Prometheus of its own: the three have equal labels and lie in each other's windows."""
-    name: str = request.param
-    load_recording(RECORDINGS / f"{name}.om.gz", binaries=binaries, data=tmp_path / "data")
-    processes = Processes(logs=tmp_path / "logs", state=StateFile(tmp_path / "bed.json"))
-    server = Prometheus(binaries=binaries, processes=processes, data=tmp_path / "data", config={})
+    async with holding(RECORDINGS / f"{request.param}.om.gz", binaries=binaries, folder=tmp_path) as url:
+        yield request.param, url
+
+
+@asynccontextmanager
+async def holding(file: Path, *, binaries: Mapping[str, Path], folder: Path) -> AsyncIterator[str]:
+    """The URL of a Prometheus that has this recording."""
+    load_recording(file, binaries=binaries, data=folder / "data")
+    processes = Processes(logs=folder / "logs", state=StateFile(folder / "bed.json"))
+    server = Prometheus(binaries=binaries, processes=processes, data=folder / "data", config={})
     await server.start()
-    yield name, server.url
+    yield server.url
     server.stop()
 
 
@@ -113,6 +126,34 @@ async def test_the_same_is_concluded(loaded: tuple[str, str]) -> None:
         assert [fact.name for fact in one.evidence] == [fact.name for fact in other.evidence], told
         for left, right in zip(one.evidence, other.evidence, strict=True):
             assert left.value == pytest.approx(right.value, rel=1e-6, abs=2e-6), f"{told}: {left.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Anew:
+    """Asks whole questions, as an operator that has just started."""
+
+    client: PrometheusSource
+
+    async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
+        return await Within(client=self.client, namespaces=NO_NAMESPACE).ask(question, at=at)
+
+
+@pytest.mark.parametrize("file", ALL_RECORDINGS, ids=lambda file: file.name.removesuffix(".om.gz"))
+async def test_reading_only_what_is_new_changes_no_diagnosis(
+    file: Path, binaries: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """To the digit, with irregular looks and one gap that is longer than a state window."""
+    recorded = recording_of(file)
+    steps = random.Random(file.name)
+    moments, at = [], recorded.first
+    while (at := round(at + steps.choice((TICK, TICK, TICK, 1.7, 40.0, 100.0)), 3)) < recorded.last:
+        moments.append(at)
+    async with holding(file, binaries=binaries, folder=tmp_path) as url, asked(url) as client:
+        remembering = Within(client=client, namespaces=NO_NAMESPACE, memories=Memories())
+        ours = await timeline(remembering, moments=moments, seats=None)
+        theirs = await timeline(Anew(client), moments=moments, seats=None)
+    assert ours == theirs
+    assert any(diagnosis.evidence for _, diagnosis in ours), "nothing was seen"
 
 
 @pytest.mark.parametrize("loaded", ["kv-saturation"], indirect=True)

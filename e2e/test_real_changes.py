@@ -21,7 +21,6 @@ from e2e.real_service import (
     STRATEGY,
     course,
     ended,
-    explained,
     intend,
     logs,
     refused,
@@ -33,7 +32,8 @@ from e2e.real_service import (
     verified,
     written,
 )
-from e2e.side_by_side import Play, change_of
+from e2e.short_of_memory import healed_by_a_shorter_context
+from e2e.side_by_side import Play, change_of, staged
 from e2e.stage import ENGINE_IMAGE, MODEL, condition, until
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.engine.startup_log import StartupReason
@@ -173,7 +173,8 @@ async def test_fp8_values_on_a_device_without_them_are_refused_and_not_tried_aga
 
         # Preemptions come and go in the few seconds of a window, and with them the class.
         async def told() -> bool:
-            return "fp8 was rolled back or declined before" in await explained(play, "--catalogue", str(catalogue))
+            found = await play.decided_again(NAME, "--catalogue", str(catalogue))
+            return "fp8 was rolled back or declined before" in found
 
         await until("explain tells why fp8 is not tried again", told, seconds=120)
         await play.ticks(5)
@@ -207,6 +208,12 @@ async def test_a_longer_context_or_an_odd_degree_that_only_the_engine_refuses_is
         assert (lack["infeasible"]["maxModelLen"], lack.get("retryAfter")) == (4096, None)
         assert condition(status, "CircuitOpen") == "True"
         await untouched_since(before, play)
+
+
+async def test_an_engine_that_does_not_start_for_memory_is_healed_by_a_shorter_context(node: Bed) -> None:
+    async with staged(node, "too-long") as play:
+        await healed_by_a_shorter_context(play, NAME, seconds=LONG)
+        await play.went_well()
 
 
 async def test_a_larger_degree_starts_is_measured_and_taken_back(node: Bed, catalogue: Path) -> None:
@@ -244,7 +251,7 @@ async def test_a_degree_that_does_not_divide_the_heads_is_never_tried_where_they
         objectives=SLOW, traffic=DECODING, accelerator=ACCELERATOR, operator=["--catalogue", str(catalogue)],
     ) as play:  # fmt: skip
         await play.until(NAME, "slow", lambda found: found["diagnosis"]["class"] == "DecodeBandwidthBound")
-        assert "8 attention heads do not divide by 3" in await explained(play, "--catalogue", str(catalogue))
+        assert "8 attention heads do not divide by 3" in await play.decided_again(NAME, "--catalogue", str(catalogue))
         await play.ticks(5)
         assert not play.monitor.states(NAME)
         # An admin who describes another model than the one that is served gets it past every check but the engine's.

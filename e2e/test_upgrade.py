@@ -8,10 +8,8 @@ would prove none of that. On a bed of its own: the CRD is one for all of a clust
 import asyncio
 import io
 import json
-import os
 import re
 import subprocess
-import sys
 import tarfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -25,6 +23,7 @@ import yaml
 from e2e.bed import REPOSITORY, Bed
 from e2e.monitor import Monitor
 from e2e.release import RELEASE
+from e2e.shell import sh
 from e2e.side_by_side import CROWD, QUICK, Play
 from e2e.stage import MODEL, OPERATOR_IMAGE, SIMULATED_ENGINE, Empty, Stage, condition, until
 
@@ -86,23 +85,6 @@ async def install(stage: Stage, chart: Path) -> None:
     await sh(stage.bed, f"helm install {RELEASE} {chart} -n {NAMESPACE} --create-namespace --values {given}")
     await until("the earlier operator runs", lambda: runs_alone(stage, EARLIER_VERSION), seconds=SECONDS)
     assert (await stage.get(CRD))["metadata"]["generation"] == 1
-
-
-async def sh(bed: Bed, script: str) -> str:
-    """Run what a user types, in the repository and with the commands of the bed; return both outputs."""
-    commands = (bed.bin["kubectl"].parent, bed.bin["helm"].parent, Path(sys.executable).parent)
-    path = os.pathsep.join([*map(str, commands), os.environ.get("PATH", "")])
-    own = {"PATH": path, "KUBECONFIG": str(bed.admin_kubeconfig), "PYTHONPATH": str(REPOSITORY / "operator")}
-    process = await asyncio.create_subprocess_exec(
-        *("sh", "-ec", script),
-        cwd=REPOSITORY,
-        env=os.environ | own,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()
-    return output.decode()
 
 
 def documented(heading: str) -> str:

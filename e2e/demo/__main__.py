@@ -1,4 +1,4 @@
-"""`python -m e2e.demo`: plays the seven acts and ends with a table. Exit code 0 only if every act passed."""
+"""`python -m e2e.demo`: plays the eight acts and ends with a table. Exit code 0 only if every act passed."""
 
 import argparse
 import asyncio
@@ -97,7 +97,7 @@ async def _all_acts(play: Play, screen: Screen, cast: Cast) -> int:
     async def of_the_others() -> int:
         failed = sum(await asyncio.gather(told(acts.roll_back), told(acts.find_no_device)))
         # The time to scale out is measured: the engines of the two acts before are idle by then.
-        return failed + await told(acts.scale_out)
+        return failed + await told(acts.scale_out, acts.give_back)
 
     if not whole:
         return await told(*acts.OF_CHAT)
@@ -131,9 +131,12 @@ async def _table(stage: Stage, monitor: Monitor, cast: Cast) -> Table:
                 _pair(before, after, "ttftSeconds"),
                 _pair(before, after, "tpotSeconds"),
             )
-        replicas = (status.get("effective") or {}).get("replicas")
-        if name == "api" and replicas:
-            table.add_row("api", "waiting for capacity", f"replicas 1 -> {replicas}", "", "ScaledOut", "", "")
+        if name == "api":
+            counts = [(each.get("effective") or {}).get("replicas", 1) for each in monitor.statuses(name)]
+            most, last = max(counts), counts[-1]
+            table.add_row(name, "waiting for capacity", f"replicas 1 -> {most}", "", "ScaledOut", "", "")
+            if last < most:
+                table.add_row(name, "fewer are enough", f"replicas {most} -> {last}", "", "ScaledIn", "", "")
     return table
 
 

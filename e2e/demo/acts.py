@@ -1,4 +1,4 @@
-"""The seven acts. Each one waits for its result, reads it where users read it, and fails if it does not come."""
+"""The eight acts. Each one waits for its result, reads it where users read it, and fails if it does not come."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -138,6 +138,26 @@ async def scale_out(play: Play) -> None:
     play.check(True, f"{replicas} replicas are ready")
 
 
+async def give_back(play: Play) -> None:
+    """Act 7: a kept flag makes replicas superfluous, and they go. Between the two nothing is asked of anybody."""
+    play.screen.act("Act 7", "the owner of api, whose replicas came one by one, now allows max-num-seqs to be changed")
+    play.stage.patch("api", {"tuning": {"maxNumSeqs": {"min": 2, "max": 32}}})
+    async for change in play.changes("api", seconds=240):
+        if change["state"] == "Provisioning":
+            play.screen.say(change["reason"])
+    ended = await play.ended("api")
+    play.check(ended["outcome"] == "Succeeded", f"maxNumSeqs {ended['fromValue']} -> {ended['toValue']} succeeded")
+    # Requests waited during the trial as well, so that more replicas may have come meanwhile.
+    most = max((found.get("effective") or {}).get("replicas", 1) for found in play.monitor.statuses("api"))
+    status = await play.status_when(
+        "api", "fewer replicas", lambda found: found["effective"]["replicas"] < most, seconds=180
+    )
+    play.screen.say(status["effective"]["replicasReason"])
+    after = await play.until("the Deployment asks for fewer", lambda: _asks_for_fewer(play, "api", most), seconds=10)
+    play.check(after < most, f"{most} -> {after} replicas, for the same {play.stage.loads['api'].clients} clients")
+    play.served_all_along("api", pods=1)
+
+
 async def roll_back(play: Play) -> None:
     """Act 5: a change that regresses is rolled back and not retried; only the canary ran it."""
     play.screen.act("Act 5", "batch appears to need a higher max-num-seqs, but its engine gets slower with it")
@@ -191,8 +211,8 @@ async def find_no_device(play: Play) -> None:
 
 
 async def explain(play: Play) -> None:
-    """Act 7: the results, as kubectl and explain show them."""
-    play.screen.act("Act 7", "kubectl get vllm, and vllm-autotuner explain")
+    """Act 8: the results, as kubectl and explain show them."""
+    play.screen.act("Act 8", "kubectl get vllm, and vllm-autotuner explain")
     table = play.stage.bed.kubectl("-n", NAMESPACE, "get", "vllm")
     play.screen.print(table)
     play.check("Automatic" in table and "DIAGNOSIS" in table, "kubectl shows mode and diagnosis")
@@ -203,7 +223,7 @@ async def explain(play: Play) -> None:
 
 Act = Callable[[Play], Awaitable[None]]
 OF_CHAT: Final[tuple[Act, ...]] = (recommend, raise_seats)
-ALL: Final[tuple[Act, ...]] = (*OF_CHAT, lower_seats, scale_out, roll_back, find_no_device, explain)
+ALL: Final[tuple[Act, ...]] = (*OF_CHAT, lower_seats, scale_out, roll_back, find_no_device, give_back, explain)
 
 
 async def _canary_serves(play: Play, name: str, change: Mapping[str, Any], *, replicas: int, generation: int) -> None:
@@ -250,6 +270,11 @@ async def _was_used(play: Play, *, more_than: int) -> None:
 async def _asks_for_more(play: Play, name: str) -> Any:
     deployment = await play.stage.deployment(name)
     return deployment if deployment["spec"]["replicas"] > 1 else None
+
+
+async def _asks_for_fewer(play: Play, name: str, most: int) -> int | None:
+    replicas: int = (await play.stage.deployment(name))["spec"]["replicas"]
+    return replicas if replicas < most else None
 
 
 def _moment(deployment: Mapping[str, Any]) -> float:

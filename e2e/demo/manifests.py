@@ -73,7 +73,12 @@ def api() -> dict[str, Any]:
         engine={"image": ENGINE_IMAGE, "maxNumSeqs": 6},
         podTemplate=engine_env(step_base_ms=15, step_per_seq_ms=0.5, startup_seconds=1),
         objectives={"profile": "Bursty", "ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
-        scaling={"minReplicas": 1, "maxReplicas": 3, "scaleOut": {"waitingFor": "30s"}},
+        scaling={
+            "minReplicas": 1,
+            "maxReplicas": 3,
+            "scaleOut": {"waitingFor": "30s"},
+            "scaleIn": {"stabilization": "30s"},
+        },
         tuning={"mode": "Automatic", "strategy": BRIEF},
     )
     del service["spec"]["replicas"]

@@ -63,7 +63,8 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     ),
     Invariant(
         id="I4",
-        sentence="an active change has a deadline, a source and a target configuration, and a last known good one",
+        sentence="an active change has a deadline, a source and a target configuration, and a last known good one "
+        "unless no engine has ever started",
         reason="a new leader must be able to finish it or roll it back with the status alone",
         broken=way_back,
     ),
@@ -107,7 +108,8 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     ),
     Invariant(
         id="I11",
-        sentence="no change succeeds without enough good measurements of each objective",
+        sentence="no change succeeds without enough good measurements of each objective, unless engines did not start "
+        "before it",
         reason="missing data proves nothing, least of all a success",
         broken=measured,
     ),

@@ -10,6 +10,7 @@ from typing import Any, Final
 from tests.invariants.leave import retried
 from tests.invariants.moment import ENDINGS, NOTHING, Moment, environment_of
 
+from vllm_autotuner.api.change_records import ChangeTarget
 from vllm_autotuner.change.comparison import LOOKS
 
 _UNDOABLE: Final = ("Provisioning", "Verifying", "WarmingUp", "Analyzing", "Held", "Promoting", "Baking")
@@ -54,13 +55,16 @@ def one_change(moment: Moment) -> Iterator[str]:
 
 
 def way_back(moment: Moment) -> Iterator[str]:
-    """All four fields are present; when a change begins, `from` is the last known good configuration."""
+    """All fields are present; when a change begins, `from` is the last known good configuration.
+
+    A service that has never started has none: a change that is to make it start returns to what the user wrote.
+    """
     change = moment.new
     if change is None or not moment.written:
         return
     missing = [name for name in ("deadline", "from", "to", "stateSince", "startedAt") if not change.get(name)]
     good = moment.after.status.get("lastKnownGood")
-    missing += [] if good else ["lastKnownGood"]
+    missing += [] if good or change.get("target") == ChangeTarget.START else ["lastKnownGood"]
     if missing:
         yield f"change {change['id']} has no {', '.join(missing)}"
     elif moment.began is not None and good and good.get("configHash") != change["from"].get("configHash"):
@@ -156,9 +160,12 @@ def not_repeated(moment: Moment) -> Iterator[str]:
 
 
 def measured(moment: Moment) -> Iterator[str]:
-    """The counted windows and the measurements in the history."""
+    """The counted windows and the measurements in the history.
+
+    Engines that did not start at all have nothing to compare with: that they serve is what their change was for.
+    """
     entry, over = moment.entry, moment.over
-    if entry is None or over is None or entry["outcome"] != "Succeeded":
+    if entry is None or over is None or entry["outcome"] != "Succeeded" or over.get("target") == ChangeTarget.START:
         return
     counted = over.get("analysis") or NOTHING
     seen = sum(counted.get(name, 0) for name in ("windowsGood", "windowsBad", "windowsInconclusive"))

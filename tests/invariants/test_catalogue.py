@@ -290,6 +290,32 @@ def test_every_invariant_is_broken_by_some_story() -> None:
     assert len({each.id for each in INVARIANTS}) == len(INVARIANTS)
 
 
+def test_a_service_that_never_started_has_no_last_known_good_to_return_to() -> None:
+    def never_good(target: str) -> list[str]:
+        story = list(WELL[:4])
+        for number, each in enumerate(WELL[:4]):
+            begun = each.service["status"].get("activeChange")
+            aimed = {"activeChange": begun | {"target": target}} if begun else {}
+            status(number, lastKnownGood=..., **aimed)(story)
+        return [text for text in told(story) if "lastKnownGood" in text]
+
+    assert never_good("TTFT")
+    assert never_good("Start") == []
+
+
+def test_engines_that_did_not_start_have_nothing_to_be_compared_with() -> None:
+    def unmeasured(target: str) -> list[str]:
+        story = list(WELL)
+        for number, each in enumerate(WELL):
+            begun = each.service["status"].get("activeChange")
+            if begun:
+                status(number, activeChange=begun | {"target": target, "analysis": {"windowsGood": 1}})(story)
+        return [text for text in told(story) if text.startswith("I11 ")]
+
+    assert unmeasured("TTFT")
+    assert unmeasured("Start") == []
+
+
 def test_a_pod_that_was_taken_away_is_not_held_against_the_operator() -> None:
     assert told([*WELL[:3], replace(WELL[3], ready=0, harmed=True), replace(WELL[4], ready=0)]) == []
 
