@@ -1,6 +1,7 @@
 """The documentation site: references say what the code says, every link leads somewhere, every page is in the menu."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from docs import api_reference, chart_reference, cli_reference
+from docs import api_reference, chart_reference, cli_reference, pictures
 from vllm_autotuner.api.crd import crd
 from vllm_autotuner.cli.command_tree import COMMANDS
 from vllm_autotuner.cli.lazy_commands import loaded
@@ -57,14 +58,31 @@ def test_every_page_is_in_the_menu() -> None:
     assert pages(yaml.safe_load(text)["nav"]) == there
 
 
-def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path) -> None:
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
-        cwd=ROOT,
+def built(source: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)],
+        cwd=source,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert built.returncode == 0, built.stderr
-    assert (tmp_path / "quickstart" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["without pictures", "with pictures"])
+def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path, taken: bool) -> None:
+    source, site = tmp_path / "source", tmp_path / "site"
+    shutil.copytree(DOCS, source / "docs", ignore=shutil.ignore_patterns(pictures.FOLDER.name))
+    shutil.copy(ROOT / "mkdocs.yml", source)
+    if taken:
+        (source / "docs" / pictures.FOLDER.name).mkdir()
+        (source / "docs" / pictures.FOLDER.name / "report-390.png").write_bytes(b"a picture")
+    done = built(source, site)
+    assert done.returncode == 0, done.stderr
+    assert (site / "quickstart" / "index.html").is_file()
+    assert ("The report of a fleet" in (site / "savings" / "index.html").read_text(encoding="utf-8")) == taken
+
+
+def test_every_picture_of_a_page_is_taken_and_every_one_that_is_taken_is_on_a_page() -> None:
+    named = [name for page in DOCS.glob("*.md") for name, _ in pictures.MARK.findall(page.read_text(encoding="utf-8"))]
+    assert sorted(named) == sorted(pictures.NAMES)
