@@ -112,6 +112,42 @@ def test_of_a_load_that_moves_the_cheapest_plan_in_order_is_found_by_few_plays(
     assert found.played <= 3
 
 
+@pytest.mark.parametrize("enough", [1, 2, 3, 4])
+def test_where_the_approximation_promises_too_much_more_replicas_are_played(
+    enough: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One replica was held for enough at a burst's price, none had two, and the oracle attained 9 % (bursty)."""
+    bursts = replace(CAPPED, burstiness=4.0, max_replicas=4, rate=RateCurve.steps([(0.0, 2.0), (24 * HOUR, 0.0)]))
+
+    async def judged(scenario: Scenario, plan: Plan, *, patience: Patience | None) -> Any:
+        in_order = plan.schedule[0][1] >= enough
+        return SimpleNamespace(attainment=1.0 if in_order else 0.09, gpu_hours=plan.gpu_seconds / HOUR)
+
+    monkeypatch.setattr(oracle, "_judged", judged)
+    found = asyncio.run(best_on_demand(bursts, patience=PATIENCE))
+    assert found.plan.schedule == ((0.0, enough),)
+    assert found.score.attainment == 1.0
+
+
+def test_of_flags_that_the_approximation_holds_for_equal_the_fewest_slots_are_played(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int | None] = []
+
+    async def judged(scenario: Scenario, plan: Plan, *, patience: Patience | None) -> Any:
+        seen.append(plan.flags.seats)
+        return SimpleNamespace(attainment=0.95, gpu_hours=plan.gpu_seconds / HOUR)
+
+    monkeypatch.setattr(oracle, "_judged", judged)
+    bursts = replace(CAPPED, burstiness=4.0, max_replicas=1)
+    asyncio.run(best_on_demand(bursts, patience=PATIENCE))
+    assert 1 < len(seen) <= 3
+    strains = {plan.flags.seats: round(plan.strain, 2) for plan in plans(bursts, flags_of(bursts))[0]}
+    equal = [seats for seats, strain in strains.items() if seats is not None and strain == min(strains.values())]
+    assert len(equal) > 1
+    assert seen[0] == min(equal)
+
+
 def times(seed: int, pod: int) -> Sequence[float]:
     return list(drawn_noise(seed, name="case").scrapes(pod, after=0.0, until=24 * HOUR))
 
