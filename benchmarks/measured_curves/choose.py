@@ -2,8 +2,8 @@
 
 Apart from the comparison of latencies, because a model may be right on average and wrong where it decides.
 What the chooser sees: the points below the first sign of saturation, and what the KV pool is computed to hold where
-geometry and GPU are known. Nothing above. The choice is the product's own (`performance.knee`). Where nothing is
-known of the pool it goes no further than one step of production.
+geometry and GPU are known. Nothing above. The choice is `curve_knee`, on the points themselves; the product has a line
+(`performance.knee`). Where nothing is known of the pool it goes no further than one step of production.
 Must not: count a configuration past its objective as anything but zero.
 
 Goodput of a point: its output tokens per second when its TPOT is inside the objective, else 0.
@@ -20,17 +20,17 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.measured_curves.batch_curve import BatchCurve, fit_batch_curve
+from benchmarks.measured_curves.curve_knee import largest_batch_within, largest_batch_worthwhile
 from benchmarks.measured_curves.groups import DEFAULT_SEATS, DEFAULT_UTILIZATION, SetUp, batch_of, usable_points
 from benchmarks.measured_curves.read import Curve, Point
 from benchmarks.measured_curves.step_sample import StepSample, steady_sample
 from benchmarks.measured_curves.structured_law import StructuredLaw
 from vllm_autotuner.observation.observation import StepPoint
-from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
-from vllm_autotuner.performance.knee import largest_batch_within, largest_batch_worthwhile
-from vllm_autotuner.performance.kv_capacity import Pool, UnknownPool, first_pool, seats_held
+from vllm_autotuner.performance.kv_capacity import KV_MARGIN, Pool, UnknownPool, first_pool
 from vllm_autotuner.performance.step_time import NoFit, StepTime
 
-__all__ = ["REPEATABILITY", "SHARES", "Choice", "choices", "choices_after", "held_by_pool"]
+__all__ = ["REPEATABILITY", "SHARES", "Choice", "choices", "choices_after", "held_by_pool", "seats_held"]
 
 SHARES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
 """Of the way from the curve's lowest TPOT to its highest."""
@@ -104,6 +104,15 @@ def held_by_pool(set_up: SetUp, curve: Curve) -> float | None:
         prompt_tokens=point.prompt_tokens * curve.mean_share,
         output_tokens=point.output_tokens * curve.mean_share,
     )
+
+
+def seats_held(tokens: float, *, prompt_tokens: float, output_tokens: float, margin: float = KV_MARGIN) -> float:
+    """Return how many sequences of these mean lengths a pool holds in steady state: each has half of its output.
+
+    Worked: 282,496 tokens, 4096 + 1024: 0.9 * 282,496 / 4,608 = 55; without margin 61, where the measured curve of
+    that model saturates at 64.
+    """
+    return tokens * (1 - margin) / (prompt_tokens + output_tokens / 2)
 
 
 def choices(

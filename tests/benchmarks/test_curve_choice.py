@@ -7,7 +7,7 @@ import pytest
 from tests.benchmarks.laws import Planted
 from tests.benchmarks.measured import curve, row, write
 
-from benchmarks.measured_curves.choose import SHARES, choices, choices_after
+from benchmarks.measured_curves.choose import SHARES, choices, choices_after, seats_held
 from benchmarks.measured_curves.priors import LawPriors
 from benchmarks.measured_curves.read import Curve, read_curves
 from benchmarks.measured_curves.structured_law import StructuredLaw, fit_structured_law
@@ -71,3 +71,8 @@ def test_one_latency_at_every_load_is_judged_all_the_same(tmp_path: Path) -> Non
     for choice in choices(curve, law=law, held=None):
         assert choice.best == 8
         assert choice.regret == pytest.approx(max(0, 1 - choice.chosen / 8))
+
+
+def test_sequences_are_counted_at_their_mean_length() -> None:
+    assert seats_held(100_000, prompt_tokens=1500, output_tokens=1000, margin=0) == 50
+    assert seats_held(100_000, prompt_tokens=1500, output_tokens=1000) == pytest.approx(45)

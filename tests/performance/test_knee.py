@@ -1,15 +1,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.performance.measured_sweep import F4, PREEMPTING, Row, model, settings_within, sweep
 
-from vllm_autotuner.observation.observation import StepPoint
-from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
-from vllm_autotuner.performance.knee import largest_batch_at_quantile, largest_batch_within, largest_batch_worthwhile
-from vllm_autotuner.performance.step_time import StepTime, at_quantile, fit_step_time
-
-
-def model(base: float, slope: float, *, high: float = 128.0) -> StepTime:
-    return StepTime(base=base, per_sequence=slope, low=1.0, high=high, points=9, error=0.01)
+from vllm_autotuner.performance.knee import largest_batch_at_quantile, largest_batch_within
+from vllm_autotuner.performance.step_time import StepTime, at_quantile
 
 
 @pytest.mark.parametrize(
@@ -36,35 +31,6 @@ def test_the_answer_meets_the_objective_and_one_more_does_not(base: float, slope
         assert model(base, slope).predict(found + 1) > target * (1 - 1e-6)
 
 
-# --- F4: Llama-70B on 4x A100, saturated: max-num-seqs, tok/s, p50 and p99 TPOT in ms --------------------------------
-
-Row = tuple[int, int, float, float]
-F4: tuple[Row, ...] = (
-    (8, 1280, 6.2, 8.1),
-    (16, 2410, 6.6, 9.5),
-    (32, 3780, 8.4, 12.8),
-    (64, 4650, 13.7, 19.2),
-    (128, 5120, 24.9, 35.1),
-    (256, 4890, 52.3, 78.4),
-    (512, 3200, 159.8, 245.0),
-)
-PREEMPTING = 256
-"""From here on preemption wastes work: those rows belong to another state, not to the line."""
-
-
-def sweep(column: int, *, below: int = PREEMPTING) -> StepTime:
-    points = [StepPoint(running=row[0], itl=row[column] / 1000, tokens=row[1]) for row in F4 if row[0] < below]
-    found = fit_step_time(points)
-    assert isinstance(found, StepTime)
-    return found
-
-
-def settings_within(limit: int | None) -> int:
-    """The largest of the swept settings that is no larger than `limit`."""
-    assert limit is not None
-    return max(row[0] for row in F4 if row[0] <= limit)
-
-
 @pytest.mark.parametrize("column", [2, 3], ids=["p50 TPOT", "p99 TPOT"])
 @pytest.mark.parametrize("row", [row for row in F4 if row[0] < PREEMPTING], ids=lambda row: f"F4 {row[0]} sequences")
 def test_the_line_describes_the_rows_before_preemption(row: Row, column: int) -> None:
@@ -74,36 +40,6 @@ def test_the_line_describes_the_rows_before_preemption(row: Row, column: int) ->
 
 def test_with_a_p99_objective_of_20_ms_the_answer_is_64() -> None:
     assert settings_within(largest_batch_within(sweep(3), target=0.020)) == 64
-
-
-@pytest.mark.parametrize("column", [2, 3], ids=["p50 TPOT", "p99 TPOT"])
-@pytest.mark.parametrize("below", [PREEMPTING, 1000], ids=["without the rows of preemption", "with them"])
-def test_the_measured_sweep_itself_gives_both_answers(column: int, below: int) -> None:
-    points = [StepPoint(running=row[0], itl=row[column] / 1000, tokens=1.0) for row in F4 if row[0] < below]
-    curve = fit_batch_curve(points)
-    assert isinstance(curve, BatchCurve)
-    assert settings_within(largest_batch_within(curve, target=0.020)) == 64
-    assert settings_within(largest_batch_worthwhile(curve)) == 128
-
-
-def test_without_objective_the_line_gives_128() -> None:
-    assert largest_batch_worthwhile(sweep(2)) == 128
-    assert largest_batch_worthwhile(sweep(3)) == 128
-
-
-@pytest.mark.parametrize(
-    ("base", "slope", "high", "ceiling", "expected"),
-    [
-        # 0.008 / 0.0002 * (1 / sqrt(0.005) - 1) = 525.7 inside what was seen, 138.9 with 0.05 beyond it.
-        pytest.param(0.008, 0.0002, 1000, 1e6, 525, id="inside what was seen"),
-        pytest.param(0.008, 0.0002, 64, 1e6, 138, id="beyond what was seen it must promise more"),
-        pytest.param(0.008, 0.0002, 300, 1e6, 300, id="seen further than promised"),
-        pytest.param(0.008, 0.0002, 64, 90, 90, id="no further than allowed"),
-        pytest.param(0.008, 0.0, 64, 1e6, 64, id="without a slope no more than was seen"),
-    ],
-)
-def test_largest_batch_worthwhile(base: float, slope: float, high: float, ceiling: float, expected: int) -> None:
-    assert largest_batch_worthwhile(model(base, slope, high=high), ceiling=ceiling) == expected
 
 
 def test_without_a_limit_that_binds_the_answer_is_where_throughput_peaks() -> None:

@@ -17,7 +17,6 @@ from vllm_autotuner.performance.kv_capacity import (
     kv_bytes_per_token_per_gpu,
     kv_value_bytes,
     pool_after,
-    seats_held,
 )
 
 SHAPE = Geometry(
@@ -122,11 +121,6 @@ def test_a_first_pool_is_what_memory_leaves() -> None:
 )
 def test_no_first_pool_without_shape_gpu_and_weights(shape: Geometry, gpu: Gpu | None) -> None:
     assert isinstance(first_pool(RUNNING, shape=shape, gpu=gpu), UnknownPool)
-
-
-def test_sequences_are_counted_at_their_mean_length() -> None:
-    assert seats_held(100_000, prompt_tokens=1500, output_tokens=1000, margin=0) == 50
-    assert seats_held(100_000, prompt_tokens=1500, output_tokens=1000) == pytest.approx(45)
 
 
 @given(

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from benchmarks.measured_curves.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.observation.observation import StepPoint
-from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.performance.step_time import NoFit, StepTime, fit_step_time, windows_of_newest_mix
 
 MINUTE = 60.0

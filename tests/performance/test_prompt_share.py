@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.measured_curves.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.observation.observation import StepPoint
-from vllm_autotuner.performance.batch_curve import BatchCurve, fit_batch_curve
 from vllm_autotuner.performance.prompt_share import with_newest_prompts
 from vllm_autotuner.performance.step_time import StepTime, fit_step_time
 

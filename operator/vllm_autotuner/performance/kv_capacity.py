@@ -22,7 +22,6 @@ __all__ = [
     "kv_bytes_per_token_per_gpu",
     "kv_value_bytes",
     "pool_after",
-    "seats_held",
 ]
 
 GIB: Final = 2**30
@@ -131,15 +130,6 @@ def first_pool(wanted: Pool, *, shape: ModelShape, gpu: Gpu | None, bytes_per_we
     likely = left - FIXED_GIB * GIB - _seats_cost(shape, wanted)
     spread = FIXED_SPREAD_GIB * GIB
     return _estimate(likely, likely - spread, likely + spread, _per_token(shape, wanted))
-
-
-def seats_held(tokens: float, *, prompt_tokens: float, output_tokens: float, margin: float = KV_MARGIN) -> float:
-    """Return how many sequences of these mean lengths a pool holds in steady state: each has half of its output.
-
-    Worked: 282,496 tokens, 4096 + 1024: 0.9 * 282,496 / 4,608 = 55; without margin 61, where the measured curve of
-    that model saturates at 64.
-    """
-    return tokens * (1 - margin) / (prompt_tokens + output_tokens / 2)
 
 
 def _per_token(shape: Geometry, pool: Pool) -> int:

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from vllm_autotuner.observation.observation import StepPoint
+from vllm_autotuner.performance.consolidation import MISS_UNKNOWN
 from vllm_autotuner.performance.outliers import outlying
 from vllm_autotuner.performance.step_time import (
     FEWEST_POINTS,
@@ -25,16 +26,14 @@ from vllm_autotuner.performance.step_time import (
     windows_of_newest_mix,
 )
 
-__all__ = ["BatchCurve", "BatchCurveFit", "fit_batch_curve", "remembered_curve"]
+__all__ = ["BatchCurve", "BatchCurveFit", "fit_batch_curve"]
 
 BIN: Final = 2**0.25
 """Points whose batches lie closer than this factor are one: four to a doubling. Our choice."""
-MISS_UNKNOWN: Final = 0.15
-"""Relative, per doubling beyond the largest batch seen: how much slower than the line tokens may be. 42 extrapolations
-by one doubling of 23 measured curves missed by 0.01 in the median, 0.09 in nine of ten, 0.18 at worst."""
 MISS_LEAST: Final = 0.05
-"""The same for a curve whose own last point the line of the others foresaw. Those missed by 0.06 at most, but for the
-kinks and full pools that no earlier point announces. Our choice."""
+"""Relative, per doubling beyond the largest batch seen , of a curve whose own last point the line of
+the others foresaw. Those missed by 0.06 at most, but for the kinks and full pools that no earlier point announces. Our
+choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,24 +87,6 @@ def fit_batch_curve(points: Sequence[StepPoint]) -> BatchCurveFit:
     # The line goes through some of them, so that something is left.
     means = [_mean(members) for members in bins if not _is_chance(members, line)]
     return BatchCurve(batches=tuple(mean.running for mean in means), itls=_rising(means), line=line, miss=_miss(means))
-
-
-def remembered_curve(line: StepTime, points: Sequence[StepPoint]) -> BatchCurveFit:
-    """The curve of a load that no longer moves: the windows there are, and beyond them what a line of before says.
-
-    Not where it is of other prompts, or of another engine: it has to pass through the windows of now.
-    """
-    windows = windows_of_newest_mix(points)
-    if not windows:
-        return NoFit("no windows with load")
-    now = _mean(windows)
-    if abs(line.predict(now.running) / now.itl - 1) > outlying(line.error):
-        return NoFit("the earlier fit does not match the current windows")
-    ends = [(now.running, now.itl)]
-    if line.high > now.running:
-        ends.append((line.high, now.itl + line.per_sequence * (line.high - now.running)))
-    batches, itls = zip(*ends, strict=True)
-    return BatchCurve(batches=batches, itls=itls, line=line, miss=MISS_UNKNOWN)
 
 
 def _is_chance(points: Sequence[StepPoint], line: StepTime) -> bool:

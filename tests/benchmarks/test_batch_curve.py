@@ -1,21 +1,18 @@
 """Latency against batch where it was measured, and the knee that follows from it."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_autotuner.observation.observation import StepPoint
-from vllm_autotuner.performance.batch_curve import (
+from benchmarks.measured_curves.batch_curve import (
     MISS_LEAST,
-    MISS_UNKNOWN,
     BatchCurve,
     fit_batch_curve,
-    remembered_curve,
 )
-from vllm_autotuner.performance.knee import FURTHEST, largest_batch_within, largest_batch_worthwhile
-from vllm_autotuner.performance.step_time import NoFit, StepTime
+from benchmarks.measured_curves.curve_knee import FURTHEST, largest_batch_within, largest_batch_worthwhile
+from vllm_autotuner.observation.observation import StepPoint
+from vllm_autotuner.performance.consolidation import MISS_UNKNOWN
+from vllm_autotuner.performance.step_time import NoFit
 
 
 def measured(*points: tuple[float, float]) -> BatchCurve:
@@ -55,36 +52,6 @@ def test_a_curve_that_surprised_at_its_last_point_is_trusted_less_beyond_it() ->
 
 def test_three_points_foresee_nothing() -> None:
     assert measured(*STRAIGHT[:3]).miss == MISS_UNKNOWN
-
-
-LINE = StepTime(base=0.010, per_sequence=0.0003, low=8.0, high=64.0, points=20, error=0.02)
-
-
-def steady(itl: float) -> list[StepPoint]:
-    """Ten minutes at a batch of 20."""
-    return [StepPoint(running=20.0, itl=itl, tokens=1.0, time=60.0 * minute) for minute in range(10)]
-
-
-def test_a_load_that_no_longer_moves_is_continued_by_the_line_of_before() -> None:
-    curve = remembered_curve(LINE, steady(0.017))
-    assert isinstance(curve, BatchCurve)
-    # Of now is what is measured now: 17 ms where the line has 16. The slope is that of before.
-    assert [curve.predict(batch) * 1e3 for batch in (20, 40, 64, 128)] == pytest.approx([17.0, 23.0, 30.2, 49.4])
-    assert curve.at_most(64) == curve.predict(64), "so much was seen, if not lately"
-    assert curve.at_most(128) == pytest.approx(curve.predict(128) * (1 + MISS_UNKNOWN))
-
-
-def test_what_was_never_seen_of_larger_batches_has_its_margin_from_now_on() -> None:
-    curve = remembered_curve(replace(LINE, high=16.0), steady(0.016))
-    assert isinstance(curve, BatchCurve)
-    assert curve.at_most(40) == pytest.approx(0.022 * (1 + MISS_UNKNOWN))
-
-
-@pytest.mark.parametrize("itl", [0.014, 0.018])
-def test_a_line_that_is_not_of_what_runs_now_continues_nothing(itl: float) -> None:
-    """16 ms are foreseen; an eighth off is more than its 2 % and than noise."""
-    assert isinstance(remembered_curve(LINE, steady(itl)), NoFit)
-    assert isinstance(remembered_curve(LINE, []), NoFit)
 
 
 def test_latency_that_falls_is_noise() -> None:
