@@ -120,6 +120,7 @@ crd: setup  ## Generate the CRD from the models
 docs: setup  ## Generate the pages that are made from code, then the site, with every link checked (.state/site)
 	@$(RUN) docs/diagnosis_classes.py
 	@$(RUN) docs/guardrails.py
+	@$(RUN) docs/constants.py
 	@$(RUN) docs/fault_tests.py
 	@$(RUN) docs/invariants.py
 	@$(RUN) docs/operator_metrics.py

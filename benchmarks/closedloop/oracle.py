@@ -42,8 +42,8 @@ VARIANTS: Final = 3
 """Flags that are played at one price (or of a fixed number of GPUs) before a higher one is paid, where the first
 nearly did."""
 NEARLY: Final = 0.9
-"""Attainment below which other flags at the same price are not tried: the approximation orders better than that, but
-for bursts."""
+"""Attainment below which other slots of the same engine at the same price are not tried: the approximation orders
+better than that, but for bursts."""
 SCREEN: Final = Patience(fewest=3600.0, error=0.06, gpus=0.1, missed=0.2)
 """How long a plan is played to see that it is none."""
 
@@ -56,6 +56,11 @@ class Flags:
     kv_cache_dtype: str
     tensor_parallel_size: int
     max_model_len: int
+
+    @property
+    def engine(self) -> tuple[str, int, int]:
+        """All but the slots."""
+        return self.kv_cache_dtype, self.tensor_parallel_size, self.max_model_len
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +166,17 @@ async def best_on_demand(scenario: Scenario, *, frozen: bool = False, patience: 
             levels = levels[:middle] if runs[-1][0].attainment >= 1 - TIE else levels[middle + 1 :]
     else:
         for level in levels:
+            hopeless: set[object] = set()
             for plan in _variants(level):
+                if plan.flags.engine in hopeless:
+                    continue
                 runs.append((await _judged(scenario, plan, patience=patience), plan))
                 attained = runs[-1][0].attainment
-                # Under bursts it does not order well: 9 % for the first of three, 77 % for the second (bursty 401).
-                if attained >= 1 - TIE or (attained < NEARLY and scenario.burstiness <= 1):
+                if attained >= 1 - TIE:
                     break
+                # Under bursts it does not order well: 9 % for the first of three, 77 % for the second (bursty 401).
+                if attained < NEARLY and scenario.burstiness <= 1:
+                    hopeless.add(plan.flags.engine)
             if attained >= 1 - TIE:
                 break
     most = max(one.attainment for one, _ in runs)

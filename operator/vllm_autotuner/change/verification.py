@@ -22,6 +22,7 @@ UNLISTED_DEFAULTS: Final[Mapping[Knob, tuple[int | str, ...]]] = {
     Knob.KV_CACHE_DTYPE: ("auto",),
     Knob.TENSOR_PARALLEL_SIZE: (1,),
 }
+"""What an engine runs with where its start-up log lists no value of the knob: vLLM lists only what differs."""
 
 
 LENGTH_ROUNDING: Final = 0.05

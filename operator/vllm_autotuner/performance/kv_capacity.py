@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 GIB: Final = 2**30
+"""Bytes."""
 KV_MARGIN: Final = 0.1
 """Share of the pool left free for sequences that grow in step. Our choice; F3 calls a service healthy below 90 %."""
 SEAT_BYTES_PER_VOCABULARY: Final = 39
