@@ -12,7 +12,7 @@ from typing import Final
 from benchmarks.closedloop.capacity import means_of, rate_at, step_seconds
 from benchmarks.closedloop.drawing import MOST_SEATS, Draw, Pace
 from benchmarks.closedloop.scenario import Hardware, Objectives, Rhythm, Scenario
-from benchmarks.closedloop.scenarios import Case, cast
+from benchmarks.closedloop.scenarios import Case, cast, kv_fp8
 from vllm_autotuner.simulation.traffic import Content, Mix
 
 __all__ = ["FLEETS", "draw_fleet"]
@@ -43,8 +43,11 @@ def capped(figures: Draw) -> Case:
 
 
 def past_knee(figures: Draw) -> Case:
-    """Seats beyond what the TPOT objective allows: tokens are late for some, inside the objective for most."""
-    mix = _work(figures)
+    """Seats beyond what the TPOT objective allows: tokens are late for some. A larger tensor parallel size is allowed.
+
+    Fewer seats would only make requests wait: without that size nothing was tried in ten of ten cases.
+    """
+    mix, start = _work(figures), figures.hardware.tensor_parallel_size
     means, knee, replicas = means_of(mix), figures.whole(8, 18), figures.few(2)
     load = figures.between(0.85, 1.0)
     return Case(
@@ -57,7 +60,14 @@ def past_knee(figures: Draw) -> Case:
         replicas=replicas,
         max_replicas=replicas,
         seats=figures.whole(4 * knee, MOST_SEATS),
+        tensor_parallel_sizes=(start, 2 * start),
     )
+
+
+def kv(figures: Draw) -> Case:
+    """The KV cache is nearly full, at times requests queue for it, and the user accepts fp8 for twice the room."""
+    case = kv_fp8(figures)
+    return replace(case, max_replicas=case.replicas)
 
 
 def bursty(figures: Draw) -> Case:
@@ -88,5 +98,6 @@ FLEETS: Final[Mapping[str, Callable[[Draw], Case]]] = {
     "capped": capped,
     "past-knee": past_knee,
     "bursty": bursty,
+    "kv": kv,
 }
 """By the name that `--scenario` takes with `--bad`."""

@@ -120,3 +120,11 @@ def test_a_fleet_with_few_slots_is_an_object_that_reads(name: str) -> None:
     """Six seats were below the least that the user allowed: the run ended there, hours into it."""
     drawn = [draw_fleet(name, seed=seed, hardware=hardware_of(None), bad=0.3) for seed in range(1, 40)]
     assert all(Owner(each).service().spec.engine is not None for each in drawn)
+
+
+def test_past_the_knee_and_with_a_full_kv_cache_there_is_something_to_try() -> None:
+    """Nothing was tried in ten of thirty cases: fewer slots would only have made requests wait."""
+    hardware = hardware_of(None)
+    knee, full = (draw_fleet(name, seed=1, hardware=hardware, bad=0.3) for name in ("past-knee", "kv"))
+    assert len(knee.parallel_sizes) == 2
+    assert full.kv_cache_dtypes == ("auto", "fp8")
