@@ -17,7 +17,7 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root), str(root / "operator")]
 
-from benchmarks.closedloop.page import bad_candidates, closed_loop, shortened
+from benchmarks.closedloop.page import ablations, bad_candidates, closed_loop, shortened
 from benchmarks.fleets.page import fleet
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
@@ -247,6 +247,20 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="Over days of load: are the objectives kept, on how many GPUs, against rivals and an oracle?",
         command="python benchmarks/closed_loop.py --seed 201 --seeds 5 --save",
         body=closed_loop,
+    ),
+    Section(
+        name="closed_loop_fixed",
+        title="Closed loop, a fixed number of GPUs",
+        question="How near does it come to the best flags for the GPUs that there are?",
+        command="python benchmarks/closed_loop.py --setting fixed --seed 441 --seeds 3 --save",
+        body=closed_loop,
+    ),
+    Section(
+        name="ablations",
+        title="What each flag is worth",
+        question="What does the autotuner lose if one of the flags may not change?",
+        command="python benchmarks/closed_loop.py --quick --policy autotuner --policy without-max-num-seqs ... --save",
+        body=ablations,
     ),
     Section(
         name="closed_loop_exact",

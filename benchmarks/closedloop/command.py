@@ -24,7 +24,7 @@ from benchmarks.closedloop.harm_report import harm_summarised, harm_summary, har
 from benchmarks.closedloop.scenarios import SCENARIOS
 from benchmarks.closedloop.summary import Played, case_figures, summary_of
 from benchmarks.closedloop.tables import case_table, summary_table
-from benchmarks.closedloop.trial import CaseOf, PolicyName, Setting, Task, Trial, run
+from benchmarks.closedloop.trial import WITHOUT, CaseOf, PolicyName, Setting, Task, Trial, run
 from benchmarks.result_files import RESULTS, provenance, require_clean_tree, write_result
 from vllm_autotuner.simulation.profiles import ProfileError, profile_names
 
@@ -54,6 +54,8 @@ Examples:
   benchmarks/closed_loop.py --seed 100 --seeds 5 --output out/
 
   benchmarks/closed_loop.py --setting fixed --policy autotuner --policy defaults
+
+  benchmarks/closed_loop.py --quick --scenario kv-fp8 --policy autotuner --policy without-kv-cache-dtype
 
   benchmarks/closed_loop.py --scenario wedge --exact
 
@@ -152,16 +154,21 @@ def main(
         "quick": quick,
         "asked_for": len(cases),
     }
+    name = "closed_loop_exact" if exact else "closed_loop" if setting is Setting.ON_DEMAND else "closed_loop_fixed"
+    if policy and any(one in WITHOUT for one in policy):
+        name = "ablations"
     figures: dict[str, Any] = {}
     finished: list[Played] = []
     few = seed + (rival_seeds if policy is None else seeds or 1)
-    asked = {case.key: [one for one in policies if one in ALWAYS or case.seed < few] for case in cases}
+    asked = {
+        case.key: [one for one in policies if (one in ALWAYS or case.seed < few) and case.tells(one)] for case in cases
+    }
     for played in _play(console, cases, asked, jobs=jobs):
         finished.append(played)
         console.print(case_table(played))
         figures = {**about, "summary": summary_of(finished), "cases": [case_figures(one) for one in finished]}
         for folder in folders:
-            write_result("closed_loop_exact" if exact else "closed_loop", figures, folder=folder)
+            write_result(name, figures, folder=folder)
     console.print(summary_table(figures["summary"]))
     if as_json:
         print(json.dumps({"provenance": provenance(), **figures}, allow_nan=False))

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from benchmarks.closedloop.capacity import means_of, rate_at, step_seconds
-from benchmarks.closedloop.drawing import MOST_SEATS, Draw, Pace
+from benchmarks.closedloop.capacity import kv_batch, means_of, rate_at, step_seconds
+from benchmarks.closedloop.drawing import MOST_SEATS, SMALLEST_BATCH, Draw, Pace, TooSlow
 from benchmarks.closedloop.scenario import Hardware, Objectives, Rhythm, Scenario
-from benchmarks.closedloop.scenarios import Case, cast, kv_fp8
+from benchmarks.closedloop.scenarios import Case, cast
 from vllm_autotuner.simulation.traffic import Content, Mix
 
 __all__ = ["FLEETS", "draw_fleet"]
@@ -66,8 +66,24 @@ def past_knee(figures: Draw) -> Case:
 
 def kv(figures: Draw) -> Case:
     """The KV cache is nearly full, at times requests queue for it, and the user accepts fp8 for twice the room."""
-    case = kv_fp8(figures)
-    return replace(case, max_replicas=case.replicas)
+    mix = Mix(prompt=figures.lengths(300, 1000, tail=(1.6, 2.5)), output=figures.lengths(1000, 2000, tail=(1.5, 2.0)))
+    means, size = means_of(mix), max(1, figures.hardware.tensor_parallel_size // 2)
+    engine = figures.with_flags(tensor_parallel_size=size)
+    held, replicas, load = kv_batch(engine, means), figures.few(2), figures.between(0.85, 1.0)
+    if held < SMALLEST_BATCH:
+        raise TooSlow(f"{figures.name}: {figures.hardware.name} has hardly any KV cache at TP {size}")
+    return Case(
+        story=f"{replicas} replicas at {load:.0%} of what their KV cache holds, {held:.0f} sequences each; fp8 allowed",
+        levels=[(0.0, replicas * load * rate_at(engine, means, batch=held))],
+        content=Content(mix),
+        objectives=Objectives(
+            ttft=round(figures.between(1.0, 3.0), 1), tpot=round(1.5 * step_seconds(engine, means, batch=held), 3)
+        ),
+        replicas=replicas,
+        max_replicas=replicas,
+        kv_cache_dtypes=("auto", "fp8"),
+        tensor_parallel_size=size,
+    )
 
 
 def bursty(figures: Draw) -> Case:

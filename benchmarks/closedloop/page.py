@@ -7,7 +7,7 @@ from benchmarks.closedloop.harm_report import MOST_LOST
 from benchmarks.closedloop.summary import MET
 from benchmarks.markdown import Result, held, table
 
-__all__ = ["bad_candidates", "closed_loop", "shortened"]
+__all__ = ["ablations", "bad_candidates", "closed_loop", "shortened"]
 
 
 def closed_loop(result: Result) -> list[str]:
@@ -39,12 +39,11 @@ def closed_loop(result: Result) -> list[str]:
         ),
         "",
     ]
-    header = (
-        "policy", "cases met", "attained: median (interval)", "worst", "GPU-hours: median (interval)", "worst",
-        "median where met", "changes kept, rolled back",
-    )  # fmt: skip
     everybody = [("autotuner", summary), *summary["rivals"].items(), *summary["ablations"].items()]
-    lines += table(header, [_policy(name, found) for name, found in everybody if found["cases"]])
+    lines += _policies([(name, found) for name, found in everybody if found["cases"]], setting=result["setting"])
+    if beaten := _beaten(cases):
+        told = ", ".join(f"{case} ({points:.1f} points by {name})" for case, name, points in beaten)
+        lines += ["", f"The oracle's search missed a plan where another attained over a point more: {told}."]
     if summary.get("against"):
         lines += ["", "The autotuner against each, by cases met, then by GPU-hours (level within 1 %):", ""]
         lines += [
@@ -64,6 +63,32 @@ def closed_loop(result: Result) -> list[str]:
         "changes kept", "hours played",
     )  # fmt: skip
     return lines + table(columns, [_case(case) for case in cases])
+
+
+def ablations(result: Result) -> list[str]:
+    """Render what each flag is worth: the same cases with and without it."""
+    rows = [
+        (
+            name.removeprefix("without-"),
+            str(found["cases"]),
+            f"{found['cases'] - found['equal']}",
+            f"{found['gpu_hours']:.2f}",
+            f"{found['points_attained']:+.1f}",
+        )
+        for name, found in ((name, one["vs_autotuner"]) for name, one in result["summary"]["ablations"].items())
+        if found["cases"]
+    ]
+    seeds, summary = sorted({case["seed"] for case in result["cases"]}), result["summary"]
+    about = (
+        f"{_broken_off(result)}Seeds {', '.join(map(str, seeds))}, setting `{result['setting']}`, noise "
+        f"{result['noise']}. Pace: {result['pace']}. The autotuner with all flags keeps {summary['kept_changes']} "
+        f"changes and rolls {summary['rolled_back']} back in {summary['cases']} cases. Each row: the cases in which "
+        "the user lets this flag change, played again where he does not. GPU-hours: those without the flag over those "
+        "with it, all its cases together. Attained: points lost (-) or gained without it, on average. Differing: more "
+        "than 1 % in either."
+    )
+    header = ("without", "cases", "differing", "GPU-hours", "attained, points")
+    return [about, "", *table(header, rows)]
 
 
 def shortened(result: Result) -> list[str]:
@@ -107,17 +132,53 @@ def _broken_off(result: Result) -> str:
     return f"The run ended after {played} of {asked} cases. " if played < asked else ""
 
 
-def _policy(name: str, found: Result) -> tuple[str, ...]:
+def _policies(found: Sequence[tuple[str, Result]], *, setting: str) -> list[str]:
+    """With a fixed number of GPUs goodput and restarts tell the policies apart, else GPU-hours."""
+    fixed = setting == "fixed"
+    price = ("goodput: median", "worst", "most restarts")
+    if not fixed:
+        price = ("GPU-hours: median (interval)", "worst", "median where met")
+    header = ("policy", "cases met", "attained: median (interval)", "worst", *price, "changes kept, rolled back")
+    rows = [
+        (
+            name,
+            f"{one['cases_met']} of {one['cases']}",
+            f"{one['attainment_vs_oracle_median']:.1%}" + _interval(one["attainment_vs_oracle_interval"], "{:.1%}"),
+            f"{one['attainment_vs_oracle_worst']:.1%}",
+            *(_goodput(one) if fixed else _gpu_hours(one)),
+            f"{one['kept_changes']}, {one['rolled_back']}",
+        )
+        for name, one in found
+    ]
+    return table(header, rows)
+
+
+def _gpu_hours(found: Result) -> tuple[str, str, str]:
+    met = found["gpu_hours_vs_oracle_median_of_met"]
     return (
-        name,
-        f"{found['cases_met']} of {found['cases']}",
-        f"{found['attainment_vs_oracle_median']:.1%}" + _interval(found["attainment_vs_oracle_interval"], "{:.1%}"),
-        f"{found['attainment_vs_oracle_worst']:.1%}",
         f"{found['gpu_hours_vs_oracle_median']:.2f}" + _interval(found["gpu_hours_vs_oracle_interval"], "{:.2f}"),
         f"{found['gpu_hours_vs_oracle_worst']:.2f}",
-        "-" if (met := found["gpu_hours_vs_oracle_median_of_met"]) is None else f"{met:.2f}",
-        f"{found['kept_changes']}, {found['rolled_back']}",
+        "-" if met is None else f"{met:.2f}",
     )
+
+
+def _goodput(found: Result) -> tuple[str, str, str]:
+    middle, worst = (f"{found[f'goodput_vs_oracle_{name}']:.1%}" for name in ("median", "worst"))
+    return middle, worst, str(found["most_restarts"])
+
+
+def _beaten(cases: Sequence[Result]) -> list[tuple[str, str, float]]:
+    """Where a policy attained over a point more than the oracle: then the oracle is none."""
+    found = []
+    for case in cases:
+        known = {name: one["attainment"] for name, one in case["policies"].items() if not name.startswith("oracle")}
+        if "oracle" not in case["policies"] or not known:
+            continue
+        best = max(known, key=lambda name: known[name])
+        points = 100 * (known[best] - case["policies"]["oracle"]["attainment"])
+        if points > 1:
+            found.append((f"{case['scenario']} {case['seed']}", best, points))
+    return found
 
 
 def _interval(found: Sequence[float] | None, form: str) -> str:

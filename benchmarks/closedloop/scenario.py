@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from benchmarks.closedloop.noise import QUIET, Noise
+from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.simulation.arrivals import RateCurve
 from vllm_autotuner.simulation.configuration import Profile
 from vllm_autotuner.simulation.routing import Routing
@@ -148,6 +149,8 @@ class Scenario:
     """Of max-model-len; None: the user allows no change."""
     tunes: bool = True
     """Whether the user allows any flag to change; else the spec gives no bounds."""
+    frozen: Knob | None = None
+    """The one flag whose bounds the user leaves out, whatever is said of it here."""
     rhythm: Rhythm = DEFAULTS
     noise: Noise = QUIET
     steady_from: float | None = None
@@ -184,6 +187,17 @@ class Scenario:
     def gpus(self) -> int:
         """GPUs of the start."""
         return self.replicas * self.hardware.tensor_parallel_size
+
+    @property
+    def adjustable(self) -> Sequence[Knob]:
+        """The flags that the user lets change."""
+        allowed = {
+            Knob.MAX_NUM_SEQS: True,
+            Knob.KV_CACHE_DTYPE: len(self.kv_cache_dtypes) > 1,
+            Knob.TENSOR_PARALLEL_SIZE: len(self.parallel_sizes) > 1,
+            Knob.MAX_MODEL_LEN: self.length_bounds is not None,
+        }
+        return [knob for knob, may in allowed.items() if may and self.tunes and knob is not self.frozen]
 
     def traffic(self) -> OpenLoop:
         """The requests, from the first on: the same for everyone who asks."""

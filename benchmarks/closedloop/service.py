@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.closedloop.pods import EPOCH, IMAGE, NAME, NAMESPACE
 from benchmarks.closedloop.scenario import Rhythm, Scenario, Upgrade
+from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService, parse_service
 from vllm_autotuner.workload.rendering import render_deployment
 
@@ -102,19 +103,18 @@ def _spec(scenario: Scenario) -> dict[str, Any]:
 
 
 def _bounds(scenario: Scenario) -> dict[str, Any]:
-    """Of each flag that the user lets change."""
+    """Of each flag that the user lets change. KV values that may only stay as they are are named as well."""
     if not scenario.tunes:
         return {}
     low, high = scenario.seat_bounds
-    bounds: dict[str, Any] = {
-        "maxNumSeqs": {"min": low, "max": high},
-        "kvCacheDtype": {"allowed": list(scenario.kv_cache_dtypes)},
+    bounds: dict[Knob, dict[str, Any]] = {
+        Knob.MAX_NUM_SEQS: {"min": low, "max": high},
+        Knob.KV_CACHE_DTYPE: {"allowed": list(scenario.kv_cache_dtypes)},
+        Knob.TENSOR_PARALLEL_SIZE: {"allowed": sorted(scenario.parallel_sizes)},
+        Knob.MAX_MODEL_LEN: dict(zip(("min", "max"), scenario.length_bounds or (), strict=False)),
     }
-    if len(scenario.parallel_sizes) > 1:
-        bounds["tensorParallelSize"] = {"allowed": sorted(scenario.parallel_sizes)}
-    if scenario.length_bounds is not None:
-        bounds["maxModelLen"] = dict(zip(("min", "max"), scenario.length_bounds, strict=True))
-    return bounds
+    told = {*scenario.adjustable, Knob.KV_CACHE_DTYPE} - {scenario.frozen}
+    return {knob.value: found for knob, found in bounds.items() if knob in told}
 
 
 def _rhythm(rhythm: Rhythm) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class Compared:
     scenario: str
     attainment: float
     gpu_hours: float
+    goodput: float
     kept: int
     rolled_back: int
     restarts: int
@@ -49,6 +50,7 @@ def compared(trial: Trial, oracle: Trial) -> Compared:
         scenario=trial.task.case.scenario,
         attainment=trial.score.attainment / best if best > 0 else 1.0,
         gpu_hours=trial.score.gpu_hours / oracle.score.gpu_hours,
+        goodput=trial.score.goodput / oracle.score.goodput if oracle.score.goodput else 1.0,
         kept=len(trial.notes.get("kept_changes", ())),
         rolled_back=len(trial.notes.get("rolled_back", ())),
         restarts=trial.score.restarts,
@@ -108,6 +110,8 @@ def summary_of(cases: Sequence[Played]) -> dict[str, Any]:
     for group, members in (("rivals", RIVALS), ("ablations", ABLATIONS)):
         known = {name.value: _against_oracle(cases, name) for name in members}
         found[group] = {name: policy_summary(one) for name, one in known.items() if one}
+    for name, one in found["ablations"].items():
+        one["vs_autotuner"] = _against_ours(cases, PolicyName(name))
     worths = [worth for played in cases if (worth := worth_of_flags(played)) is not None]
     if worths:
         found["worth_of_flags_median"] = median(worths)
@@ -129,6 +133,8 @@ def policy_summary(found: Sequence[Compared]) -> dict[str, Any]:
         "gpu_hours_vs_oracle_interval": _interval(found, lambda one: one.gpu_hours),
         "gpu_hours_vs_oracle_median_of_met": _median([one.gpu_hours for one in met]),
         "gpu_hours_vs_oracle_worst_of_met": max((one.gpu_hours for one in met), default=None),
+        "goodput_vs_oracle_median": _median([one.goodput for one in found]),
+        "goodput_vs_oracle_worst": min((one.goodput for one in found), default=None),
         "cases": len(found),
         "cases_met": len(met),
         "kept_changes": sum(one.kept for one in found),
@@ -143,6 +149,25 @@ def _against_oracle(cases: Sequence[Played], name: PolicyName) -> list[Compared]
         for played in cases
         if name in played and PolicyName.ORACLE in played
     ]
+
+
+def _against_ours(cases: Sequence[Played], name: PolicyName) -> dict[str, Any]:
+    """What an ablation costs, case by case, against the whole product in the same cases."""
+    pairs = [
+        (played[name].score, played[PolicyName.AUTOTUNER].score)
+        for played in cases
+        if name in played and PolicyName.AUTOTUNER in played
+    ]
+    return {
+        "cases": len(pairs),
+        "gpu_hours": sum(one.gpu_hours for one, _ in pairs) / max(1e-9, sum(ours.gpu_hours for _, ours in pairs)),
+        "points_attained": 100 * sum(one.attainment - ours.attainment for one, ours in pairs) / max(1, len(pairs)),
+        "equal": sum(
+            math.isclose(one.gpu_hours, ours.gpu_hours, rel_tol=LEVEL)
+            and abs(one.attainment - ours.attainment) <= LEVEL
+            for one, ours in pairs
+        ),
+    }
 
 
 def _cheaper(cases: Sequence[Played], rival: PolicyName) -> dict[str, int]:

@@ -24,9 +24,10 @@ from benchmarks.closedloop.scoring import Score, score
 from benchmarks.closedloop.scraping import Scraper
 from benchmarks.closedloop.service import Owner
 from benchmarks.closedloop.settling import QUICK, USUAL, Patience, Settling
+from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import Outcome
 
-__all__ = ["ABLATIONS", "ORACLES", "RIVALS", "CaseOf", "PolicyName", "Setting", "Task", "Trial", "run"]
+__all__ = ["ABLATIONS", "ORACLES", "RIVALS", "WITHOUT", "CaseOf", "PolicyName", "Setting", "Task", "Trial", "run"]
 
 KNEE_SHARE: Final = 0.8
 """Of the knee batch that an offline load test found, as the target of running and waiting requests per pod."""
@@ -62,10 +63,22 @@ class PolicyName(StrEnum):
     """This product where the user lets no flag change."""
     FLAGS_ONLY = "flags-only"
     """This product where replicas are fixed."""
+    WITHOUT_MAX_NUM_SEQS = "without-max-num-seqs"
+    """This product where the user lets this one flag not change; likewise the others. Only where he else does."""
+    WITHOUT_KV_CACHE_DTYPE = "without-kv-cache-dtype"
+    WITHOUT_TENSOR_PARALLEL_SIZE = "without-tensor-parallel-size"
+    WITHOUT_MAX_MODEL_LEN = "without-max-model-len"
 
 
 ORACLES: Final = (PolicyName.ORACLE, PolicyName.ORACLE_FROZEN)
-ABLATIONS: Final = (PolicyName.REPLICAS_ONLY, PolicyName.FLAGS_ONLY)
+WITHOUT: Final = {
+    PolicyName.WITHOUT_MAX_NUM_SEQS: Knob.MAX_NUM_SEQS,
+    PolicyName.WITHOUT_KV_CACHE_DTYPE: Knob.KV_CACHE_DTYPE,
+    PolicyName.WITHOUT_TENSOR_PARALLEL_SIZE: Knob.TENSOR_PARALLEL_SIZE,
+    PolicyName.WITHOUT_MAX_MODEL_LEN: Knob.MAX_MODEL_LEN,
+}
+"""The flag that each takes away."""
+ABLATIONS: Final = (PolicyName.REPLICAS_ONLY, PolicyName.FLAGS_ONLY, *WITHOUT)
 RIVALS: Final = tuple(one for one in PolicyName if one not in (*ORACLES, *ABLATIONS, PolicyName.AUTOTUNER))
 PRODUCT: Final = (PolicyName.AUTOTUNER, *ABLATIONS)
 
@@ -97,6 +110,10 @@ class CaseOf:
         """The case; the same in every process."""
         found = draw(self.scenario, seed=self.seed, hardware=self.hardware, quick=self.quick, noise=self.noise)
         return replace(found, scales=self.setting is Setting.ON_DEMAND, prefers_warm=self.prefers_warm)
+
+    def tells(self, policy: PolicyName) -> bool:
+        """Whether this policy can differ here from those that are played anyway."""
+        return policy not in WITHOUT or WITHOUT[policy] in self.drawn().adjustable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +174,7 @@ async def _product(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any
         scenario = replace(scenario, tunes=False)
     if task.policy is PolicyName.FLAGS_ONLY:
         scenario = replace(scenario, scales=False)
+    scenario = replace(scenario, frozen=WITHOUT.get(task.policy))
     owner, scraper = Owner(scenario), Scraper()
     product = Autotuner(scenario, owner, scraper)
     found = await _played(scenario, product, owner, task)

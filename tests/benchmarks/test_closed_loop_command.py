@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from typer.testing import CliRunner
 
 from benchmarks.closedloop.command import main
 from benchmarks.closedloop.hardware import hardware_of
-from benchmarks.closedloop.page import closed_loop, shortened
+from benchmarks.closedloop.page import ablations, closed_loop, shortened
 from benchmarks.closedloop.scoring import Score
+from benchmarks.closedloop.service import Owner
 from benchmarks.closedloop.summary import Played, case_figures, policy_summary, summary_of
-from benchmarks.closedloop.trial import CaseOf, PolicyName, Task, Trial
+from benchmarks.closedloop.trial import WITHOUT, CaseOf, PolicyName, Task, Trial
+from vllm_autotuner.api.knobs import Knob
 
 APP = typer.Typer()
 APP.command()(main)
@@ -108,6 +111,43 @@ def test_the_page_tells_what_was_played_and_what_it_was_worth() -> None:
     assert "| autotuner | 1 of 2 | 96.5% (96.0% to 97.0%) | 96.0% | 1.10 (1.10 to 1.10) | 1.10 | 1.10 | 2, 0 |" in text
     assert "above 1.3 in 2 of 2 cases" in text
     assert "maxNumSeqs 18 to 55" in text
+
+
+def whole(found: Sequence[Played], **about: str) -> dict[str, Any]:
+    told = {"setting": "on-demand", "seeds": [1], "noise": "on", "pace": "the product's defaults", "asked_for": 2}
+    return {**told, **about, "summary": summary_of(found), "cases": [case_figures(one) for one in found]}
+
+
+def test_where_the_gpus_are_fixed_goodput_and_restarts_tell_policies_apart() -> None:
+    text = "\n".join(closed_loop(whole(cases(), setting="fixed")))
+    assert "goodput: median | worst | most restarts" in text
+    assert "| autotuner | 1 of 2 | 96.5% (96.0% to 97.0%) | 96.0% | 100.0% | 100.0% | 1 | 2, 0 |" in text
+    assert "missed a plan" not in text
+
+
+def test_the_page_says_where_the_oracle_is_none() -> None:
+    better = trial(PolicyName.AUTOTUNER, attainment=0.5, gpu_hours=20.0)
+    beaten = played(trial(PolicyName.ORACLE, attainment=0.094, gpu_hours=10.0), better)
+    text = "\n".join(closed_loop(whole([beaten])))
+    assert "missed a plan where another attained over a point more: cap-bound 1 (40.6 points by autotuner)." in text
+
+
+def test_what_a_flag_is_worth_is_told_by_the_cases_in_which_it_may_change() -> None:
+    name = PolicyName.WITHOUT_KV_CACHE_DTYPE
+    without = trial(name, attainment=0.9, gpu_hours=22.0)
+    found = [{**cases()[0], name: without}, cases()[1]]
+    told = summary_of(found)["ablations"]["without-kv-cache-dtype"]["vs_autotuner"]
+    assert told == {"cases": 1, "gpu_hours": 2.0, "points_attained": pytest.approx(-7.0), "equal": 0}
+    assert "| kv-cache-dtype | 1 | 1 | 2.00 | -7.0 |" in "\n".join(ablations(whole(found)))
+
+
+def test_only_where_a_flag_may_change_it_is_taken_away() -> None:
+    case = CaseOf(scenario="kv-fp8", seed=1, hardware=hardware_of(None), quick=True)
+    allowed = {name for name, knob in WITHOUT.items() if case.tells(name) and knob in case.drawn().adjustable}
+    assert allowed == {PolicyName.WITHOUT_MAX_NUM_SEQS, PolicyName.WITHOUT_KV_CACHE_DTYPE}
+    frozen = Owner(replace(case.drawn(), frozen=Knob.KV_CACHE_DTYPE)).spec["tuning"]
+    assert "kvCacheDtype" not in frozen
+    assert "maxNumSeqs" in frozen
 
 
 def test_the_page_tells_how_far_a_shortened_day_is_off() -> None:
