@@ -105,9 +105,20 @@ async def test_an_unusable_kubeconfig_is_refused(tmp_path: Path, content: str) -
             pass
 
 
-async def test_a_missing_kubeconfig_is_refused_and_says_so(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no service account and no usable kubeconfig"):
-        async with connect(tmp_path / "absent"):
+@pytest.mark.parametrize("named", [True, False], ids=["by option", "by KUBECONFIG"])
+async def test_a_missing_kubeconfig_is_refused_and_says_how_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    absent = tmp_path / "absent"
+    monkeypatch.setenv("KUBECONFIG", f"{absent}:")
+    with pytest.raises(Refused, match=f"no kubeconfig: {absent} does not exist; use --kubeconfig FILE"):
+        async with connect(absent if named else None):
+            pass
+
+
+async def test_a_folder_is_no_kubeconfig(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=f"cannot use the kubeconfig {tmp_path}: Is a directory"):
+        async with connect(tmp_path):
             pass
 
 

@@ -8,7 +8,7 @@ Must not: depend on a kind, retry, or write to the kubeconfig.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -175,9 +175,13 @@ async def connect(
     `context` chooses one of the kubeconfig; None is its current one. Raises Refused when there is nothing to connect
     with. Nothing is sent yet: the first request finds out whether the API answers.
     """
-    configuration = Configuration()
+    configuration, files = Configuration(), _kubeconfigs(kubeconfig)
+    by_account = kubeconfig is None and context is None and _in_cluster()
+    if not by_account and not any(map(os.path.exists, files)):
+        message = f"no kubeconfig: {_shown(files)} does not exist; use --kubeconfig FILE, or set KUBECONFIG"
+        raise Refused(message, reason=NOT_CONFIGURED)
     try:
-        if kubeconfig is None and context is None and _in_cluster():
+        if by_account:
             kubernetes_config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         else:
             await _load_kubeconfig(configuration, kubeconfig=kubeconfig, context=context)
@@ -188,7 +192,9 @@ async def connect(
     except Exception as error:
         # Whatever is wrong with the files (syntax, missing keys, unreadable certificates) comes as an exception of its
         # own kind; for the administrator they are all the same.
-        message = f"no service account and no usable kubeconfig found ({' '.join(str(error).split())})"
+        why = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+        source = "the pod's service account" if by_account else f"the kubeconfig {_shown(files)}"
+        message = f"cannot use {source}: {why}"
         raise Refused(message, reason=NOT_CONFIGURED) from error
     client.user_agent = "vllm-autotuner"
     connection = Connection(client)
@@ -220,6 +226,18 @@ def own_namespace() -> str | None:
 
 def _in_cluster() -> bool:
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (_SERVICE_ACCOUNT / "token").exists()
+
+
+def _kubeconfigs(kubeconfig: Path | None) -> list[Path]:
+    """The files that are read, as by kubectl: the one that is named, those of KUBECONFIG, else the usual one."""
+    if kubeconfig is not None:
+        return [kubeconfig]
+    named = [each for each in os.environ.get("KUBECONFIG", "").split(os.pathsep) if each]
+    return [Path(each).expanduser() for each in named or ["~/.kube/config"]]
+
+
+def _shown(files: Sequence[Path]) -> str:
+    return " and ".join(str(path) for path in files)
 
 
 async def _load_kubeconfig(configuration: Configuration, *, kubeconfig: Path | None, context: str | None) -> None:
