@@ -1,6 +1,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from typer.testing import CliRunner, Result
 
 from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.cli.diagnosis.text import IN_WORDS
+from vllm_autotuner.cli.evaluate.levels import Levels
+from vllm_autotuner.cli.evaluate.worst import Worst, worst_of
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.advice import ADVICE
 
@@ -110,6 +113,50 @@ def test_the_timeline_covers_the_whole_recording_in_both_places() -> None:
     ]
     assert all(set(point) == {"time", "at", "offset", "class", "confidence", "contributing"} for point in timeline)
     assert service["diagnosis"]["class"] == timeline[-1]["class"]
+
+
+def test_the_headline_of_a_timeline_is_its_worst_class_with_its_share_of_the_time() -> None:
+    (service,) = answered("--recording", KV, "--every", "30s")["services"]
+    assert service["worst"] == {"class": "PreemptionThrash", "share": pytest.approx(0.46, abs=0.02)}
+    text = run("--recording", KV, "--every", "30s").stdout
+    first, end = text.index("PreemptionThrash: "), text.index("At the end: Healthy")
+    assert first < text.index("46% of the time") < end
+    assert "Lower --max-num-seqs" in text
+    assert "At the end" not in run("--recording", KV).stdout
+
+
+def test_a_gap_that_is_over_is_not_what_a_span_is_remembered_for() -> None:
+    def level(time: float, named: DiagnosisClass) -> Levels:
+        return Levels(
+            time=time,
+            named=named,
+            engines=1,
+            ttft=None,
+            tpot=None,
+            kv_mean=None,
+            kv_max=None,
+            running=None,
+            waiting=None,
+        )
+
+    blind, full = DiagnosisClass.METRICS_BLIND, DiagnosisClass.KV_CACHE_SATURATED
+    assert worst_of([level(0, full), level(10, full), level(30, blind)]) == Worst(named=full, share=1 / 3)
+    assert worst_of([level(0, blind), level(10, blind)]) == Worst(named=blind, share=1)
+    assert worst_of([level(0, full)]) is None
+
+
+def test_what_the_model_does_not_move_is_no_forecast() -> None:
+    text = " ".join(run("--recording", KV, "--at", "+140s", "--engine-args", "--max-num-seqs 64").stdout.split())
+    assert "Not modelled: the effect on TPOT (now 4.35 ms)" in text
+    assert re.search(r"Expected \S+: (\S+) (\S+) -> \1 \2", text) is None
+
+
+def test_a_model_and_a_gpu_are_used_for_the_recommendation() -> None:
+    where = ("--recording", KV, "--at", "+140s", "--engine-args", "--max-num-seqs 64")
+    (service,) = answered(*where, "--model", "Qwen/Qwen3-32B", "--gpu", "H100")["services"]
+    assert service["recommendation"]["flag"] == "--kv-cache-dtype=fp8"
+    (service,) = answered(*where)["services"]
+    assert any("or --gpu of a command" in why for why in service["passedOver"])
 
 
 def test_a_timeline_longer_than_the_recording_is_its_end() -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from vllm_autotuner.overview.plain_text import printable
 
-__all__ = ["answers", "failed", "printable", "progress", "remarks"]
+__all__ = ["answers", "failed", "hint", "printable", "progress", "remarks"]
 
 PLAIN_WIDTH = 120
 """Columns where the output is not a terminal and COLUMNS is not set: wide enough for the evidence table."""
@@ -61,3 +61,8 @@ def failed(why: object, *, code: int, kind: str = "error") -> typer.Exit:
     """Print the reason as one line on stderr and return the exit to raise."""
     remarks().print(Text(printable(f"{kind}: {why}")), soft_wrap=True)
     return typer.Exit(code)
+
+
+def hint(text: str) -> None:
+    """Say on stderr, after the answer, what is missing from it and how to get it."""
+    remarks().print(Text(printable(f"note: {text}")), soft_wrap=True)

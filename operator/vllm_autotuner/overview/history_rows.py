@@ -12,7 +12,7 @@ from vllm_autotuner.api.gpu_steps import GpuStep
 from vllm_autotuner.overview.number_format import figure
 from vllm_autotuner.overview.savings_text import told_change
 
-__all__ = ["entry_rows", "entry_took", "entry_values", "fact_text", "predicted_effect"]
+__all__ = ["entry_rows", "entry_took", "entry_values", "fact_text", "predicted_effects"]
 
 _LEVELS: Final = (("TTFT", "ttftSeconds", "s"), ("TPOT", "tpotSeconds", "s"), ("tokens", "tokensPerSecond", "tokens/s"))
 
@@ -38,7 +38,7 @@ def entry_rows(entry: Mapping[str, Any], *, steps: Sequence[GpuStep]) -> Iterato
         yield "decided on", f"{grounds['diagnosis']}{': ' if facts else ''}{facts}"
     if effects := grounds.get("predicted"):
         sure = f" (confidence {grounds['confidence']})" if grounds.get("confidence") else ""
-        yield "predicted", ", ".join(map(predicted_effect, effects)) + sure
+        yield "predicted", predicted_effects(effects) + sure
     if measured := _measured(entry):
         yield "measured", measured
     if gpus := told_change(entry, steps):
@@ -47,11 +47,18 @@ def entry_rows(entry: Mapping[str, Any], *, steps: Sequence[GpuStep]) -> Iterato
         yield "reason", entry["reason"]
 
 
-def predicted_effect(effect: Mapping[str, Any]) -> str:
-    """Return one predicted effect."""
-    unit = effect.get("unit") or ""
-    current, predicted = (figure(effect.get(side), unit) for side in ("current", "predicted"))
-    return f"{effect['name']} {current} -> {predicted}"
+def predicted_effects(effects: Sequence[Mapping[str, Any]]) -> str:
+    """Return all predicted effects; what the model moves by nothing is no forecast, and named as such."""
+    moved, still = [], []
+    for effect in effects:
+        unit = effect.get("unit") or ""
+        current, predicted = (figure(effect.get(side), unit) for side in ("current", "predicted"))
+        if current == predicted:
+            still.append(f"{effect['name']} (now {current})")
+        else:
+            moved.append(f"{effect['name']} {current} -> {predicted}")
+    unknown = f"the effect on {', '.join(still)} is not modelled" if still else ""
+    return "; ".join(filter(None, (", ".join(moved), unknown)))
 
 
 def fact_text(fact: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from vllm_autotuner.api.service import InvalidService, VLLMService
 from vllm_autotuner.api.status import ActiveChange, DiagnosisStatus, Recommendation, VLLMServiceStatus
 from vllm_autotuner.overview.change_timeline import change_timeline, entry_id
 from vllm_autotuner.overview.gpu_hours import Savings, step_effects
-from vllm_autotuner.overview.history_rows import entry_rows, entry_took, entry_values, predicted_effect
+from vllm_autotuner.overview.history_rows import entry_rows, entry_took, entry_values, predicted_effects
 from vllm_autotuner.overview.html_page import badge, cell, definitions, listed, number_cell, safe, table
 from vllm_autotuner.overview.number_format import figure, moment
 from vllm_autotuner.overview.savings_text import told_savings, told_step
@@ -105,7 +105,7 @@ def _recommendation(found: Recommendation | None) -> Iterator[tuple[str, str]]:
         yield "recommendation", "none"
         return
     yield "recommendation", f"{found.knob} {found.current or 'default'} -> {found.recommended}"
-    effects = ", ".join(predicted_effect(to_wire(each)) for each in found.predicted)
+    effects = predicted_effects([to_wire(each) for each in found.predicted])
     for name, text in (
         ("why", found.reason),
         ("limited by", found.limited_by),

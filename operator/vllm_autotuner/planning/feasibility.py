@@ -83,7 +83,7 @@ def heads_divide(shape: ModelShape, degree: int) -> Answer:
 def fp8_supported(shape: ModelShape, gpu: Gpu | None) -> Answer:
     """Whether the GPU computes with an 8-bit cache, and the model's cache is of a kind that we know."""
     if gpu is None:
-        return Unsure("the GPU is not known: set spec.accelerator.product")
+        return Unsure("the GPU is not known: set spec.accelerator.product, or --gpu of a command")
     if gpu.compute_capability is None:
         return Unsure(f"the compute capability of {gpu.name} is not known, nor is its fp8 support")
     if gpu.compute_capability < FP8_SINCE:

@@ -16,7 +16,7 @@ from vllm_autotuner.cli.diagnose.watch import watch as watching
 from vllm_autotuner.cli.diagnose.watch_view import view
 from vllm_autotuner.cli.diagnosis.answer import Answer, answer
 from vllm_autotuner.cli.diagnosis.as_json import as_json
-from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, subject_from
+from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, typed_subject
 from vllm_autotuner.cli.diagnosis.text import panel
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.metrics_source import NoEngine, source_name, source_of
@@ -24,10 +24,11 @@ from vllm_autotuner.cli.options.access_options import AccessOptions
 from vllm_autotuner.cli.options.groups import with_groups
 from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.options.output import is_text
-from vllm_autotuner.cli.options.platform_options import EngineArgs
+from vllm_autotuner.cli.options.platform_options import PlatformOptions
 from vllm_autotuner.cli.options.source import AnySource, ServiceFilter
 from vllm_autotuner.cli.report.file import write_report
-from vllm_autotuner.cli.terminal import answers, failed, printable
+from vllm_autotuner.cli.report.plots import NO_PLOT, can_plot
+from vllm_autotuner.cli.terminal import answers, failed, hint, printable
 from vllm_autotuner.engine.flags import FlagError
 from vllm_autotuner.observation.errors import SourceError
 
@@ -43,6 +44,10 @@ Examples:
   One engine, scraped for a minute:
 
     vllm-autotuner diagnose --metrics http://localhost:8000 --for 60s --engine-args "--max-num-seqs 64"
+
+  The same with what metrics do not tell, for advice on fp8 KV cache and tensor parallelism:
+
+    vllm-autotuner diagnose --metrics http://localhost:8000 --model Qwen/Qwen3-32B --gpu NVIDIA-H100-80GB-HBM3
 
   All services of a Prometheus, refreshed continuously:
 
@@ -74,7 +79,7 @@ def diagnose(
     sampling: SamplingOptions,
     services: ServiceFilter,
     objectives: ObjectiveOptions,
-    engine_args: EngineArgs = None,
+    platform: PlatformOptions,
     time: TimeOptions,
     shown: PresentationOptions,
     access: AccessOptions,
@@ -95,7 +100,7 @@ def diagnose(
                 recording=source.recording,
                 metrics=sampling.scrape(source.metrics, access=let_in),
             ),
-            subject=subject_from(objectives, engine_args=engine_args),
+            subject=typed_subject(objectives, platform),
             at=time.at,
             every=time.every_seconds(),
             back=time.back_seconds(reported=shown.html is not None),
@@ -126,6 +131,8 @@ def _once(request: Request, shown: PresentationOptions, *, as_text: bool) -> boo
     if shown.html is not None:
         write_report(shown.html, answer=found, source=source_name(request.source), knobs=request.subject.knobs)
     _print(found, as_text=as_text)
+    if shown.html is not None and not can_plot():
+        hint(NO_PLOT)
     return not all(report.blind for report in found.reports)
 
 

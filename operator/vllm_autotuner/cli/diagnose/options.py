@@ -14,7 +14,6 @@ from vllm_autotuner.cli.options.output import OutputFormat
 from vllm_autotuner.cli.options.source import AnySource, ServiceFilter
 from vllm_autotuner.cli.options.values import duration_of
 from vllm_autotuner.cli.report.file import refuse_unwritable
-from vllm_autotuner.cli.report.plots import require_plots
 from vllm_autotuner.observation.access import Access
 
 __all__ = ["PresentationOptions", "SamplingOptions", "TimeOptions", "refuse_contradictions"]
@@ -82,7 +81,7 @@ class PresentationOptions:
     output: OutputFormat = "human"
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a report with plots into one HTML file. Needs the extra `report`."),
+        typer.Option(metavar="FILE", help="Write a report into one HTML file; its plots need the extra `report`."),
     ] = None
     watch: Annotated[
         bool,
@@ -95,7 +94,6 @@ class PresentationOptions:
     def refuse_unusable(self) -> None:
         """Raise CommandError for a report that could never be written."""
         if self.html is not None:
-            require_plots()
             refuse_unwritable(self.html, option="--html")
 
     def refresh_seconds(self) -> float:

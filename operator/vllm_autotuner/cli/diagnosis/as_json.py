@@ -11,6 +11,7 @@ from typing import Any
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.cli.evaluate.evaluation import Evaluated, ServiceReport
 from vllm_autotuner.cli.evaluate.moments import Span, rfc3339
+from vllm_autotuner.cli.evaluate.worst import worst_of
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.evidence import Evidence
 from vllm_autotuner.diagnosis.objectives import Target
@@ -61,6 +62,8 @@ def _service(report: ServiceReport, *, span: Span | None) -> dict[str, Any]:
     }
     if report.timeline:
         answer["timeline"] = [_point(point, span=span) for point in report.timeline]
+        worst = worst_of(report.levels)
+        answer["worst"] = None if worst is None else {"class": worst.named.value, "share": worst.share}
     return answer
 
 

@@ -17,6 +17,7 @@ from vllm_autotuner.cli.evaluate.evaluation import Subject
 from vllm_autotuner.cli.evaluate.metrics_source import RemotePrometheus, Source
 from vllm_autotuner.cli.evaluate.service_groups import ServiceName
 from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
+from vllm_autotuner.cli.options.platform_options import PlatformOptions, load_catalogue
 from vllm_autotuner.cli.options.source import ServiceFilter
 from vllm_autotuner.cli.options.values import duration_of, one_of
 from vllm_autotuner.diagnosis.objectives import targets_of
@@ -24,7 +25,7 @@ from vllm_autotuner.engine.flags import parse_command_line
 from vllm_autotuner.observation.access import Access, PrometheusAddress
 from vllm_autotuner.observation.label_matchers import matcher
 
-__all__ = ["Request", "prometheus_of", "subject_from"]
+__all__ = ["Request", "prometheus_of", "subject_from", "typed_subject"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,12 @@ def subject_from(objectives: ObjectiveOptions, *, engine_args: str | None) -> Su
         tpot=replace(targets.tpot, quantile=float(quantile)),
     )
     return Subject(targets=targets, knobs=_knobs(engine_args))
+
+
+def typed_subject(objectives: ObjectiveOptions, platform: PlatformOptions) -> Subject:
+    """Objectives, running values and platform, all from options. Raises CommandError and FlagError."""
+    subject = subject_from(objectives, engine_args=platform.engine_args)
+    return replace(subject, platform_of=platform.platforms(load_catalogue(platform.catalogue)))
 
 
 def _knobs(engine_args: str | None) -> EngineKnobs:

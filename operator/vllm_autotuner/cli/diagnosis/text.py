@@ -17,13 +17,14 @@ from rich.text import Text
 from vllm_autotuner.cli.diagnosis.as_json import flag_of
 from vllm_autotuner.cli.evaluate.evaluation import Evaluated, ServiceReport
 from vllm_autotuner.cli.evaluate.moments import Span, rfc3339
+from vllm_autotuner.cli.evaluate.worst import worst_of
 from vllm_autotuner.cli.terminal import printable
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.evidence import Evidence
 from vllm_autotuner.overview.class_looks import Severity, look_of
 from vllm_autotuner.planning.advice import ADVICE, NOT_TUNING
-from vllm_autotuner.planning.proposal import Predicted, Proposal
+from vllm_autotuner.planning.proposal import Proposal
 
 __all__ = ["IN_WORDS", "panel", "proposal_lines", "quantity", "seconds", "since", "title_of"]
 
@@ -54,27 +55,35 @@ IN_WORDS: Final[Mapping[DiagnosisClass, str]] = {
 
 def panel(report: ServiceReport, *, at: float, span: Span | None) -> Panel:
     """One service."""
-    diagnosis = report.diagnosis
-    colour = look_of(diagnosis.primary).terminal
-    name = Text.assemble(
-        (diagnosis.primary.value, f"bold {colour}"),
-        f": {IN_WORDS[diagnosis.primary]}",
-        (f"   confidence {diagnosis.confidence.value}, since {since(diagnosis, at=at)}", "dim"),
-    )
-    parts: list[RenderableType] = [name, Text(printable(diagnosis.message))]
+    diagnosis, worst = report.diagnosis, worst_of(report.levels) if report.timeline else None
+    colour = look_of(diagnosis.primary if worst is None else worst.named).terminal
+    surety = f"   confidence {diagnosis.confidence.value}, since {since(diagnosis, at=at)}"
+    parts: list[RenderableType] = []
+    if worst is None:
+        parts.append(_named(diagnosis.primary, after=surety))
+    else:
+        share = f"   {quantity(worst.share, 'share')} of the time"
+        parts += [_named(worst.named, after=share), Text(), _named(diagnosis.primary, "At the end: ", surety)]
+    parts.append(Text(printable(diagnosis.message)))
     if diagnosis.evidence:
         parts.append(_evidence_table(diagnosis.evidence))
     parts += _section("Contributing", (f"{one.diagnosis.value}: {one.message}" for one in diagnosis.contributing))
     if report.plan.proposal is not None:
         parts += _section("Recommendation", proposal_lines(report.plan.proposal))
     parts += _section("Considered and rejected", report.plan.passed_over)
-    parts += _section("What to do", ADVICE[diagnosis.primary])
+    parts += _section("What to do", ADVICE[diagnosis.primary if worst is None else worst.named])
     if look_of(diagnosis.primary).severity <= Severity.UNSURE:
         parts += _section("Not a tuning problem", NOT_TUNING)
     if report.timeline:
         parts.append(_timeline_table(report.timeline, span=span))
     return Panel(
         Group(*parts), title=Text(printable(title_of(report))), title_align="left", border_style=colour, padding=(0, 1)
+    )
+
+
+def _named(named: DiagnosisClass, before: str = "", after: str = "") -> Text:
+    return Text.assemble(
+        before, (named.value, f"bold {look_of(named).terminal}"), f": {IN_WORDS[named]}", (after, "dim")
     )
 
 
@@ -136,12 +145,15 @@ def proposal_lines(proposal: Proposal) -> Iterable[str]:
     yield f"{how} (now {now}; confidence {proposal.confidence.value}). {proposal.reason}"
     if proposal.limited_by:
         yield f"Limited by: {proposal.limited_by}."
+    still = []
     for effect in proposal.predicted:
-        yield f"Expected {_effect(effect)}."
-
-
-def _effect(effect: Predicted) -> str:
-    return f"{effect.name}: {quantity(effect.current, effect.unit)} -> {quantity(effect.predicted, effect.unit)}"
+        current, predicted = quantity(effect.current, effect.unit), quantity(effect.predicted, effect.unit)
+        if current == predicted:
+            still.append(f"{effect.name} (now {current})")
+        else:
+            yield f"Expected {effect.name}: {current} -> {predicted}."
+    if still:
+        yield f"Not modelled: the effect on {', '.join(still)}."
 
 
 def _timeline_table(timeline: Sequence[Evaluated], *, span: Span | None) -> Table:

@@ -4,7 +4,6 @@ Reads VLLMServices and, with --prometheus, what they went through. Changes nothi
 """
 
 import asyncio
-import importlib.util
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -30,6 +29,7 @@ from vllm_autotuner.cli.options.source import OptionalPrometheus
 from vllm_autotuner.cli.options.values import duration_of
 from vllm_autotuner.cli.report.file import own_version, refuse_unwritable, written
 from vllm_autotuner.cli.report.page import over_time
+from vllm_autotuner.cli.report.plots import NO_PLOT, can_plot
 from vllm_autotuner.cli.terminal import answers, failed, printable, progress, remarks
 from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.overview.gpu_hours import Prices, savings_of
@@ -154,8 +154,8 @@ def _figures(
     silent = len(bodies) - len(seen.reports)
     if silent:
         notes.append(f"{silent} of {len(bodies)} services have no vLLM metrics in this Prometheus now")
-    if importlib.util.find_spec("matplotlib") is None:
-        return {}, [*notes, "no plots: they need matplotlib; run pip install '.[report]' in the repository"]
+    if not can_plot():
+        notes.append(NO_PLOT)
     worst = [ServiceName(row.namespace, row.name) for row in worst_first(map(row_of, bodies))]
     drawn = [name for name in worst if name in seen.reports]
     if len(drawn) > MOST_PLOTS:

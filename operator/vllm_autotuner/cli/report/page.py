@@ -11,7 +11,8 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.cli.diagnosis.text import IN_WORDS, proposal_lines, quantity, seconds, since, title_of
 from vllm_autotuner.cli.evaluate.evaluation import Evaluated, ServiceReport
 from vllm_autotuner.cli.evaluate.moments import Span, rfc3339
-from vllm_autotuner.cli.report.plots import bands, plot
+from vllm_autotuner.cli.evaluate.worst import worst_of
+from vllm_autotuner.cli.report.plots import NO_PLOT, bands, can_plot, plot
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence
 from vllm_autotuner.overview.class_looks import Severity, look_of
@@ -87,14 +88,15 @@ def _overview(reports: Sequence[ServiceReport]) -> str:
 
 
 def _service(report: ServiceReport, *, facts: ReportFacts, identity: int) -> str:
-    diagnosis = report.diagnosis
-    named, words = badge(diagnosis.primary.value), safe(IN_WORDS[diagnosis.primary])
+    diagnosis, worst = report.diagnosis, worst_of(report.levels)
     surety = f"confidence {diagnosis.confidence.value}, since {since(diagnosis, at=facts.at)}"
+    last = _verdict(diagnosis.primary, surety)
     parts = [
         f"<h2>{safe(title_of(report))}</h2>",
-        f'<p class="verdict">{named} <strong>{words}</strong> <small>{safe(surety)}</small></p>',
+        last if worst is None else _verdict(worst.named, f"{quantity(worst.share, 'share')} of the time"),
+        "" if worst is None else f"<p>At the end:</p>{last}",
         f"<p>{safe(diagnosis.message)}</p>",
-        listed("What to do", ADVICE[diagnosis.primary]),
+        listed("What to do", ADVICE[diagnosis.primary if worst is None else worst.named]),
         listed("Recommendation", () if report.plan.proposal is None else proposal_lines(report.plan.proposal)),
         listed("Contributing", (f"{one.diagnosis.value}: {one.message}" for one in diagnosis.contributing)),
         over_time(report, identity=identity),
@@ -105,6 +107,11 @@ def _service(report: ServiceReport, *, facts: ReportFacts, identity: int) -> str
         listed("Not a tuning problem", NOT_TUNING),
     ]
     return f'<section id="service-{identity}">{"".join(parts)}</section>'
+
+
+def _verdict(named: DiagnosisClass, beside: str) -> str:
+    words = safe(IN_WORDS[named])
+    return f'<p class="verdict">{badge(named.value)} <strong>{words}</strong> <small>{safe(beside)}</small></p>'
 
 
 def over_time(report: ServiceReport, *, identity: int) -> str:
@@ -120,6 +127,8 @@ def over_time(report: ServiceReport, *, identity: int) -> str:
         for named, length in sorted(shares.items(), key=lambda item: -item[1])
     )
     label = safe(f"Class, TTFT, TPOT, KV cache and requests of {title_of(report)} over time")
+    if not can_plot():
+        return f'<h3>Over time</h3><ul class="legend">{legend}</ul><p><small>{safe(NO_PLOT)}</small></p>'
     picture = plot(report.levels, targets=report.targets, identity=identity)
     return (
         f'<h3>Over time</h3><figure tabindex="0" aria-label="{label}">{picture}'

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.levels import Levels
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.overview.class_looks import look_of
 
-__all__ = ["bands", "plot", "require_plots"]
+__all__ = ["NO_PLOT", "bands", "can_plot", "plot"]
+
+NO_PLOT: Final = "no plot: it needs matplotlib; run pip install '.[report]' in the repository"
+"""What a reader is told in its place."""
 
 FOREGROUND: Final = "#123456"
 """A colour that no class has: it becomes the page's own."""
@@ -35,10 +37,9 @@ class Band:
     named: DiagnosisClass
 
 
-def require_plots(option: str = "--html") -> None:
-    """Raise CommandError without matplotlib; called before anything is sampled for a minute."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise CommandError(f"{option} needs matplotlib: run pip install '.[report]' in the repository")
+def can_plot() -> bool:
+    """Whether matplotlib is there. Without it everything but the plot is shown, and `NO_PLOT` said."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def bands(levels: Sequence[Levels]) -> Sequence[Band]:

@@ -6,7 +6,7 @@ Shows what would have been recommended when, how stable it was, and how accurate
 import asyncio
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, subject_from
+from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, typed_subject
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import Evaluation
 from vllm_autotuner.cli.evaluate.metrics_source import (
@@ -31,7 +31,7 @@ from vllm_autotuner.cli.options.access_options import AccessOptions
 from vllm_autotuner.cli.options.groups import with_groups
 from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.options.output import OutputFormat, is_text
-from vllm_autotuner.cli.options.platform_options import PlatformOptions, load_catalogue
+from vllm_autotuner.cli.options.platform_options import PlatformOptions
 from vllm_autotuner.cli.options.source import ServiceFilter, StoredSource
 from vllm_autotuner.cli.options.values import duration_of
 from vllm_autotuner.cli.service.replayed_history import History, replay
@@ -108,8 +108,7 @@ def backtest(
         as_text = is_text(output)
         if source.recording is not None and (period.since is not None or services.given):
             raise CommandError("--since, --namespace, --service and --service-label need --prometheus URL")
-        subject = subject_from(objectives, engine_args=platform.engine_args)
-        subject = replace(subject, platform_of=platform.platforms(load_catalogue(platform.catalogue)))
+        subject = typed_subject(objectives, platform)
         address = prometheus_of(source.prometheus, match=source.match, access=access.access())
         request = Request(
             source=source_of(prometheus=address, recording=source.recording, metrics=None),

@@ -7,7 +7,6 @@ is recomputed by the operator's own functions, and every candidate is shown with
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -21,7 +20,7 @@ from vllm_autotuner.change.effective import serving_knobs
 from vllm_autotuner.change.failure_memory import failed_values
 from vllm_autotuner.cli.diagnosis.answer import Answer, answer
 from vllm_autotuner.cli.diagnosis.as_json import as_json
-from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, subject_from
+from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, typed_subject
 from vllm_autotuner.cli.diagnosis.text import panel
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import Subject
@@ -36,13 +35,13 @@ from vllm_autotuner.cli.options.output import OutputFormat, is_text
 from vllm_autotuner.cli.options.platform_options import PlatformOptions, load_catalogue
 from vllm_autotuner.cli.options.source import ServiceFilter, StoredSource
 from vllm_autotuner.cli.report.file import refuse_unwritable
-from vllm_autotuner.cli.report.plots import require_plots
+from vllm_autotuner.cli.report.plots import NO_PLOT, can_plot
 from vllm_autotuner.cli.service.curve_plot import FORMATS, plot_curve
 from vllm_autotuner.cli.service.gpu_text import gpu_lines, recorded_savings
 from vllm_autotuner.cli.service.plan_text import plan_json, print_plan
 from vllm_autotuner.cli.service.service_object import read_service
 from vllm_autotuner.cli.service.status_text import print_status
-from vllm_autotuner.cli.terminal import answers, failed, printable
+from vllm_autotuner.cli.terminal import answers, failed, hint, printable
 from vllm_autotuner.control.decide.inputs import wanted_replicas
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.objectives import targets_of
@@ -115,10 +114,7 @@ def explain(
         if body is not None and source.prometheus is None:
             _status(body, as_text=as_text, prices=prices)
             return
-        if body is None:
-            subject = _typed_subject(objectives, platform, catalogue=catalogue)
-        else:
-            subject = _subject(body, catalogue=catalogue)
+        subject = typed_subject(objectives, platform) if body is None else _subject(body, catalogue=catalogue)
         namespace = cluster.namespace if body is None else body["metadata"]["namespace"]
         services = ServiceFilter(namespace=None if source.recording is not None else namespace, service=name)
         found = asyncio.run(answer(_request(source, services, subject, at=at, access=access.access())))
@@ -153,14 +149,7 @@ def _refuse_plot(path: Path | None, *, decided: bool) -> None:
         raise CommandError("--plot needs metrics: add --prometheus URL or --recording FILE")
     if path.suffix.lower() not in FORMATS:
         raise CommandError(f"--plot {path}: write a file that ends in {', '.join(FORMATS)}")
-    require_plots("--plot")
     refuse_unwritable(path, option="--plot")
-
-
-def _typed_subject(objectives: ObjectiveOptions, platform: PlatformOptions, *, catalogue: Catalogue) -> Subject:
-    """Objectives, running values and platform, from options."""
-    subject = subject_from(objectives, engine_args=platform.engine_args)
-    return replace(subject, platform_of=platform.platforms(catalogue))
 
 
 def _subject(body: Mapping[str, Any], *, catalogue: Catalogue) -> Subject:
@@ -212,5 +201,8 @@ def _decided(found: Answer, *, as_text: bool) -> None:
 def _plot(path: Path, found: Answer) -> None:
     if len(found.reports) != 1:
         raise CommandError("--plot draws one service: give its NAME")
+    if not can_plot():
+        hint(NO_PLOT)
+        return
     report = found.reports[0]
     plot_curve(path, report, case=Case(observation=report.observation, targets=report.targets, knobs=EngineKnobs()))

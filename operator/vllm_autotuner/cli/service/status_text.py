@@ -15,7 +15,7 @@ from vllm_autotuner.cli.service.change_text import change_lines
 from vllm_autotuner.cli.service.history_text import entry_lines
 from vllm_autotuner.cli.service.track_record_text import record_lines
 from vllm_autotuner.cli.terminal import printable
-from vllm_autotuner.overview.history_rows import predicted_effect
+from vllm_autotuner.overview.history_rows import predicted_effects
 from vllm_autotuner.overview.number_format import figure, moment
 
 __all__ = ["print_status"]
@@ -125,7 +125,7 @@ def _advice(advice: Mapping[str, Any] | None, *, mode: str, namespace: str, name
         ("why", advice.get("reason")),
         ("limited by", advice.get("limitedBy")),
         ("blocked by", advice.get("heldBy")),
-        ("predicted", ", ".join(map(predicted_effect, advice.get("predicted") or []))),
+        ("predicted", predicted_effects(advice.get("predicted") or [])),
         ("to apply", _ways(mode, advice["id"], namespace=namespace, name=name)),
     )
     for what, text in found:

@@ -7,6 +7,7 @@ Must not: simulate, or judge.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -19,6 +20,7 @@ from vllm_autotuner.cli.options.groups import with_groups
 from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.cli.options.output import OutputFormat, is_text
 from vllm_autotuner.cli.options.values import duration_of
+from vllm_autotuner.cli.report.plots import NO_PLOT, can_plot
 from vllm_autotuner.cli.simulate.as_json import as_json, sweep_as_json
 from vllm_autotuner.cli.simulate.options import EngineOptions, LoadOptions, RunOptions
 from vllm_autotuner.cli.simulate.plot import check_plot, plot_run, plot_sweep
@@ -35,7 +37,7 @@ from vllm_autotuner.cli.simulate.simulated_service import Scenario
 from vllm_autotuner.cli.simulate.simulated_service import run as simulated
 from vllm_autotuner.cli.simulate.sweep import Sweep, sweep, sweep_of
 from vllm_autotuner.cli.simulate.text import report, sweep_table
-from vllm_autotuner.cli.terminal import answers, failed, progress, remarks
+from vllm_autotuner.cli.terminal import answers, failed, hint, progress, remarks
 from vllm_autotuner.engine.flags import FlagError
 from vllm_autotuner.simulation.configuration import StartupRefused
 
@@ -62,6 +64,15 @@ Examples:
 """
 
 FAILED: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a simulation found, as text, as JSON, and as what draws it."""
+
+    shown: RenderableType
+    body: dict[str, Any]
+    draw: Callable[[Path], None]
 
 
 @with_groups
@@ -91,15 +102,28 @@ def simulate(
             check_plot(plot)
         wanted = None if run.sweep_text is None else sweep_of(run.sweep_text)
         scenario = _scenario(engine, load, run, objectives)
-        shown, body = _one(scenario, plot) if wanted is None else _many(scenario, wanted, plot)
+        found = _one(scenario) if wanted is None else _many(scenario, wanted)
     except (CommandError, FlagError) as error:
         raise failed(error, code=FAILED) from None
     except StartupRefused as error:
         raise failed(f"the engine does not start: {error}", code=FAILED) from None
     if as_text:
-        answers().print(shown)
+        answers().print(found.shown)
     else:
-        typer.echo(json.dumps(body, indent=2, allow_nan=False))
+        typer.echo(json.dumps(found.body, indent=2, allow_nan=False))
+    if plot is not None:
+        _draw(found, plot)
+
+
+def _draw(found: Found, path: Path) -> None:
+    """After the answer: what is missing for a plot does not cost it."""
+    if not can_plot():
+        hint(NO_PLOT)
+        return
+    try:
+        found.draw(path)
+    except CommandError as error:
+        raise failed(error, code=FAILED) from None
 
 
 def _scenario(engine: EngineOptions, load: LoadOptions, run: RunOptions, objectives: ObjectiveOptions) -> Scenario:
@@ -115,21 +139,19 @@ def _scenario(engine: EngineOptions, load: LoadOptions, run: RunOptions, objecti
     )
 
 
-def _one(scenario: Scenario, plot: Path | None) -> tuple[RenderableType, dict[str, Any]]:
+def _one(scenario: Scenario) -> Found:
     with _bar(scenario, runs=1) as passed:
         found = simulated(scenario, passed=passed)
     figures = figures_of(found)
-    if plot is not None:
-        plot_run(found, figures, plot)
-    return report(found, figures), as_json(found, figures)
+    return Found(
+        shown=report(found, figures), body=as_json(found, figures), draw=lambda path: plot_run(found, figures, path)
+    )
 
 
-def _many(scenario: Scenario, wanted: Sweep, plot: Path | None) -> tuple[RenderableType, dict[str, Any]]:
+def _many(scenario: Scenario, wanted: Sweep) -> Found:
     with _bar(scenario, runs=len(wanted.values)) as passed:
         tried = sweep(scenario, wanted, passed=passed)
-    if plot is not None:
-        plot_sweep(tried, plot)
-    return sweep_table(tried), sweep_as_json(tried)
+    return Found(shown=sweep_table(tried), body=sweep_as_json(tried), draw=lambda path: plot_sweep(tried, path))
 
 
 @contextmanager

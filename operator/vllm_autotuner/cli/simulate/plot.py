@@ -38,14 +38,11 @@ def check_plot(path: Path) -> None:
         raise CommandError(f"--plot {path}: write a file name that ends in {', '.join(FORMATS)}")
     if not path.absolute().parent.is_dir():
         raise CommandError(f"--plot {path}: folder {path.absolute().parent} does not exist")
-    _figure(1)
 
 
 def _figure(rows: int) -> "tuple[Figure, Sequence[Axes]]":
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise CommandError("--plot needs matplotlib: run pip install '.[report]' in the repository") from None
+    from matplotlib.figure import Figure
+
     # Not pyplot: a figure of its own needs no display and leaves nothing behind.
     figure = Figure(figsize=(10, 2.9 * rows + 0.8), layout="constrained")
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False)
