@@ -42,3 +42,8 @@ def test_the_automatic_one_may_change_something_and_the_autoscaled_one_scales() 
     assert example("automatic.yaml").spec.tuning.max_num_seqs is not None
     assert example("autoscale.yaml").spec.scaling is not None
     assert example("adopt.yaml").spec.target_ref is not None
+
+
+def test_no_two_share_a_name() -> None:
+    names = [example(path.name).key for path in EXAMPLES.glob("*.yaml")]
+    assert len(names) == len(set(names))
