@@ -4,7 +4,8 @@
 FROM python:3.12-slim AS build
 RUN pip install --no-cache-dir uv==0.13.8
 WORKDIR /src
-ENV UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
+# Compiled here: the image runs without the right to write, and would compile at every start.
+ENV UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never UV_COMPILE_BYTECODE=1
 # Dependencies first, from the lock file: a change of the code does not download them again.
 COPY pyproject.toml uv.lock ./
 RUN uv export --frozen --no-dev --no-emit-project --output-file requirements.txt \

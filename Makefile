@@ -32,7 +32,7 @@ $(UV):
 
 $(VENV)/.synced: $(UV) pyproject.toml uv.lock
 	@echo "setting up: Python packages in $(VENV)"
-	@UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --quiet --frozen --python $(PYTHON)
+	@UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --quiet --frozen --compile-bytecode --python $(PYTHON)
 	@touch $@
 
 setup: $(VENV)/.synced  ## The Python environment, from the lock file
