@@ -4,6 +4,7 @@ Apart from the chart, because a dashboard by hand drifts from the metrics; a tes
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,15 +15,17 @@ SOURCE: Final = {"type": "prometheus", "uid": "${source}"}
 WIDTH: Final = 24
 """Columns of Grafana's grid."""
 HEIGHT: Final = 8
+BANDS: Final = "bands"
+"""In place of a unit: one row for each series, with a bar for as long as it is there."""
 PODS: Final = 'namespace=~"$namespace",pod=~"$pod"'
 
 
-def _of_service(metric: str) -> str:
+def _of_service(metric: str, matchers: str = "") -> str:
     """A metric of one service, with that service's namespace.
 
     A scrape that sets `namespace` itself, as a PodMonitor does, sets the operator's and renames the metric's own.
     """
-    return f'label_replace({metric}, "namespace", "$1", "exported_namespace", "(.+)")'
+    return f'label_replace({metric}{matchers}, "namespace", "$1", "exported_namespace", "(.+)")'
 
 
 FLEET: Final = (
@@ -89,9 +92,23 @@ def _quantile(meaning: Meaning) -> str:
     return f"histogram_quantile(0.95, sum by (le) (rate({_name(meaning)}_bucket{{{PODS}}}[2m])))"
 
 
+def _chosen(metric: str, by: str, *matchers: str) -> str:
+    """A metric of the services that are chosen, whichever of the operator's replicas it comes from."""
+    only = ",".join(('name=~"$service"', *matchers))
+    return f"max by (namespace, name, {by}) ({_of_service(metric, f'{{{only}}}')})"
+
+
+def _objective(kind: str) -> tuple[str, str]:
+    asked = _chosen("vllm_autotuner_objective_seconds", "quantile", f'objective="{kind}"')
+    return asked, "objective of {{namespace}}/{{name}}, quantile {{quantile}}"
+
+
+CLASSES: Final = _chosen("vllm_autotuner_service_diagnosis", "diagnosis")
+CHANGES: Final = _chosen("vllm_autotuner_service_change", "knob, state")
 SERVICE: Final = (
-    ("TTFT, p95", _quantile(Meaning.TTFT), "p95", "s"),
-    ("Time between tokens, p95", _quantile(Meaning.ITL), "p95", "s"),
+    ("Diagnosis", CLASSES, "{{namespace}}/{{name}} {{diagnosis}}", BANDS),
+    ("TTFT, p95", _quantile(Meaning.TTFT), "p95", "s", _objective("TTFT")),
+    ("Time between tokens, p95", _quantile(Meaning.ITL), "p95", "s", _objective("TPOT")),
     ("Running requests", f"sum by (pod) ({_name(Meaning.RUNNING)}{{{PODS}}})", "{{pod}}", "short"),
     ("Waiting requests", f"sum by (pod) ({_name(Meaning.WAITING)}{{{PODS}}})", "{{pod}}", "short"),
     ("KV cache usage", f"max by (pod) ({_name(Meaning.KV_USAGE)}{{{PODS}}})", "{{pod}}", "percentunit"),
@@ -122,15 +139,22 @@ def dashboards() -> dict[str, dict[str, Any]]:
     running = _name(Meaning.RUNNING)
     namespace = _variable("namespace", f"label_values({running}, namespace)")
     pod = _variable("pod", f'label_values({running}{{namespace=~"$namespace"}}, pod)')
+    service = _variable("service", "label_values(vllm_autotuner_service_diagnosis, name)")
     return {
         "fleet.json": _dashboard("vllm-autotuner: fleet and operator", "vllm-autotuner-fleet", FLEET, [of_source]),
         "service.json": _dashboard(
-            "vllm-autotuner: one service", "vllm-autotuner-service", SERVICE, [of_source, namespace, pod]
+            "vllm-autotuner: one service",
+            "vllm-autotuner-service",
+            SERVICE,
+            [of_source, service, namespace, pod],
+            [_annotation(CHANGES, title="Change", text="{{namespace}}/{{name}}: {{knob}}, {{state}}")],
         ),
     }
 
 
-def _dashboard(title: str, uid: str, panels: Any, variables: list[dict[str, Any]]) -> dict[str, Any]:
+def _dashboard(
+    title: str, uid: str, panels: Any, variables: list[dict[str, Any]], annotations: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
     return {
         "title": title,
         "uid": uid,
@@ -139,20 +163,55 @@ def _dashboard(title: str, uid: str, panels: Any, variables: list[dict[str, Any]
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
         "templating": {"list": variables},
-        "panels": [_panel(number, *each) for number, each in enumerate(panels)],
+        "annotations": {"list": list(annotations)},
+        "panels": _panels(panels),
     }
 
 
-def _panel(number: int, title: str, expression: str, legend: str, unit: str) -> dict[str, Any]:
-    half = WIDTH // 2
+def _panels(panels: Any) -> list[dict[str, Any]]:
+    """Two in a row; bands take one of their own, above all, so that what is below is read against them."""
+    bands = [each for each in panels if each[3] == BANDS]
+    others = [each for each in panels if each[3] != BANDS]
+    return [_panel(number, *each) for number, each in enumerate(bands)] + [
+        _panel(number, *each, above=len(bands)) for number, each in enumerate(others)
+    ]
+
+
+def _panel(
+    number: int, title: str, expression: str, legend: str, unit: str, *limits: tuple[str, str], above: int = 0
+) -> dict[str, Any]:
+    half, queries, wide = WIDTH // 2, ((expression, legend), *limits), unit == BANDS
+    place = (
+        {"x": 0, "y": HEIGHT * number, "w": WIDTH, "h": HEIGHT}
+        if wide
+        else {"x": half * (number % 2), "y": HEIGHT * (number // 2 + above), "w": half, "h": HEIGHT}
+    )
     return {
-        "id": number + 1,
-        "type": "timeseries",
+        "id": number + above + 1,
+        "type": "state-timeline" if wide else "timeseries",
         "title": title,
         "datasource": SOURCE,
-        "gridPos": {"x": half * (number % 2), "y": HEIGHT * (number // 2), "w": half, "h": HEIGHT},
-        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
-        "targets": [{"refId": "A", "datasource": SOURCE, "expr": expression, "legendFormat": legend}],
+        "gridPos": place,
+        "fieldConfig": {"defaults": {} if wide else {"unit": unit, "min": 0}, "overrides": []},
+        **({"options": {"showValue": "never", "legend": {"showLegend": False}}} if wide else {}),
+        "targets": [
+            {"refId": chr(ord("A") + index), "datasource": SOURCE, "expr": query, "legendFormat": name}
+            for index, (query, name) in enumerate(queries)
+        ],
+    }
+
+
+def _annotation(expression: str, *, title: str, text: str) -> dict[str, Any]:
+    return {
+        "name": title,
+        "enable": True,
+        "datasource": SOURCE,
+        "iconColor": "orange",
+        "expr": expression,
+        "step": "30s",
+        "titleFormat": title,
+        "textFormat": text,
+        "useValueForTime": False,
     }
 
 

@@ -200,6 +200,9 @@ async def test_every_panel_of_every_dashboard_has_data(scene: Scene) -> None:
     empty = []
     for board in boards:
         chosen = await variables(scene.server, board)
+        for each in board["annotations"]["list"]:
+            if not await shown(scene, filled(each["expr"], chosen), legend=each["textFormat"]):
+                empty.append(f"{board['title']}: annotation {each['name']}")
         for panel in board["panels"]:
             for target in panel["targets"]:
                 found = await shown(scene, filled(target["expr"], chosen), legend=target["legendFormat"])

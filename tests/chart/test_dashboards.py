@@ -19,6 +19,10 @@ QUERIES = [
     for name, dashboard in dashboards.dashboards().items()
     for panel in dashboard["panels"]
     for target in panel["targets"]
+] + [
+    pytest.param(annotation["expr"], id=f"{name}: {annotation['name']}")
+    for name, dashboard in dashboards.dashboards().items()
+    for annotation in dashboard["annotations"]["list"]
 ]
 
 
@@ -41,7 +45,16 @@ def test_services_of_one_name_in_two_namespaces_are_two(query: str) -> None:
     of_services = set(re.findall(r"`(vllm_autotuner_\w+)` \| \w+ \| namespace, name", PAGE))
     assert of_services
     for name in of_services & set(re.findall(r"vllm_autotuner_\w+", query)):
-        assert f'label_replace({name}, "namespace", "$1", "exported_namespace", "(.+)")' in query
+        renamed = re.escape(', "namespace", "$1", "exported_namespace", "(.+)")')
+        assert re.search(rf"label_replace\({name}({{[^}}]*}})?{renamed}", query)
+
+
+def test_one_service_is_shown_with_its_class_its_objectives_and_its_changes() -> None:
+    service = dashboards.dashboards()["service.json"]
+    asked = " ".join(target["expr"] for panel in service["panels"] for target in panel["targets"])
+    assert "vllm_autotuner_service_diagnosis" in asked
+    assert asked.count("vllm_autotuner_objective_seconds") == 2
+    assert ["vllm_autotuner_service_change" in each["expr"] for each in service["annotations"]["list"]] == [True]
 
 
 @pytest.mark.parametrize("dashboard", dashboards.dashboards().values(), ids=lambda each: each["uid"])

@@ -14,10 +14,21 @@ from tests.control.loop_bed import bed, queueing, slow_beyond_64
 from docs import budgets
 from docs.operator_metrics import PAGE, page
 from vllm_autotuner.api.gpu_steps import GpuCause, GpuStep
-from vllm_autotuner.api.status import ChangeState, Circuit, CircuitState, Outcome, Recommendation, VLLMServiceStatus
+from vllm_autotuner.api.spec import Objective, Objectives
+from vllm_autotuner.api.status import (
+    ChangeState,
+    Circuit,
+    CircuitState,
+    Confidence,
+    DiagnosisStatus,
+    Outcome,
+    Recommendation,
+    VLLMServiceStatus,
+)
 from vllm_autotuner.budgets import POD_TEMPLATE_BYTES
 from vllm_autotuner.control.run import fleet_loop
 from vllm_autotuner.control.run.operator_metrics import OperatorMetrics, StatusFigures, status_figures
+from vllm_autotuner.diagnosis.objectives import targets_of
 
 
 def series(metrics: OperatorMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -247,3 +258,37 @@ def test_the_saved_gpus_of_a_status_are_those_of_its_last_step() -> None:
     )
     assert status_figures(VLLMServiceStatus(gpu_steps=steps), now=NOW).saved_gpus == 1
     assert status_figures(VLLMServiceStatus(), now=NOW).saved_gpus is None
+
+
+def test_a_dashboard_of_one_service_gets_its_class_change_and_objectives() -> None:
+    metrics = OperatorMetrics()
+    found = change(ChangeState.HELD)
+    status = VLLMServiceStatus(
+        diagnosis=DiagnosisStatus(class_="PastTPOTKnee", confidence=Confidence.HIGH, since=NOW), active_change=found
+    )
+    spec = Objectives(ttft=Objective(target=timedelta(seconds=3), quantile="0.9"))
+    told = status_figures(status, now=NOW, namespace="prod", name="chat", targets=targets_of(spec))
+    metrics.set_statuses([told])
+    chat = (("name", "chat"), ("namespace", "prod"))
+
+    def of_service() -> dict[tuple[str, ...], float]:
+        return {
+            (
+                name.removeprefix("vllm_autotuner_"),
+                *(text for label, text in labels if (label, text) not in chat),
+            ): value
+            for (name, labels), value in series(metrics).items()
+            if chat[0] in labels
+        }
+
+    assert of_service() == {
+        ("service_diagnosis", "PastTPOTKnee"): 1,
+        ("service_change", found.knob, "Held"): 1,
+        ("objective_seconds", "TTFT", "0.9"): 3,
+        ("objective_seconds", "TPOT", "0.95"): 0.05,
+    }
+    metrics.set_statuses([])
+    assert of_service() == {}
+    metrics.set_statuses([told])
+    metrics.forget_fleet()
+    assert of_service() == {}

@@ -35,6 +35,7 @@ from vllm_autotuner.control.run.self_health import SelfHealth
 from vllm_autotuner.control.run.service_tick import Decided, OperatorStateOf, ServiceTick
 from vllm_autotuner.control.write.event_outbox import FAILED, OBJECT_TOO_LARGE
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.guardrails.concurrency import Asking
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS
 from vllm_autotuner.observation.quiet_pods import PodName
@@ -429,6 +430,7 @@ class FleetLoop:
                 namespace=entry.namespace,
                 name=entry.name,
                 gpu_price=self._context.settings.catalogue.price(gpu_product(entry.service)),
+                targets=targets_of(entry.service.spec.objectives),
             )
         except Exception:
             # The figures of the others must be exported; what is wrong with this one is told when it is handled.

@@ -19,6 +19,7 @@ from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.budgets import exceeded_so_far
 from vllm_autotuner.cluster.errors import Conflict
 from vllm_autotuner.control.run.effects import Urgency, Waits
+from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
 from vllm_autotuner.overview.gpu_hours import saved_gpus_now
 
@@ -46,10 +47,22 @@ class StatusFigures:
     """At this moment; negative where more are asked for. None: not known."""
     gpu_price: float | None = None
     """Of a GPU and hour; None: not known."""
+    diagnosis: str | None = None
+    """The class that its status names."""
+    knob: str | None = None
+    """Of its change in progress."""
+    targets: Targets | None = None
+    """What it is judged against."""
 
 
 def status_figures(
-    status: VLLMServiceStatus, *, now: datetime, namespace: str = "", name: str = "", gpu_price: float | None = None
+    status: VLLMServiceStatus,
+    *,
+    now: datetime,
+    namespace: str = "",
+    name: str = "",
+    gpu_price: float | None = None,
+    targets: Targets | None = None,
 ) -> StatusFigures:
     """Read the figures of one service; apart from their sum, so that one that cannot be read costs no other."""
     change, found = status.active_change, status.recommendation
@@ -61,6 +74,9 @@ def status_figures(
         name=name,
         saved_gpus=saved_gpus_now(status.gpu_steps),
         gpu_price=gpu_price,
+        diagnosis=None if status.diagnosis is None else status.diagnosis.class_,
+        knob=None if change is None else change.knob,
+        targets=targets,
     )
 
 
@@ -196,6 +212,24 @@ class OperatorMetrics:
             ["namespace", "name"],
             registry=registry,
         )
+        self.service_diagnosis = Gauge(
+            "vllm_autotuner_service_diagnosis",
+            "1 for the diagnosis class of a service.",
+            ["namespace", "name", "diagnosis"],
+            registry=registry,
+        )
+        self.service_change = Gauge(
+            "vllm_autotuner_service_change",
+            "1 while a service has a change in progress, by what it changes and its state.",
+            ["namespace", "name", "knob", "state"],
+            registry=registry,
+        )
+        self.objective = Gauge(
+            "vllm_autotuner_objective_seconds",
+            "Objective of a service (TTFT, TPOT) with its quantile; its profile's default where its spec has none.",
+            ["namespace", "name", "objective", "quantile"],
+            registry=registry,
+        )
         self.loop_lag = Gauge(
             "vllm_autotuner_loop_lag_seconds",
             "Longest delay of an event loop timer in the last minute.",
@@ -261,10 +295,11 @@ class OperatorMetrics:
     def set_statuses(self, figures: Iterable[StatusFigures]) -> None:
         """Set the gauges derived from the statuses of all services; label values without a service are removed."""
         states, held, circuits = Counts[str](), Counts[str](), 0
-        self.saved_gpus.clear()
-        self.saved_cost.clear()
+        for gauge in self._of_services:
+            gauge.clear()
         for each in figures:
             self._set_saved(each)
+            self._set_service(each)
             states.update([] if each.state is None else [each.state])
             held.update([] if each.held_by is None else [each.held_by])
             circuits += each.circuit_open
@@ -282,6 +317,22 @@ class OperatorMetrics:
         self.saved_gpus.labels(namespace=each.namespace, name=each.name).set(each.saved_gpus)
         if each.gpu_price is not None:
             self.saved_cost.labels(namespace=each.namespace, name=each.name).set(each.saved_gpus * each.gpu_price)
+
+    def _set_service(self, each: StatusFigures) -> None:
+        """What a dashboard of one service shows beside its latencies."""
+        of = {"namespace": each.namespace, "name": each.name}
+        if each.diagnosis is not None:
+            self.service_diagnosis.labels(**of, diagnosis=each.diagnosis).set(1)
+        if each.knob is not None and each.state is not None:
+            self.service_change.labels(**of, knob=each.knob, state=each.state).set(1)
+        if each.targets is not None:
+            for kind, target in (("TTFT", each.targets.ttft), ("TPOT", each.targets.tpot)):
+                self.objective.labels(**of, objective=kind, quantile=f"{target.quantile:g}").set(target.seconds)
+
+    @property
+    def _of_services(self) -> tuple[Gauge, ...]:
+        """Gauges with a value for each service, set anew in each tick."""
+        return self.saved_gpus, self.saved_cost, self.service_diagnosis, self.service_change, self.objective
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
@@ -312,8 +363,7 @@ class OperatorMetrics:
             self.active_changes,
             self.held_recommendations,
             self.desired_replicas,
-            self.saved_gpus,
-            self.saved_cost,
+            *self._of_services,
         ):
             gauge.clear()
         self.open_circuits.set(0)
