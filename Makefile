@@ -67,6 +67,7 @@ upgrade: binaries  ## Upgrade from an earlier version and uninstall, on a contro
 
 prometheus-operator: binaries  ## The chart under the real Prometheus Operator, built first (5 minutes, then 3)
 	@$(RUN) -m e2e.binaries prometheus-operator
+	@$(RUN) -m e2e.screenshots --prepare || echo "prometheus-operator: so no pictures of the dashboards"
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m prometheus_operator $(ARGS)
 
 gitops: binaries  ## Chart and services kept by the real Argo CD, which is built first (4 minutes, then 3)

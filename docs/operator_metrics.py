@@ -52,6 +52,13 @@ Tested by `make prometheus-operator`: Prometheus Operator {operator}, installed 
 generated, every target is up, every rule is evaluated, services are diagnosed and tuned by that Prometheus, and every
 panel of both dashboards has data. All pods run as processes of the test bed, and the engines are simulated. Not tested:
 the container images, the kube-prometheus-stack chart, Grafana and Alertmanager.
+
+The pictures are no screenshots of Grafana, which the project does not build: that run draws each panel from the
+dashboard's file and what its Prometheus answers, in ticks of a second. Coloured spans are changes in progress.
+
+<!-- picture: dashboard-fleet, The dashboard of fleet and operator -->
+
+<!-- picture: dashboard-service, The dashboard of one service -->
 """
 
 

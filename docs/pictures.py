@@ -1,4 +1,4 @@
-"""Puts pictures into the pages of the site where `make screenshots` has taken them: `<!-- picture: NAME, about -->`.
+"""Puts pictures into the pages of the site where they have been taken: `<!-- picture: NAME, about -->`.
 
 Apart from the pages, because pictures are not part of the repository: a link to a missing one would break the site.
 """
@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 FOLDER: Final = Path(__file__).with_name("pictures")
-NAMES: Final = ("web-fleet", "web-kept", "web-rolled-back", "report", "diagnosis")
+OF_PAGES: Final = ("web-fleet", "web-kept", "web-rolled-back", "report", "diagnosis")
 """What `make screenshots` takes, each at both widths."""
+OF_DASHBOARDS: Final = ("dashboard-fleet", "dashboard-service")
+"""What `make prometheus-operator` takes, drawn from what its Prometheus answers."""
+NAMES: Final = (*OF_PAGES, *OF_DASHBOARDS)
 MARK: Final = re.compile(r"<!-- picture: ([a-z-]+), ([^>]*) -->")
 DESK, PHONE = 1280, 390
 

@@ -2,7 +2,7 @@
 
 The services are tuned on the bed while this runs, so what a picture shows has happened. Pictures are for the
 documentation site and not part of the repository.
-Dashboards are left out: they need a Grafana, and neither Debian, npm nor PyPI has one.
+Dashboards are drawn by `make prometheus-operator`, which has a Prometheus that scrapes the operator's pod.
 Must not: hide what the check finds. A page that is wider than its window, or that axe-core objects to, ends it with 1.
 """
 
@@ -74,7 +74,7 @@ async def taken(axe: Path | None) -> bool:
     fine = True
     async with tuned() as play:
         urls = await pages(play, folder=play.stage.bed.state_dir)
-        for name in pictures.NAMES:
+        for name in pictures.OF_PAGES:
             url = urls[name]
             page = await text_of(url)
             for width in WIDTHS:
@@ -103,7 +103,7 @@ def main() -> int:
         print(f"screenshots: {error}", file=sys.stderr)
     if options.prepare:
         return 0
-    print("screenshots: no dashboards: this needs a Grafana, which is not started here", flush=True)
+    print("screenshots: the dashboards are drawn by make prometheus-operator", flush=True)
     try:
         return 0 if asyncio.run(taken(axe)) else 1
     except (BedError, BrowserError, NotSeen) as error:

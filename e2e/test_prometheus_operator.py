@@ -6,23 +6,24 @@ decided by what another operator makes of them. On a bed of its own: its CRDs ar
 
 import asyncio
 import json
-import math
 import re
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import pytest_asyncio
 import yaml
+from tests.browser import AXE, CHROMIUM, NO_CHROMIUM, WIDTHS, axe_core, look_at, picture
 
+from docs import pictures
 from docs.operator_metrics import ALERTS
 from e2e import release
 from e2e.bed import REPOSITORY, Bed, current_mode
+from e2e.dashboards import answered, drawn, filled, variables
 from e2e.monitor import Monitor
 from e2e.prometheus_operator import (
     MANIFEST,
@@ -192,14 +193,19 @@ async def _class(stage: Stage, name: str) -> bool:
     return (status.get("diagnosis") or {}).get("class") == "Idle" and condition(status, "MetricsAvailable") == "True"
 
 
-async def test_every_panel_of_every_dashboard_has_data(scene: Scene) -> None:
+async def boards_of(scene: Scene) -> list[dict[str, Any]]:
+    """The dashboards as Grafana's sidecar finds them, once a change is over."""
     await scene.play.finished("busy", seconds=SECONDS)
     maps = await scene.stage.get("/api/v1/configmaps?labelSelector=grafana_dashboard%3D1")
-    boards = [json.loads(text) for each in maps["items"] for text in each["data"].values()]
+    return [json.loads(text) for each in maps["items"] for text in each["data"].values()]
+
+
+async def test_every_panel_of_every_dashboard_has_data(scene: Scene) -> None:
+    boards = await boards_of(scene)
     assert len(boards) == 2
     empty = []
     for board in boards:
-        chosen = await variables(scene.server, board)
+        chosen = await variables(scene.server.get, board)
         for each in board["annotations"]["list"]:
             if not await shown(scene, filled(each["expr"], chosen), legend=each["textFormat"]):
                 empty.append(f"{board['title']}: annotation {each['name']}")
@@ -213,35 +219,27 @@ async def test_every_panel_of_every_dashboard_has_data(scene: Scene) -> None:
     assert empty == []
 
 
-async def variables(server: Server, board: Mapping[str, Any]) -> dict[str, str]:
-    """The variables of a dashboard with all values chosen, as Grafana fills them in."""
-    chosen: dict[str, str] = {}
-    for variable in board["templating"]["list"]:
-        if variable["type"] == "query":
-            asked = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
-            assert asked, variable["query"]
-            found = await server.get(f"label/{asked[2]}/values", **{"match[]": filled(asked[1], chosen)})
-            chosen[variable["name"]] = f"({'|'.join(found)})"
-    return chosen
-
-
-def filled(expression: str, chosen: Mapping[str, str]) -> str:
-    """An expression with the variables put in; what is none stays, such as the `$1` of a replacement."""
-    return re.sub(r"\$(\w+)", lambda match: chosen.get(match[1], match[0]), expression)
-
-
 async def shown(scene: Scene, expression: str, *, legend: str) -> set[str]:
     """The names in a panel's legend of all series with a value since the beginning of the scene."""
-    answer = await scene.server.get("query_range", query=expression, start=scene.began, end=time.time(), step=1)
-    return {
-        re.sub(r"{{(\w+)}}", partial(_label, series["metric"]), legend)
-        for series in answer["result"]
-        if any(not math.isnan(float(value)) for _, value in series["values"])
-    }
+    lines = await answered(scene.server.get, expression, legend=legend, since=scene.began, until=time.time())
+    return {line.name for line in lines}
 
 
-def _label(labels: Mapping[str, str], match: re.Match[str]) -> str:
-    return labels[match[1]]
+@pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+async def test_the_dashboards_can_be_drawn_for_a_desk_and_a_phone(scene: Scene, tmp_path: Path) -> None:
+    """And their pictures are kept for the site, as those of `make screenshots` are."""
+    pictures.FOLDER.mkdir(exist_ok=True)
+    for board in await boards_of(scene):
+        page = await drawn(board, scene.server.get, since=scene.began, until=time.time())
+        name = board["uid"].replace("vllm-autotuner", "dashboard")
+        file = tmp_path / f"{name}.html"
+        file.write_text(page, encoding="utf-8")
+        assert name in pictures.NAMES
+        for width in WIDTHS:
+            looked = await asyncio.to_thread(look_at, page, width=width, axe=axe_core() if AXE.is_file() else None)
+            assert (looked.width <= width, looked.grave) == (True, ()), name
+            png = pictures.FOLDER / f"{name}-{width}.png"
+            await asyncio.to_thread(picture, file.as_uri(), width=width, height=looked.height, file=png)
 
 
 async def test_the_doctor_finds_nothing_to_repair(scene: Scene) -> None:

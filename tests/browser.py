@@ -22,6 +22,8 @@ WIDTHS: Final = (1280, 390)
 """Pixels: a desk and a phone."""
 AXE_VERSION: Final = "4.14.1"
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vllm-autotuner" / "npm"
+AXE: Final = CACHE / f"axe-core-{AXE_VERSION}" / "axe.min.js"
+"""Where it is once it was fetched."""
 GRAVE: Final = frozenset({"serious", "critical"})
 SECONDS: Final = 120.0
 _POLICY: Final = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
@@ -57,9 +59,8 @@ class Looked:
 
 def axe_core() -> Path:
     """The script of axe-core, from the cache or else from npm. Raises BrowserError where there is neither."""
-    script = CACHE / f"axe-core-{AXE_VERSION}" / "axe.min.js"
-    if script.is_file():
-        return script
+    if AXE.is_file():
+        return AXE
     npm = shutil.which("npm")
     if npm is None:
         raise BrowserError("no npm in the PATH: accessibility is not checked")
@@ -70,9 +71,9 @@ def axe_core() -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
         if done.returncode != 0:
             raise BrowserError(f"npm cannot install axe-core {AXE_VERSION}: {done.stderr.strip()[-300:]}")
-        script.parent.mkdir(exist_ok=True)
-        (Path(folder) / "node_modules" / "axe-core" / "axe.min.js").replace(script)
-    return script
+        AXE.parent.mkdir(exist_ok=True)
+        (Path(folder) / "node_modules" / "axe-core" / "axe.min.js").replace(AXE)
+    return AXE
 
 
 def look_at(page: str, *, width: int, axe: Path | None = None) -> Looked:
