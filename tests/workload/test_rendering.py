@@ -8,6 +8,7 @@ from tests.workload.services import service
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.change.trial_deployments import Track, Trial
+from vllm_autotuner.engine.command_line import command_line
 from vllm_autotuner.workload.hashing import RENDERING_VERSION, config_hash, recorded_hash
 from vllm_autotuner.workload.labels import (
     CHANGE,
@@ -94,6 +95,8 @@ def test_devices(changes: dict[str, Any], expected: dict[str, str] | None) -> No
         pytest.param({"engine.tensorParallelSize": ...}, id="tensor-parallel-size removed"),
         pytest.param({"engine.image": "vllm/vllm-openai:v0.32.1"}, id="image"),
         pytest.param({"engine.args": ["--no-enable-prefix-caching"]}, id="arguments"),
+        pytest.param({"engine.command": ["vllm", "serve"]}, id="command"),
+        pytest.param({"engine.port": 8080}, id="port"),
         pytest.param({"model.name": "Qwen/Qwen3-8B"}, id="model"),
         pytest.param({"model.servedName": "chat"}, id="served name"),
         pytest.param({"model.revision": "v2"}, id="revision"),
@@ -238,6 +241,20 @@ def test_the_pod_template_is_merged_and_cannot_take_over_the_engine() -> None:
     assert engine["resources"]["limits"] == {"cpu": "8", "nvidia.com/gpu": "2"}
     assert "livenessProbe" not in engine
     assert engine["startupProbe"]["httpGet"]["path"] == "/health"
+
+
+def test_a_command_and_a_port_of_the_users() -> None:
+    changes = {"engine.command": ["vllm", "serve"], "engine.port": 8080}
+    of = service(changes | {"podTemplate": {"spec": {"containers": [{"name": "vllm", "command": None}]}}})
+    rendered = deployment(of)
+    engine, template = engine_of(rendered), rendered["spec"]["template"]
+    assert engine["command"] == ["vllm", "serve"]
+    assert engine["args"][0] == "Qwen/Qwen3-32B"
+    assert engine["args"][engine["args"].index("--port") + 1] == "8080"
+    assert [port["containerPort"] for port in engine["ports"]] == [8080]
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == "8080"
+    assert [(port["port"], port["targetPort"]) for port in render_service(of)["spec"]["ports"]] == [(8080, "http")]
+    assert command_line(engine).words == tuple(engine["args"])
 
 
 def test_an_empty_pod_template_changes_nothing() -> None:

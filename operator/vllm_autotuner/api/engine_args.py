@@ -36,7 +36,10 @@ _RESERVED: Final[tuple[tuple[str, str], ...]] = (
     (_spellings("model"), "use spec.model.name instead of --model"),
     (_spellings("served_", "model_name"), "use spec.model.servedName instead of --served-model-name"),
     (_spellings("rev", "ision"), "use spec.model.revision instead of --revision"),
-    (_spellings("(port|host)"), "remove --port and --host: the engine listens on port 8000 of every address"),
+    (
+        _spellings("(port|host)"),
+        "use spec.engine.port instead of --port, and no --host: it listens everywhere",
+    ),
     (_spellings("config"), "write the flags into spec.engine.args instead of --config: a file could hide tuned flags"),
 )
 
@@ -56,3 +59,23 @@ EngineArg = Annotated[
     str, AfterValidator(_check), Field(max_length=ARG_MAX_LENGTH, json_schema_extra={VALIDATIONS: _RULES})
 ]
 """One word of the engine's command line."""
+
+_SCRIPT: Final = "leave out -c: a script does not pass the arguments on; put it into the image"
+
+
+def _no_script(word: str) -> str:
+    if word == "-c":
+        raise ValueError(_SCRIPT)
+    return word
+
+
+CommandWord = Annotated[
+    str,
+    AfterValidator(_no_script),
+    Field(
+        min_length=1,
+        max_length=ARG_MAX_LENGTH,
+        json_schema_extra={VALIDATIONS: [{"rule": "self != '-c'", "message": _SCRIPT}]},
+    ),
+]
+"""One word of what runs before the engine's arguments."""

@@ -81,7 +81,7 @@ class TemplateContainer(_PassedThrough):
     """Image of a sidecar; the engine's is spec.engine.image."""
 
     command: Annotated[tuple[Annotated[str, Field(max_length=65536)], ...], Field(max_length=256)] | None = None
-    """Command of a sidecar; the engine's comes from its image."""
+    """Command of a sidecar; the engine's is spec.engine.command."""
 
     args: Annotated[tuple[Annotated[str, Field(max_length=65536)], ...], Field(max_length=256)] | None = None
     """Arguments of a sidecar; the engine's are spec.engine.args."""
@@ -89,7 +89,7 @@ class TemplateContainer(_PassedThrough):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel=f"self.name != '{ENGINE_CONTAINER}' || !(has(self.image) || has(self.command) || has(self.args))",
-            message="use spec.engine.image and spec.engine.args for the container vllm, "
+            message="use spec.engine.image and spec.engine.args (or spec.engine.command) for the container vllm, "
             "not image, command or args in the pod template",
             holds=lambda container: (
                 container.name != ENGINE_CONTAINER

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field, StrictBool
 
 from vllm_autotuner.api.annotations import PREFIX
-from vllm_autotuner.api.engine_args import ARGS_MAX_ITEMS, EngineArg
+from vllm_autotuner.api.engine_args import ARGS_MAX_ITEMS, CommandWord, EngineArg
 from vllm_autotuner.api.fields import DnsLabel, Duration, Quantile, matching
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import PUBLISHED_DEFAULT, ApiModel, Rule
@@ -101,6 +101,12 @@ class Engine(EngineKnobs):
 
     image: Annotated[str, Field(min_length=1, max_length=512)]
     """Container image of vLLM."""
+
+    command: Annotated[tuple[CommandWord, ...], Field(min_length=1, max_length=ARGS_MAX_ITEMS)] | None = None
+    """What the container runs before its arguments, such as [vllm, serve]. Default: the entrypoint of its image."""
+
+    port: Annotated[int, Field(strict=True, ge=1, le=65535)] | None = None
+    """Port of requests, health and metrics in the pods (--port), and of the Service. Default: 8000."""
 
     args: Annotated[tuple[EngineArg, ...], Field(max_length=ARGS_MAX_ITEMS)] = ()
     """Additional flags, not tuned; flags with a field of their own in the spec are rejected. Default: none."""

@@ -11,7 +11,7 @@ from vllm_autotuner.api.pod_template import ENGINE_CONTAINER
 from vllm_autotuner.api.spec import Accelerator, Engine, Model
 
 HTTP_PORT: Final = 8000
-"""vLLM's own default; requests, health and metrics."""
+"""vLLM's own default, where the spec names no other; requests, health and metrics."""
 
 STARTUP_PERIOD_SECONDS: Final = 2
 """Short, because a change is measured from the first ready answer on; /health costs the engine nothing."""
@@ -39,7 +39,7 @@ def engine_container(
         "name": ENGINE_CONTAINER,
         "image": engine.image,
         "args": engine_args(model=model, engine=engine, knobs=knobs),
-        "ports": [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}],
+        "ports": [{"name": "http", "containerPort": engine.port or HTTP_PORT, "protocol": "TCP"}],
         "startupProbe": _probe(period=STARTUP_PERIOD_SECONDS, failures=STARTUP_LIMIT_SECONDS // STARTUP_PERIOD_SECONDS),
         "readinessProbe": _probe(period=5, failures=3),
         # A loaded engine answers late; only one that is silent for two minutes is restarted.
@@ -48,6 +48,8 @@ def engine_container(
         # Failed starts are told apart by the last lines of the log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+    if engine.command is not None:
+        container["command"] = list(engine.command)
     if devices := device_resources(knobs=knobs, accelerator=accelerator):
         container["resources"] = devices
     if ranks(knobs) > 1:
@@ -60,6 +62,8 @@ def engine_args(*, model: Model, engine: Engine, knobs: EngineKnobs) -> list[str
     args = [model.name, "--served-model-name", model.served_name or model.name]
     if model.revision is not None:
         args += ["--revision", model.revision]
+    if engine.port is not None:
+        args += ["--port", str(engine.port)]
     return retuned([*args, *engine.args], knobs)
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import to_wire
-from vllm_autotuner.api.pod_template import ENGINE_CONTAINER
 from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService
 from vllm_autotuner.api.spec import DeletionPolicy
 from vllm_autotuner.change.trial_deployments import Trial
@@ -89,7 +88,8 @@ def render_trial(service: VLLMService, trial: Trial) -> dict[str, Any]:
 
 def render_service(service: VLLMService) -> dict[str, Any]:
     """Return the Service in front of every pod of this VLLMService. Raises NothingToRender for a targetRef."""
-    if service.spec.engine is None:
+    engine = service.spec.engine
+    if engine is None:
         raise NothingToRender(f"{service.key} names a Deployment of its own")
     return {
         "apiVersion": "v1",
@@ -98,7 +98,7 @@ def render_service(service: VLLMService) -> dict[str, Any]:
         "spec": {
             "type": "ClusterIP",
             "selector": {SERVICE: service.metadata.name},
-            "ports": [{"name": "http", "port": HTTP_PORT, "targetPort": "http", "protocol": "TCP"}],
+            "ports": [{"name": "http", "port": engine.port or HTTP_PORT, "targetPort": "http", "protocol": "TCP"}],
         },
     }
 
@@ -125,14 +125,16 @@ def _pod_template(service: VLLMService, config: EngineKnobs) -> dict[str, Any]:
         spec["volumes"] = [SHARED_MEMORY_VOLUME]
     annotations = {
         "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(HTTP_PORT),
+        "prometheus.io/port": str(engine.port or HTTP_PORT),
         "prometheus.io/path": "/metrics",
     }
     base: dict[str, Any] = {"metadata": {"labels": {}, "annotations": annotations}, "spec": spec}
     overlay = service.spec.pod_template.overlay() if service.spec.pod_template is not None else {}
     template = merged(base, overlay)
     ours = {"metadata": {"labels": {**_labels(service), TRACK: STABLE}, "annotations": {}}}
-    fixed = {"name": ENGINE_CONTAINER, "image": container["image"], "args": container["args"]}
+    fixed: dict[str, Any] = {
+        name: container[name] for name in ("name", "image", "command", "args") if name in container
+    }
     if devices := device_resources(knobs=config, accelerator=accelerator):
         fixed["resources"] = devices
     return merged(template, {**ours, "spec": {"containers": [fixed]}})
