@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Build into `--output` and say what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version", help="as in pyproject.toml and Chart.yaml")
-    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder to write; emptied first")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "dist", help="folder to write; an earlier release in it is deleted"
+    )
     parser.add_argument("--uv", default="uv", help="the uv to build with")
     parser.add_argument("--helm", default="helm", help="the helm to package with")
     parser.add_argument("--no-image", action="store_true", help="leave the image out")
@@ -57,9 +59,12 @@ def release(version: str, *, output: Path, uv: str, helm: str, image: bool) -> N
     _check_versions(version)
     if _git("status", "--porcelain"):
         raise ReleaseError("the tree has changes that are not committed: a release is of a commit")
+    _refuse_foreign(output)
     commit, epoch = _git("rev-parse", "HEAD"), _git("show", "--no-patch", "--format=%ct", "HEAD")
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
+    sums_file = output / "SHA256SUMS"
+    sums_file.touch()  # so that a release that fails half-way can be made again
     environment = os.environ | {"SOURCE_DATE_EPOCH": epoch}
     _run([uv, "build", "--quiet", "--wheel", "--sdist", "--out-dir", str(output), str(ROOT)], environment)
     (output / ".gitignore").unlink(missing_ok=True)  # uv's own, for folders inside of a repository
@@ -67,10 +72,20 @@ def release(version: str, *, output: Path, uv: str, helm: str, image: bool) -> N
     shutil.copyfile(ROOT / "crds" / "vllmservices.yaml", output / f"vllmservices-{version}.yaml")
     _write_sbom(output / f"vllm-autotuner-{version}.cdx.json", uv=uv, commit=commit, epoch=int(epoch))
     _write_image(output / f"vllm-autotuner-{version}-image.tar", version=version) if image else None
-    files = sorted(path for path in output.iterdir() if path.is_file())
+    files = sorted(path for path in output.iterdir() if path.is_file() and path != sums_file)
     sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
-    (output / "SHA256SUMS").write_text(sums, encoding="utf-8")
+    sums_file.write_text(sums, encoding="utf-8")
     print(f"release {version} of {commit[:12]} in {output}:\n{sums}", end="")
+
+
+def _refuse_foreign(output: Path) -> None:
+    """Raise ReleaseError for a folder with something else than a release: it would be emptied."""
+    if output.is_dir() and any(output.iterdir()) and not (output / "SHA256SUMS").is_file():
+        raise ReleaseError(
+            f"{output} has files and no SHA256SUMS of an earlier release: name a new folder, or empty it"
+        )
+    if output.exists() and not output.is_dir():
+        raise ReleaseError(f"{output} is not a folder")
 
 
 def _check_versions(version: str) -> None:

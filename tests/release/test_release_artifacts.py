@@ -34,11 +34,11 @@ def clone(folder: Path) -> Path:
     return folder
 
 
-def release(tree: Path, version: str = VERSION) -> "subprocess.CompletedProcess[str]":
+def release(tree: Path, version: str = VERSION, *more: str) -> "subprocess.CompletedProcess[str]":
     helm = helm_binary()
     if helm is None:
         pytest.skip("no helm: `python -m e2e.binaries helm` builds it")
-    return run(sys.executable, "tools/release.py", version, "--uv", UV, "--helm", helm, "--no-image", cwd=tree)
+    return run(sys.executable, "tools/release.py", version, "--uv", UV, "--helm", helm, "--no-image", *more, cwd=tree)
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +109,11 @@ def test_another_version_and_a_changed_tree_are_refused(dist: Path) -> None:
         assert "a release is of a commit" in release(tree).stderr
     finally:
         assert run("git", "checkout", "--quiet", "README.md", cwd=tree).returncode == 0
+
+
+def test_a_folder_with_other_files_is_not_emptied(dist: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
+    for place, says in ((tmp_path, "no SHA256SUMS of an earlier release"), (tmp_path / "thesis.txt", "not a folder")):
+        done = release(dist.parent, VERSION, "--output", str(place))
+        assert (done.returncode, says in done.stderr) == (1, True), done.stderr
+    assert (tmp_path / "thesis.txt").read_text(encoding="utf-8") == "years of work"
