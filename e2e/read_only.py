@@ -31,6 +31,7 @@ from e2e.stage import SIMULATED_ENGINE, NotSeen, Stage, names_of, until
 from e2e.test_adoption import deployment
 
 SECONDS: Final = 120.0
+MOST_MINUTES: Final = 24 * 60
 TICKS: Final = 10
 """After all has been seen."""
 Right = tuple[str, str, str]
@@ -244,6 +245,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.read_only", description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="how long the operator runs (default 10)")
     options = parser.parse_args()
+    if not 0 < options.minutes <= MOST_MINUTES:
+        parser.error(f"--minutes {options.minutes:g}: write a number above 0, of at most {MOST_MINUTES}")
     try:
         print(f"read-only: {asyncio.run(_run(options.minutes * 60)).told()}")
     except (BedError, AssertionError) as error:

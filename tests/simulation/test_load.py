@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from vllm_autotuner.simulation.load import Answer, Load, Traffic
+from vllm_autotuner.simulation.load import main as load_program
 
 TRAFFIC = Traffic(model="tiny", prompt_tokens=(5, 10), output_tokens=(3, 4))
 DEADLINE = 20.0
@@ -245,3 +246,34 @@ async def test_as_a_program_it_prints_its_tally_until_it_is_told_to_stop() -> No
     assert second["succeeded"] > 0
     assert second["failed"] == 0
     assert {body["model"] for body in recording.bodies} == {"tiny"}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["chat:8000", "--clients", "1"], "'chat:8000' is no URL"),
+        (["ftp://chat", "--clients", "1"], "is no URL"),
+        (["http://chat"], "nothing is sent"),
+        (["http://chat", "--clients", "-1"], "above 0"),
+        (["http://chat", "--rate", "-1"], "above 0"),
+        (["http://chat", "--rate", "nan"], "above 0"),
+        (["http://chat", "--rate", "inf"], "above 0"),
+    ],
+)
+def test_as_a_program_it_refuses_what_would_send_nothing(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        load_program([*words, "--model", "tiny"])
+    assert says in capsys.readouterr().err
+
+
+async def test_as_a_program_it_says_why_requests_fail() -> None:
+    command = [sys.executable, "-m", "vllm_autotuner.simulation.load", "http://127.0.0.1:1", "--model", "tiny"]
+    process = await asyncio.create_subprocess_exec(*command, "--clients", "1", stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    told = json.loads(await process.stdout.readline())
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0
+    assert told["failures"] == {"no answer": told["failed"]}

@@ -15,6 +15,7 @@ import asyncio
 import json
 import math
 import random
+import re
 import signal
 import sys
 from collections import Counter
@@ -280,7 +281,13 @@ async def send(urls: Sequence[str], traffic: Traffic, *, clients: int, rate: flo
     async with Load(lambda: urls, traffic, clients=clients, rate=rate, keep_alive=False) as load:
         while not stop.is_set():
             tally = load.tally
-            line = {"sent": tally.sent, "succeeded": tally.succeeded, "failed": tally.failed}
+            line: dict[str, object] = {"sent": tally.sent, "succeeded": tally.succeeded, "failed": tally.failed}
+            if tally.failed:
+                line["failures"] = {
+                    f"HTTP {status}" if status else "no answer": count
+                    for status, count in tally.statuses.items()
+                    if status != 200
+                }
             sys.stdout.write(json.dumps(line) + "\n")
             sys.stdout.flush()
             with suppress(TimeoutError):
@@ -297,6 +304,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=0, help="each with one request under way")
     parser.add_argument("--rate", type=float, default=0.0, help="requests per second beside the clients")
     options = parser.parse_args(arguments)
+    if wrong := [url for url in options.urls if not re.fullmatch(r"https?://[^/\s]+\S*", url)]:
+        parser.error(f"{wrong[0]!r} is no URL such as http://chat:8000")
+    if options.clients < 0 or not 0 <= options.rate < math.inf or (not options.clients and not options.rate):
+        parser.error("give --clients, --rate or both, as numbers above 0: without them nothing is sent")
     traffic = Traffic(model=options.model)
     asyncio.run(send(options.urls, traffic, clients=options.clients, rate=options.rate))
     return 0
