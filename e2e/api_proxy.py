@@ -1,6 +1,7 @@
 """Stands between one client and the API server, passes everything on, and can do what networks do to it.
 
-It can lose an answer after the write happened, take no request at all, and keep watch events back or bring them twice.
+It can lose an answer after the write happened, take no request at all, be late or too busy, and keep watch events back
+or bring them twice.
 Apart from the tests, because only whoever sees each write can end a process exactly between two of them (T01 to T03).
 Must not: change a word of what passes. Plain HTTP towards the client, which listens on loopback only.
 """
@@ -20,6 +21,11 @@ from aiohttp import ClientSession, ClientTimeout, StreamReader, TCPConnector, we
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _HOP: Final = frozenset({"host", "connection", "content-length", "transfer-encoding", "content-encoding"})
 """Headers that belong to one connection, and those that aiohttp sets for what it has decoded."""
+_TOO_MANY: Final = {
+    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 429,
+    "reason": "TooManyRequests", "message": "too many requests, please try again later",
+}  # fmt: skip
+"""As an API server with priority and fairness says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +50,13 @@ class ApiProxy:
         ca_file: Path,
         lose: Callable[[Write], bool] = lambda write: False,
         refuse: Callable[[], bool] = lambda: False,
+        late: Callable[[], float] = lambda: 0.0,
+        busy: Callable[[], bool] = lambda: False,
         copies: Callable[[str], int] = lambda path: 1,
         answered: Callable[[web.Request, int], object] = lambda request, status: None,
     ) -> None:
-        """`refuse` is asked before every request is passed on, `copies` how often a watch event of a path arrives.
+        """`refuse` is asked before every request is passed on, `late` for how many seconds it waits then, and `busy`
+        whether it is answered with 429 instead; `copies` how often a watch event of a path arrives.
 
         `answered` is told each request with the HTTP status of its answer.
         """
@@ -55,6 +64,8 @@ class ApiProxy:
         self._ca_file = ca_file
         self._lose = lose
         self._refuse = refuse
+        self._late = late
+        self._busy = busy
         self._copies = copies
         self._answered = answered
         self._writes: set[asyncio.Task[web.Response]] = set()
@@ -93,6 +104,9 @@ class ApiProxy:
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         if self._refuse():
             return _cut(request)
+        await asyncio.sleep(self._late())
+        if self._busy():
+            return web.json_response(_TOO_MANY, status=429, headers={"Retry-After": "1"})
         headers = _kept(request.headers)
         body = await request.read()
         url = f"{self._api_url}{request.raw_path}"

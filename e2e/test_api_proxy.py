@@ -105,3 +105,24 @@ async def test_a_write_of_a_client_that_died_meanwhile_is_told_all_the_same(
         assert told.writes == [], "it has not happened yet"
         upstream.let.set()
     assert [(write.body, write.heard) for write in told.writes] == [({"reason": "Told"}, False)]
+
+
+async def test_a_busy_server_refuses_and_a_late_one_answers(upstream: Upstream, url: str, ca_file: Path) -> None:
+    told, busy, waits = Told(), iter([True, False]), list[float]()
+    upstream.let.set()
+
+    def late() -> float:
+        waits.append(0.01)
+        return waits[-1]
+
+    async with (
+        ApiProxy(api_url=url, ca_file=ca_file, lose=told, busy=lambda: next(busy), late=late) as proxy,
+        ClientSession() as client,
+    ):
+        async with client.post(f"{proxy.url}/events", json={}) as refused:
+            assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
+            assert (await refused.json())["reason"] == "TooManyRequests"
+        assert told.writes == [], "what was refused was not passed on"
+        async with client.post(f"{proxy.url}/events", json={}) as answer:
+            assert answer.status == 201
+    assert len(waits) == 2

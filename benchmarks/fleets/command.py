@@ -27,6 +27,7 @@ from benchmarks.tenants.answering import answering
 from benchmarks.tenants.inside import enter_bed
 from benchmarks.tenants.shapes import recorded
 from e2e import release
+from e2e.api_proxy import ApiProxy
 from e2e.bed import NODE, Bed
 from e2e.binaries import ensure_binaries
 from e2e.errors import BedError
@@ -178,12 +179,12 @@ class Operator:
     prometheus: str
     port: int = 0
 
-    def start(self) -> None:
+    def start(self, *arguments: str) -> None:
         """Start it, over all namespaces."""
         (self.port,) = free_ports(1)
         self.stage.start_operator(
             "--prometheus-url", self.prometheus, "--listen-address", f"127.0.0.1:{self.port}",
-            "--interval", f"{INTERVAL:g}s", "--window", "60s",
+            "--interval", f"{INTERVAL:g}s", "--window", "60s", *arguments,
         )  # fmt: skip
 
     @property
@@ -255,6 +256,7 @@ async def cell(
     if report["unknown"]:
         raise BedError(f"a question that was not recorded: {report['unknown'][0]}")
     again = await taken_over(fleet, operator)
+    hindered = await behind_a_bad_api(fleet, operator, console=console) if troubles else []
     return {
         "services": fleet.services,
         "engines": engines,
@@ -267,6 +269,7 @@ async def cell(
         **steady,
         **again,
         "troubles": troubled,
+        "api_troubles": hindered,
     }
 
 
@@ -303,6 +306,63 @@ async def in_trouble(fleet: Fleet, cost: Cost, *, stand_in: str, console: Consol
             )
             # What came with it is written by then.
             await settled(cost, ticks=4)
+    return found
+
+
+@dataclass(slots=True)
+class Hindrance:
+    """What is wrong with the way to the API server, the Lease's requests included."""
+
+    late: float = 0.0
+    """Seconds before each request is passed on."""
+    busy: int = 0
+    """Each so many requests one is answered with 429; 0: none."""
+    _asked: int = 0
+
+    def is_busy(self) -> bool:
+        """Whether this request is refused."""
+        self._asked += 1
+        return bool(self.busy) and self._asked % self.busy == 0
+
+
+async def behind_a_bad_api(fleet: Fleet, operator: Operator, *, console: Console) -> list[dict[str, Any]]:
+    """Start the operator behind a proxy, and let the API server have each trouble for `TROUBLED` seconds; at the begin
+    of each a running change is left behind, and it is told how long that waits."""
+    found, way, bed = [], Hindrance(), fleet.stage.bed
+    proxy = ApiProxy(api_url=bed.api_url, ca_file=bed.ca_file, late=lambda: way.late, busy=lambda: way.is_busy())
+    async with proxy:
+        operator.start("--kubeconfig", str(proxy.kubeconfig(fleet.stage.kubeconfig)))
+        async with Cost(operator.place, every=LOOK) as cost:
+            await settled(cost, ticks=4)
+            troubles = {"each answer takes 2 s": Hindrance(late=2.0), "every third gets 429": Hindrance(busy=3)}
+            for number, (name, trouble) in enumerate(troubles.items()):
+                console.print(f"trouble of the API server: {name}")
+                way = trouble
+                cost.longest_tick, ticks, writes = 0.0, cost.ticks, await fleet.writes()
+                transitions, began = await fleet.transitions(), time.monotonic()
+                changing = fleet.services - 2 - number
+                left = await fleet.leave_a_change(changing)
+
+                async def goes_on(changing: int = changing, left: object = left) -> bool:
+                    return await fleet.change_of(changing) != left
+
+                await until("the running change goes on", goes_on, seconds=600)
+                goes_on_after = time.monotonic() - began
+                await asyncio.sleep(max(0.0, TROUBLED - goes_on_after))
+                found.append(
+                    {
+                        "trouble": name,
+                        "ticks": cost.ticks - ticks,
+                        "longest_tick_s": round(max(cost.longest_tick, cost.silent_for), 1),
+                        "change_goes_on_s": round(goes_on_after, 1),
+                        "status_writes": await fleet.writes() - writes,
+                        "leases_lost": await fleet.transitions() - transitions,
+                        "peak_rss_mib": round(cost.peak_bytes / 2**20, 1),
+                    }
+                )
+                way = Hindrance()
+                await settled(cost, ticks=2)
+    operator.stage.stop_operator()
     return found
 
 
@@ -420,7 +480,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--services", type=int, nargs="+", default=[1000], metavar="N", help="fleets to measure")
     parser.add_argument("--engines-per-service", type=int, nargs="+", default=[1], metavar="R", help="one for each")
     parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="of the steady fleet (default 3)")
-    parser.add_argument("--troubles", action="store_true", help="then let Prometheus be slow, fail and lose its series")
+    parser.add_argument("--troubles", action="store_true", help="then let Prometheus and API server be slow and fail")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/fleet.json")
     given = parser.parse_args(arguments)

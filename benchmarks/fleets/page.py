@@ -16,6 +16,10 @@ TROUBLE_COLUMNS: Final = (
     "services", "Prometheus", "ticks in 2 min", "longest tick, s", "status writes", "blind after 2 min",
     "seen again after, s", "Leases lost", "peak RSS, MiB",
 )  # fmt: skip
+API_COLUMNS: Final = (
+    "services", "API server", "ticks in 2 min", "longest tick, s", "a running change goes on after, s", "status writes",
+    "Leases lost", "peak RSS, MiB",
+)  # fmt: skip
 
 
 def row_of(cell: Mapping[str, Any]) -> tuple[str, ...]:
@@ -55,6 +59,22 @@ def _troubles(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
+def _api_troubles(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{cell['services']:,}",
+            each["trouble"],
+            f"{each['ticks']}",
+            f"{each['longest_tick_s']:.1f}",
+            f"{each['change_goes_on_s']:.0f}",
+            f"{each['status_writes']:,}",
+            f"{each['leases_lost']}",
+            f"{each['peak_rss_mib']:.0f}",
+        )
+        for each in cell.get("api_troubles", ())
+    ]
+
+
 def fleet(result: Result) -> list[str]:
     """Render what each fleet cost."""
     about = (
@@ -63,11 +83,17 @@ def fleet(result: Result) -> list[str]:
         "runs nothing, and Prometheus is a stand-in that sends the bytes a real one sent about one engine under load, "
         "under other names. All services are created at once; a tick is measured when everything has settled. A cycle "
         "is from the begin of a tick to the begin of the next one (the interval is 15 s). Nothing waits in any engine, "
-        "so that calm services are decided in one tick of four; where requests wait everywhere, each tick has the cost "
-        "of deciding all services."
+        "so that calm services are decided in one tick of eight; where requests wait everywhere, each tick has the "
+        "cost of deciding all services."
     )
     lines = [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in result["cells"]])]
     if troubled := [row for each in result["cells"] for row in _troubles(each)]:
         told = "Then Prometheus has a trouble for two minutes, and recovers; one after the other."
         lines += ["", told, "", *table(TROUBLE_COLUMNS, troubled)]
+    if hindered := [row for each in result["cells"] for row in _api_troubles(each)]:
+        told = (
+            "Then the API server has a trouble for two minutes, also towards the Lease. At its begin a status gets a "
+            "running change, as an operator that is gone would have left it."
+        )
+        lines += ["", told, "", *table(API_COLUMNS, hindered)]
     return lines

@@ -178,8 +178,20 @@ def test_the_cost_of_each_fleet_is_told() -> None:
                 "peak_rss_mib": 330.0,
             }
         ],
+        "api_troubles": [
+            {
+                "trouble": "each answer takes 2 s",
+                "ticks": 7,
+                "longest_tick_s": 15.2,
+                "change_goes_on_s": 17.6,
+                "status_writes": 3,
+                "leases_lost": 0,
+                "peak_rss_mib": 335.0,
+            }
+        ],
     }
     text = "\n".join(fleet({"summary": {}, "cells": [cell]}))
+    assert "| 1,000 | each answer takes 2 s | 7 | 15.2 | 18 | 3 | 0 | 335 |" in text
     assert "| 1,000 | no answer in time | 8 | 12.3 | 1,001 | 1,000 | 61 | 0 | 330 |" in text
     assert (
         "| 1,000 | 2,000 | 750 | 2.35 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 22 | 30 |" in text

@@ -1,4 +1,4 @@
-"""Services that rest: when nothing is known to have happened they are decided once in a state window, else at once."""
+"""Services that rest: when nothing is known to have happened they are decided once in two windows, else at once."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,9 +15,10 @@ from vllm_autotuner.control.decide.figures_refresh import RefreshSlots
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.run import service_tick
+from vllm_autotuner.control.run.calm_services import WINDOWS
 from vllm_autotuner.observation.reading import NoData
 
-TICKS_OF_A_WINDOW = int(WINDOW / TICK.total_seconds())
+TICKS_OF_A_REST = int(WINDOWS * WINDOW / TICK.total_seconds())
 SETTLED = STEADY + 8
 
 
@@ -42,9 +43,9 @@ async def calm_bed(decided: Counter[str], *names: str, load: Callable[[int], Loa
     return found
 
 
-async def test_a_calm_service_is_decided_once_in_a_window(decided: Counter[str]) -> None:
+async def test_a_calm_service_is_decided_once_in_two_windows(decided: Counter[str]) -> None:
     found = await calm_bed(decided)
-    await found.ticks(10 * TICKS_OF_A_WINDOW)
+    await found.ticks(10 * TICKS_OF_A_REST)
     assert decided["chat"] == 10
 
 
@@ -83,7 +84,7 @@ def a_queue(found: Bed) -> None:
 
 @pytest.mark.parametrize("happens", [a_spec, an_annotation, a_pod_that_is_lost, a_deployment, a_queue])
 async def test_what_has_changed_is_decided_at_once(decided: Counter[str], happens: Callable[[Bed], None]) -> None:
-    for phase in range(TICKS_OF_A_WINDOW):
+    for phase in range(TICKS_OF_A_REST):
         found = await calm_bed(decided)
         await found.ticks(phase)
         decided.clear()
@@ -95,7 +96,7 @@ async def test_what_has_changed_is_decided_at_once(decided: Counter[str], happen
 async def test_the_others_rest_while_one_is_decided(decided: Counter[str]) -> None:
     found = await calm_bed(decided, "chat", "code")
     found.api.edit("chat", lambda body: body["metadata"].update(labels={"team": "a"}))
-    await found.ticks(TICKS_OF_A_WINDOW)
+    await found.ticks(TICKS_OF_A_REST)
     assert decided["chat"] >= 1
     assert decided["code"] == 1
 
@@ -164,7 +165,7 @@ async def test_the_demand_of_a_large_fleet_is_followed(decided: Counter[str]) ->
 
 async def test_the_number_of_engines_counts_those_that_rest(decided: Counter[str]) -> None:
     found = await calm_bed(decided, "chat", "code")
-    for _ in range(TICKS_OF_A_WINDOW):
+    for _ in range(TICKS_OF_A_REST):
         await found.tick()
         assert "vllm_autotuner_engines 2.0" in found.metrics.page().decode()
 
