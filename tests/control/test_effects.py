@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from vllm_autotuner.control.run.effects import Effects, Urgency, Waits
+from vllm_autotuner.control.run.effects import Effects, Urgency, Waits, Work
 
 
 class Slow:
@@ -62,6 +62,7 @@ async def test_how_many_wait_and_for_how_long_is_known_by_urgency() -> None:
     assert {urgency: found.services for urgency, found in waits.items()} == {
         Urgency.CHANGE: 1,
         Urgency.REPLICAS: 0,
+        Urgency.BEGIN: 0,
         Urgency.REPORT: 2,
     }
     assert waits[Urgency.REPORT].seconds >= 0.02
@@ -95,3 +96,42 @@ async def test_what_breaks_is_raised_where_somebody_waits_and_the_others_go_on()
         await effects.settled(within=5)
     await effects.settled(within=5)
     assert api.begun == ["b"]
+
+
+async def test_what_is_left_of_work_waits_behind_all_that_is_as_urgent() -> None:
+    order, effects = list[str](), Effects(at_once=1)
+
+    def in_two_parts(name: str) -> Work:
+        async def rest() -> None:
+            order.append(f"rest of {name}")
+
+        async def first() -> Work:
+            order.append(name)
+            return rest
+
+        return first
+
+    for name, urgency in (("a", Urgency.BEGIN), ("b", Urgency.BEGIN), ("told", Urgency.REPORT)):
+        effects.add(name, in_two_parts(name), urgency=urgency)
+    await effects.settled(within=5)
+    assert order == ["a", "b", "rest of a", "rest of b", "told", "rest of told"]
+    assert len(effects) == 0
+
+
+async def test_what_is_left_of_work_is_dropped_with_what_waits() -> None:
+    answers, order, effects = asyncio.Event(), list[str](), Effects()
+
+    async def rest() -> None:
+        order.append("rest")
+
+    async def first() -> Work:
+        await answers.wait()
+        return rest
+
+    effects.add("a", first, urgency=Urgency.BEGIN)
+    await asyncio.sleep(0)
+    effects.drop_waiting()
+    assert effects.on_their_way() == {"a"}
+    answers.set()
+    await effects.settled(within=5)
+    assert (order, len(effects)) == ([], 0)

@@ -826,3 +826,23 @@ async def test_it_ends_when_asked_and_gives_its_connections_back(monkeypatch: py
         await run_fleet_loop(context, stop)
     assert ticks == 3
     assert made["127.0.0.1:9"].closed
+
+
+async def test_of_many_new_services_each_has_a_status_before_any_has_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"svc-{number:02}" for number in range(40)]
+    found, order = bed(*names), list[str]()
+    write_status, apply = found.api.write_status, found.api.apply
+
+    async def writing(namespace: str, name: str, status: Body, *, resource_version: str) -> Body:
+        order.append("status")
+        return await write_status(namespace, name, status, resource_version=resource_version)
+
+    async def applying(body: Body, *, epoch: int) -> Body:
+        order.append(body["kind"])
+        return await apply(body, epoch=epoch)
+
+    monkeypatch.setattr(found.api, "write_status", writing)
+    monkeypatch.setattr(found.api, "apply", applying)
+    await found.tick()
+    assert order[: len(names)] == ["status"] * len(names)
+    assert order[len(names) :].count("Deployment") == len(names)

@@ -1,7 +1,8 @@
 """What was decided, on its way to the cluster: several services at a time, the most urgent first.
 
 Apart from the fleet loop, which decides: nothing that the API server does slowly may hold up the next decisions. A
-service is on its way at most once; until it has arrived it is not decided again.
+service is on its way at most once; until it has arrived it is not decided again. Work may end with more work, which
+waits anew behind all that is as urgent.
 Must not: know what is carried out, or lose what it raises.
 """
 
@@ -10,9 +11,12 @@ import heapq
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeAlias
 
-__all__ = ["AT_ONCE", "Effects", "Urgency", "Waits"]
+__all__ = ["AT_ONCE", "Effects", "Urgency", "Waits", "Work"]
+
+Work: TypeAlias = Callable[[], Awaitable["Work | None"]]
+"""Carries something out, and returns what is left of it for later."""
 
 AT_ONCE: Final = 16
 """Services that are carried out at a time: the throttle admits as many writes."""
@@ -24,7 +28,9 @@ class Urgency(IntEnum):
     CHANGE = 0
     """A change runs, begins or ends."""
     REPLICAS = 1
-    REPORT = 2
+    BEGIN = 2
+    """A service is new."""
+    REPORT = 3
     """Nothing but what the status says."""
 
 
@@ -47,10 +53,12 @@ class Effects:
 
     def __init__(self, *, at_once: int = AT_ONCE) -> None:
         self._at_once = at_once
-        self._waiting: list[tuple[int, int, str, Callable[[], Awaitable[None]]]] = []
+        self._waiting: list[tuple[int, bool, int, str, Work]] = []
+        """Urgency, whether a part has been carried out, number, uid, and work."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._on_their_way: dict[str, _OnItsWay] = {}
         self._count = 0
+        self._drops = 0
         self._broken: BaseException | None = None
 
     def __len__(self) -> int:
@@ -69,14 +77,13 @@ class Effects:
             found[each.urgency] = Waits(known.services + 1, max(known.seconds, now - each.since))
         return found
 
-    def add(self, uid: str, work: Callable[[], Awaitable[None]], *, urgency: Urgency) -> None:
+    def add(self, uid: str, work: Work, *, urgency: Urgency) -> None:
         """Carry `work` out when it is its turn: what is more urgent first, then in the order of adding. Raises
         ValueError for a service that is on its way."""
         if uid in self._on_their_way:
             raise ValueError(f"{uid} is on its way")
-        self._count += 1
         self._on_their_way[uid] = _OnItsWay(urgency, asyncio.get_running_loop().time())
-        heapq.heappush(self._waiting, (urgency, self._count, uid, work))
+        self._wait(uid, work, urgency=urgency, begun=False)
         self._begin()
 
     async def settled(self, *, within: float) -> None:
@@ -90,23 +97,35 @@ class Effects:
             raise broken
 
     def drop_waiting(self) -> None:
-        """Forget what has not begun: another process leads, or this one stops."""
-        for _, _, uid, _ in self._waiting:
+        """Forget what is not being carried out now, and what will be left of that: another process leads, or this one
+        stops.
+        """
+        self._drops += 1
+        for *_, uid, _ in self._waiting:
             self._on_their_way.pop(uid, None)
         self._waiting.clear()
 
+    def _wait(self, uid: str, work: Work, *, urgency: Urgency, begun: bool) -> None:
+        self._count += 1
+        heapq.heappush(self._waiting, (urgency, begun, self._count, uid, work))
+
     def _begin(self) -> None:
         while self._waiting and len(self._running) < self._at_once:
-            _, _, uid, work = heapq.heappop(self._waiting)
-            self._running[uid] = asyncio.get_running_loop().create_task(self._run(uid, work), name=f"effects of {uid}")
+            urgency, _, _, uid, work = heapq.heappop(self._waiting)
+            running = self._run(uid, work, urgency=Urgency(urgency))
+            self._running[uid] = asyncio.get_running_loop().create_task(running, name=f"effects of {uid}")
 
-    async def _run(self, uid: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run(self, uid: str, work: Work, *, urgency: Urgency) -> None:
+        left, drops = None, self._drops
         try:
-            await work()
+            left = await work()
         except BaseException as error:
             # Raised where somebody waits: a task that nobody awaits would keep it to itself.
             self._broken = error
         finally:
             del self._running[uid]
-            self._on_their_way.pop(uid, None)
+            if left is not None and drops == self._drops:
+                self._wait(uid, left, urgency=urgency, begun=True)
+            else:
+                self._on_their_way.pop(uid, None)
             self._begin()

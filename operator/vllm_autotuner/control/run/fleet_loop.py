@@ -29,10 +29,10 @@ from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.calm_services import CalmServices
 from vllm_autotuner.control.run.context import ControlContext
-from vllm_autotuner.control.run.effects import Effects, Urgency
+from vllm_autotuner.control.run.effects import Effects, Urgency, Work
 from vllm_autotuner.control.run.operator_metrics import StatusFigures, status_figures
 from vllm_autotuner.control.run.self_health import SelfHealth
-from vllm_autotuner.control.run.service_tick import Decided, OperatorStateOf, ServiceTick
+from vllm_autotuner.control.run.service_tick import Decided, OperatorStateOf, Persisted, ServiceTick
 from vllm_autotuner.control.write.event_outbox import FAILED, OBJECT_TOO_LARGE
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.objectives import targets_of
@@ -277,8 +277,10 @@ class FleetLoop:
                 if decided is not None and decided.decision.turn is not None:
                     waiting.append(_Waiting(decided, decided.decision.turn.asking, look))
                 elif decided is not None:
-                    carry_out = partial(self._carry_out, decided, look=look, adopting=adopting)
-                    self._effects.add(entry.uid, carry_out, urgency=_urgency(decided))
+                    urgency = _urgency(decided)
+                    carry_out = self._begin_service if urgency is Urgency.BEGIN else self._carry_out
+                    work = partial(carry_out, decided, look=look, adopting=adopting)
+                    self._effects.add(entry.uid, work, urgency=urgency)
         return waiting
 
     async def _give_turns(self, waiting: Sequence[_Waiting], *, adopting: Adopting) -> None:
@@ -340,11 +342,24 @@ class FleetLoop:
                 await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
 
     async def _carry_out(self, decided: Decided, *, look: Look, adopting: Adopting) -> None:
+        if (persisted := await self._persist(decided, look=look, adopting=adopting)) is not None:
+            await self._follow(persisted, decided=decided, look=look)
+
+    async def _begin_service(self, decided: Decided, *, look: Look, adopting: Adopting) -> Work | None:
+        """Write the status of a new service; return the rest: of many new ones each is told of before any has pods."""
+        persisted = await self._persist(decided, look=look, adopting=adopting)
+        return None if persisted is None else partial(self._follow, persisted, decided=decided, look=look)
+
+    async def _persist(self, decided: Decided, *, look: Look, adopting: Adopting) -> Persisted | None:
         async with self._isolated(decided.key, decided.entry):
-            carried_out = await self._services.carry_out(decided, look=look, adopting=adopting)
-            if carried_out is not None:
-                self._export(decided.key, carried_out.desired)
-            if carried_out is decided.decision:
+            return await self._services.persist(decided, look=look, adopting=adopting)
+        return None
+
+    async def _follow(self, persisted: Persisted, *, decided: Decided, look: Look) -> None:
+        async with self._isolated(decided.key, decided.entry):
+            await self._services.follow(persisted, look=look)
+            self._export(decided.key, persisted.decided.decision.desired)
+            if persisted.decided is decided:
                 self._calm.note(decided, fleet=look.fleet)
             if (written := self._context.registry.services.get(decided.key)) is not None:
                 self._decided[written.uid] = written.resource_version
@@ -444,7 +459,9 @@ def _urgency(decided: Decided) -> Urgency:
     if before.active_change is not None or decision.status.active_change is not None:
         return Urgency.CHANGE
     was, is_now = before.effective, decision.status.effective
-    same = (was and was.replicas) == (is_now and is_now.replicas)
+    if was is None:
+        return Urgency.BEGIN
+    same = was.replicas == (is_now and is_now.replicas)
     return Urgency.REPORT if same else Urgency.REPLICAS
 
 

@@ -126,7 +126,7 @@ class OperatorMetrics:
         self.effects_waiting = Gauge(
             "vllm_autotuner_effects_waiting",
             "Services whose decision was not written to the cluster by the end of the last tick, by urgency "
-            "(Change, Replicas, Report).",
+            "(Change, Replicas, Begin, Report).",
             ["urgency"],
             registry=registry,
         )

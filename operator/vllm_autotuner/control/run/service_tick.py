@@ -33,7 +33,7 @@ from vllm_autotuner.control.write.status_writer import StatusWriter
 from vllm_autotuner.control.write.workload_writer import WorkloadWriter
 from vllm_autotuner.workload.adoption import Unadoptable
 
-__all__ = ["Decided", "ServiceTick"]
+__all__ = ["Decided", "Persisted", "ServiceTick"]
 
 OperatorStateOf = Callable[[VLLMService], OperatorState]
 
@@ -51,6 +51,17 @@ class Decided:
     decision: Decision
     final: bool = False
     """Decided twice in this tick already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persisted:
+    """A decision that stands in the status. The workload does not follow it yet."""
+
+    decided: Decided
+    """Another one than was to be persisted, where the object had changed."""
+    service: VLLMService
+    entry: ServiceEntry
+    """As it was written."""
 
 
 class ServiceTick:
@@ -130,8 +141,8 @@ class ServiceTick:
         inputs = replace(decided.inputs, operator=replace(decided.inputs.operator, queue=""))
         return replace(decided, inputs=inputs, decision=decision)
 
-    async def carry_out(self, decided: Decided, *, look: Look, adopting: Adopting) -> Decision | None:
-        """Persist a decision, announce it, and make the workload follow it; return what was carried out.
+    async def persist(self, decided: Decided, *, look: Look, adopting: Adopting) -> Persisted | None:
+        """Persist a decision and announce it; return what was persisted.
 
         None when the object changed meanwhile and cannot be decided on any more. Raises ClusterError; Conflict when the
         object changed meanwhile and was decided twice already.
@@ -151,8 +162,7 @@ class ServiceTick:
                 decided.entry, decided.service, decided.decision.status, ended=decided.decision.ended
             )
         self.memory.put(entry.uid, decided.decision.history)
-        await self._follow(decided, service, entry, look=look)
-        return decided.decision
+        return Persisted(decided=decided, service=service, entry=entry)
 
     async def _decide_from_the_api(self, decided: Decided, *, look: Look, adopting: Adopting) -> Decided | None:
         """Decide again, once, because the object was written since the watch saw it. None when it cannot be decided."""
@@ -173,8 +183,9 @@ class ServiceTick:
             final=True,
         )
 
-    async def _follow(self, decided: Decided, service: VLLMService, entry: ServiceEntry, *, look: Look) -> None:
-        """Make the workload what the written status says."""
+    async def follow(self, persisted: Persisted, *, look: Look) -> None:
+        """Make the workload what the written status says. Raises ClusterError."""
+        decided, service, entry = persisted.decided, persisted.service, persisted.entry
         status, adopted = decided.decision.status, decided.adopted
 
         async def unchanged() -> bool:
