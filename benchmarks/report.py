@@ -108,8 +108,8 @@ def forecasts(result: Result) -> list[str]:
     worst = [(each["change"], f"{each['foretold_s']:.3g}", f"{each['measured_s']:.3g}") for each in result["worst"]]
     about = (
         "Errors in %: predicted / measured - 1. `within a quarter`: neither exceeds the other by more than 25 %. A "
-        "prediction reuses the measured prefill time. It does not model that prompts delay each other less at half the "
-        "clients per replica (the `measured` pairs)."
+        "prediction is the measured TTFT, scaled by how much of the time prompts take and by the step, plus the wait "
+        "for a slot. In the `measured` pairs the prompts' share of the time is not known: only the step is scaled."
     )
     return [
         about,

@@ -136,3 +136,13 @@ def test_replicas_come_with_the_load_where_no_setting_may_change() -> None:
     counts = replicas_of(deployment)
     assert max(counts) > counts[0]
     assert not product.ended
+
+
+def test_replicas_go_where_the_others_carry_the_load_by_the_low_end_of_their_capacity() -> None:
+    scenario = replace(drawn("over-provisioned"), tunes=False)
+    product, deployment = tuned(scenario, lambda product, deployment: deployment.replicas < scenario.replicas)
+    assert deployment.replicas == scenario.replicas - 1
+    effective = parse_status(product.status).effective
+    assert effective is not None
+    assert "carry the highest load" in effective.replicas_reason
+    assert not product.ended
