@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import pty
@@ -159,6 +160,24 @@ def test_a_model_and_a_gpu_are_used_for_the_recommendation() -> None:
     assert any("or --gpu of a command" in why for why in service["passedOver"])
 
 
+def test_scrapes_that_are_far_apart_need_a_longer_recording_and_it_says_how_long(tmp_path: Path) -> None:
+    with gzip.open(HEALTHY, "rt", encoding="utf-8") as file:
+        lines = [line for line in file if line[0] != "#"]
+    times = sorted({float(line.rsplit(" ", 1)[1]) for line in lines})
+    kept = [times[0]]
+    for time in times:
+        if len(kept) < 3 and time - kept[-1] >= 30:
+            kept.append(time)
+    path = tmp_path / "few.om"
+    path.write_text("".join(line for line in lines if float(line.rsplit(" ", 1)[1]) in kept) + "# EOF\n")
+    answer = answered("--recording", str(path))
+    assert answer["services"][0]["diagnosis"]["confidence"] == "Low"
+    [note] = [note for note in answer["notes"] if "full window" in note]
+    assert re.fullmatch(
+        r"only 6\d s of samples; a full window needs 12\d s at this scrape interval of 3\d(\.\d)? s", note
+    )
+
+
 def test_a_timeline_longer_than_the_recording_is_its_end() -> None:
     assert [point["offset"] for point in answered("--recording", HEALTHY, "--every", "1h")["timeline"]] == [
         pytest.approx(180.2, abs=0.05)
@@ -307,7 +326,7 @@ def test_an_engine_is_sampled(suffix: str) -> None:
     assert page.scrapes >= 4
     assert (service["service"], service["model"]) == ("served", "served")
     assert (service["diagnosis"]["class"], service["diagnosis"]["confidence"]) == ("ConcurrencyCapped", "Low")
-    assert any("a full window is 30 s" in note for note in answer["notes"])
+    assert any("a full window needs 30 s at this scrape interval of " in note for note in answer["notes"])
 
 
 def test_several_engines_are_one_service() -> None:

@@ -28,12 +28,16 @@ from vllm_autotuner.cli.evaluate.service_groups import by_labels, one_service
 from vllm_autotuner.cli.terminal import printable, progress, remarks
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.engine.foreign_servers import ForeignServer, foreign_server, foreign_sign
+from vllm_autotuner.engine.metric_names import NAMES, Meaning
 from vllm_autotuner.observation.access import PrometheusAddress, shown_url
 from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.label_matchers import selector
 from vllm_autotuner.observation.prometheus import PrometheusSource
+from vllm_autotuner.observation.questions import Samples
+from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.observation.scrape import Clock
 from vllm_autotuner.observation.snapshot import WindowSettings
+from vllm_autotuner.observation.state_windows import Windows, windows_of
 
 __all__ = ["Answer", "answer"]
 
@@ -119,9 +123,11 @@ async def _from_samples(request: Request, *, opened: Opened, place: str) -> Answ
     usual = WindowSettings()
     length = span.last - span.first
     notes = opened.notes
-    doubtful = length < usual.state
+    windows = await _windows(opened.recording, at=span.last, settings=usual)
+    doubtful = length < windows.usual
     if doubtful:
-        notes += (f"only {length:.0f} s of samples; a full window is {usual.state} s",)
+        pace = "" if windows.interval is None else f" at this scrape interval of {windows.interval:.3g} s"
+        notes += (f"only {length:.0f} s of samples; a full window needs {windows.usual} s{pace}",)
     with progress(remarks()) as bar:
         task = bar.add_task("evaluating", total=len(schedule.ticks))
         reports = await evaluate(
@@ -141,6 +147,12 @@ async def _from_samples(request: Request, *, opened: Opened, place: str) -> Answ
     if not schedule.shown:
         notes += tuple(note for report in reports for note in _earlier(report, span=span))
     return Answer(reports=reports, at=schedule.ticks[-1], span=span, notes=notes)
+
+
+async def _windows(recording: Recording, *, at: float, settings: WindowSettings) -> Windows:
+    """Over how many seconds a state is judged: longer than usual where scrapes are far apart."""
+    gauges = await recording.ask(Samples(names=NAMES[Meaning.RUNNING].names, window=settings.gauges), at=at)
+    return windows_of(gauges, at=at, settings=settings)
 
 
 def _unreadable(report: ServiceReport) -> Iterable[str]:
