@@ -109,6 +109,16 @@ async def test_flags_that_a_tool_declares_are_never_written() -> None:
     assert found.condition("Ready")[0] == "True"
 
 
+@pytest.mark.parametrize("kind", ["LLMInferenceService", "VLLMRuntime"])
+async def test_a_deployment_of_another_operator_gets_recommendations_and_is_never_changed(kind: str) -> None:
+    found = adopting(theirs(metadata__ownerReferences=[{"kind": kind, "name": "chat", "controller": True}]))
+    await found.ticks(30)
+    assert found.api.written == []
+    assert found.status().recommendation is not None
+    status, _, message = found.condition("OwnershipConflict")
+    assert (status, kind in message) == ("True", True), message
+
+
 async def test_flags_that_were_handed_over_are_written() -> None:
     found = adopting(
         theirs(manager=managed("argocd-controller", operation="Apply"), metadata__annotations={CONSENT: CONSENT_GIVEN})
