@@ -82,10 +82,13 @@ def test_the_command_ends_with_1_and_one_line(
 
 
 def test_what_keeps_pods_from_serving_is_told_when_time_is_up(kubeconfig: Path, commands: Path) -> None:
+    crash = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+    refused = {"reason": "StartError", "message": "exec: not found\n"}
     pods = [
         pod("api-1", conditions=[{"type": "PodScheduled", "status": "False", "message": "0/1 nodes: too few CPUs"}]),
-        pod("api-2", containerStatuses=[{"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}}]),
-        pod("api-3", containerStatuses=[{"state": {"running": {}}}]),
+        pod("api-2", containerStatuses=[{"state": crash}]),
+        pod("api-3", containerStatuses=[{"state": crash, "lastState": {"terminated": {"exitCode": 128, **refused}}}]),
+        pod("api-4", containerStatuses=[{"state": {"running": {}}}]),
     ]
     (commands / "pods.json").write_text(json.dumps({"items": pods}), encoding="utf-8")
     program(commands / "kubectl", f"/bin/cat {commands / 'pods.json'}")
@@ -95,7 +98,8 @@ def test_what_keeps_pods_from_serving_is_told_when_time_is_up(kubeconfig: Path, 
         scene.until("api serves", lambda: False, seconds=0)
     assert str(caught.value) == (
         "api serves: not within 0 s; pod api-1 is not scheduled: 0/1 nodes: too few CPUs; "
-        "pod api-2: CrashLoopBackOff: back-off"
+        "pod api-2: CrashLoopBackOff: back-off; "
+        "pod api-3: CrashLoopBackOff: back-off; it ended with 128 (StartError): exec: not found"
     )
 
 

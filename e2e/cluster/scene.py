@@ -211,11 +211,20 @@ def obstacles(pods: Sequence[Mapping[str, Any]]) -> Sequence[str]:
             if each["type"] == "PodScheduled" and each["status"] == "False"
         ]
         found += [
-            f"pod {name}: {waiting['reason']}: {waiting.get('message', 'no reason given')}"
+            f"pod {name}: {waiting['reason']}: {waiting.get('message', 'no reason given')}{_ended(each)}"
             for each in status.get("containerStatuses", [])
             if (waiting := each.get("state", {}).get("waiting")) and waiting.get("reason") != "ContainerCreating"
         ]
     return found
+
+
+def _ended(container: Mapping[str, Any]) -> str:
+    """How it ended the last time: a container that cannot be started at all has no log to look into."""
+    last = container.get("lastState", {}).get("terminated")
+    if not last:
+        return ""
+    why = last.get("message", "").strip()[-300:]
+    return f"; it ended with {last.get('exitCode')} ({last.get('reason', 'no reason')}){f': {why}' if why else ''}"
 
 
 def condition(status: Mapping[str, Any], kind: str) -> str:
