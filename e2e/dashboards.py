@@ -24,6 +24,8 @@ Get: TypeAlias = Callable[..., Awaitable[Any]]
 """`get("query_range", query=...)`: `data` of an answer of Prometheus' API."""
 COLUMNS: Final = 24
 """Of Grafana's grid."""
+LEGEND: Final = 8
+"""Names that a legend has room for."""
 NOTE: Final = "Drawn from the dashboard's file by its own queries; this is not Grafana."
 STYLE: Final = (
     "<style>.board{display:grid;grid-template-columns:1fr 1fr;gap:.5rem}.board img{width:100%;height:auto}"
@@ -116,7 +118,8 @@ def _picture(
         units = {"s": "s", "percentunit": "%", "ops": "1/s"}
         axes.set_ylabel(units.get(panel["fieldConfig"]["defaults"]["unit"], ""), fontsize=8)
         if lines:
-            axes.legend(fontsize=6, loc="upper left", framealpha=0.6)
+            handles, names = axes.get_legend_handles_labels()
+            axes.legend(handles[:LEGEND], names[:LEGEND], fontsize=6, loc="upper left", framealpha=0.6)
     for line in marks:
         axes.axvspan(line.times[0] - since, line.times[-1] - since, color="#E69F00", alpha=0.12)
     axes.set_xlim(0, until - since)
