@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from e2e.cluster import __main__ as command
 from e2e.cluster import acts, installation, manifests
 from e2e.cluster.access import Cluster
 from e2e.cluster.errors import ActFailed, ClusterError
 from e2e.cluster.scene import Images, Scene
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService, parse_service
+from vllm_autotuner.workload.rendering import render_deployment
 
 
 @pytest.fixture
@@ -116,6 +119,18 @@ def test_the_services_of_the_acts_are_valid(service: dict[str, Any]) -> None:
     metadata = service["metadata"] | {"namespace": "e2e"}
     parsed = parse_service(service | {"metadata": metadata})
     assert isinstance(parsed, VLLMService), parsed
+
+
+def test_what_the_questions_tell_for_the_restricted_standard_is_what_the_acts_run_under() -> None:
+    text = (Path(__file__).resolve().parents[1] / "docs" / "faq.md").read_text(encoding="utf-8")
+    told = yaml.safe_load(text.partition("PodSecurity")[2].partition("```yaml\n")[2].partition("```")[0])["spec"]
+    service = manifests.chat("engine", mode="Recommend")
+    service["spec"] |= told
+    parsed = parse_service(service | {"metadata": service["metadata"] | {"namespace": "e2e", "uid": "u"}})
+    assert isinstance(parsed, VLLMService), parsed
+    rendered = render_deployment(parsed, EngineKnobs(), 1)["spec"]["template"]["spec"]
+    assert manifests.RESTRICTED_POD.items() <= rendered["securityContext"].items()
+    assert rendered["containers"][0]["securityContext"] == manifests.RESTRICTED_CONTAINER
 
 
 def test_help_shows_every_act_and_examples() -> None:
