@@ -10,6 +10,7 @@ from tests.overview.objects import FULL, full, with_texts
 from vllm_autotuner.api.service import parse_service
 from vllm_autotuner.overview.fleet_table import fleet_table
 from vllm_autotuner.overview.gpu_hours import RECORDED, Prices, savings_of
+from vllm_autotuner.overview.history_rows import predicted_effects
 from vllm_autotuner.overview.html_page import LONGEST, badge, document, safe
 from vllm_autotuner.overview.service_row import row_of
 from vllm_autotuner.overview.service_section import service_section
@@ -90,3 +91,11 @@ def test_objects_with_nothing_or_with_errors_are_shown() -> None:
 def test_only_a_known_class_has_a_colour() -> None:
     assert badge("Healthy") == '<span class="badge is-Healthy">Healthy</span>'
     assert badge('x" onclick="') == '<span class="badge">x&quot; onclick=&quot;</span>'
+
+
+def test_what_the_model_moves_by_nothing_is_no_forecast() -> None:
+    still = {"name": "TTFT", "unit": "s", "current": 18.9, "predicted": 18.9}
+    moved = {"name": "TPOT", "unit": "s", "current": 0.02, "predicted": 0.03}
+    assert predicted_effects([still, moved]) == "TPOT 20 ms -> 30 ms; the effect on TTFT (now 18.9 s) is not modelled"
+    assert predicted_effects([moved]) == "TPOT 20 ms -> 30 ms"
+    assert predicted_effects([]) == ""

@@ -53,7 +53,7 @@ def predicted_effects(effects: Sequence[Mapping[str, Any]]) -> str:
     for effect in effects:
         unit = effect.get("unit") or ""
         current, predicted = (figure(effect.get(side), unit) for side in ("current", "predicted"))
-        if current == predicted:
+        if current == predicted and effect.get("predicted") is not None:
             still.append(f"{effect['name']} (now {current})")
         else:
             moved.append(f"{effect['name']} {current} -> {predicted}")
