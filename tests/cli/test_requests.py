@@ -136,3 +136,11 @@ def test_a_service_that_is_not_there(api: ApiStub, command: str) -> None:
         1,
         "error: VLLMService prod/chat not found: see `kubectl get vllm --all-namespaces`\n",
     )
+
+
+@pytest.mark.parametrize("command", ["approve", "reject", "rollback", "pause", "resume", "retry", "explain", "export"])
+@pytest.mark.parametrize("name", ["", "A b", "x/../../pods", "-", "a" * 254])
+def test_what_can_be_no_name_is_not_asked_for(api: ApiStub, command: str, name: str) -> None:
+    code, _, error = told(command, "--", name)
+    assert code == 1
+    assert "is no name of a VLLMService" in error

@@ -26,7 +26,7 @@ async def connected(where: ClusterOptions, *, missing: str) -> "AsyncIterator[tu
     # The Kubernetes client takes a second to import, which `--help` should not.
     from vllm_autotuner.cluster.adapter import Cluster
     from vllm_autotuner.cluster.client import connect, namespace_in_use
-    from vllm_autotuner.cluster.errors import ClusterError, NotFound
+    from vllm_autotuner.cluster.errors import NO_ANSWER, ClusterError, NotFound
     from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
 
     namespace = where.namespace
@@ -38,4 +38,5 @@ async def connected(where: ClusterOptions, *, missing: str) -> "AsyncIterator[tu
     except NotFound:
         raise CommandError(missing.format(namespace=namespace)) from None
     except ClusterError as error:
-        raise CommandError(str(error)) from None
+        hint = "the API server does not answer; is --context the right one? " if error.reason == NO_ANSWER else ""
+        raise CommandError(f"{hint}{error}") from None
