@@ -252,6 +252,8 @@ class OperatorMetrics:
             registry=registry,
         )
         self._counted = Counts[str]()
+        self._told: dict[Gauge, dict[tuple[str, ...], float]] = {}
+        """What the gauges of services show."""
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
@@ -295,14 +297,14 @@ class OperatorMetrics:
     def set_statuses(self, figures: Iterable[StatusFigures]) -> None:
         """Set the gauges derived from the statuses of all services; label values without a service are removed."""
         states, held, circuits = Counts[str](), Counts[str](), 0
-        for gauge in self._of_services:
-            gauge.clear()
+        told: dict[Gauge, dict[tuple[str, ...], float]] = {gauge: {} for gauge in self._of_services}
         for each in figures:
-            self._set_saved(each)
-            self._set_service(each)
+            self._tell(each, told)
             states.update([] if each.state is None else [each.state])
             held.update([] if each.held_by is None else [each.held_by])
             circuits += each.circuit_open
+        for gauge, values in told.items():
+            self._replace(gauge, values)
         self.active_changes.clear()
         for state, count in states.items():
             self.active_changes.labels(state=state).set(count)
@@ -311,23 +313,30 @@ class OperatorMetrics:
             self.held_recommendations.labels(reason=reason).set(count)
         self.open_circuits.set(circuits)
 
-    def _set_saved(self, each: StatusFigures) -> None:
-        if each.saved_gpus is None:
-            return
-        self.saved_gpus.labels(namespace=each.namespace, name=each.name).set(each.saved_gpus)
-        if each.gpu_price is not None:
-            self.saved_cost.labels(namespace=each.namespace, name=each.name).set(each.saved_gpus * each.gpu_price)
-
-    def _set_service(self, each: StatusFigures) -> None:
-        """What a dashboard of one service shows beside its latencies."""
-        of = {"namespace": each.namespace, "name": each.name}
+    def _tell(self, each: StatusFigures, told: Mapping[Gauge, dict[tuple[str, ...], float]]) -> None:
+        """Add the values of one service, by their labels."""
+        of = (each.namespace, each.name)
+        if each.saved_gpus is not None:
+            told[self.saved_gpus][of] = each.saved_gpus
+            if each.gpu_price is not None:
+                told[self.saved_cost][of] = each.saved_gpus * each.gpu_price
         if each.diagnosis is not None:
-            self.service_diagnosis.labels(**of, diagnosis=each.diagnosis).set(1)
+            told[self.service_diagnosis][*of, each.diagnosis] = 1
         if each.knob is not None and each.state is not None:
-            self.service_change.labels(**of, knob=each.knob, state=each.state).set(1)
+            told[self.service_change][*of, each.knob, each.state] = 1
         if each.targets is not None:
             for kind, target in (("TTFT", each.targets.ttft), ("TPOT", each.targets.tpot)):
-                self.objective.labels(**of, objective=kind, quantile=f"{target.quantile:g}").set(target.seconds)
+                told[self.objective][*of, kind, f"{target.quantile:g}"] = target.seconds
+
+    def _replace(self, gauge: Gauge, values: dict[tuple[str, ...], float]) -> None:
+        """Set what has changed: to build 40,000 series anew in each tick takes half a second of 10,000 services."""
+        before = self._told.get(gauge, {})
+        for labels in before.keys() - values.keys():
+            gauge.remove(*labels)
+        for labels, value in values.items():
+            if before.get(labels) != value:
+                gauge.labels(*labels).set(value)
+        self._told[gauge] = values
 
     @property
     def _of_services(self) -> tuple[Gauge, ...]:
@@ -366,6 +375,7 @@ class OperatorMetrics:
             *self._of_services,
         ):
             gauge.clear()
+        self._told.clear()
         self.open_circuits.set(0)
 
     def forget_service(self, namespace: str, name: str) -> None:
