@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Lock
 from time import thread_time
 from typing import Final
 
@@ -251,7 +252,7 @@ class OperatorMetrics:
             ["budget"],
             registry=registry,
         )
-        self._counted = Counts[str]()
+        self._counted, self._counting = Counts[str](), Lock()
         self._told: dict[Gauge, dict[tuple[str, ...], float]] = {}
         """What the gauges of services show."""
         self._begin_at_zero()
@@ -267,8 +268,9 @@ class OperatorMetrics:
                 self.rollbacks.labels(knob=knob.value, cause=cause)
 
     def page(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
-        self._count_budgets()
+        """Return the metrics in Prometheus' text format; from any thread, for several scrapes at a time."""
+        with self._counting:
+            self._count_budgets()
         return generate_latest(self.registry)
 
     def _count_budgets(self) -> None:

@@ -60,7 +60,9 @@ class Probes:
         # Read at the scrape: the lease expires by the clock, and no code sets the gauge then.
         self.metrics.leader.set(1 if self.is_leader() else 0)
         self.metrics.loop_lag.set(self.lag.longest())
-        return web.Response(body=self.metrics.page(), headers={"Content-Type": _TEXT})
+        # Beside the event loop: the page of 10,000 services takes half a second to write.
+        page = await asyncio.to_thread(self.metrics.page)
+        return web.Response(body=page, headers={"Content-Type": _TEXT})
 
 
 async def serve(
