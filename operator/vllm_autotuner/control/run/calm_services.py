@@ -25,7 +25,7 @@ __all__ = ["CalmServices"]
 CALM: Final = MET | {DiagnosisClass.IDLE}
 """Classes in which nothing is wanting."""
 WINDOWS: Final = 2
-"""State windows for which a service rests. With one, a fleet of 1,000 takes a third more CPU (decision 18)."""
+"""State windows for which a service rests. Our choice: decision 18."""
 _HASHES: Final = 2**32
 
 
