@@ -252,6 +252,8 @@ async def cell(
             **kinds(told_by_it),
         }
         peak, lag, failed = cost.peak_bytes, cost.loop_lag, cost.failed
+        # Before the troubles, which take a quarter of an hour.
+        console.print(f"a steady fleet: {steady}, peak RSS {peak / 2**20:.0f} MiB, loop lag {lag:.2f} s")
         troubled = await in_trouble(fleet, cost, stand_in=stand_in, console=console) if troubles else []
     if report["unknown"]:
         raise BedError(f"a question that was not recorded: {report['unknown'][0]}")
