@@ -168,7 +168,9 @@ def uninstall(scene: Scene) -> None:
         scene.check(True, "the operator is gone")
         time.sleep(TICKS_SECONDS)  # for what a garbage collector would take away
         for name, pods in served.items():
-            scene.check(scene.own_pods(name) == pods, f"{name}: pods: {len(pods)}, the same as before, none restarted")
+            # One more may have come: a replica that the operator asked for in its last moment.
+            same = pods.items() <= scene.own_pods(name).items()
+            scene.check(same, f"{name}: pods: {len(pods)}, all still there, none restarted")
         scene.answers("chat")
         after = scene.tally("chat")
         answered, failed = (after[key] - before[key] for key in ("succeeded", "failed"))
