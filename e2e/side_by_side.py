@@ -150,16 +150,22 @@ class Play:
         return parse_flags(template["spec"]["containers"][0]["args"])
 
     async def exported(self, name: str, *, kubeconfig: Path) -> str:
-        """What `vllm-autotuner export` writes about it for whoever has this kubeconfig."""
+        """What `vllm-autotuner export` writes about it for whoever has this kubeconfig. On a busy machine a
+        recommendation may go for a moment.
+        """
         command = [sys.executable, "-m", "vllm_autotuner", "export", name, "-n", self.stage.namespace]
-        process = await asyncio.create_subprocess_exec(
-            *(*command, "--kubeconfig", str(kubeconfig)),
-            stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": import_path()},
-        )
-        output, _ = await process.communicate()
-        assert process.returncode == 0
-        return output.decode()
+
+        async def written() -> str | None:
+            process = await asyncio.create_subprocess_exec(
+                *(*command, "--kubeconfig", str(kubeconfig)),
+                stdout=asyncio.subprocess.PIPE,
+                env=os.environ | {"PYTHONPATH": import_path()},
+            )
+            output, _ = await process.communicate()
+            return output.decode() if process.returncode == 0 else None
+
+        patch: str = await until(f"an export of {name}", written, seconds=PATIENCE, every=2)
+        return patch
 
     async def explained(self, name: str, *arguments: str) -> str:
         """What `vllm-autotuner explain` says, as JSON."""

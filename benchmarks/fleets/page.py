@@ -83,8 +83,8 @@ def fleet(result: Result) -> list[str]:
         "runs nothing, and Prometheus is a stand-in that sends the bytes a real one sent about one engine under load, "
         "under other names. All services are created at once; a tick is measured when everything has settled. A cycle "
         "is from the begin of a tick to the begin of the next one (the interval is 15 s). Nothing waits in any engine, "
-        "so that calm services are decided in one tick of eight; where requests wait everywhere, each tick has the "
-        "cost of deciding all services."
+        "so that calm services rest in most ticks; where requests wait everywhere, each tick has the cost of deciding "
+        "all services."
     )
     lines = [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in result["cells"]])]
     if troubled := [row for each in result["cells"] for row in _troubles(each)]:
