@@ -26,6 +26,7 @@ from vllm_autotuner.control.read.inputs_reader import Look
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import service_entry
+from vllm_autotuner.control.run import fleet_loop
 from vllm_autotuner.control.run.effects import Urgency
 from vllm_autotuner.control.run.fleet_loop import HELD_LOOKS, FleetLoop, run_fleet_loop
 from vllm_autotuner.control.write.workload_writer import LOOK_AFTER
@@ -846,3 +847,21 @@ async def test_of_many_new_services_each_has_a_status_before_any_has_pods(monkey
     await found.tick()
     assert order[: len(names)] == ["status"] * len(names)
     assert order[len(names) :].count("Deployment") == len(names)
+
+
+async def test_a_new_leader_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its own beat a process that followed would let a running change wait for up to an interval."""
+    found, stop, led = bed(), asyncio.Event(), list[bool]()
+    found.leader.is_leader = False
+    monkeypatch.setattr(fleet_loop, "FOLLOWING", 0.01)
+
+    async def tick(loop: FleetLoop) -> None:
+        led.append(found.leader.is_leader)
+        if found.leader.is_leader:
+            stop.set()
+        found.leader.is_leader = len(led) >= 3
+
+    monkeypatch.setattr(FleetLoop, "tick", tick)
+    async with asyncio.timeout(5):  # a third of the interval
+        await run_fleet_loop(found.context, stop)
+    assert led == [False, False, False, True]

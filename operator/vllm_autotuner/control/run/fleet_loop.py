@@ -47,6 +47,8 @@ __all__ = ["FleetLoop", "run_fleet_loop"]
 HELD_LOOKS: Final = 4
 """Failed looks at a source for which its services stay as they are: a minute at the default interval. A restart of
 Prometheus takes less, and to tell it of every service is a write for each, twice. Our choice."""
+FOLLOWING: Final = 1.0
+"""Seconds after which a follower looks again whether it leads."""
 ONE_WAIT: Final = 1.0
 """Seconds between two heartbeats while effects are waited for."""
 LAST_WAIT: Final = 5.0
@@ -64,9 +66,12 @@ async def run_fleet_loop(context: ControlContext, stop: asyncio.Event) -> None:
     try:
         while not stop.is_set():
             context.heartbeat.beat()
-            started = context.monotonic()
+            started, led = context.monotonic(), context.election.is_leader
             await loop.tick()
-            rest = context.settings.interval.total_seconds() - (context.monotonic() - started)
+            interval = context.settings.interval.total_seconds()
+            # A change that the last leader left must not wait for the beat of a process that had nothing to do.
+            pace = interval if led else min(interval, FOLLOWING)
+            rest = pace - (context.monotonic() - started)
             try:
                 async with asyncio.timeout(max(0.0, rest)):
                     await stop.wait()
