@@ -254,7 +254,7 @@ class OperatorMetrics:
         )
         self._counted, self._counting = Counts[str](), Lock()
         self._told: dict[Gauge, dict[tuple[str, ...], float]] = {}
-        """What the gauges of services show."""
+        """What the gauges that are set as a whole show."""
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
@@ -307,12 +307,8 @@ class OperatorMetrics:
             circuits += each.circuit_open
         for gauge, values in told.items():
             self._replace(gauge, values)
-        self.active_changes.clear()
-        for state, count in states.items():
-            self.active_changes.labels(state=state).set(count)
-        self.held_recommendations.clear()
-        for reason, count in held.items():
-            self.held_recommendations.labels(reason=reason).set(count)
+        self._replace(self.active_changes, {(state,): count for state, count in states.items()})
+        self._replace(self.held_recommendations, {(reason,): count for reason, count in held.items()})
         self.open_circuits.set(circuits)
 
     def _tell(self, each: StatusFigures, told: Mapping[Gauge, dict[tuple[str, ...], float]]) -> None:
@@ -331,7 +327,9 @@ class OperatorMetrics:
                 told[self.objective][*of, kind, f"{target.quantile:g}"] = target.seconds
 
     def _replace(self, gauge: Gauge, values: dict[tuple[str, ...], float]) -> None:
-        """Set what has changed: to build 40,000 series anew in each tick takes half a second of 10,000 services."""
+        """Set what has changed: to build 40,000 series anew in each tick takes half a second of 10,000 services, and a
+        scrape, which reads beside the event loop, could see a gauge that is empty for a moment.
+        """
         before = self._told.get(gauge, {})
         for labels in before.keys() - values.keys():
             gauge.remove(*labels)
@@ -363,9 +361,7 @@ class OperatorMetrics:
 
     def set_services(self, by_class: Mapping[str, int]) -> None:
         """Set the number of services per diagnosis class; other classes are removed."""
-        self.services.clear()
-        for name, count in by_class.items():
-            self.services.labels(diagnosis=name).set(count)
+        self._replace(self.services, {(name,): count for name, count in by_class.items()})
 
     def forget_fleet(self) -> None:
         """Stop exporting the leader's gauges: on a follower they would show outdated values."""
