@@ -39,6 +39,15 @@ class Question:
     target: ChangeTarget
     ttft: float = 1.0
     tpot: float = 1.0
+    gpus: int = 1
+    """Of the candidate, where the reference has one."""
+    relieved: bool = False
+    """The objective was missed before the change, and the extra pods of the trial put the reference in time."""
+
+    @property
+    def tightness(self) -> tuple[float, float]:
+        """Objective over what the reference does: from and to."""
+        return (1.0, TIGHTNESS[1]) if self.relieved else TIGHTNESS
 
     def effects(self, effect: float) -> Effects:
         """What the candidate does when the latency in question changes by `effect`."""
@@ -65,6 +74,14 @@ QUESTIONS: Final = (
         told="a change for TTFT; TPOT stays",
         about=ChangeTarget.TTFT,
         target=ChangeTarget.TTFT,
+    ),
+    Question(
+        name="tpot_with_twice_the_gpus",
+        told="twice the GPUs for a TPOT that was missed before, and that the pods of the trial put in time",
+        about=ChangeTarget.TPOT,
+        target=ChangeTarget.TPOT,
+        gpus=2,
+        relieved=True,
     ),
 )
 
@@ -95,14 +112,15 @@ def answer(
 ) -> Answer:
     """Judge `trials` candidates with this effect, each under noise and objectives drawn anew."""
     found = Answer(effect=effect, rates=Rates(), breaking=Rates())
-    effects = question.effects(effect)
+    effects, (low, high) = question.effects(effect), question.tightness
+    missed = frozenset({question.about}) if question.relieved else frozenset()
     for _ in range(trials):
         noise = noises[int(source.integers(len(noises)))]
-        tight = np.exp(source.uniform(math.log(TIGHTNESS[0]), math.log(TIGHTNESS[1]), size=2)).tolist()
+        tight = np.exp(source.uniform(math.log(low), math.log(high), size=2)).tolist()
         ttft, tpot = noise.centre
         targets = objectives(ttft=ttft * tight[0], tpot=tpot * tight[1])
         pairs = drawn(noise, effects=effects, windows=windows, source=source)
-        verdict = verdict_of(pairs, targets=targets, target=question.target)
+        verdict = verdict_of(pairs, targets=targets, target=question.target, gpus=question.gpus, missed_before=missed)
         found.rates.add(verdict, service=noise.seed)
         if (effects.ttft > 1 and effects.ttft > tight[0]) or (effects.tpot > 1 and effects.tpot > tight[1]):
             found.breaking.add(verdict, service=noise.seed)

@@ -95,13 +95,27 @@ def objectives(*, ttft: float, tpot: float) -> Targets:
     )
 
 
-def verdict_of(pairs: Sequence[Pair], *, targets: Targets, target: ChangeTarget) -> Verdict:
+def verdict_of(
+    pairs: Sequence[Pair],
+    *,
+    targets: Targets,
+    target: ChangeTarget,
+    gpus: int = 1,
+    missed_before: frozenset[ChangeTarget] = frozenset(),
+) -> Verdict:
     """Look after each window as the operator does, until a judgement falls; the last window is final.
 
     Before `GROSS_WINDOWS` none falls.
     """
     for count in range(min(GROSS_WINDOWS, len(pairs)), len(pairs) + 1):
-        found = compare(pairs[:count], targets=targets, target=target, final=count == len(pairs))
+        found = compare(
+            pairs[:count],
+            targets=targets,
+            target=target,
+            final=count == len(pairs),
+            gpus=(1, gpus),
+            missed_before=missed_before,
+        )
         if found.judgement is not None:
             return Verdict(judgement=found.judgement, windows=count)
     return Verdict(judgement=Judgement.INCONCLUSIVE, windows=len(pairs))

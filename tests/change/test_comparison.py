@@ -417,11 +417,32 @@ def test_fewer_gpus_must_only_be_safe() -> None:
 def test_where_the_trial_takes_the_queue_away_as_good_is_enough(
     pairs: list[Pair], target: ChangeTarget, kept: bool
 ) -> None:
-    found = compare(pairs, targets=TARGETS, target=target, final=True, queued=True)
+    missed = frozenset({TTFT})
+    found = compare(pairs, targets=TARGETS, target=target, final=True, missed_before=missed)
     assert (found.judgement is KEEP) is kept
     assert compare(pairs, targets=TARGETS, target=target, final=True).judgement is not KEEP
-    with_more_gpus = compare(pairs, targets=TARGETS, target=target, final=True, queued=True, gpus=(1, 2))
+    with_more_gpus = compare(pairs, targets=TARGETS, target=target, final=True, missed_before=missed, gpus=(1, 2))
     assert with_more_gpus.judgement is not KEEP
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "missed_before", "judgement"),
+    [
+        pytest.param(0.028, 0.042, {TPOT}, KEEP, id="two thirds, and the extra pods put the reference in time"),
+        pytest.param(0.028, 0.042, set(), INCONCLUSIVE, id="nothing was missed: GPUs for nothing"),
+        pytest.param(0.028, 0.042, {TTFT}, INCONCLUSIVE, id="another objective was missed"),
+        pytest.param(0.042, 0.042, {TPOT}, INCONCLUSIVE, id="as slow as before: as good is not enough"),
+        pytest.param(0.040, 0.042, {TPOT}, INCONCLUSIVE, id="a little better is noise"),
+        pytest.param(0.054, 0.042, {TPOT}, REVERT, id="worse"),
+    ],
+)
+def test_more_gpus_help_what_was_missed_before_the_trial_took_load(
+    candidate: float, reference: float, missed_before: set[ChangeTarget], judgement: Judgement
+) -> None:
+    pairs = variants((0.4, candidate), (0.4, reference))
+    missed = frozenset(missed_before)
+    found = compare(pairs, targets=TARGETS, target=TPOT, final=True, missed_before=missed, gpus=(1, 2))
+    assert found.judgement is judgement
 
 
 def test_it_says_what_it_saw() -> None:

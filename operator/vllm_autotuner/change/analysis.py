@@ -16,9 +16,11 @@ from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
 from vllm_autotuner.change.edges import late
-from vllm_autotuner.change.measured_window import is_complete
+from vllm_autotuner.change.measured_window import LATENCIES, is_complete, level_of
+from vllm_autotuner.change.objective_effect import target_of
 from vllm_autotuner.change.verdict import Judgement, WindowVerdict, judge_window, measure_per_pod
 from vllm_autotuner.change.world import World
+from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
 
 __all__ = ["Finding", "analyze", "bake_harms", "kept_reason", "longest", "shown_windows", "with_unwatched_time"]
@@ -95,15 +97,19 @@ def _compared(
         return compare_periods(
             before, analysis.last, targets=world.targets, target=change.target, final=final, gpus=gpus
         )
-    waited = [window.ttft_seconds for window in change.before if window.ttft_seconds is not None]
     return compare(
         _pairs(analysis),
         targets=world.targets,
         target=change.target,
         final=final,
         gpus=gpus,
-        queued=bool(waited) and median(waited) > world.targets.ttft.seconds,
+        missed_before=frozenset(each for each in LATENCIES if _missed(each, change.before, targets=world.targets)),
     )
+
+
+def _missed(objective: ChangeTarget, windows: Sequence[Measurement], *, targets: Targets) -> bool:
+    levels = [level for window in windows if (level := level_of(window, objective)) is not None]
+    return bool(levels) and median(levels) > target_of(objective, targets).seconds
 
 
 def _before(change: ActiveChange) -> Sequence[Measurement]:

@@ -105,17 +105,21 @@ def compare(
     target: ChangeTarget | None,
     final: bool,
     gpus: tuple[int, int] = (1, 1),
-    queued: bool = False,
+    missed_before: frozenset[ChangeTarget] = frozenset(),
 ) -> Comparison:
     """Judge the candidate by `pairs`, oldest first. Call it after each new window.
 
     `target`: what the change is meant to improve; None counts as throughput. `final`: no more windows will come, so
     the judgement is never None. `gpus`: of one replica of the reference and of the candidate; a candidate with more
-    must help an objective that the reference misses (or tokens per GPU), one with fewer must only be safe. `queued`:
-    before the change the objective of TTFT was missed.
+    must help an objective that the reference misses or that is in `missed_before` (or tokens per GPU), one with fewer
+    must only be safe. `missed_before`: the objectives that were missed before the change.
     """
     question = Question(
-        targets=targets, target=target or ChangeTarget.THROUGHPUT, final=final, gpus=gpus, queued=queued
+        targets=targets,
+        target=target or ChangeTarget.THROUGHPUT,
+        final=final,
+        gpus=gpus,
+        missed_before=missed_before,
     )
     usable = [pair for pair in pairs if is_complete(pair.candidate) and is_complete(pair.reference)]
     ours, theirs = [pair.candidate for pair in usable], [pair.reference for pair in usable]

@@ -58,8 +58,8 @@ class Question:
     """No more windows will come."""
     gpus: tuple[int, int]
     """Of one replica of the reference and of the candidate."""
-    queued: bool = False
-    """TTFT missed its objective before the change."""
+    missed_before: frozenset[ChangeTarget] = frozenset()
+    """The objectives that were missed before the change: the extra pods of a trial take load from the reference."""
 
     @property
     def gpu_ratio(self) -> float:
@@ -135,7 +135,9 @@ def concluded(
 
 def _is_relieved(effects: Sequence[ObjectiveEffect], *, question: Question) -> bool:
     """Whether the trial itself drained the queue that the candidate targets, and the candidate is as fast."""
-    if not question.queued or question.target is not ChangeTarget.TTFT or question.gpu_ratio != 1:
+    if question.target is not ChangeTarget.TTFT or question.gpu_ratio != 1:
+        return False
+    if question.target not in question.missed_before:
         return False
     first, tokens = (next((one for one in effects if one.objective is each), None) for each in LATENCIES)
     if first is None or tokens is None:
@@ -157,12 +159,13 @@ def latency_effect(
 
     `mean`: candidate / reference of the means; None if unknown. `likely`: the upper bound of `ratio` at
     `comparison.LIKELY`, which is enough if the bound of the mean is safe as well.
-    A candidate with more GPUs only helps if the reference misses the objective.
+    A candidate with more GPUs only helps if the reference misses the objective, or all pods did before the change.
     """
     seconds, margin = target_of(objective, question.targets).seconds, math.log1p(MARGINS[objective])
     over, missed = ours.estimate > 0, theirs.estimate > 0
     enough = ratio.estimate <= -margin or (missed and not over)
-    helped = ratio.high < 0 and enough and (missed or question.gpu_ratio <= 1)
+    wanted = question.gpu_ratio <= 1 or missed or objective in question.missed_before
+    helped = ratio.high < 0 and enough and wanted
     well_inside, as_good, worse = ours.high < _WELL_INSIDE, ratio.high < margin, ratio.low > margin
     highest = ours.high if mean is None else theirs.estimate + mean.high
     if mean is not None:
