@@ -216,6 +216,22 @@ def test_larger_degree(case: Case) -> None:
     check(case, larger_degree(asked(case, SLOW)))
 
 
+@pytest.mark.parametrize(
+    ("primary", "target"),
+    [
+        (DiagnosisClass.PAST_TPOT_KNEE, ChangeTarget.TPOT),
+        (DiagnosisClass.DECODE_BANDWIDTH_BOUND, ChangeTarget.TPOT),
+        (DiagnosisClass.COMMUNICATION_BOUND, ChangeTarget.TPOT),
+        (DiagnosisClass.KV_CACHE_SATURATED, ChangeTarget.TTFT),
+        (DiagnosisClass.PREFILL_BOUND, ChangeTarget.TTFT),
+    ],
+)
+def test_more_gpus_are_judged_by_what_is_slow(primary: DiagnosisClass, target: ChangeTarget) -> None:
+    found = larger_degree(asked(Case(id="", tuning=LISTED), primary))
+    assert isinstance(found, Proposal)
+    assert found.target is target
+
+
 def test_a_degree_that_does_not_hold_the_weights_is_refused() -> None:
     """Qwen3-32B takes 61 GiB: on one GPU of 44 it cannot start, whatever the speed says."""
     small = replace(platform_named("Qwen/Qwen3-32B", gpu="NVIDIA-L40S", catalogue=Catalogue()), devices_ours=True)

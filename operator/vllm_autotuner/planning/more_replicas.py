@@ -16,13 +16,14 @@ from vllm_autotuner.planning.max_num_seqs import RUNS_AWAY, NothingToGain, not_s
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["FREE_GPUS", "add_replicas"]
+__all__ = ["FREE_GPUS", "SLOW_TOKENS", "add_replicas"]
 
 FREE_GPUS: Final = "free GPUs"
 """The `limitedBy` text of a number of replicas that free GPUs limit."""
 SLOW_TOKENS: Final = frozenset(
     {DiagnosisClass.PAST_TPOT_KNEE, DiagnosisClass.DECODE_BANDWIDTH_BOUND, DiagnosisClass.COMMUNICATION_BOUND}
 )
+"""Where each token comes too late: a change against it is judged by TPOT."""
 
 
 def add_replicas(situation: Situation) -> Proposal | NothingToGain:

@@ -10,7 +10,6 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
-from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.performance.kv_capacity import PoolEstimate
 from vllm_autotuner.performance.tensor_parallel import measured_links
 from vllm_autotuner.planning.bounds import opted_in
@@ -28,6 +27,7 @@ from vllm_autotuner.planning.feasibility import (
 )
 from vllm_autotuner.planning.forecast import pool_with
 from vllm_autotuner.planning.max_num_seqs import RUNS_AWAY, NothingToGain
+from vllm_autotuner.planning.more_replicas import SLOW_TOKENS
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
@@ -44,7 +44,7 @@ def larger_degree(situation: Situation) -> Proposal | NothingToGain:
     degree = min((each for each in _degrees(situation) if now < each <= now * LARGEST_STEP), default=None)
     if degree is None:
         return NothingToGain(f"spec.tuning.tensorParallelSize allows no larger size up to twice the current {now}")
-    target = ChangeTarget.TPOT if _slow_steps(situation) else ChangeTarget.TTFT
+    target = ChangeTarget.TPOT if situation.diagnosis.primary in SLOW_TOKENS else ChangeTarget.TTFT
     return _proposal(situation, degree, target=target, reason=f"{situation.diagnosis.message} {degree} GPUs per "
                      "replica read weights and KV cache faster and leave more memory for the KV cache.")  # fmt: skip
 
@@ -63,13 +63,6 @@ def _degrees(situation: Situation) -> tuple[int, ...]:
     """The degrees to choose from: the listed ones, else the powers of two that we may only recommend."""
     allowed = situation.tuning.tensor_parallel_size
     return tuple(sorted(allowed.allowed)) if allowed is not None else (1, 2, 4, 8, 16)
-
-
-def _slow_steps(situation: Situation) -> bool:
-    return situation.diagnosis.primary in (
-        DiagnosisClass.DECODE_BANDWIDTH_BOUND,
-        DiagnosisClass.COMMUNICATION_BOUND,
-    )
 
 
 def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason: str) -> Proposal | NothingToGain:
