@@ -11,8 +11,9 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -413,10 +414,21 @@ async def taken_over(fleet: Fleet, operator: Operator) -> dict[str, Any]:
 
 
 async def measured(
-    sizes: Sequence[tuple[int, int]], *, minutes: float, troubles: bool, console: Console
+    sizes: Sequence[tuple[int, int]],
+    *,
+    minutes: float,
+    troubles: bool,
+    keep: Callable[[Mapping[str, Any]], object],
+    console: Console,
 ) -> dict[str, Any]:
-    """Measure each fleet, given as services and engines of each, on a control plane of its own."""
-    cells, shapes = [], ""
+    """Measure each fleet, given as services and engines of each, on a control plane of its own.
+
+    `keep` gets the figures after each: one more fleet may take half an hour. `troubles`: of the first one only.
+    """
+    limits = chart_limits()
+    cells: list[dict[str, Any]] = []
+    figures = {"rss_limit_mib": limits.memory_bytes / 2**20, "tick_limit_s": limits.tick_seconds, "cells": cells}
+    shapes = ""
     for services, engines in sizes:
         async with Bed(images=[SIMULATED_ENGINE]) as bed:
             await asyncio.to_thread(bed.create_namespace, HOME)
@@ -431,13 +443,13 @@ async def measured(
                         Operator(stage, stand_in),
                         stand_in=stand_in,
                         minutes=minutes,
-                        troubles=troubles,
+                        troubles=troubles and not cells,
                         console=console,
                     )
         cells.append(found)
         console.print(found, highlight=False)
-    limits = chart_limits()
-    return {"rss_limit_mib": limits.memory_bytes / 2**20, "tick_limit_s": limits.tick_seconds, "cells": cells}
+        keep(figures)
+    return figures
 
 
 async def one_engine(stage: Stage, *, console: Console) -> str:
@@ -477,12 +489,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python benchmarks/fleet.py",
         description="Measure what one operator costs beside a fleet of VLLMServices, on a real control plane.",
-        epilog="Example: python benchmarks/fleet.py --services 1000 --engines-per-service 1 --minutes 3",
+        epilog="Example: python benchmarks/fleet.py --services 1000 2000 --engines-per-service 1 3 --minutes 3",
     )
     parser.add_argument("--services", type=int, nargs="+", default=[1000], metavar="N", help="fleets to measure")
     parser.add_argument("--engines-per-service", type=int, nargs="+", default=[1], metavar="R", help="one for each")
     parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="of the steady fleet (default 3)")
-    parser.add_argument("--troubles", action="store_true", help="then let Prometheus and API server be slow and fail")
+    parser.add_argument(
+        "--troubles", action="store_true", help="let Prometheus and API server be slow and fail beside the first one"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/fleet.json")
     given = parser.parse_args(arguments)
@@ -498,12 +512,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=180, stderr=True)
     try:
         sizes = list(zip(given.services, engines, strict=True))
-        figures = asyncio.run(measured(sizes, minutes=given.minutes, troubles=given.troubles, console=console))
+        keep = partial(write_result, "fleet") if given.save else lambda figures: None
+        figures = asyncio.run(
+            measured(sizes, minutes=given.minutes, troubles=given.troubles, keep=keep, console=console)
+        )
     except (BedError, AssertionError) as error:
         print(error, file=sys.stderr)
         return 1
-    if given.save:
-        write_result("fleet", figures)
     if given.json:
         print(json.dumps(figures, indent=1))
         return 0
