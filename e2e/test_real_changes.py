@@ -99,7 +99,7 @@ async def test_a_canary_that_a_user_takes_back_leaves_the_service_as_it_was(node
         assert (change["knob"], change["fromValue"], change["toValue"], change["strategy"]) == (
             "maxNumSeqs", "4", "8", "Canary",
         )  # fmt: skip
-        assert verified(play) == "1 pod(s) report maxNumSeqs=8 in their start-up log"
+        assert verified(play) == "1 pod reports maxNumSeqs=8 at start-up"
         await play.edit(NAME, annotations={"vllm-autotuner.dev/rollback": "now"})
         entry = await play.finished(NAME)
         assert (entry["outcome"], entry["reason"]) == ("RolledBack", "a user requested a rollback")
@@ -154,7 +154,7 @@ async def test_a_canary_with_fp8_values_starts_is_measured_and_taken_back(node: 
         await started(play)
         change = await play.change_is(NAME, "Analyzing", seconds=LONG)
         assert (change["knob"], change["toValue"], change["strategy"]) == ("kvCacheDtype", "fp8", "Canary")
-        assert verified(play) == "1 pod(s) report kvCacheDtype=fp8 in their start-up log"
+        assert verified(play) == "1 pod reports kvCacheDtype=fp8 at start-up"
         await play.edit(NAME, annotations={"vllm-autotuner.dev/rollback": "now"})
         entry = await play.finished(NAME, seconds=LONG)
         assert (entry["outcome"], entry["reason"]) == ("RolledBack", "a user requested a rollback")
@@ -226,7 +226,7 @@ async def test_a_larger_degree_starts_is_measured_and_taken_back(node: Bed, cata
         await started(play)
         change = await play.change_is(NAME, "Analyzing", seconds=LONG)
         assert (change["knob"], change["toValue"]) == ("tensorParallelSize", "2")
-        assert verified(play) == "1 pod(s) report tensorParallelSize=2 in their start-up log"
+        assert verified(play) == "1 pod reports tensorParallelSize=2 at start-up"
         change = await play.change_is(NAME, "RollingBack", "Promoting", seconds=LONG)
         assert (await stable(play)).pods == before.pods, "the service was touched before the verdict"
         # Two processes on the same cores mostly wait for each other; where others fight for these, they get the larger
