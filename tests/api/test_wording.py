@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_autotuner.api.wording import counted, told_seconds
+from vllm_autotuner.api.wording import counted, told_seconds, told_waiting
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,11 @@ def test_a_time_has_the_digits_that_tell_it_from_nothing(seconds: float, told: s
 @pytest.mark.parametrize(("number", "told"), [(0, "0 pods"), (1, "1 pod"), (3, "3 pods")])
 def test_a_count_agrees_with_its_noun(number: int, told: str) -> None:
     assert counted(number, "pod") == told
+
+
+@pytest.mark.parametrize(
+    ("requests", "told"),
+    [(0.0, "0 requests wait"), (1.0, "1 request waits"), (1.2, "1 request waits"), (3.0, "3 requests wait")],
+)
+def test_requests_that_wait_in_words(requests: float, told: str) -> None:
+    assert told_waiting(requests) == told

@@ -6,7 +6,7 @@ Must not: turn an unknown value into a number. Nothing parses these texts.
 
 from typing import Final
 
-__all__ = ["counted", "told_seconds"]
+__all__ = ["counted", "told_seconds", "told_waiting"]
 
 WHOLE: Final = 10
 """Milliseconds from which no decimals are shown; smaller values have two digits, as an objective may be below 1 ms."""
@@ -15,6 +15,12 @@ WHOLE: Final = 10
 def counted(number: int, noun: str) -> str:
     """A count with its regular noun. Worked: 1 pod, 3 pods."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def told_waiting(requests: float) -> str:
+    """How many requests wait, as a clause. Worked: 1 request waits, 3 requests wait."""
+    number = round(requests)
+    return f"{counted(number, 'request')} {'waits' if number == 1 else 'wait'}"
 
 
 def told_seconds(seconds: float) -> str:

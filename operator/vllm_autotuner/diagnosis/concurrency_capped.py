@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.api.wording import told_waiting
 from vllm_autotuner.diagnosis.case import (
     NEARLY_ALL,
     Case,
@@ -66,7 +67,7 @@ class ConcurrencyCapped:
         usage = kv_max(engine) or 0.0
         how = "max-num-seqs" if known else "highest running count; max-num-seqs is not known"
         if engine in lasting:
-            wait = f" and {engine.moments[-1].waiting:.0f} requests wait"
+            wait = f" and {told_waiting(engine.moments[-1].waiting)}"
         else:
             wait = f" whenever requests wait (up to {max(moment.waiting for moment in engine.moments):.0f})"
         message = f"All {slots:.0f} slots ({how}) are in use{wait}; KV cache usage peaked at {usage:.0%}."

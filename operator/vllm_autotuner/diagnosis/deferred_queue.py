@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from vllm_autotuner.api.wording import told_waiting
 from vllm_autotuner.diagnosis.case import Case, Sustained, waiting_share
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence
@@ -27,7 +28,7 @@ class DeferredQueue:
             if share >= limit and waiting_share(engine) < self.sustained.stay.limit:
                 seen = Evidence(name="deferred requests", value=deferred[-1], unit="requests", threshold=0)
                 message = (
-                    f"{deferred[-1]:.0f} requests wait, but not for capacity: for grammar compilation, KV transfer or "
+                    f"{told_waiting(deferred[-1])}, but not for capacity: for grammar compilation, KV transfer or "
                     "LoRA slots. More replicas or a larger max-num-seqs do not help."
                 )
                 return Holds(message=message, evidence=(seen,))

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from vllm_autotuner.api.wording import told_waiting
 from vllm_autotuner.diagnosis.case import Case, Sustained, is_late, kv_max, ttft_reading, undecided
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, absence
@@ -49,8 +50,7 @@ class Overloaded:
         turned = f"; {away:.0f} were rejected" if away else ""
         window, usage = case.observation.window, kv_max(engine)
         return Holds(
-            message=f"{waiting:.0f} requests wait for capacity on {len(moving)} of {len(case.engines)} engine(s)"
-            f"{turned}.",
+            message=f"{told_waiting(waiting)} for capacity on {len(moving)} of {len(case.engines)} engine(s){turned}.",
             evidence=(
                 case.waiting_evidence(engine, limit=self.sustained.limit(holding=holding)),
                 Evidence(name="KV usage, maximum", value=usage, unit="share", window=window, note=absence(usage)),

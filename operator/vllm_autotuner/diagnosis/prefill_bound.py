@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.api.wording import told_seconds
+from vllm_autotuner.api.wording import told_seconds, told_waiting
 from vllm_autotuner.diagnosis.case import (
     FEWEST_FINISHED,
     Case,
@@ -163,7 +163,7 @@ class PrefillBound:
         waiting = sum(engine.moments[-1].waiting for engine in prefilling)
         share = max(prefill_share(engine) or 0.0 for engine in prefilling)
         what = f"takes {share:.1f} s of every second" if share >= BUSY.limit else "is most of the computation"
-        why = f"{waiting:.0f} requests wait although the KV cache has room and slots are free, and prefill {what}"
+        why = f"{told_waiting(waiting)} although the KV cache has room and slots are free, and prefill {what}"
         sure = case.knobs.max_num_seqs is not None and share >= BUSY.limit
         return why, Confidence.HIGH if sure else Confidence.MEDIUM
 
