@@ -108,8 +108,8 @@ async def test_a_canary_that_a_user_takes_back_leaves_the_service_as_it_was(node
 
 
 async def test_a_canary_that_does_better_is_followed_by_the_service(node: Bed) -> None:
-    # Each pod gets half of the requests: two seats are too few for that, four nearly enough, and so small a batch is
-    # computed beside the other engine on two cores.
+    # Each pod gets half of the requests: two seats are too few for that, and so small a batch is computed beside the
+    # other engine on two cores.
     strategy = {"strategy": STRATEGY | {"warmUp": "40s"}, "cooldown": "1h"}
     async with serving(
         node, "followed", clients=8, engine={"maxNumSeqs": 2}, tuning=strategy, operator=["--window", WIDE]
@@ -119,10 +119,13 @@ async def test_a_canary_that_does_better_is_followed_by_the_service(node: Bed) -
         await play.change_is(NAME, "Analyzing", seconds=LONG)
         assert await stable(play) == before, "the service was touched before the verdict"
         entry = await play.finished(NAME, seconds=LONG)
-        assert (entry["outcome"], entry["toValue"]) == ("Succeeded", "4"), entry
+        assert entry["outcome"] == "Succeeded", entry
+        # How far a step goes is told by the step times that were measured here: at least to twice the value.
+        seats = int(entry["toValue"])
+        assert seats >= 4, entry
         assert entry["before"]["ttftSeconds"] > entry["after"]["ttftSeconds"]
-        await play.rolled_out(NAME, seats=4, seconds=LONG)
-        assert all("'max_num_seqs': 4" in log for log in await logs(play))
+        await play.rolled_out(NAME, seats=seats, seconds=LONG)
+        assert all(f"'max_num_seqs': {seats}" in log for log in await logs(play))
         assert course(play) == ["Provisioning", "Verifying", "WarmingUp", "Analyzing", "Promoting", "Baking"]
         assert play.monitor.trials(NAME) == (["canary"], ["canary"])
         assert (await stable(play)).generation == before.generation + 1
