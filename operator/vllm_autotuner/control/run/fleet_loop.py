@@ -53,6 +53,11 @@ ONE_WAIT: Final = 1.0
 """Seconds between two heartbeats while effects are waited for."""
 LAST_WAIT: Final = 5.0
 """Seconds for writes under way when the operator stops."""
+LONGEST_BREATH: Final = 0.05
+"""Seconds of decisions in a row before others run: a quarter of the lag that a fleet may have. By time, because of new
+services, which cost next to nothing, all are decided before any of them gets pods."""
+READ_AT_ONCE: Final = 50
+"""Statuses that are read for the metrics before others run: some milliseconds."""
 ONE_REPORT: Final = 0.5
 """Seconds for reports in a tick that is late: as many as there is nothing new to write about, and one more."""
 
@@ -216,7 +221,7 @@ class FleetLoop:
         # With the statuses that were written meanwhile; one that was deleted meanwhile is missed in the next tick.
         self._known = {**fleet.services, **context.registry.services.views()}
         try:
-            self._export_fleet()
+            await self._export_fleet()
         except Exception:
             context.metrics.ticks.labels(outcome="Failed").inc()
             logger.exception("failed to export the figures of the fleet")
@@ -263,11 +268,14 @@ class FleetLoop:
         """Decide these services and send what was decided on its way; return those that ask for a turn to begin."""
         waiting: list[_Waiting] = []
         handled = [(key, entry) for key, entry in entries.items() if not _is_only_reported(entry)]
-        for count, (key, entry) in enumerate(handled):
-            # A long tick must not look like a hung one, and the watches and the lease must breathe.
+        breathed = self._context.monotonic()
+        for key, entry in handled:
+            # A long tick must not look like a hung one, and the watches and the lease must breathe: fifty decisions in
+            # a row kept them waiting for half a second.
             self._context.heartbeat.beat()
-            if count % 50 == 0:
+            if self._context.monotonic() - breathed > LONGEST_BREATH:
                 await asyncio.sleep(0)
+                breathed = self._context.monotonic()
             if entry.uid in self._in_flight or self._waits_for_metrics(entry, look):
                 continue
             async with self._isolated(key, entry):
@@ -431,14 +439,19 @@ class FleetLoop:
             metrics.forget_service(key.namespace, key.name)
             self._exported.discard(key)
 
-    def _export_fleet(self) -> None:
+    async def _export_fleet(self) -> None:
         metrics, classes = self._context.metrics, dict[str, int]()
         for diagnosis in self._services.memory.classes():
             classes[diagnosis] = classes.get(diagnosis, 0) + 1
         metrics.set_services(classes)
         metrics.blind_ticks.inc(classes.get(DiagnosisClass.METRICS_BLIND.value, 0))
-        figures = (self._figures(entry) for entry in self._context.registry.services.views().values())
-        metrics.set_statuses(each for each in figures if each is not None)
+        figures = []
+        for count, entry in enumerate(self._context.registry.services.views().values()):
+            if count % READ_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if (found := self._figures(entry)) is not None:
+                figures.append(found)
+        metrics.set_statuses(figures)
 
     def _figures(self, entry: ServiceEntry) -> StatusFigures | None:
         if not isinstance(entry.service, VLLMService):
