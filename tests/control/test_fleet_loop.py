@@ -246,6 +246,31 @@ async def test_a_neighbour_who_writes_metadata_all_the_time_does_not_keep_a_deci
 
 
 @pytest.mark.fault("T07")
+@pytest.mark.parametrize("kept", [64, 0])
+async def test_where_many_are_on_their_way_a_conflict_of_a_report_is_for_the_next_tick(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept of the others is not their metrics, which an answer in the same tick would need."""
+    monkeypatch.setattr(fleet_loop, "KEPT_MEASURED", kept)
+    found, edited = bed(load=queueing), False
+    await found.ticks(1)
+    before = found.status()
+
+    def edit(verb: str, name: str) -> None:
+        nonlocal edited
+        if verb == "status" and not edited:
+            edited = True
+            found.api.edit("chat", lambda body: body["spec"].update(paused=True))
+
+    found.api.refuses = edit
+    await found.tick()
+    assert edited
+    assert (found.status() != before) is bool(kept)
+    await found.tick()
+    assert found.status() != before
+
+
+@pytest.mark.fault("T07")
 async def test_endless_conflicts_change_nothing_and_lose_nothing() -> None:
     found = bed("busy", "chat", load=queueing)
     await found.ticks(3)

@@ -334,16 +334,17 @@ GOOD = answering(200, body=vector({"metric": {"pod": "a"}, "value": [1, "2"]}))
         pytest.param(raising(httpx.RemoteProtocolError("closed")), id="closed by the server"),
     ],
 )
-async def test_what_fails_at_once_is_asked_once_more(failure: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_fails_at_once_is_asked_twice_more(failure: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "PAUSE", 0.0)
-    answer, asked = in_turn(failure, GOOD)
-    assert [series.labels for series in await query(answer)] == [{"pod": "a"}]
-    first, second = asked
-    assert (first.url, first.content) == (second.url, second.content)
-    answer, asked = in_turn(failure)
+    for failures in ((failure,), (failure, failure)):
+        answer, asked = in_turn(*failures, GOOD)
+        assert [series.labels for series in await query(answer)] == [{"pod": "a"}]
+        assert len(asked) == len(failures) + 1
+        assert len({(each.url, each.content) for each in asked}) == 1
+    answer, asked = in_turn(failure, failure, failure, GOOD)
     with pytest.raises((Overloaded, Unreachable)):
         await query(answer)
-    assert len(asked) == 2
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Clients for the Prometheus HTTP API (also Thanos, Mimir) and for metrics pages. Only this and `access` import httpx.
 
-A question that is refused at once is asked once more: a look is a dozen of them, and one in ten that fails would make
+A question that is refused at once is asked twice more: a look is a dozen of them, and one in ten that fails would make
 nearly every look a failure. Beyond that the next tick is the retry. Partial answers are errors, because half a fleet
 looks like an idle fleet. Must not: decide, turn an empty answer into a number, or show a credential.
 """
@@ -40,11 +40,14 @@ NO_ANSWER: Final = (httpx.TransportError, httpx.TooManyRedirects, httpx.Decoding
 comes after the handshake, with the first read, and httpx lets it through as it is."""
 FAILED: Final = frozenset({500, 502, 503, 504})
 """HTTP statuses of a server that may answer the next time. Who is told to slow down (429) does not ask at once."""
+TRIES: Final = 3
+"""How often a question is asked that is refused at once. Our choice: a look is 13 questions, and where a third of them
+fails, three tries lose two looks of five, and two tries four of five."""
 AT_ONCE: Final = 2.0
-"""Seconds within which a question is refused that is asked once more: a server that gave up on it after a while would
+"""Seconds within which a question is refused that is asked again: a server that gave up on it after a while would
 be kept busy with it again. Our choice."""
 PAUSE: Final = 0.2
-"""Seconds before a question is asked once more. Our choice."""
+"""Seconds before a question is asked again. Our choice."""
 READ_AT_ONCE: Final = 256 * 1024
 """Bytes of an answer that are parsed on the event loop at most: 5 ms. What is larger is read in a thread."""
 OWN_HEADERS: Final = frozenset(
@@ -136,16 +139,18 @@ class PrometheusSource:
     @asynccontextmanager
     async def _answer(self, form: Mapping[str, str], *, headers: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
         """The beginning of an answer. Raises one of `NO_ANSWER`."""
-        response = await self._first_try(form, headers=headers)
-        if response is None:
+        for _ in range(TRIES - 1):
+            if (response := await self._try(form, headers=headers)) is not None:
+                break
             await asyncio.sleep(PAUSE)
+        else:
             response = await self._client.send(self._request(form, headers=headers), stream=True)
         try:
             yield response
         finally:
             await response.aclose()
 
-    async def _first_try(self, form: Mapping[str, str], *, headers: Mapping[str, str]) -> httpx.Response | None:
+    async def _try(self, form: Mapping[str, str], *, headers: Mapping[str, str]) -> httpx.Response | None:
         """None where the question is refused at once."""
         began = time.monotonic()
         try:

@@ -31,6 +31,7 @@ from vllm_autotuner.control.write.announcements import abandoned
 from vllm_autotuner.control.write.event_outbox import remembering
 from vllm_autotuner.control.write.status_writer import StatusWriter
 from vllm_autotuner.control.write.workload_writer import WorkloadWriter
+from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.workload.adoption import Unadoptable
 
 __all__ = ["Decided", "Persisted", "ServiceTick"]
@@ -50,7 +51,13 @@ class Decided:
     inputs: Inputs
     decision: Decision
     final: bool = False
-    """Decided twice in this tick already."""
+    """Decided twice in this tick already, or not to be decided again in it."""
+
+    def without_metrics(self) -> "Decided":
+        """The same with nothing that was measured, which is most of its memory; so it is not decided again."""
+        seen = self.inputs.observation
+        blank = Observation(at=seen.at, window=seen.window, engines=())
+        return replace(self, inputs=replace(self.inputs, observation=blank), final=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
