@@ -17,11 +17,11 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.spec import ScaleIn, ScaleOut
 from vllm_autotuner.diagnosis import case as diagnosis_case
-from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Contribution
 from vllm_autotuner.observation.observation import FirstTokens, Observation
 from vllm_autotuner.planning.situation import Situation
-from vllm_autotuner.scaling.desired_replicas import ABOUT_TOKENS, SCALE_OUT_ON, desired_replicas
+from vllm_autotuner.scaling.desired_replicas import SCALE_OUT_ON, desired_replicas
 from vllm_autotuner.scaling.supply import Scale, Supply
 
 NOW = datetime.fromtimestamp(AT, tz=UTC)
@@ -198,7 +198,7 @@ def test_no_number_of_replicas_helps_a_hang_another_queue_or_silence(
     assert "does not call for scaling" in found.reason
 
 
-@pytest.mark.parametrize("primary", sorted(SCALE_OUT_ON | ABOUT_TOKENS))
+@pytest.mark.parametrize("primary", sorted(SCALE_OUT_ON | SLOW_TOKENS))
 def test_outputs_without_an_end_get_none_even_where_they_only_contribute(primary: DiagnosisClass) -> None:
     assert desired(primary, held=300.0, seen=MANY_LATE).replicas > 2
     found = desired(primary, held=300.0, seen=MANY_LATE, beside=[DiagnosisClass.RUNAWAY_OUTPUTS])
@@ -255,7 +255,7 @@ LATE = replace(WAITING, ttft=latency(3.0))
 """The same queue, and first tokens come after 3 s where 2 s are the objective."""
 
 
-@pytest.mark.parametrize("primary", sorted(ABOUT_TOKENS))
+@pytest.mark.parametrize("primary", sorted(SLOW_TOKENS))
 def test_a_queue_behind_slow_tokens_gets_replicas(primary: DiagnosisClass) -> None:
     found = desired(primary, seen=LATE)
     assert found.replicas == 3
@@ -263,7 +263,7 @@ def test_a_queue_behind_slow_tokens_gets_replicas(primary: DiagnosisClass) -> No
     assert desired(primary, seen=replace(LATE, engines=(engine(),))).replicas == 2, "nobody waits"
 
 
-@pytest.mark.parametrize("primary", sorted(set(DiagnosisClass) - SCALE_OUT_ON - ABOUT_TOKENS))
+@pytest.mark.parametrize("primary", sorted(set(DiagnosisClass) - SCALE_OUT_ON - SLOW_TOKENS))
 def test_late_first_tokens_change_nothing_about_what_replicas_do_not_help(primary: DiagnosisClass) -> None:
     assert desired(primary, held=60.0, seen=LATE).replicas == 2
 

@@ -1,8 +1,9 @@
 """The diagnosis classes. The values are API: they appear in status, Events, metrics and reports."""
 
 from enum import StrEnum
+from typing import Final
 
-__all__ = ["DiagnosisClass"]
+__all__ = ["SLOW_TOKENS", "DiagnosisClass"]
 
 
 class DiagnosisClass(StrEnum):
@@ -48,3 +49,10 @@ class DiagnosisClass(StrEnum):
     """Objectives are met, there is no lasting queue and the KV cache has room."""
     UNCLEAR = "Unclear"
     """No rule holds. The message names the missing or contradicting input."""
+
+
+SLOW_TOKENS: Final = frozenset(
+    {DiagnosisClass.PAST_TPOT_KNEE, DiagnosisClass.DECODE_BANDWIDTH_BOUND, DiagnosisClass.COMMUNICATION_BOUND}
+)
+"""Classes in which each token comes too late: a change against them is judged by TPOT. They may hide a queue, because
+the classes about queues require TPOT in time or have lower precedence."""

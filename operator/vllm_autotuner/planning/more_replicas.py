@@ -6,7 +6,7 @@ from typing import Final
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.case import busy_batch, queues
-from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
@@ -16,14 +16,10 @@ from vllm_autotuner.planning.max_num_seqs import RUNS_AWAY, NothingToGain, not_s
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["FREE_GPUS", "SLOW_TOKENS", "add_replicas"]
+__all__ = ["FREE_GPUS", "add_replicas"]
 
 FREE_GPUS: Final = "free GPUs"
 """The `limitedBy` text of a number of replicas that free GPUs limit."""
-SLOW_TOKENS: Final = frozenset(
-    {DiagnosisClass.PAST_TPOT_KNEE, DiagnosisClass.DECODE_BANDWIDTH_BOUND, DiagnosisClass.COMMUNICATION_BOUND}
-)
-"""Where each token comes too late: a change against it is judged by TPOT."""
 
 
 def add_replicas(situation: Situation) -> Proposal | NothingToGain:

@@ -10,6 +10,7 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
+from vllm_autotuner.diagnosis.classes import SLOW_TOKENS
 from vllm_autotuner.performance.kv_capacity import PoolEstimate
 from vllm_autotuner.performance.tensor_parallel import measured_links
 from vllm_autotuner.planning.bounds import opted_in
@@ -27,7 +28,6 @@ from vllm_autotuner.planning.feasibility import (
 )
 from vllm_autotuner.planning.forecast import pool_with
 from vllm_autotuner.planning.max_num_seqs import RUNS_AWAY, NothingToGain
-from vllm_autotuner.planning.more_replicas import SLOW_TOKENS
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 

@@ -12,7 +12,7 @@ from typing import Final
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.diagnosis.case import Case, queues, reaches_behind
-from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.observation.noise import NOISE
@@ -27,7 +27,7 @@ from vllm_autotuner.scaling.failed_scale_ins import too_few
 from vllm_autotuner.scaling.request_rate import peak_rate, peak_tokens_per_second
 from vllm_autotuner.scaling.supply import Scale, Supply
 
-__all__ = ["ABOUT_TOKENS", "SCALE_OUT_ON", "desired_replicas", "hides_queue"]
+__all__ = ["SCALE_OUT_ON", "desired_replicas", "hides_queue"]
 
 SCALE_OUT_ON: Final = frozenset(
     {
@@ -40,23 +40,14 @@ SCALE_OUT_ON: Final = frozenset(
 )
 """Classes in which requests wait for capacity. Wedged, DeferredQueue and MetricsBlind never scale out, nor does
 RunawayOutputs, even if it only contributes."""
-ABOUT_TOKENS: Final = frozenset(
-    {
-        DiagnosisClass.PAST_TPOT_KNEE,
-        DiagnosisClass.DECODE_BANDWIDTH_BOUND,
-        DiagnosisClass.COMMUNICATION_BOUND,
-    }
-)
-"""Classes about slow tokens. They may hide a queue, because the classes about queues require TPOT in time or have lower
-precedence. More replicas help against that queue, whatever makes the tokens slow."""
 SERVES: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED})
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """The classes of `SCALE_OUT_ON` that can hold without a queue; then no request has waited."""
 
 
 def hides_queue(primary: DiagnosisClass, *, case: Case) -> bool:
-    """Whether the class is about slow tokens while TTFT is late because of a queue."""
-    return primary in ABOUT_TOKENS and first_tokens_wait(case)
+    """Whether the class is about slow tokens while TTFT is late because of a queue: more replicas help then."""
+    return primary in SLOW_TOKENS and first_tokens_wait(case)
 
 
 def desired_replicas(supply: Supply, *, scaling: Scaling, situation: Situation, now: datetime) -> Scale:
@@ -83,7 +74,7 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, situation: Situation, 
 
 
 def _never(diagnosis: Diagnosis) -> str | None:
-    if diagnosis.primary not in SCALE_OUT_ON | ABOUT_TOKENS | SERVES:
+    if diagnosis.primary not in SCALE_OUT_ON | SLOW_TOKENS | SERVES:
         return f"{diagnosis.primary.value} does not call for scaling"
     if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
         return "outputs run to their token limit: more GPUs do not help"
