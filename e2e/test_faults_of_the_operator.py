@@ -1,4 +1,4 @@
-"""The operator dies at every write of a change, and goes on where it was; of two operators one leads."""
+"""The operator dies at every write of a change, and goes on where it was; of two operators one leads at a time."""
 
 import json
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from e2e.api_proxy import Write
+from e2e.api_proxy import ApiProxy, Write
 from e2e.crashing import LEASE, Crashes
 from e2e.side_by_side import CROWD, Play, degrading, side_by_side
 from e2e.stage import until
@@ -126,6 +126,40 @@ async def test_of_two_operators_one_leads_and_the_other_goes_on_when_it_is_kille
     assert len(await play.events("handed-over", "ChangeStarted")) == 1
     await play.rolled_out("handed-over", seats=8)
     play.served_all_along("handed-over")
+
+
+@pytest.mark.fault("T09")
+@side_by_side(stage="frozen-leader")
+async def test_a_leader_that_slept_past_its_lease_writes_nothing_when_it_wakes(play: Play) -> None:
+    stage = play.stage
+    await play.serves("taken-over")
+    stage.stop_operator()
+    written: list[str] = []
+
+    def seen(write: Write) -> bool:
+        written.append(write.path)
+        return False
+
+    async with ApiProxy(api_url=stage.bed.api_url, ca_file=stage.bed.ca_file, lose=seen) as proxy:
+        stage.start_operator("--kubeconfig", str(proxy.kubeconfig(stage.kubeconfig)))
+        await until("it leads", lambda: said(play, stage.operator, "became leader"), seconds=60)
+        stage.start_operator(standby=True)
+        await play.load("taken-over", CROWD)
+        change = await play.change_is("taken-over", "Analyzing")
+        # Frozen in the middle of whatever it does: for itself no time passes, and it leads when it wakes.
+        stage.bed.processes.pause(stage.operator)
+        await until("the other leads", lambda: said(play, stage.standby, "became leader"), seconds=60)
+        assert set(written) - {LEASE.format(namespace=stage.namespace)}, "it wrote nothing before either"
+        written.clear()
+        stage.bed.processes.resume(stage.operator)
+        await until("it knows", lambda: said(play, stage.operator, "lost leadership"), seconds=30)
+        entry = await play.finished("taken-over")
+        assert written == []
+    assert (entry["id"], entry["outcome"]) == (change["id"], "Succeeded"), entry
+    assert len(await play.events("taken-over", "ChangeStarted")) == 1
+    assert len(await play.events("taken-over", "ChangeSucceeded")) == 1
+    await play.rolled_out("taken-over", seats=8)
+    play.served_all_along("taken-over")
 
 
 async def holder(play: Play) -> str:
