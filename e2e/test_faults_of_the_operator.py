@@ -146,7 +146,7 @@ async def test_a_leader_that_slept_past_its_lease_writes_nothing_when_it_wakes(p
         stage.start_operator(standby=True)
         await play.load("taken-over", CROWD)
         change = await play.change_is("taken-over", "Analyzing")
-        # Frozen in the middle of whatever it does: for itself no time passes, and it leads when it wakes.
+        # Frozen in the middle of whatever it does, it wakes there: only the clock tells it that its Lease is over.
         stage.bed.processes.pause(stage.operator)
         await until("the other leads", lambda: said(play, stage.standby, "became leader"), seconds=60)
         assert set(written) - {LEASE.format(namespace=stage.namespace)}, "it wrote nothing before either"
