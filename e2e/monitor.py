@@ -24,6 +24,8 @@ from vllm_autotuner.workload.labels import OPERATOR, SERVICE, TRACK
 SERVICES: Final = "/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices"
 DEPLOYMENTS: Final = "/apis/apps/v1/namespaces/{namespace}/deployments"
 EVENTS: Final = "/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+IDLE_WATCH: Final = httpx.Timeout(30, read=None)
+"""A watch may be silent for as long as nothing happens; to connect and to ask must not take forever."""
 PUT_OFF: Final = 20.0
 """Seconds for what an operator with ticks of a second puts off by two of them; ten times that."""
 
@@ -147,7 +149,7 @@ class Monitor:
         while True:
             query = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
             with suppress(httpx.TransportError):  # a watch ends now and then; it goes on where it was
-                async with self._stage.api.stream("GET", path, params=query, timeout=None) as answer:
+                async with self._stage.api.stream("GET", path, params=query, timeout=IDLE_WATCH) as answer:
                     if answer.status_code == httpx.codes.TOO_MANY_REQUESTS:  # while its CRD is replaced
                         await asyncio.sleep(0.5)
                         continue

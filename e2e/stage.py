@@ -20,6 +20,7 @@ import httpx
 from typing_extensions import override
 
 from e2e import release
+from e2e.api_client import ApiClient
 from e2e.bed import Bed, import_path
 from e2e.operator_account import install_crd
 from e2e.ports import free_ports
@@ -81,8 +82,7 @@ class Stage:
     """Where the operator's own pages are, once it runs: metrics, probes, and what it shows of its services."""
     _kubeconfig: Path | None = None
     _followers: list["asyncio.Task[None]"] = field(default_factory=list)
-    _asking: set["asyncio.Task[httpx.Response]"] = field(default_factory=set)
-    _api: httpx.AsyncClient | None = None
+    _api: ApiClient | None = None
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(install_crd, self.bed)
@@ -98,12 +98,11 @@ class Stage:
             await load.__aexit__(None, None, None)
         self.loads.clear()
         self.stop_operator()
-        await asyncio.gather(*self._asking, return_exceptions=True)
         if self._api is not None:
             await self._api.aclose()
 
     @property
-    def api(self) -> httpx.AsyncClient:
+    def api(self) -> ApiClient:
         """The API server, as the admin."""
         assert self._api is not None
         return self._api
@@ -176,11 +175,7 @@ class Stage:
 
     async def get(self, path: str) -> dict[str, Any]:
         """Read one object or list as the admin; empty when it does not exist."""
-        # Cancelled while it connects, httpx would leave the socket open for ever: whoever asks may go, the request not.
-        request = asyncio.create_task(self._asked(path))
-        self._asking.add(request)
-        request.add_done_callback(self._asking.discard)
-        answer = await asyncio.shield(request)
+        answer = await self._asked(path)
         if answer.status_code == httpx.codes.NOT_FOUND:
             return {}
         answer.raise_for_status()
@@ -268,10 +263,10 @@ class Empty(Stage):
         return self
 
 
-def admin_client(bed: Bed) -> httpx.AsyncClient:
+def admin_client(bed: Bed) -> ApiClient:
     """A client of the API server as the admin."""
     token = bed.control_plane.admin_token_file.read_text(encoding="utf-8")
-    return httpx.AsyncClient(
+    return ApiClient(
         base_url=bed.api_url,
         headers={"Authorization": f"Bearer {token}"},
         verify=ssl.create_default_context(cafile=bed.ca_file),
