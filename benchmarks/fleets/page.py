@@ -1,6 +1,7 @@
 """Markdown of the fleet benchmark. Must not: round a figure across a limit."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from benchmarks.markdown import Result, table
@@ -75,6 +76,25 @@ def _api_troubles(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
+def _growth(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How cost grows with engines, as charts that GitHub and the site draw from text."""
+    grown = sorted(cells, key=lambda each: float(each["engines"]))
+    lines = []
+    for title, name in (("CPU seconds per tick", "cpu_s_per_tick"), ("Peak RSS, MiB", "peak_rss_mib")):
+        values = [each[name] for each in grown]
+        lines += [
+            "```mermaid",
+            "xychart-beta",
+            f'    title "{title}, by engines"',
+            "    x-axis [" + ", ".join(f'"{each["engines"]:,}"' for each in grown) + "]",
+            f"    y-axis 0 --> {math.ceil(1.1 * max(values))}",
+            f"    bar [{', '.join(map(str, values))}]",
+            "```",
+            "",
+        ]
+    return lines
+
+
 def fleet(result: Result) -> list[str]:
     """Render what each fleet cost."""
     about = (
@@ -87,6 +107,8 @@ def fleet(result: Result) -> list[str]:
         "all services."
     )
     lines = [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in result["cells"]])]
+    if len(result["cells"]) > 1:
+        lines += ["", *_growth(result["cells"])[:-1]]
     if troubled := [row for each in result["cells"] for row in _troubles(each)]:
         told = "Then Prometheus has a trouble for two minutes, and recovers; one after the other."
         lines += ["", told, "", *table(TROUBLE_COLUMNS, troubled)]
