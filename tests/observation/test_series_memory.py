@@ -141,6 +141,18 @@ def test_a_namespace_that_is_new_is_asked_about_in_whole_and_no_other() -> None:
     assert store.asked == [(("a",), 77), (("b",), 300)]
 
 
+def test_series_of_one_target_keep_their_times_once() -> None:
+    store, memory = Store(), SeriesMemory(QUESTION)
+    for pod in ("p", "q"):
+        for time in range(0, 400, 15):
+            store.scrape("a", pod, time=time, value=float(time), seen=time)
+    for at in (301.0, 316.0, 331.0):
+        look(memory, store, at=at, namespaces=["a"])
+        one, other = memory._series["a"].values()
+        assert one.times is other.times
+        assert not memory._times, "of a look that has ended nothing else is kept"
+
+
 def test_what_is_kept_is_forgotten_with_its_namespace_and_with_time() -> None:
     store, memory = Store(), SeriesMemory(QUESTION)
     scraped(store, until=100)

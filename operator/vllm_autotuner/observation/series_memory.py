@@ -50,6 +50,8 @@ class SeriesMemory:
         """Hash of labels as the server writes them -> their place: they are read once, not in every look. A place may
         be empty; there are at most twice as many as series."""
         self._covered: dict[str, _Coverage] = {}
+        self._times: dict[bytes, array[float]] = {}
+        """Of the look under way, each list once: all series of a target are scraped at the same moments."""
         self._start = 0.0
         """Samples up to this time (Unix seconds) are no part of the answer that is being read."""
         self._gaps: set[str] = set()
@@ -77,6 +79,7 @@ class SeriesMemory:
 
     def begin_new(self, namespaces: Iterable[str], *, at: float) -> Remembered:
         """Return the question for what is new about these namespaces. Its answer is read into `take`."""
+        self._tidy()
         known = min(self._covered[each].until for each in namespaces)
         step = self._question.step if isinstance(self._question, Means | Growths) else 1
         # A mean or growth at an edge that had not all of its samples yet is asked for again as well.
@@ -101,14 +104,21 @@ class SeriesMemory:
         known = beside.get(number)
         if known is None or not known.times or not times:
             self._note_gap(namespace, before=None, first=times[0] if times else None)
-            found = Series(labels=labels, times=times, values=values)
+            found = Series(labels=labels, times=self._once(times), values=values)
         else:
             self._note_gap(namespace, before=known.times[-1], first=times[0])
             # What is told again may be told otherwise: a mean whose last samples had not been stored.
             keep = bisect_left(known.times, times[0])
-            found = Series(labels=known.labels, times=known.times[:keep] + times, values=known.values[:keep] + values)  # type: ignore[operator]  # arrays, all of them
+            found = Series(
+                labels=known.labels,
+                times=self._once(known.times[:keep] + times),  # type: ignore[operator]  # arrays, both of them
+                values=known.values[:keep] + values,  # type: ignore[operator]
+            )
         beside[number] = found
         return found
+
+    def _once(self, times: "array[float]") -> "array[float]":
+        return self._times.setdefault(times.tobytes(), times)
 
     def _note_gap(self, namespace: str, *, before: float | None, first: float | None) -> None:
         """Note a namespace of which something arrived later than the look that should have seen it."""
@@ -141,7 +151,8 @@ class SeriesMemory:
             for number, series in list(mine.items()):
                 if series.times and series.times[0] <= start:
                     first = bisect_right(series.times, start)
-                    series = Series(labels=series.labels, times=series.times[first:], values=series.values[first:])
+                    times: array[float] = series.times[first:]  # type: ignore[assignment]  # as `take` made it
+                    series = Series(labels=series.labels, times=self._once(times), values=series.values[first:])
                     if not series.times:
                         del mine[number]
                         continue
@@ -164,7 +175,9 @@ class SeriesMemory:
         self.forget(self._covered.keys() - frozenset(namespaces))
 
     def _tidy(self) -> None:
-        """Forget the places of series that have ended, once they are as many as those that go on."""
+        """Forget the times of a look that has ended or failed, and the places of series that have ended once they are
+        as many as those that go on."""
+        self._times.clear()
         if len(self._places) > 2 * sum(map(len, self._series.values())):
             self._places = {
                 text: place for text, place in self._places.items() if place[1] in self._series.get(place[0], {})

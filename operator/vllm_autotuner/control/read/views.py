@@ -5,6 +5,7 @@ Any field may be missing: a controller may not have reported yet, and people edi
 Must not: judge, e.g. whether a replica count is enough.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -35,10 +36,16 @@ class ServiceEntry:
     uid: str
     generation: int
     resource_version: str
-    body: Body
-    """The whole object but for managedFields, and for a pod template that is refused. Must not be changed."""
+    text: bytes = field(repr=False)
+    """The object as JSON, a fraction of what it takes as a value: a fleet has thousands of them, seldom asked for."""
 
     service: VLLMService | InvalidService
+
+    @property
+    def body(self) -> Body:
+        """The whole object but for managedFields, and for a pod template that is refused; a new value each time."""
+        body: Body = json.loads(self.text)
+        return body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +177,7 @@ def service_entry(body: Body, *, pod_permissions: frozenset[str] = frozenset()) 
         uid=service.metadata.uid,
         generation=service.metadata.generation,
         resource_version=service.metadata.resource_version,
-        body=kept,
+        text=json.dumps(kept, separators=(",", ":")).encode(),
         service=service,
     )
 
