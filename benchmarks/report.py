@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(root), str(root / "operator")]
 
 from benchmarks.closedloop.page import ablations, bad_candidates, closed_loop, shortened
-from benchmarks.fleets.page import fleet
+from benchmarks.fleets.page import fleet, fleet_real_prometheus
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
 from benchmarks.recordings.page import replay
@@ -196,8 +196,16 @@ SECTIONS: Final[tuple[Section, ...]] = (
         name="fleet",
         title="Fleet",
         question="What does one operator cost beside hundreds and thousands of services?",
-        command="python benchmarks/fleet.py --services 300 1000 2000 --engines-per-service 1 1 2 --save",
+        command="python benchmarks/fleet.py --services 10 1000 2000 1667 --engines-per-service 1 1 1 3 --troubles 1000 "
+        "--save",
         body=fleet,
+    ),
+    Section(
+        name="fleet_real_prometheus",
+        title="Fleet beside a real Prometheus",
+        question="Is the operator's cost the same beside a real Prometheus as beside the stand-in?",
+        command="python benchmarks/fleet.py --services 300 --real-prometheus --save",
+        body=fleet_real_prometheus,
     ),
     Section(
         name="operator_cost",

@@ -2,16 +2,19 @@
 
 API server, etcd, controllers, scheduler and the operator are real: the operator is a process with the rights of its
 chart. The pods are played (`played_node`), and Prometheus is a stand-in with the bytes of a real one
-(`benchmarks/tenants`), because neither fits on a machine for tests.
+(`benchmarks/tenants`), because neither fits on a machine for tests; with `--real-prometheus` it is a real one, which
+scrapes one engine under the names of all.
 Must not: judge a figure.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -21,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.fleets.metrics_servers import MetricsServer, RealPrometheus, StandIn, scraping
 from benchmarks.fleets.page import FLEET_COLUMNS, row_of
 from benchmarks.fleets.played_node import played_node
 from benchmarks.result_files import require_clean_tree, write_result
@@ -29,14 +33,17 @@ from benchmarks.tenants.inside import enter_bed
 from benchmarks.tenants.shapes import recorded
 from e2e import release
 from e2e.api_proxy import ApiProxy
-from e2e.bed import NODE, Bed
+from e2e.bed import NODE, Bed, import_path
 from e2e.binaries import ensure_binaries
 from e2e.errors import BedError
 from e2e.hostile.cost import Cost, Place, process
 from e2e.hostile.limits import chart_limits
+from e2e.network import GATEWAY
 from e2e.operator_account import vllm_service
 from e2e.ports import free_ports
-from e2e.stage import SIMULATED_ENGINE, Stage, condition, engine_env, until
+from e2e.prometheus import pod_discovery
+from e2e.stage import MODEL, SIMULATED_ENGINE, Stage, condition, engine_env, until
+from vllm_autotuner.simulation.load import Load, Traffic
 
 HOME: Final = "fleet-home"
 """The namespace of the operator's Lease, and of the one real engine, whose metrics all others repeat."""
@@ -199,7 +206,7 @@ class Operator:
 
 
 async def cell(
-    fleet: Fleet, operator: Operator, *, stand_in: str, minutes: float, troubles: bool, console: Console
+    fleet: Fleet, operator: Operator, *, server: MetricsServer, minutes: float, troubles: bool, console: Console
 ) -> dict[str, Any]:
     """Create the fleet beside a running operator, let it settle, measure it, and kill the operator once."""
     operator.start()
@@ -223,31 +230,30 @@ async def cell(
 
         await until("every engine runs", all_serve, seconds=1800, every=3)
         console.print(f"every engine runs after {time.monotonic() - began:.0f} s")
+        await server.serve(await fleet.pods())
+
+        async def all_seen() -> bool:
+            return await fleet.with_metrics() == fleet.services
+
+        await until("the operator has metrics of every service", all_seen, seconds=1200, every=5)
+        console.print(f"it has metrics of every service after {time.monotonic() - began:.0f} s")
+        # What came with the metrics (conditions, diagnoses) is written by then.
+        await settled(cost, ticks=4)
+        before, writes = await server.counted(), await fleet.writes()
+        ticks, cpu, at = cost.ticks, cost.cpu_seconds, time.monotonic()
+        cost.longest_tick = 0.0
+        await until("ticks of a steady fleet", lambda: time.monotonic() - at > minutes * 60, seconds=minutes * 90)
+        await settled(cost, ticks=1)
+        ticks, cpu, writes = cost.ticks - ticks, cost.cpu_seconds - cpu, await fleet.writes() - writes
+        lasted, after = time.monotonic() - at, await server.counted()
         async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
-            await client.put(f"{stand_in}/tenants", json={"pods": await fleet.pods(), "engines": 1})
-
-            async def all_seen() -> bool:
-                return await fleet.with_metrics() == fleet.services
-
-            await until("the operator has metrics of every service", all_seen, seconds=1200, every=5)
-            console.print(f"it has metrics of every service after {time.monotonic() - began:.0f} s")
-            # What came with the metrics (conditions, diagnoses) is written by then.
-            await settled(cost, ticks=4)
-            await client.put(f"{stand_in}/tenants", json={"pods": await fleet.pods(), "engines": 1})
-            ticks, cpu, writes, at = cost.ticks, cost.cpu_seconds, await fleet.writes(), time.monotonic()
-            cost.longest_tick = 0.0
-            await until("ticks of a steady fleet", lambda: time.monotonic() - at > minutes * 60, seconds=minutes * 90)
-            await settled(cost, ticks=1)
-            ticks, cpu, writes = cost.ticks - ticks, cost.cpu_seconds - cpu, await fleet.writes() - writes
-            lasted = time.monotonic() - at
-            report = (await client.get(f"{stand_in}/report")).json()
             told_by_it = (await client.get((await operator.place()).metrics)).text
         steady = {
             "cpu_s_per_tick": round(cpu / ticks, 3),
             "longest_tick_s": round(cost.longest_tick, 2),
             "cycle_s": round(lasted / ticks, 2),
-            "queries_per_tick": round(report["asked"] / ticks, 1),
-            "mib_per_tick": round(report["sent"] / ticks / 2**20, 2),
+            "queries_per_tick": round((after.asked - before.asked) / ticks, 1),
+            "mib_per_tick": round((after.sent - before.sent) / ticks / 2**20, 2),
             "status_writes": writes,
             "ticks": ticks,
             **kinds(told_by_it),
@@ -255,10 +261,11 @@ async def cell(
         peak, lag, failed = cost.peak_bytes, cost.loop_lag, cost.failed
         # Before the troubles, which take a quarter of an hour.
         console.print(f"a steady fleet: {steady}, peak RSS {peak / 2**20:.0f} MiB, loop lag {lag:.2f} s")
-        troubled = await in_trouble(fleet, cost, stand_in=stand_in, console=console) if troubles else []
-    if report["unknown"]:
-        raise BedError(f"a question that was not recorded: {report['unknown'][0]}")
-    again = await taken_over(fleet, operator)
+        troubled = []
+        if troubles:
+            assert isinstance(server, StandIn), "a real Prometheus has no troubles on demand"
+            troubled = await in_trouble(fleet, cost, stand_in=server, console=console)
+    again = await taken_over(fleet, operator, server=server)
     hindered = await behind_a_bad_api(fleet, operator, console=console) if troubles else []
     return {
         "services": fleet.services,
@@ -276,39 +283,38 @@ async def cell(
     }
 
 
-async def in_trouble(fleet: Fleet, cost: Cost, *, stand_in: str, console: Console) -> list[dict[str, Any]]:
+async def in_trouble(fleet: Fleet, cost: Cost, *, stand_in: StandIn, console: Console) -> list[dict[str, Any]]:
     """Let Prometheus have each trouble for `TROUBLED` seconds; what the operator does meanwhile, and after it."""
     found = []
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
-        for name, trouble in TROUBLES.items():
-            console.print(f"trouble: {name}")
-            cost.longest_tick, ticks, writes = 0.0, cost.ticks, await fleet.writes()
-            transitions = await fleet.transitions()
-            await client.put(f"{stand_in}/trouble", json=trouble)
-            await asyncio.sleep(TROUBLED)
-            seeing, ticks = await fleet.with_metrics(), cost.ticks - ticks
-            longest, writes = max(cost.longest_tick, cost.silent_for), await fleet.writes() - writes
-            await client.put(f"{stand_in}/trouble", json={})
-            began = time.monotonic()
+    for name, trouble in TROUBLES.items():
+        console.print(f"trouble: {name}")
+        cost.longest_tick, ticks, writes = 0.0, cost.ticks, await fleet.writes()
+        transitions = await fleet.transitions()
+        await stand_in.trouble(trouble)
+        await asyncio.sleep(TROUBLED)
+        seeing, ticks = await fleet.with_metrics(), cost.ticks - ticks
+        longest, writes = max(cost.longest_tick, cost.silent_for), await fleet.writes() - writes
+        await stand_in.trouble({})
+        began = time.monotonic()
 
-            async def all_see() -> bool:
-                return await fleet.with_metrics() == fleet.services
+        async def all_see() -> bool:
+            return await fleet.with_metrics() == fleet.services
 
-            await until("metrics of every service again", all_see, seconds=600, every=1)
-            found.append(
-                {
-                    "trouble": name,
-                    "ticks": ticks,
-                    "longest_tick_s": round(longest, 1),
-                    "status_writes": writes,
-                    "blind": fleet.services - seeing,
-                    "seeing_again_s": round(time.monotonic() - began, 1),
-                    "leases_lost": await fleet.transitions() - transitions,
-                    "peak_rss_mib": round(cost.peak_bytes / 2**20, 1),
-                }
-            )
-            # What came with it is written by then.
-            await settled(cost, ticks=4)
+        await until("metrics of every service again", all_see, seconds=600, every=1)
+        found.append(
+            {
+                "trouble": name,
+                "ticks": ticks,
+                "longest_tick_s": round(longest, 1),
+                "status_writes": writes,
+                "blind": fleet.services - seeing,
+                "seeing_again_s": round(time.monotonic() - began, 1),
+                "leases_lost": await fleet.transitions() - transitions,
+                "peak_rss_mib": round(cost.peak_bytes / 2**20, 1),
+            }
+        )
+        # What came with it is written by then.
+        await settled(cost, ticks=4)
     return found
 
 
@@ -386,9 +392,15 @@ async def settled(cost: Cost, *, ticks: int) -> None:
     await until("ticks", lambda: cost.ticks >= wanted, seconds=600)
 
 
-async def taken_over(fleet: Fleet, operator: Operator) -> dict[str, Any]:
-    """Kill the operator and start it: seconds until it acts on a change that was running, and until its first tick has
-    ended; and what that took."""
+async def taken_over(fleet: Fleet, operator: Operator, *, server: MetricsServer) -> dict[str, Any]:
+    """Kill the operator in the middle of a tick and start it: seconds until it acts on a change that was running, and
+    until its first tick has ended; and what that took."""
+    known = await server.counted()
+
+    async def asks() -> bool:
+        return (await server.counted()).asked > known.asked
+
+    await until("questions of the next tick", asks, seconds=60, every=0.02)
     operator.stage.kill_operator()
     began = time.monotonic()
     changing = fleet.services - 1
@@ -417,13 +429,15 @@ async def measured(
     sizes: Sequence[tuple[int, int]],
     *,
     minutes: float,
-    troubles: bool,
+    troubles: int | None,
+    real: bool,
     keep: Callable[[Mapping[str, Any]], object],
     console: Console,
 ) -> dict[str, Any]:
     """Measure each fleet, given as services and engines of each, on a control plane of its own.
 
-    `keep` gets the figures after each: one more fleet may take half an hour. `troubles`: of the first one only.
+    `keep` gets the figures after each: one more fleet may take half an hour. `troubles`: of the fleets of so many
+    services. `real`: beside a real Prometheus.
     """
     limits = chart_limits()
     cells: list[dict[str, Any]] = []
@@ -433,17 +447,17 @@ async def measured(
         async with Bed(images=[SIMULATED_ENGINE]) as bed:
             await asyncio.to_thread(bed.create_namespace, HOME)
             async with Stage(bed, HOME, interval=f"{INTERVAL:g}s", window="60s") as stage:
-                if not shapes:
-                    shapes = await one_engine(stage, console=console)
+                if not real:
+                    shapes = shapes or await one_engine(stage, console=console)
                 fleet = await fleet_on(stage, services=services, engines=engines)
-                stand_in = await answering(stage.bed, shapes)
-                async with played_node(bed.admin_kubeconfig):
+                answered = scraped_for_all(bed) if real else repeated_for_all(bed, shapes)
+                async with answered as server, played_node(bed.admin_kubeconfig):
                     found = await cell(
                         fleet,
-                        Operator(stage, stand_in),
-                        stand_in=stand_in,
+                        Operator(stage, server.url),
+                        server=server,
                         minutes=minutes,
-                        troubles=troubles and not cells,
+                        troubles=troubles == services,
                         console=console,
                     )
         cells.append(found)
@@ -455,8 +469,7 @@ async def measured(
 async def one_engine(stage: Stage, *, console: Console) -> str:
     """Run one engine under load, and record what Prometheus says of it."""
     console.print(f"recording the answers about one engine ({SAMPLED:.0f} s)")
-    body = vllm_service(HOME, "recorded", podTemplate=engine_env(step_base_ms=10, startup_seconds=1))
-    stage.apply(body)
+    stage.apply(vllm_service(HOME, "recorded", podTemplate=engine_env(step_base_ms=10, startup_seconds=1)))
     stage.start_operator()
     (pod,) = await until("an engine", lambda: stage.ready_pods("recorded"), seconds=120)
     async with asyncio.timeout(SAMPLED + 60):
@@ -469,10 +482,33 @@ async def one_engine(stage: Stage, *, console: Console) -> str:
     return json.dumps(shapes)
 
 
+@asynccontextmanager
+async def scraped_for_all(bed: Bed) -> AsyncIterator[RealPrometheus]:
+    """Let the bed's Prometheus scrape one engine under load, a process, under the name of each pod of the fleet."""
+    engine = f"{GATEWAY}:{free_ports(1)[0]}"
+    host, port = engine.split(":")
+    bed.processes.start(
+        "engine",
+        [sys.executable, "-m", "vllm_autotuner.simulation.server", "serve", MODEL, "--host", host, "--port", port],
+        environment=os.environ | {"PYTHONPATH": import_path(), "SIM_STEP_BASE_MS": "10", "SIM_STARTUP_SECONDS": "1"},
+    )
+    await until("the engine listens", lambda: bed.processes.listens("engine", port=int(port)), seconds=60)
+    pods = pod_discovery(api_url=bed.api_url, ca_file=bed.ca_file, token_file=bed.control_plane.admin_token_file)
+    bed.prometheus.reconfigure(scraping(pods, engine=engine, namespaces="fleet-.*"))
+    async with Load(lambda: (f"http://{engine}",), Traffic(model=MODEL), clients=2):
+        yield RealPrometheus(bed.prometheus)
+
+
+@asynccontextmanager
+async def repeated_for_all(bed: Bed, shapes: str) -> AsyncIterator[StandIn]:
+    """Have the stand-in in place of the bed's Prometheus."""
+    bed.prometheus.stop()
+    yield StandIn(await answering(bed, shapes))
+
+
 async def fleet_on(stage: Stage, *, services: int, engines: int) -> Fleet:
     """The fleet to come: its namespaces, and an operator's rights over all of them."""
     bed = stage.bed
-    bed.prometheus.stop()
     # Whatever is scheduled from now on is played.
     bed.kubectl("cordon", NODE)
     fleet = Fleet(stage=stage, services=services, engines=engines)
@@ -495,7 +531,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engines-per-service", type=int, nargs="+", default=[1], metavar="R", help="one for each")
     parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="of the steady fleet (default 3)")
     parser.add_argument(
-        "--troubles", action="store_true", help="let Prometheus and API server be slow and fail beside the first one"
+        "--troubles", type=int, metavar="N", help="let Prometheus and API server be slow and fail beside this fleet"
+    )
+    parser.add_argument(
+        "--real-prometheus", action="store_true", help="instead of the stand-in; it holds some hundred engines"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/fleet.json")
@@ -505,6 +544,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engines = given.engines_per_service * (len(given.services) if len(given.engines_per_service) == 1 else 1)
     if len(engines) != len(given.services):
         parser.error("--engines-per-service: give one number, or one for each of --services")
+    if given.troubles not in (None, *given.services):
+        parser.error(f"--troubles: {given.troubles} is none of --services")
+    if given.troubles is not None and given.real_prometheus:
+        parser.error("--troubles are the stand-in's: leave --real-prometheus out")
     if given.save:
         require_clean_tree()
     ensure_binaries()
@@ -512,9 +555,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=180, stderr=True)
     try:
         sizes = list(zip(given.services, engines, strict=True))
-        keep = partial(write_result, "fleet") if given.save else lambda figures: None
+        keep = (
+            partial(write_result, "fleet_real_prometheus" if given.real_prometheus else "fleet")
+            if given.save
+            else lambda figures: None
+        )
         figures = asyncio.run(
-            measured(sizes, minutes=given.minutes, troubles=given.troubles, keep=keep, console=console)
+            measured(
+                sizes,
+                minutes=given.minutes,
+                troubles=given.troubles,
+                real=given.real_prometheus,
+                keep=keep,
+                console=console,
+            )
         )
     except (BedError, AssertionError) as error:
         print(error, file=sys.stderr)
