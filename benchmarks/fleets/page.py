@@ -77,16 +77,15 @@ def _api_troubles(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _growth(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How cost grows with engines, as charts that GitHub and the site draw from text."""
-    grown = sorted(cells, key=lambda each: float(each["engines"]))
+    """How cost grows with engines, as charts that GitHub and the site draw from text. `cells`: smallest first."""
     lines = []
     for title, name in (("CPU seconds per tick", "cpu_s_per_tick"), ("Peak RSS, MiB", "peak_rss_mib")):
-        values = [each[name] for each in grown]
+        values = [each[name] for each in cells]
         lines += [
             "```mermaid",
             "xychart-beta",
             f'    title "{title}, by engines"',
-            "    x-axis [" + ", ".join(f'"{each["engines"]:,}"' for each in grown) + "]",
+            "    x-axis [" + ", ".join(f'"{each["engines"]:,}"' for each in cells) + "]",
             f"    y-axis 0 --> {math.ceil(1.1 * max(values))}",
             f"    bar [{', '.join(map(str, values))}]",
             "```",
@@ -106,13 +105,14 @@ def fleet(result: Result) -> list[str]:
         "so that calm services rest in most ticks; where requests wait everywhere, each tick has the cost of deciding "
         "all services."
     )
-    lines = [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in result["cells"]])]
-    if len(result["cells"]) > 1:
-        lines += ["", *_growth(result["cells"])[:-1]]
-    if troubled := [row for each in result["cells"] for row in _troubles(each)]:
+    cells = sorted(result["cells"], key=lambda each: float(each["engines"]))
+    lines = [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in cells])]
+    if len(cells) > 1:
+        lines += ["", *_growth(cells)[:-1]]
+    if troubled := [row for each in cells for row in _troubles(each)]:
         told = "Then Prometheus has a trouble for two minutes, and recovers; one after the other."
         lines += ["", told, "", *table(TROUBLE_COLUMNS, troubled)]
-    if hindered := [row for each in result["cells"] for row in _api_troubles(each)]:
+    if hindered := [row for each in cells for row in _api_troubles(each)]:
         told = (
             "Then the API server has a trouble for two minutes, also towards the Lease. At its begin a status gets a "
             "running change, as an operator that is gone would have left it."
