@@ -125,7 +125,7 @@ def fleet_real_prometheus(result: Result) -> list[str]:
     """Render what a fleet cost beside a real Prometheus."""
     about = (
         "As above, but that a real Prometheus finds the pods through the API server and scrapes one engine under load, "
-        "every 15 s, under the name of each. What it answers is of that minute, so that a service may be diagnosed "
-        "anew in any tick."
+        "every 15 s, under the name of each. MiB are counted by it, as it sends them: compressed. Measured while the "
+        "fleet of 1,000 services above had its first trouble on the same two cores."
     )
     return [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in result["cells"]])]
