@@ -537,7 +537,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--real-prometheus", action="store_true", help="instead of the stand-in; it holds some hundred engines"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/fleet.json")
+    parser.add_argument("--save", action="store_true", help="write the figures to benchmarks/results")
     given = parser.parse_args(arguments)
     if min(*given.services, *given.engines_per_service, 1) < 1 or given.minutes <= 0:
         parser.error("numbers must be at least 1")
