@@ -126,6 +126,6 @@ def fleet_real_prometheus(result: Result) -> list[str]:
     about = (
         "As above, but that a real Prometheus finds the pods through the API server and scrapes one engine under load, "
         "every 15 s, under the name of each. MiB are counted by it, as it sends them: compressed. Measured while the "
-        "fleet of 1,000 services above had its first trouble on the same two cores."
+        "fleet of 1,000 services above had its first trouble on the same two cores; tests ran beside the later ones."
     )
     return [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in result["cells"]])]
