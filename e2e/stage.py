@@ -20,10 +20,10 @@ import httpx
 from typing_extensions import override
 
 from e2e import release
-from e2e.api_client import ApiClient
 from e2e.bed import Bed, import_path
 from e2e.operator_account import install_crd
 from e2e.ports import free_ports
+from e2e.shielded_client import ShieldedClient
 from vllm_autotuner.simulation.load import Load, Traffic
 
 ENGINE_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
@@ -82,7 +82,7 @@ class Stage:
     """Where the operator's own pages are, once it runs: metrics, probes, and what it shows of its services."""
     _kubeconfig: Path | None = None
     _followers: list["asyncio.Task[None]"] = field(default_factory=list)
-    _api: ApiClient | None = None
+    _api: ShieldedClient | None = None
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(install_crd, self.bed)
@@ -102,7 +102,7 @@ class Stage:
             await self._api.aclose()
 
     @property
-    def api(self) -> ApiClient:
+    def api(self) -> ShieldedClient:
         """The API server, as the admin."""
         assert self._api is not None
         return self._api
@@ -263,10 +263,10 @@ class Empty(Stage):
         return self
 
 
-def admin_client(bed: Bed) -> ApiClient:
+def admin_client(bed: Bed) -> ShieldedClient:
     """A client of the API server as the admin."""
     token = bed.control_plane.admin_token_file.read_text(encoding="utf-8")
-    return ApiClient(
+    return ShieldedClient(
         base_url=bed.api_url,
         headers={"Authorization": f"Bearer {token}"},
         verify=ssl.create_default_context(cafile=bed.ca_file),

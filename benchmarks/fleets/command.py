@@ -20,11 +20,10 @@ from functools import partial
 from typing import Any, Final
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.fleets.metrics_servers import MetricsServer, RealPrometheus, StandIn, scraping
+from benchmarks.fleets.metrics_servers import MetricsServer, RealPrometheus, StandIn, samples_of, scraping
 from benchmarks.fleets.page import FLEET_COLUMNS, row_of
 from benchmarks.fleets.played_node import played_node
 from benchmarks.result_files import require_clean_tree, write_result
@@ -169,9 +168,7 @@ class Fleet:
         page = (await self.stage.api.get("/metrics")).text
         return sum(
             round(sample.value)
-            for family in text_string_to_metric_families(page)
-            if family.name == "apiserver_request"
-            for sample in family.samples
+            for sample in samples_of(page)
             if sample.name == "apiserver_request_total"
             and sample.labels.get("resource") == "vllmservices"
             and sample.labels.get("subresource") == "status"
@@ -377,7 +374,7 @@ async def behind_a_bad_api(fleet: Fleet, operator: Operator, *, console: Console
 
 def kinds(page: str) -> dict[str, Any]:
     """Services by diagnosis, and how many of them rested in the last tick, as the operator's metrics tell."""
-    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    samples = list(samples_of(page))
     return {
         "calm": next(each.value for each in samples if each.name == "vllm_autotuner_calm_services"),
         "diagnoses": {
@@ -496,7 +493,7 @@ async def scraped_for_all(bed: Bed) -> AsyncIterator[RealPrometheus]:
     pods = pod_discovery(api_url=bed.api_url, ca_file=bed.ca_file, token_file=bed.control_plane.admin_token_file)
     bed.prometheus.reconfigure(scraping(pods, engine=engine, namespaces="fleet-.*"))
     async with Load(lambda: (f"http://{engine}",), Traffic(model=MODEL), clients=2):
-        yield RealPrometheus(bed.prometheus)
+        yield RealPrometheus(bed.prometheus.url)
 
 
 @asynccontextmanager

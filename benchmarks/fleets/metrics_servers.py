@@ -4,15 +4,15 @@ Apart from the command, which measures the operator beside either of them.
 Must not: answer a question itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
-from e2e.prometheus import Prometheus
-
-__all__ = ["Counted", "MetricsServer", "RealPrometheus", "StandIn", "scraping"]
+__all__ = ["Counted", "MetricsServer", "RealPrometheus", "StandIn", "samples_of", "scraping"]
 
 SCRAPED_EVERY: Final = "15s"
 """As production does; the bed's own second would be fifteen times the load."""
@@ -40,16 +40,11 @@ class MetricsServer(Protocol):
         """Since some moment, the same one in each answer. Raises AssertionError for a question without an answer."""
 
 
+@dataclass(frozen=True, slots=True)
 class StandIn:
     """Sends what a real Prometheus said of one engine, under the names of all."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    @property
-    def url(self) -> str:
-        """Where the operator asks."""
-        return self._url
+    url: str
 
     async def serve(self, pods: Mapping[str, Sequence[str]]) -> None:
         """Have metrics of these pods, by namespace."""
@@ -62,25 +57,20 @@ class StandIn:
     async def counted(self) -> Counted:
         """Since the start. Raises AssertionError for a question that was not recorded."""
         async with _client() as client:
-            report = (await client.get(f"{self._url}/report")).json()
+            report = (await client.get(f"{self.url}/report")).json()
         assert not report["unknown"], f"a question that was not recorded: {report['unknown'][0]}"
         return Counted(report["asked"], report["sent"])
 
     async def _put(self, path: str, body: object) -> None:
         async with _client() as client:
-            (await client.put(f"{self._url}/{path}", json=body)).raise_for_status()
+            (await client.put(f"{self.url}/{path}", json=body)).raise_for_status()
 
 
+@dataclass(frozen=True, slots=True)
 class RealPrometheus:
     """Finds the fleet's pods itself, and scrapes one engine under the name of each (`scraping`)."""
 
-    def __init__(self, prometheus: Prometheus) -> None:
-        self._url = prometheus.url
-
-    @property
-    def url(self) -> str:
-        """Where the operator asks."""
-        return self._url
+    url: str
 
     async def serve(self, pods: Mapping[str, Sequence[str]]) -> None:
         """Nothing to do: they are found."""
@@ -88,13 +78,18 @@ class RealPrometheus:
     async def counted(self) -> Counted:
         """Since its start, by its own metrics."""
         async with _client() as client:
-            page = (await client.get(f"{self._url}/metrics")).text
-        samples = [each for family in text_string_to_metric_families(page) for each in family.samples]
+            page = (await client.get(f"{self.url}/metrics")).text
+        samples = list(samples_of(page))
 
         def total(name: str) -> int:
             return round(sum(each.value for each in samples if each.name == name and _QUERY in each.labels.items()))
 
         return Counted(total("prometheus_http_requests_total"), total("prometheus_http_response_size_bytes_sum"))
+
+
+def samples_of(page: str) -> Iterator[Sample]:
+    """The samples of a page of metrics."""
+    return (sample for family in text_string_to_metric_families(page) for sample in family.samples)
 
 
 def scraping(found: Mapping[str, Any], *, engine: str, namespaces: str) -> dict[str, object]:

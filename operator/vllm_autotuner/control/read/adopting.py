@@ -93,7 +93,7 @@ def claims(services: Iterable[ServiceEntry]) -> Mapping[Key, Key]:
         if service.spec.target_ref is None or service.metadata.deleting:
             continue
         deployment = Key(entry.namespace, service.spec.target_ref.name)
-        age = (str(entry.body["metadata"].get("creationTimestamp", "")), entry.uid)
+        age = (entry.created, entry.uid)
         if deployment not in found or age < found[deployment][0]:
             found[deployment] = (age, Key(entry.namespace, entry.name))
     return {deployment: owner for deployment, (_, owner) in found.items()}

@@ -36,6 +36,9 @@ class ServiceEntry:
     uid: str
     generation: int
     resource_version: str
+    created: str
+    """When, as the API server wrote it; empty where it did not."""
+
     text: bytes = field(repr=False)
     """The object as JSON, a fraction of what it takes as a value: a fleet has thousands of them, seldom asked for."""
 
@@ -177,6 +180,7 @@ def service_entry(body: Body, *, pod_permissions: frozenset[str] = frozenset()) 
         uid=service.metadata.uid,
         generation=service.metadata.generation,
         resource_version=service.metadata.resource_version,
+        created=str(metadata.get("creationTimestamp", "")),
         text=json.dumps(kept, separators=(",", ":")).encode(),
         service=service,
     )

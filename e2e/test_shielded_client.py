@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from e2e.api_client import ApiClient
+from e2e.shielded_client import ShieldedClient
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["request", "watch"])
@@ -21,7 +21,7 @@ async def test_a_request_given_up_during_the_tls_handshake_leaves_no_socket_open
 
     server = await asyncio.start_server(late, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    client = ApiClient(verify=ssl.create_default_context(), trust_env=False)
+    client = ShieldedClient(verify=ssl.create_default_context(), trust_env=False)
     asking = asyncio.create_task(client.send(client.build_request("GET", f"https://{host}:{port}/"), stream=stream))
     await greeted.wait()
     asking.cancel()

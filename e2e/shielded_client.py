@@ -11,7 +11,7 @@ import httpx
 from typing_extensions import override
 
 
-class ApiClient(httpx.AsyncClient):
+class ShieldedClient(httpx.AsyncClient):
     """Whoever asks may be cancelled, the request is not: cut off in a TLS handshake, httpcore leaves the socket open.
 
     Its `start_tls` closes the connection after an `Exception` only, and `CancelledError` is none. What nobody waits
