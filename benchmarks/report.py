@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(root), str(root / "operator")]
 
 from benchmarks.closedloop.page import ablations, bad_candidates, closed_loop, shortened
-from benchmarks.fleets.page import fleet, fleet_real_prometheus
+from benchmarks.fleets.page import fleet, fleet_real_prometheus, fleet_shards
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
 from benchmarks.recordings.page import replay
@@ -199,6 +199,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         command="python benchmarks/fleet.py --services 10 1000 2000 1667 --engines-per-service 1 1 1 3 --troubles 1000 "
         "--save",
         body=fleet,
+    ),
+    Section(
+        name="fleet_shards",
+        title="Fleet in shards",
+        question="What does an operator cost that looks after one shard of a fleet?",
+        command="python benchmarks/fleet.py --services 2000 --shards 5 --save",
+        body=fleet_shards,
     ),
     Section(
         name="fleet_real_prometheus",

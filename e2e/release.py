@@ -44,14 +44,16 @@ def helm(bed: Bed, command: str, *arguments: str, namespace: str, values: dict[s
     return result.stdout
 
 
-def install_account(bed: Bed, *, namespace: str, served: Sequence[str] = (), everywhere: bool = False) -> Path:
+def install_account(
+    bed: Bed, *, namespace: str, served: Sequence[str] = (), everywhere: bool = False, shards: int = 1
+) -> Path:
     """Create everything of the chart but its Deployment; return the kubeconfig of its ServiceAccount.
 
     For a run outside of a pod: the process is then another one, the rights are the same. `served`: further namespaces;
-    `everywhere`: all of the cluster instead, as the chart does by default.
+    `everywhere`: all of the cluster instead, as the chart does by default. `shards`: operators that share it.
     """
     watched = [] if everywhere else [namespace, *served]
-    objects = render(bed, namespace=namespace, values={"watchNamespaces": watched})
+    objects = render(bed, namespace=namespace, values={"watchNamespaces": watched, "shards": shards})
     bed.apply([each for each in objects if each["kind"] != "Deployment"], server_side=True)
     account = next(each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount")
     return bed.service_account_kubeconfig(namespace, account)

@@ -6,12 +6,24 @@ from typing import Any, Final
 
 from benchmarks.markdown import Result, table
 
-__all__ = ["FLEET_COLUMNS", "fleet", "fleet_real_prometheus", "row_of"]
+__all__ = [
+    "FLEET_COLUMNS",
+    "SHARD_COLUMNS",
+    "fleet",
+    "fleet_real_prometheus",
+    "fleet_shards",
+    "row_of",
+    "rows_of_shards",
+]
 
 FLEET_COLUMNS: Final = (
     "services", "engines", "calm in a tick", "CPU s per tick", "cycle, s", "longest tick, s", "peak RSS, MiB",
     "loop lag, s", "queries per tick", "MiB per tick", "status writes", "all have a status, s",
     "a running change goes on after a kill, s", "first tick after a kill, s",
+)  # fmt: skip
+SHARD_COLUMNS: Final = (
+    "services", "engines", "shard", "its services", "CPU s per tick", "cycle, s", "longest tick, s", "peak RSS, MiB",
+    "loop lag, s", "all have a status, s",
 )  # fmt: skip
 TROUBLE_COLUMNS: Final = (
     "services", "Prometheus", "ticks in 2 min", "longest tick, s", "status writes", "blind after 2 min",
@@ -41,6 +53,26 @@ def row_of(cell: Mapping[str, Any]) -> tuple[str, ...]:
         "not measured" if (found := cell.get("change_goes_on_after_kill_s")) is None else f"{found:.0f}",
         f"{cell['first_tick_after_kill_s']:.0f}",
     )
+
+
+def rows_of_shards(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """What each shard of a fleet cost, as `SHARD_COLUMNS`."""
+    shards = cell["shards"]
+    return [
+        (
+            f"{cell['services']:,}",
+            f"{cell['engines']:,}",
+            f"{number} of {len(shards)}",
+            f"{sum(each['diagnoses'].values()):,.0f}",
+            f"{each['cpu_s_per_tick']:.2f}",
+            f"{each['cycle_s']:.1f}",
+            f"{each['longest_tick_s']:.1f}",
+            f"{each['peak_rss_mib']:.0f}",
+            f"{each['loop_lag_s']:.2f}",
+            f"{cell['status_for_all_s']:.0f}",
+        )
+        for number, each in enumerate(shards, start=1)
+    ]
 
 
 def _troubles(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -129,3 +161,12 @@ def fleet_real_prometheus(result: Result) -> list[str]:
         "fleet of 1,000 services above had its first trouble on the same two cores; tests ran beside the later ones."
     )
     return [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in result["cells"]])]
+
+
+def fleet_shards(result: Result) -> list[str]:
+    """Render what each shard of a fleet cost."""
+    about = (
+        "As above, but that the fleet is shared by operators with a shard each (whole namespaces). They all run on the "
+        "two cores, beside the control plane. A shard's process hears of the whole fleet and keeps its own part."
+    )
+    return [about, "", *table(SHARD_COLUMNS, [row for each in result["cells"] for row in rows_of_shards(each)])]

@@ -1,0 +1,173 @@
+"""A fleet of services on a test bed's API server, and the operators beside it.
+
+Apart from the command, which measures, and `troubles`, which hinders. Must not: judge a figure.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from benchmarks.fleets.metrics_servers import samples_of
+from e2e import release
+from e2e.errors import BedError
+from e2e.hostile.cost import Cost, Place
+from e2e.operator_account import vllm_service
+from e2e.ports import free_ports
+from e2e.stage import Stage, condition, until
+
+__all__ = ["HOME", "INTERVAL", "LOOK", "PER_NAMESPACE", "Fleet", "Operator", "settled"]
+
+HOME: Final = "fleet-home"
+"""The namespace of the operator's Lease, and of the one real engine, whose metrics all others repeat."""
+PER_NAMESPACE: Final = 25
+INTERVAL: Final = 15.0
+"""Seconds between ticks: the chart's."""
+LOOK: Final = 5.0
+"""Seconds between two looks at the operator's metrics: about as often as a Prometheus scrapes them."""
+SERVICES: Final = "/apis/vllm-autotuner.dev/v1alpha1/vllmservices"
+CHANGE: Final = {
+    "id": "left-behind",
+    "generation": 1,
+    "knob": "maxNumSeqs",
+    "fromValue": "4",
+    "toValue": "8",
+    "from": {"maxNumSeqs": 4, "configHash": "aaaa"},
+    "to": {"maxNumSeqs": 8, "configHash": "bbbb"},
+    "target": "TTFT",
+    "state": "Analyzing",
+    "stateSince": "2026-03-01T12:00:00Z",
+}
+"""A change as a status has it whose operator is gone. Its canary is gone as well, so that the next one acts on it."""
+CREATED_AT_ONCE: Final = 16
+PAGE: Final = 500
+WRITES: Final = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The services of one measurement, and what the API server says of them."""
+
+    stage: Stage
+    services: int
+    engines: int
+    """Of each service."""
+    namespaces: list[str] = field(default_factory=list)
+
+    def name_of(self, number: int) -> tuple[str, str]:
+        """Namespace and name of a service."""
+        return self.namespaces[number // PER_NAMESPACE], f"svc-{number:05}"
+
+    async def create(self) -> None:
+        """Create all services at once, as a pipeline does."""
+        limit = asyncio.Semaphore(CREATED_AT_ONCE)
+
+        async def one(number: int) -> None:
+            namespace, name = self.name_of(number)
+            body = vllm_service(namespace, name, replicas=self.engines)
+            path = f"/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices"
+            async with limit:
+                answer = await self.stage.api.post(path, json=body)
+            if answer.status_code != httpx.codes.CREATED:
+                raise BedError(f"{name}: {answer.json()['message']}")
+
+        await asyncio.gather(*(one(number) for number in range(self.services)))
+
+    async def listed(self, path: str, **parameters: str) -> list[dict[str, Any]]:
+        """Everything of a list, page by page."""
+        items: list[dict[str, Any]] = []
+        asked = {"limit": str(PAGE), **parameters}
+        while True:
+            answer = await self.stage.api.get(path, params=asked)
+            answer.raise_for_status()
+            found = answer.json()
+            items += found["items"]
+            if not (more := found["metadata"].get("continue")):
+                return items
+            asked["continue"] = more
+
+    async def with_status(self) -> int:
+        """How many services have a status."""
+        return sum(bool(each.get("status")) for each in await self.listed(SERVICES))
+
+    async def with_metrics(self) -> int:
+        """How many services the operator has metrics of."""
+        found = [each.get("status") or {} for each in await self.listed(SERVICES)]
+        return sum(condition(status, "MetricsAvailable") == "True" for status in found)
+
+    async def pods(self) -> Mapping[str, list[str]]:
+        """The names of the pods that serve, by namespace."""
+        found: dict[str, list[str]] = {}
+        for pod in await self.listed("/api/v1/pods", fieldSelector="spec.nodeName=played,status.phase=Running"):
+            found.setdefault(pod["metadata"]["namespace"], []).append(pod["metadata"]["name"])
+        return found
+
+    async def leave_a_change(self, number: int) -> object:
+        """Write a running change into the status of a service, as the operator that is gone would have; return it as
+        the API server has stored it."""
+        answer = await self.stage.api.patch(
+            f"{self._path_of(number)}/status",
+            json={"status": {"activeChange": CHANGE}},
+            headers={"Content-Type": "application/merge-patch+json"},
+        )
+        answer.raise_for_status()
+        return answer.json()["status"]["activeChange"]
+
+    async def change_of(self, number: int) -> object:
+        """The running change of a service, None without one."""
+        return ((await self.stage.get(self._path_of(number))).get("status") or {}).get("activeChange")
+
+    def _path_of(self, number: int) -> str:
+        namespace, name = self.name_of(number)
+        return f"/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices/{name}"
+
+    async def transitions(self) -> int:
+        """How many times the operator's Lease has changed hands."""
+        lease = await self.stage.get(f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/{release.RELEASE}")
+        return int(lease["spec"].get("leaseTransitions") or 0)
+
+    async def writes(self) -> int:
+        """How many writes of VLLMServices the API server has answered: those of their status are the operator's."""
+        page = (await self.stage.api.get("/metrics")).text
+        return sum(
+            round(sample.value)
+            for sample in samples_of(page)
+            if sample.name == "apiserver_request_total"
+            and sample.labels.get("resource") == "vllmservices"
+            and sample.labels.get("subresource") == "status"
+            and sample.labels.get("verb") in WRITES
+        )
+
+
+@dataclass(slots=True)
+class Operator:
+    """The operator's process of a stage, started with these arguments."""
+
+    stage: Stage
+    prometheus: str
+    port: int = 0
+
+    def start(self, *arguments: str) -> None:
+        """Start it, over all namespaces."""
+        (self.port,) = free_ports(1)
+        self.stage.start_operator(
+            "--prometheus-url", self.prometheus, "--listen-address", f"127.0.0.1:{self.port}",
+            "--interval", f"{INTERVAL:g}s", "--window", "60s", *arguments,
+        )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.stage.bed.processes.identity(self.stage.operator).pid
+
+    async def place(self) -> Place:
+        """Where it is watched."""
+        return Place(pid=self.pid, metrics=f"http://127.0.0.1:{self.port}/metrics")
+
+
+async def settled(cost: Cost, *, ticks: int) -> None:
+    """Wait for the end of so many ticks."""
+    wanted = cost.ticks + ticks
+    await until("ticks", lambda: cost.ticks >= wanted, seconds=600)
