@@ -18,7 +18,7 @@ SEED ?=
 # On every core; ARGS="-n 0" for one process, as a debugger needs it.
 PARALLEL := -n auto --maxprocesses=8 --dist=worksteal
 
-.PHONY: help setup binaries demo test faults hostile crash-points upgrade prometheus-operator thanos gitops e2e e2e-bed kind soak screenshots read-only test-fast lint format crd docs release vllm e2e-vllm stop clean
+.PHONY: help setup binaries demo test faults hostile crash-points crowd upgrade prometheus-operator thanos gitops e2e e2e-bed kind soak screenshots read-only test-fast lint format crd docs release vllm e2e-vllm stop clean
 
 help:  ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,7 @@ demo: binaries  ## The main job, live, on a real control plane (about 5 minutes;
 test: binaries lint  ## All tests, including those on the real control plane, which run beside the others
 	@echo "test: the tests that need the real vLLM are not part of this: make e2e-vllm"
 	@echo "test: of the crashes at each write on the control plane this has a sample; all of them: make crash-points"
+	@echo "test: canaries beside a thousand new services are not part of this: make crowd"
 	@echo "test: the upgrade from an earlier version is not part of this: make upgrade"
 	@echo "test: the chart under the Prometheus Operator is not part of this: make prometheus-operator"
 	@echo "test: services that Argo CD keeps are not part of this: make gitops"
@@ -61,6 +62,9 @@ hostile: binaries  ## The operator among hostile neighbours, each attack alone, 
 
 crash-points: binaries  ## kill -9 at every write of a change, one run on the real control plane for each (an hour or more)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m crash_points $(ARGS)
+
+crowd: binaries  ## Two canaries while a thousand services are created at once (2 minutes)
+	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m crowd $(ARGS)
 
 upgrade: binaries  ## Upgrade from an earlier version and uninstall, on a control plane of its own (2 minutes)
 	@$(RUN) -m e2e.enter -- $(VENV)/bin/python -m pytest e2e -m upgrade $(ARGS)

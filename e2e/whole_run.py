@@ -29,7 +29,7 @@ from e2e.progress import elapsed
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 MARKS: Final = " and ".join(
     f"not {mark}"
-    for mark in ("vllm", "crash_points", "upgrade", "prometheus_operator", "thanos", "gitops", "kubeconfig")
+    for mark in ("vllm", "crash_points", "crowd", "upgrade", "prometheus_operator", "thanos", "gitops", "kubeconfig")
 )
 MOST_WORKERS: Final = 8
 """Each worker collects all tests first, which takes 15 s of a core: more of them gain little."""
