@@ -82,7 +82,8 @@ class Strategy(ApiModel):
     """How long new pods serve before they are measured, for caches and compilation. Default: 60s."""
 
     analysis: PhaseDuration = timedelta(minutes=5)
-    """How long a change is measured for a verdict; up to six times as long while requests are too few. Default: 5m."""
+    """How long a change is measured for a verdict. While requests are too few: six times as long, and at least thirty
+    state windows. Default: 5m."""
 
     bake: Duration = timedelta(minutes=30)
     """How long a kept change is watched before it counts as good; a regression is rolled back. Default: 30m."""

@@ -11,7 +11,15 @@ from statistics import median
 from typing import Final, TypeVar, assert_never
 
 from vllm_autotuner.api.spec import Strategy, StrategyType
-from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, Analysis, Bake, ChangeTarget, Measurement
+from vllm_autotuner.api.status import (
+    ANALYSIS_LENGTH,
+    MEASUREMENTS_LENGTH,
+    ActiveChange,
+    Analysis,
+    Bake,
+    ChangeTarget,
+    Measurement,
+)
 from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
@@ -26,11 +34,9 @@ from vllm_autotuner.observation.observation import Observation
 __all__ = ["Finding", "analyze", "bake_harms", "kept_reason", "longest", "shown_windows", "with_unwatched_time"]
 
 LONGEST_ANALYSIS: Final = 6
-"""Upper limit of the analysis, in multiples of spec.tuning.strategy.analysis: at the defaults as long as the windows
-that are kept of it. Ten of them end it; it lasts longer where windows are long or empty, or have too few requests
-together. Our choice; what a third of it cost: decision 21."""
-FEWEST_TO_LOOK: Final = LOOKS[0] + 2
-"""Windows that always fit in: those of the first verdict, one without data, and one that has just begun."""
+"""Upper limit of the analysis, in multiples of spec.tuning.strategy.analysis, where that is more than the windows that
+are kept of it. Ten of them end it; it lasts longer where they are empty, or have too few requests together. Our choice;
+what a third of it cost, and half of the windows: decision 21."""
 
 
 _Windows = TypeVar("_Windows", bound=Analysis)
@@ -49,8 +55,8 @@ class Finding:
 
 
 def longest(strategy: Strategy, *, window: timedelta) -> timedelta:
-    """The time limit of the analysis: long enough for the required windows even if the spec asks for less."""
-    return max(LONGEST_ANALYSIS * strategy.analysis, FEWEST_TO_LOOK * window)
+    """The time limit of the analysis: long enough for the windows that are kept, even if the spec asks for less."""
+    return max(LONGEST_ANALYSIS * strategy.analysis, ANALYSIS_LENGTH * window)
 
 
 def analyze(change: ActiveChange, world: World) -> Finding:

@@ -7,15 +7,13 @@ for nothing. Assumes that the load stays as in the last windows and is spread ev
 from datetime import timedelta
 from statistics import fmean
 
-from vllm_autotuner.api.spec import Strategy
 from vllm_autotuner.api.status import ANALYSIS_LENGTH, ActiveChange
-from vllm_autotuner.change.analysis import longest
 from vllm_autotuner.change.comparison import FEWEST_REQUESTS
 
 __all__ = ["lacks_requests"]
 
 
-def lacks_requests(change: ActiveChange, *, replicas: int, strategy: Strategy, window: timedelta) -> str:
+def lacks_requests(change: ActiveChange, *, replicas: int, window: timedelta) -> str:
     """Why there would be no verdict; empty if each side can expect `FEWEST_REQUESTS`.
 
     `replicas`: of the service; the pods of the trial take their share of its requests.
@@ -24,7 +22,7 @@ def lacks_requests(change: ActiveChange, *, replicas: int, strategy: Strategy, w
     if not rates:
         return "the request rate is unknown: a verdict would not be possible"
     trials = sum(ref is not None for ref in (change.canary_ref, change.baseline_ref))
-    seconds = min(longest(strategy, window=window), ANALYSIS_LENGTH * window).total_seconds()
+    seconds = ANALYSIS_LENGTH * window.total_seconds()
     expected = fmean(rates) * seconds * replicas / (replicas + trials)
     if expected >= FEWEST_REQUESTS:
         return ""

@@ -215,7 +215,6 @@ def _too_few(change: ActiveChange | None, inputs: Inputs) -> str:
     return lacks_requests(
         change,
         replicas=max(1, inputs.workload.rollout.replicas),
-        strategy=inputs.service.spec.tuning.strategy,
         window=timedelta(seconds=inputs.observation.window),
     )
 
