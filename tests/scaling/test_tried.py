@@ -17,10 +17,17 @@ FAILED = ON_TRIAL.updated(failed_at=NOW, tokens_per_second=3000.0)
 
 
 def scaled(
-    *tried: ScaleInTried, before: int, to: int, load: float | None = 3000.0, runs: str = "a", lacking: bool = True
+    *tried: ScaleInTried,
+    before: int,
+    to: int,
+    ready: int | None = None,
+    load: float | None = 3000.0,
+    runs: str = "a",
+    lacking: bool = True,
 ) -> tuple[ScaleInTried, ...]:
     scale = Scale(replicas=to, reason="", lacking=lacking)
-    return after_scaling(tried, before=before, scale=scale, config_hash=runs, load=load, now=NOW)
+    served = before if ready is None else ready
+    return after_scaling(tried, before=before, ready=served, scale=scale, config_hash=runs, load=load, now=NOW)
 
 
 def test_fewer_are_on_trial() -> None:
@@ -33,6 +40,13 @@ def test_more_say_that_fewer_did_not_do_and_at_what_load(hours: int) -> None:
     since = ON_TRIAL.updated(at=NOW - timedelta(hours=hours))
     assert scaled(since, before=2, to=3) == (FAILED.updated(at=since.at),)
     assert scaled(ON_TRIAL, before=2, to=4, load=None)[0].tokens_per_second is None
+
+
+def test_what_is_still_starting_has_not_been_tried() -> None:
+    """Two replicas were late, a third is on its way, and a fourth is asked for before it is there."""
+    third = ScaleInTried(replicas=3, config_hash="a", at=NOW - timedelta(hours=1))
+    assert scaled(third, ON_TRIAL, before=3, to=4, ready=2) == (third, FAILED)
+    assert scaled(third, ON_TRIAL, before=3, to=4, ready=3)[0].failed_at == NOW
 
 
 @pytest.mark.parametrize(

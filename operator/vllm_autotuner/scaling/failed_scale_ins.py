@@ -23,6 +23,7 @@ def after_scaling(
     tried: Sequence[ScaleInTried],
     *,
     before: int,
+    ready: int,
     scale: Scale,
     config_hash: str | None,
     load: float | None,
@@ -30,9 +31,9 @@ def after_scaling(
 ) -> tuple[ScaleInTried, ...]:
     """Return the remembered scale-ins after the desired replicas changed from `before`.
 
-    A scale-in is on trial until requests wait or are late and replicas are added for it: the number before was too low
-    at `load`, the most output tokens per second of all replicas in five minutes, as `too_few` compares; None if not
-    known.
+    A scale-in is on trial until requests wait or are late and replicas are added for it: the number that served was too
+    low at `load`, the most output tokens per second of all replicas in five minutes, as `too_few` compares; None if not
+    known. `ready`: of those before; what is still starting has not been tried.
     """
     if scale.replicas < before:
         others = (one for one in tried if one.replicas != scale.replicas or one.failed_at is not None)
@@ -41,7 +42,7 @@ def after_scaling(
         return tuple(tried)
     return tuple(
         one.updated(failed_at=now, tokens_per_second=load)
-        if _on_trial(one, replicas=before, config_hash=config_hash)
+        if _on_trial(one, replicas=min(before, ready), config_hash=config_hash)
         else one
         for one in tried
     )

@@ -40,6 +40,7 @@ def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) 
     return after_scaling(
         status.scale_ins,
         before=before.replicas,
+        ready=inputs.workload.rollout.ready,
         scale=scale,
         config_hash=before.config_hash,
         load=seen.generated_per_second if lately is None else lately,
