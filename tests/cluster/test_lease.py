@@ -242,6 +242,37 @@ async def test_a_lease_deleted_soon_after_a_handover_is_created_with_a_later_epo
     assert first.election.epoch > epoch
 
 
+async def test_who_starts_slowly_has_waited_for_a_dead_holder_meanwhile(api: LeaseApi) -> None:
+    first, second = Contender("a", api), Contender("b", api)
+    await first.election.step()
+    await second.election.look()
+    await pass_time(14, first, second, alive=())
+    await second.election.step()
+    assert not second.leads, "took over before the lease was over"
+    await pass_time(1, first, second, alive=())
+    await second.election.step()
+    assert second.leads
+
+
+async def test_a_holder_that_lives_is_not_replaced_by_who_starts_slowly(api: LeaseApi) -> None:
+    first, second = Contender("a", api), Contender("b", api)
+    await first.election.step()
+    await second.election.look()
+    await pass_time(20, first, second, alive=(first,))
+    await second.election.step()
+    assert first.leads
+    assert not second.leads
+
+
+async def test_a_look_that_fails_is_none(api: LeaseApi) -> None:
+    contender = Contender("a", api)
+    contender.way.down = OUTAGE
+    await contender.election.look()
+    contender.way.down = None
+    await contender.election.step()
+    assert contender.leads
+
+
 async def test_the_holders_own_lease_duration_counts(api: LeaseApi) -> None:
     second = Contender("b", api)
     api.stored = {

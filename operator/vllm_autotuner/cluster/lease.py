@@ -15,6 +15,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -105,6 +106,11 @@ class Election:
     def epoch(self) -> int:
         """The fencing token of our latest leadership: grows with every change of leader; 0 before the first."""
         return self._epoch
+
+    async def look(self) -> None:
+        """Note who holds the lease: a process that is slow to start waits for a dead holder while it does."""
+        with suppress(ClusterError):  # there is none yet, or the first attempt will tell what is wrong
+            self._has_expired((await self._request("GET")).get("spec") or {})
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take part until `stop` is set; then, or when cancelled, give the lease back so that another need not wait."""
@@ -241,6 +247,9 @@ class Unelected:
 
     is_leader: Final = True
     epoch: Final = 0
+
+    async def look(self) -> None:
+        """There is no holder."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take part until `stop` is set."""

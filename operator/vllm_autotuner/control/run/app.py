@@ -62,6 +62,7 @@ async def run(settings: OperatorSettings, *, fleet_loop: FleetLoop = run_fleet_l
             # A connection of its own: a renewal must never queue behind the writes of a busy fleet.
             for_lease = await stack.enter_async_context(connect(settings.kubeconfig, pool_size=2))
             context = _context(settings, connection=connection, for_lease=for_lease)
+            await context.election.look()
             await _require_crd(context.cluster)
             await fill(context.registry, context.cluster, namespaces=settings.namespaces)
             logger.info("initial list complete", extra={"services": len(context.registry.services)})
