@@ -26,7 +26,7 @@ from vllm_autotuner.api.status import (
     VLLMServiceStatus,
 )
 from vllm_autotuner.budgets import POD_TEMPLATE_BYTES
-from vllm_autotuner.control.run import fleet_loop
+from vllm_autotuner.control.run import fleet_export, fleet_loop
 from vllm_autotuner.control.run.operator_metrics import OperatorMetrics, StatusFigures, status_figures
 from vllm_autotuner.diagnosis.objectives import targets_of
 
@@ -200,7 +200,7 @@ async def test_a_status_whose_figures_cannot_be_read_costs_no_other_service_its_
 
     while not found.state("chat"):
         await found.tick()
-    monkeypatch.setattr(fleet_loop, "status_figures", defective)
+    monkeypatch.setattr(fleet_export, "status_figures", defective)
     failed = ("vllm_autotuner_ticks_total", (("outcome", "Failed"),))
     await found.ticks(2)
     after = series(found.metrics)

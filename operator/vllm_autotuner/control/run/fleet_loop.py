@@ -30,17 +30,14 @@ from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.calm_services import CalmServices
 from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.run.effects import Effects, Urgency, Work
-from vllm_autotuner.control.run.operator_metrics import StatusFigures, status_figures
+from vllm_autotuner.control.run.fleet_export import FleetExport
 from vllm_autotuner.control.run.self_health import SelfHealth
 from vllm_autotuner.control.run.service_tick import Decided, OperatorStateOf, Persisted, ServiceTick
 from vllm_autotuner.control.write.event_outbox import FAILED, OBJECT_TOO_LARGE
-from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.guardrails.concurrency import Asking
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS
 from vllm_autotuner.observation.quiet_pods import PodName
 from vllm_autotuner.observation.snapshot import FleetSnapshot
-from vllm_autotuner.overview.gpu_hours import gpu_product
 
 __all__ = ["FleetLoop", "run_fleet_loop"]
 
@@ -59,8 +56,6 @@ services, which cost next to nothing, all are decided before any of them gets po
 KEPT_MEASURED: Final = 64
 """Services on their way whose metrics are kept, so that one that was written meanwhile is decided again at once: four
 times as many as are carried out at a time. Our choice."""
-READ_AT_ONCE: Final = 50
-"""Statuses that are read for the metrics before others run: some milliseconds."""
 ONE_REPORT: Final = 0.5
 """Seconds for reports in a tick that is late: as many as there is nothing new to write about, and one more."""
 
@@ -99,6 +94,16 @@ class _Waiting:
     look: Look
 
 
+@dataclass(frozen=True, slots=True)
+class _Handled:
+    """What came of a part of the fleet."""
+
+    waiting: Sequence[_Waiting]
+    engines: int
+    calm: int
+    """Services that needed no decision."""
+
+
 class FleetLoop:
     """Keeps between ticks only what a restart may lose, e.g. since when this process has been the leader."""
 
@@ -108,7 +113,7 @@ class FleetLoop:
         self._epoch: int | None = None
         self._watching_since = context.wall()
         self._refresh_slots: RefreshSlots | None = None
-        self._exported: set[Key] = set()
+        self._export = FleetExport(context)
         self._known: Mapping[Key, ServiceEntry] = {}
         self._effects = Effects()
         self._calm = CalmServices()
@@ -152,8 +157,7 @@ class FleetLoop:
         context.metrics.leader.set(1 if context.election.is_leader else 0)
         if not context.election.is_leader:
             if self._epoch is not None:
-                context.metrics.forget_fleet()
-                self._exported.clear()
+                self._export.forget()
                 self._effects.drop_waiting()
             self._epoch = None
             return
@@ -183,8 +187,7 @@ class FleetLoop:
         for gone in self._decided.keys() - uids:
             del self._decided[gone]
             self._held.pop(gone, None)
-        for key in self._exported - fleet.services.keys():
-            self._export(key, None)
+        self._export.keep_only(fleet.services.keys())
         await self._note_deletions(fleet.services)
         adopting = Adopting(fleet.services, cluster=context.cluster)
         await adopting.read_all()
@@ -201,18 +204,9 @@ class FleetLoop:
                 behind |= {entry.uid: self._behind.get(entry.uid, self._began) for entry in part.values()}
                 continue
             others += not changes_in(part)
-            at, resting = context.wall().timestamp(), set[str]()
-            rests = partial(self._rests, fleet=fleet, at=at, resting=resting)
-            snapshots = await self._sources.look(part.values(), at=at, rests=rests)
-            self._note_failures(snapshots)
-            calm += len(resting)
-            engines += sum(snapshot.gauged for snapshot in snapshots.values())
-            # Last before the decisions, so that a switch flipped during a slow look counts.
-            await self._limit()
-            due = {key: entry for key, entry in part.items() if entry.uid not in resting}
-            look = Look(fleet=fleet, snapshots=snapshots)
-            waiting += await self._decide(due, look=look, adopting=adopting, operator_of=operator_of)
-            del look, snapshots  # else the metrics of this part were kept while those of the next are read
+            handled = await self._handle(part, fleet=fleet, adopting=adopting, operator_of=operator_of)
+            engines, calm = engines + handled.engines, calm + handled.calm
+            waiting += handled.waiting
         await self._settle()
         await self._give_turns(waiting, adopting=adopting)
         await self._report(fleet, adopting=adopting, operator_of=operator_of)
@@ -224,13 +218,32 @@ class FleetLoop:
         context.metrics.set_waiting(self._effects.waits())
         # With the statuses that were written meanwhile; one that was deleted meanwhile is missed in the next tick.
         self._known = {**fleet.services, **context.registry.services.views()}
-        try:
-            await self._export_fleet()
-        except Exception:
-            context.metrics.ticks.labels(outcome="Failed").inc()
-            logger.exception("failed to export the figures of the fleet")
+        await self._export.fleet(self._services.memory.classes())
         context.metrics.ticks.labels(outcome="Done").inc()
         self._health.looked(took=context.wall() - started, now=context.wall())
+
+    async def _handle(
+        self,
+        part: Mapping[Key, ServiceEntry],
+        *,
+        fleet: RegistrySnapshot,
+        adopting: Adopting,
+        operator_of: OperatorStateOf,
+    ) -> _Handled:
+        """Look at the metrics of a part of the fleet, decide it, and send what was decided on its way.
+
+        The metrics are gone with the return: else they were kept while those of the next part are read.
+        """
+        at, resting = self._context.wall().timestamp(), set[str]()
+        rests = partial(self._rests, fleet=fleet, at=at, resting=resting)
+        snapshots = await self._sources.look(part.values(), at=at, rests=rests)
+        self._note_failures(snapshots)
+        # Last before the decisions, so that a switch flipped during a slow look counts.
+        await self._limit()
+        due = {key: entry for key, entry in part.items() if entry.uid not in resting}
+        look = Look(fleet=fleet, snapshots=snapshots)
+        waiting = await self._decide(due, look=look, adopting=adopting, operator_of=operator_of)
+        return _Handled(waiting, engines=sum(each.gauged for each in snapshots.values()), calm=len(resting))
 
     def _rests(
         self, entry: ServiceEntry, quiet: Set[PodName], *, fleet: RegistrySnapshot, at: float, resting: set[str]
@@ -383,7 +396,7 @@ class FleetLoop:
     async def _follow(self, persisted: Persisted, *, decided: Decided, look: Look) -> None:
         async with self._isolated(decided.key, decided.entry):
             await self._services.follow(persisted, look=look)
-            self._export(decided.key, persisted.decided.decision.desired)
+            self._export.replicas(decided.key, persisted.decided.decision.desired)
             if persisted.decided is decided:
                 self._calm.note(decided, fleet=look.fleet)
             if (written := self._context.registry.services.get(decided.key)) is not None:
@@ -441,47 +454,6 @@ class FleetLoop:
             logger.exception("unexpected error while handling service", extra={"service": "/".join(key)})
             with suppress(Exception):  # the same defect may be in the way of saying so
                 await self._services.status_writer.outbox.say(FAILED, about=entry)
-
-    def _export(self, key: Key, desired: int | None) -> None:
-        metrics = self._context.metrics
-        if desired is not None:
-            metrics.desired_replicas.labels(namespace=key.namespace, name=key.name).set(desired)
-            self._exported.add(key)
-        elif key in self._exported:
-            metrics.forget_service(key.namespace, key.name)
-            self._exported.discard(key)
-
-    async def _export_fleet(self) -> None:
-        metrics, classes = self._context.metrics, dict[str, int]()
-        for diagnosis in self._services.memory.classes():
-            classes[diagnosis] = classes.get(diagnosis, 0) + 1
-        metrics.set_services(classes)
-        metrics.blind_ticks.inc(classes.get(DiagnosisClass.METRICS_BLIND.value, 0))
-        figures = []
-        for count, entry in enumerate(self._context.registry.services.views().values()):
-            if count % READ_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            if (found := self._figures(entry)) is not None:
-                figures.append(found)
-        metrics.set_statuses(figures)
-
-    def _figures(self, entry: ServiceEntry) -> StatusFigures | None:
-        if not isinstance(entry.service, VLLMService):
-            return None
-        try:
-            return status_figures(
-                entry.service.status,
-                now=self._context.wall(),
-                namespace=entry.namespace,
-                name=entry.name,
-                gpu_price=self._context.settings.catalogue.price(gpu_product(entry.service)),
-                targets=targets_of(entry.service.spec.objectives),
-            )
-        except Exception:
-            # The figures of the others must be exported; what is wrong with this one is told when it is handled.
-            self._context.metrics.ticks.labels(outcome="Failed").inc()
-            logger.exception("failed to export the figures of a service", extra={"service": entry.service.key})
-            return None
 
 
 def _urgency(decided: Decided) -> Urgency:
