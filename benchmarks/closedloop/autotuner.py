@@ -6,13 +6,13 @@ Must not: hold a threshold, or look into an engine.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from benchmarks.closedloop.api_server import ApiServer
 from benchmarks.closedloop.cluster import SimulatedCluster
-from benchmarks.closedloop.pods import EPOCH
+from benchmarks.closedloop.pods import EPOCH, NAMESPACE
 from benchmarks.closedloop.scenario import Scenario
 from benchmarks.closedloop.scraping import Scraper
 from benchmarks.closedloop.service import Owner
@@ -21,16 +21,19 @@ from vllm_autotuner.api.status import Effective, Outcome, VLLMServiceStatus, par
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.lease import Election
 from vllm_autotuner.control.operator_settings import OperatorSettings
-from vllm_autotuner.control.read.metrics_sources import Rests, Sources, never
+from vllm_autotuner.control.read.metrics_sources import Memories, Rests, Sources, Within, never
 from vllm_autotuner.control.read.registry import Registry
 from vllm_autotuner.control.read.views import ServiceEntry
 from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.run.fleet_loop import FleetLoop
 from vllm_autotuner.control.run.liveness import Heartbeat
 from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
-from vllm_autotuner.observation.prometheus import PrometheusAddress
-from vllm_autotuner.observation.questions import MetricsSource
+from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusSource
+from vllm_autotuner.observation.questions import MetricsSource, Question
 from vllm_autotuner.observation.quiet_pods import PodName
+from vllm_autotuner.observation.recording import Recording
+from vllm_autotuner.observation.series import Series
+from vllm_autotuner.observation.series_memory import SeriesMemory
 from vllm_autotuner.observation.snapshot import FleetSnapshot, WindowSettings, take_snapshot
 
 __all__ = ["Autotuner", "Ended"]
@@ -61,10 +64,33 @@ class _Leader:
 
 
 @dataclass(frozen=True, slots=True)
+class _Recorded:
+    """Takes the place of a connection to Prometheus."""
+
+    recording: Recording
+
+    async def ask(
+        self, question: Question, *, at: float, memory: SeriesMemory | None = None, **_: object
+    ) -> Sequence[Series]:
+        found = await self.recording.ask(question, at=at)
+        if memory is None:
+            return found
+        return [memory.take(_text(one), one.labels, list(zip(one.times, one.values, strict=True))) for one in found]
+
+
+def _text(series: Series) -> bytes:
+    """Its labels, as a server might send them."""
+    return repr(sorted(series.labels.items())).encode()
+
+
+@dataclass(frozen=True, slots=True)
 class _Scrapes:
     """Answers as `control.read.metrics_sources.Sources` does, from what was scraped."""
 
     scraper: Scraper
+    whole: bool
+    """Each look reads everything anew, not only what is new."""
+    memories: Memories = field(default_factory=Memories)
 
     def begin_tick(self) -> None:
         """Every look succeeds."""
@@ -72,14 +98,19 @@ class _Scrapes:
     async def look(
         self, entries: Iterable[ServiceEntry], *, at: float, rests: Rests = never
     ) -> Mapping[str, FleetSnapshot]:
-        def narrowed(quiet: Set[PodName]) -> tuple[MetricsSource, Set[str]]:
-            return self.scraper.recording, {entry.namespace for entry in entries if not rests(entry, quiet)}
+        source: MetricsSource = self.scraper.recording
+        if not self.whole:
+            client = cast(PrometheusSource, _Recorded(self.scraper.recording))
+            source = Within(client=client, namespaces=(NAMESPACE,), memories=self.memories)
 
-        settings = WindowSettings()
-        return {"": await take_snapshot(self.scraper.recording, at=at, settings=settings, narrowed=narrowed)}
+        def narrowed(quiet: Set[PodName]) -> tuple[MetricsSource, Set[str]]:
+            return source, {entry.namespace for entry in entries if not rests(entry, quiet)}
+
+        return {"": await take_snapshot(source, at=at, settings=WindowSettings(), narrowed=narrowed)}
 
     def keep_only(self, entries: Iterable[ServiceEntry]) -> None:
         """All that was scraped is kept by the scraper."""
+        self.memories.keep_only((NAMESPACE,))
 
     def of(self, service: object, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:
         return snapshots[""]
@@ -92,6 +123,8 @@ class Autotuner:
     scenario: Scenario
     owner: Owner
     scraper: Scraper
+    reads_whole: bool = False
+    """Each look reads everything anew; the product reads what is new."""
     ended: list[Ended] = field(default_factory=list)
     classes: Counter[str] = field(default_factory=Counter)
     """Ticks by the class that was named."""
@@ -152,7 +185,7 @@ class Autotuner:
             monotonic=seconds,
             wall=cluster.wall,
         )
-        self._loop = FleetLoop(self._context, sources=cast(Sources, _Scrapes(self.scraper)))
+        self._loop = FleetLoop(self._context, sources=cast(Sources, _Scrapes(self.scraper, whole=self.reads_whole)))
 
     async def tick(self, cluster: SimulatedCluster) -> None:
         """Bring what the watches tell, and let the fleet loop look."""

@@ -90,6 +90,9 @@ def main(
     router: Annotated[
         str, typer.Option(help="even: as the scenario says; warm: new pods get 0.3 of the requests of a warm one.")
     ] = "even",
+    reads: Annotated[
+        str, typer.Option(help="new: each look reads what is new, as the product does; whole: everything anew.")
+    ] = "new",
     exact: Annotated[bool, typer.Option("--exact", help="Play all of each day; nothing is extrapolated.")] = False,
     bad: Annotated[
         float | None,
@@ -109,6 +112,8 @@ def main(
         raise typer.BadParameter("--noise is on or off")
     if router not in ("even", "warm"):
         raise typer.BadParameter("--router is even or warm")
+    if reads not in ("new", "whole"):
+        raise typer.BadParameter("--reads is new or whole")
     names = _known(scenario, of=SCENARIOS if bad is None else FLEETS, what="scenario")
     try:
         hardware = hardware_of(engine_profile)
@@ -140,6 +145,7 @@ def main(
             noise=noise == "on",
             exact=exact,
             prefers_warm=router == "warm",
+            reads_whole=reads == "whole",
         )
         for each in range(seed, seed + (seeds or 1))
         for name in names
@@ -149,6 +155,7 @@ def main(
         "seeds": list(range(seed, seed + (seeds or 1))),
         "noise": noise,
         "router": router,
+        "reads": reads,
         "pace": "compressed: cooldown 5m, bake 2m, 12 changes a day" if quick else "the product's defaults",
         "played": "every hour" if exact else "until settled; see extrapolated_from_hours of each",
         "quick": quick,

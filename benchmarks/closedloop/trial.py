@@ -95,6 +95,7 @@ class CaseOf:
     noise: bool = True
     exact: bool = False
     prefers_warm: bool = False
+    reads_whole: bool = False
 
     @property
     def key(self) -> tuple[str, int]:
@@ -176,7 +177,7 @@ async def _product(scenario: Scenario, task: Task) -> tuple[Score, dict[str, Any
         scenario = replace(scenario, scales=False)
     scenario = replace(scenario, frozen=WITHOUT.get(task.policy))
     owner, scraper = Owner(scenario), Scraper()
-    product = Autotuner(scenario, owner, scraper)
+    product = Autotuner(scenario, owner, scraper, reads_whole=task.case.reads_whole)
     found = await _played(scenario, product, owner, task)
     kept = [one for one in product.ended if one.outcome is Outcome.SUCCEEDED]
     notes = {
