@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(root), str(root / "operator")]
 
 from benchmarks.closedloop.page import ablations, bad_candidates, closed_loop, shortened
-from benchmarks.fleets.page import fleet, fleet_real_prometheus, fleet_shards
+from benchmarks.fleets.page import fleet, fleet_real_prometheus, fleet_shards, fleet_troubles
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
 from benchmarks.recordings.page import replay
@@ -196,9 +196,15 @@ SECTIONS: Final[tuple[Section, ...]] = (
         name="fleet",
         title="Fleet",
         question="What does one operator cost beside hundreds and thousands of services?",
-        command="python benchmarks/fleet.py --services 10 1000 2000 1667 --engines-per-service 1 1 1 3 --troubles 1000 "
-        "--save",
+        command="python benchmarks/fleet.py --services 10 1000 2000 1667 --engines-per-service 1 1 1 3 --save",
         body=fleet,
+    ),
+    Section(
+        name="fleet_troubles",
+        title="Fleet in trouble",
+        question="What becomes of a fleet when Prometheus or the API server is slow, fails or is busy?",
+        command="python benchmarks/fleet.py --services 1000 --troubles --save",
+        body=fleet_troubles,
     ),
     Section(
         name="fleet_shards",

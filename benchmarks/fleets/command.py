@@ -209,7 +209,7 @@ async def measured(
     sizes: Sequence[tuple[int, int]],
     *,
     minutes: float,
-    troubles: int | None,
+    troubles: bool,
     shards: int,
     real: bool,
     keep: Callable[[Mapping[str, Any]], object],
@@ -217,8 +217,8 @@ async def measured(
 ) -> dict[str, Any]:
     """Measure each fleet, given as services and engines of each, on a control plane of its own.
 
-    `keep` gets the figures after each: one more fleet may take half an hour. `troubles`: of the fleets of so many
-    services. `shards`: so many operators share the fleet. `real`: beside a real Prometheus.
+    `keep` gets the figures after each: one more fleet may take half an hour. `troubles`: each has them. `shards`: so
+    many operators share the fleet. `real`: beside a real Prometheus.
     """
     limits = chart_limits()
     cells: list[dict[str, Any]] = []
@@ -243,7 +243,7 @@ async def measured(
                             Operator(stage, server.url),
                             server=server,
                             minutes=minutes,
-                            troubles=troubles == services,
+                            troubles=troubles,
                             console=console,
                         )
         cells.append(found)
@@ -317,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engines-per-service", type=int, nargs="+", default=[1], metavar="R", help="one for each")
     parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="of the steady fleet (default 3)")
     parser.add_argument(
-        "--troubles", type=int, metavar="N", help="let Prometheus and API server be slow and fail beside this fleet"
+        "--troubles", action="store_true", help="let Prometheus and API server be slow and fail beside each fleet"
     )
     parser.add_argument("--shards", type=int, default=1, metavar="S", help="operators that share each fleet")
     parser.add_argument(
@@ -331,12 +331,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engines = given.engines_per_service * (len(given.services) if len(given.engines_per_service) == 1 else 1)
     if len(engines) != len(given.services):
         parser.error("--engines-per-service: give one number, or one for each of --services")
-    if given.troubles not in (None, *given.services):
-        parser.error(f"--troubles: {given.troubles} is none of --services")
-    if given.troubles is not None and given.real_prometheus:
-        parser.error("--troubles are the stand-in's: leave --real-prometheus out")
-    if given.shards > 1 and (given.troubles is not None or given.real_prometheus):
-        parser.error("--shards: without --troubles and --real-prometheus")
+    kinds = {"troubles": given.troubles, "real_prometheus": given.real_prometheus, "shards": given.shards > 1}
+    kind = [name for name, asked in kinds.items() if asked]
+    if len(kind) > 1:
+        parser.error("--troubles, --real-prometheus and --shards: one at a time")
     if given.save:
         require_clean_tree()
     ensure_binaries()
@@ -344,8 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=180, stderr=True)
     try:
         sizes = list(zip(given.services, engines, strict=True))
-        name = "fleet_real_prometheus" if given.real_prometheus else "fleet_shards" if given.shards > 1 else "fleet"
-        keep = partial(write_result, name) if given.save else lambda figures: None
+        keep = partial(write_result, "_".join(["fleet", *kind])) if given.save else lambda figures: None
         figures = asyncio.run(
             measured(
                 sizes,

@@ -141,6 +141,13 @@ def fleet(result: Result) -> list[str]:
     lines = [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in cells])]
     if len(cells) > 1:
         lines += ["", *_growth(cells)[:-1]]
+    return lines
+
+
+def fleet_troubles(result: Result) -> list[str]:
+    """Render what a fleet's operator did in trouble."""
+    cells = result["cells"]
+    lines = ["As above.", "", *table(FLEET_COLUMNS, [row_of(each) for each in cells])]
     if troubled := [row for each in cells for row in _troubles(each)]:
         told = "Then Prometheus has a trouble for two minutes, and recovers; one after the other."
         lines += ["", told, "", *table(TROUBLE_COLUMNS, troubled)]

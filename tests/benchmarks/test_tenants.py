@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from benchmarks.fleets.page import fleet
+from benchmarks.fleets.page import fleet, fleet_shards, fleet_troubles
 from benchmarks.tenants.page import hostile, operator_cost
 from benchmarks.tenants.shapes import NAMESPACE, POD, Shape, namespaces_of, shape_of
 from benchmarks.tenants.stand_in import COUNT, StandIn, application
@@ -190,9 +190,25 @@ def test_the_cost_of_each_fleet_is_told() -> None:
             }
         ],
     }
-    text = "\n".join(fleet({"summary": {}, "cells": [cell]}))
+    result = {"summary": {}, "cells": [cell]}
+    text = "\n".join(fleet_troubles(result))
     assert "| 1,000 | each answer takes 2 s | 7 | 15.2 | 18 | 3 | 0 | 335 |" in text
     assert "| 1,000 | no answer in time | 8 | 12.3 | 1,001 | 1,000 | 61 | 0 | 330 |" in text
-    assert (
-        "| 1,000 | 2,000 | 750 | 2.35 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 22 | 30 |" in text
-    )
+    row = "| 1,000 | 2,000 | 750 | 2.35 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 22 | 30 |"
+    assert row in text
+    assert row in "\n".join(fleet(result))
+
+
+def test_each_shard_of_a_fleet_has_a_row() -> None:
+    shard = {
+        "diagnoses": {"Healthy": 390.0, "Idle": 10.0},
+        "cpu_s_per_tick": 0.456,
+        "cycle_s": 15.04,
+        "longest_tick_s": 1.26,
+        "peak_rss_mib": 160.4,
+        "loop_lag_s": 0.111,
+    }
+    cell = {"services": 800, "engines": 1600, "status_for_all_s": 20.4, "shards": [shard, shard | {"cycle_s": 16.0}]}
+    text = "\n".join(fleet_shards({"summary": {}, "cells": [cell]}))
+    assert "| 800 | 1,600 | 1 of 2 | 400 | 0.46 | 15.0 | 1.3 | 160 | 0.11 | 20 |" in text
+    assert "| 800 | 1,600 | 2 of 2 | 400 | 0.46 | 16.0 | 1.3 | 160 | 0.11 | 20 |" in text
