@@ -109,7 +109,7 @@ class _Scrapes:
         return {"": await take_snapshot(source, at=at, settings=WindowSettings(), narrowed=narrowed)}
 
     def keep_only(self, entries: Iterable[ServiceEntry]) -> None:
-        """All that was scraped is kept by the scraper."""
+        """What was scraped is kept by the scraper; of what was read, the questions that are no longer asked go."""
         self.memories.keep_only((NAMESPACE,))
 
     def of(self, service: object, snapshots: Mapping[str, FleetSnapshot]) -> FleetSnapshot:

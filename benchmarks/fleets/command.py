@@ -331,8 +331,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engines = given.engines_per_service * (len(given.services) if len(given.engines_per_service) == 1 else 1)
     if len(engines) != len(given.services):
         parser.error("--engines-per-service: give one number, or one for each of --services")
-    kinds = {"troubles": given.troubles, "real_prometheus": given.real_prometheus, "shards": given.shards > 1}
-    kind = [name for name, asked in kinds.items() if asked]
+    asked = {"troubles": given.troubles, "real_prometheus": given.real_prometheus, "shards": given.shards > 1}
+    kind = [name for name, wanted in asked.items() if wanted]
     if len(kind) > 1:
         parser.error("--troubles, --real-prometheus and --shards: one at a time")
     if given.save:

@@ -12,6 +12,7 @@ __all__ = [
     "fleet",
     "fleet_real_prometheus",
     "fleet_shards",
+    "fleet_troubles",
     "row_of",
     "rows_of_shards",
 ]

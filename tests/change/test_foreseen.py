@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
-from tests.change.worlds import BEFORE, canary_change, change
+from tests.change.worlds import BEFORE, STRATEGY, canary_change, change
 
 from vllm_autotuner.api.status import ActiveChange, ChangeState
+from vllm_autotuner.change.analysis import longest
 from vllm_autotuner.change.foreseen import lacks_requests
 
 WINDOW = timedelta(seconds=30)
@@ -36,6 +37,13 @@ CASES = (
     Case(id="the rate is unknown", change=IN_PLACE, rates=(None, None), enough=False),
     Case(id="nothing was measured", change=IN_PLACE, rates=(), enough=False),
     Case(
+        id="longer windows hold more: half an hour",
+        change=IN_PLACE,
+        rates=(0.03,),
+        window=timedelta(minutes=1),
+        enough=True,
+    ),
+    Case(
         id="longer windows hold more: an hour",
         change=IN_PLACE,
         rates=(0.014,),
@@ -61,3 +69,9 @@ def test_it_says_how_many() -> None:
     given = IN_PLACE.updated(before=(BEFORE.updated(requests_per_second=0.04),))
     why = lacks_requests(given, replicas=1, window=WINDOW)
     assert why == "too few requests: about 36 per pod within the 15 min of a trial, a verdict needs 50"
+
+
+@pytest.mark.parametrize(("analysis", "minutes"), [(10, 15), (300, 30)], ids=["a short one", "a long one"])
+def test_an_analysis_has_time_for_the_windows_that_are_kept(analysis: int, minutes: int) -> None:
+    strategy = STRATEGY.updated(analysis=timedelta(seconds=analysis))
+    assert longest(strategy, window=WINDOW) == timedelta(minutes=minutes)

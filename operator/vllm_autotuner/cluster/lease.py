@@ -110,7 +110,7 @@ class Election:
     async def look(self) -> None:
         """Note who holds the lease: a process that is slow to start waits for a dead holder while it does."""
         with suppress(ClusterError):  # there is none yet, or the first attempt will tell what is wrong
-            self._has_expired((await self._request("GET")).get("spec") or {})
+            self._note((await self._request("GET")).get("spec") or {})
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take part until `stop` is set; then, or when cancelled, give the lease back so that another need not wait."""
@@ -199,10 +199,14 @@ class Election:
         self._epoch = epoch
         self._leads_until = asked_at + self._settings.renew_deadline
 
-    def _has_expired(self, spec: Mapping[str, Any]) -> bool:
+    def _note(self, spec: Mapping[str, Any]) -> None:
+        """Remember since when the lease looks like this, by our own clock."""
         seen = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
         if seen != self._seen:
             self._seen, self._seen_at = seen, self._monotonic()
+
+    def _has_expired(self, spec: Mapping[str, Any]) -> bool:
+        self._note(spec)
         # The holder's own promise counts: it may run with other settings than we do.
         duration = float(spec.get("leaseDurationSeconds") or self._settings.lease_duration)
         return self._monotonic() >= self._seen_at + duration
