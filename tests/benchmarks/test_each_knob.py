@@ -100,6 +100,19 @@ def test_a_setting_with_which_fewer_gpus_do_is_kept(name: str, knob: Knob, value
     assert "fewer GPUs are needed" in change.reason
 
 
+def test_slots_that_are_never_used_give_their_memory_to_the_kv_cache() -> None:
+    scenario = replace(drawn("kv-fp8", profile="qwen3-32b-h100"), kv_cache_dtypes=("auto",))
+
+    def given_back(product: Autotuner, deployment: SimulatedCluster) -> bool:
+        return bool(kept(product, Knob.MAX_NUM_SEQS)) and deployment.replicas < max(replicas_of(deployment))
+
+    product, deployment = tuned(scenario, given_back)
+    assert int(str(kept(product, Knob.MAX_NUM_SEQS)[0].to_value)) < 512
+    pools = [pod.virtual.config.num_gpu_blocks for pod in deployment.pods if pod.virtual is not None]
+    assert max(pools) > 1.5 * min(pools), "1024 slots take more than half of what this model leaves"
+    assert deployment.replicas < max(replicas_of(deployment))
+
+
 def test_an_engine_that_lacks_memory_for_its_longest_request_starts_with_a_shorter_limit() -> None:
     hardware = at_degree(1, length=40_960)
     scenario = replace(drawn("kv-bound", profile="qwen3-32b-h100"), hardware=hardware, length_bounds=(2048, 40_960))

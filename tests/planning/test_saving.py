@@ -13,6 +13,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.plan import Plan, plan
+from vllm_autotuner.planning.platform import Platform
 
 TWO_ENGINES = steady(9, 18, 12, base=0.014, per_sequence=0.0003)
 """5.6 requests/s, which one engine serves with about 44 sequences; 0.005 of the KV cache each."""
@@ -100,6 +101,51 @@ def test_fp8_saves_a_replica_where_the_kv_cache_is_the_limit() -> None:
     assert "saves 2 of 4 GPUs" in found.reason
     roomy = steady(6, 12, 9, base=0.014, per_sequence=0.0003, kv_each=0.004)
     assert healthy(roomy, knobs=TP2, tuning=FP8, platform=QWEN_32B).proposal is None
+
+
+ONE_GPU = EngineKnobs(max_num_seqs=1024, max_model_len=8192, tensor_parallel_size=1)
+SMALL = KVPool(tokens=18_176, max_model_len=8192, cache_dtype="auto")
+FULL = steady(6, 12, 9, base=0.014, per_sequence=0.0003, kv_each=0.04, pool=SMALL)
+"""22 sequences fill nine tenths of what 1024 slots leave to the cache; without slots it would hold 2.27 times as many,
+and 182 of them take a tenth of that."""
+
+
+def test_the_memory_of_unused_slots_saves_a_replica() -> None:
+    found = healthy(FULL, knobs=ONE_GPU, platform=QWEN_32B).proposal
+    assert found is not None
+    assert (found.knob, found.count, found.target) == (Knob.MAX_NUM_SEQS, 182, ChangeTarget.GPUS)
+    assert "saves 1 of 2 GPUs" in found.reason
+    cache = next(each for each in found.predicted if each.name == "KV cache")
+    assert cache.current == 18_176
+    assert cache.predicted == pytest.approx(18_176 + 842 * 39 * 151_936 / 262_144)
+
+
+def test_where_the_flag_is_left_out_the_engine_has_its_default() -> None:
+    found = healthy(FULL, knobs=EngineKnobs(max_model_len=8192, tensor_parallel_size=1), platform=QWEN_32B).proposal
+    assert found is not None
+    assert (found.knob, found.current, found.count) == (Knob.MAX_NUM_SEQS, None, 182)
+    assert "max-num-seqs 1024 (the engine's default)" in found.reason
+
+
+def test_a_value_that_failed_is_approached_by_half() -> None:
+    found = healthy(FULL, knobs=ONE_GPU, platform=QWEN_32B, failed=[100]).proposal
+    assert found is not None
+    assert (found.count, found.limited_by) == (562, "rolled back or declined at 100")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        pytest.param({"knobs": ONE_GPU.model_copy(update={"max_num_seqs": 48})}, "frees no memory", id="few already"),
+        pytest.param({"platform": Platform()}, "memory of unused slots", id="the model is not known"),
+        pytest.param({"tuning": bounds(1000, 2048)}, "frees no memory", id="the user wants many"),
+        pytest.param({"failed": [900]}, "needs as many GPUs", id="a value like it failed: what is left is too little"),
+    ],
+)
+def test_the_memory_of_slots_is_left_where(given: dict[str, Any], why: str) -> None:
+    found = healthy(FULL, **{"knobs": ONE_GPU, "platform": QWEN_32B, **given})
+    assert found.proposal is None or found.proposal.knob is not Knob.MAX_NUM_SEQS
+    assert any(why in each for each in found.passed_over), found.passed_over
 
 
 DEGREES = Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2, 4)))

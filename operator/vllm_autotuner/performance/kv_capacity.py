@@ -88,9 +88,10 @@ def pool_after(
     """Return the pool under the flags of `wanted` (its tokens are not looked at), carried over from `anchor`.
 
     What the anchor's GPU holds beside weights and pool is carried over as it is. Exact for the KV type alone. For TP
-    and utilization the geometry and the GPU are needed. More seats cost what the sampler is profiled with; that is
-    inferred, so it moves the lower bound (more seats) or the upper bound (fewer) only.
-    Worked: Qwen3-32B on H100, 282,496 tokens at TP 2: TP 4 frees 15.3 GiB a GPU and halves a token: 814,000 tokens.
+    and utilization the geometry and the GPU are needed. Seats cost what the sampler is profiled with; that is inferred,
+    so the bounds are those with and without it.
+    Worked: Qwen3-32B on H100, 282,496 tokens at TP 2: TP 4 frees 15.3 GiB a GPU and halves a token: 814,000 tokens. At
+    TP 1, 18,176 tokens with 1024 seats: 64 of them free 5.3 GiB, for about 39,900 tokens.
     """
     if not isinstance(shape, Geometry):
         return UnknownPool(shape.why)
@@ -112,8 +113,9 @@ def pool_after(
     seats = _seats_cost(shape, wanted) - _seats_cost(shape, anchor) if _both_know_seats(anchor, wanted) else 0.0
     spread = 0.0 if same_memory else FIXED_SPREAD_GIB * GIB
     after = _per_token(shape, wanted)
-    likely = anchor_bytes + freed
-    return _estimate(likely, likely - spread - max(0.0, seats), likely + spread + max(0.0, -seats), after)
+    without = anchor_bytes + freed
+    low, high = without - spread - max(0.0, seats), without + spread + max(0.0, -seats)
+    return _estimate(without - seats, low, high, after)
 
 
 def first_pool(wanted: Pool, *, shape: ModelShape, gpu: Gpu | None, bytes_per_weight: float = 2) -> PoolForecast:

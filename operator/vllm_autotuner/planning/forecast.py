@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.engine.defaults import default_max_num_seqs
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.capacity import FirstToken, Replica, capacity, load_at, replicas_for
@@ -129,7 +130,9 @@ def setting_with(now: Setting, knob: Knob, value: int | str, *, situation: Situa
         case Knob.MAX_NUM_SEQS:
             if isinstance(now.replica, UnknownReplica):
                 return now
-            return replace(now, replica=replace(now.replica, seats=int(value)))
+            capped = replace(now, replica=replace(now.replica, seats=int(value)))
+            pool = pool_with(situation, max_num_seqs=int(value))
+            return _with_pool(capped, pool) if isinstance(pool, PoolEstimate) else capped
         case Knob.KV_CACHE_DTYPE:
             return _with_pool(now, pool_with(situation, kv_cache_dtype=str(value)))
         case Knob.TENSOR_PARALLEL_SIZE:
@@ -207,8 +210,14 @@ def _needed(replicas: int | None, *, setting: Setting, situation: Situation) -> 
     return max(scaling.min_replicas, min(scaling.max_replicas, replicas))
 
 
-def pool_with(situation: Situation, *, degree: int | None = None, kv_cache_dtype: str | None = None) -> PoolForecast:
-    """Return the pool of one replica with another degree or KV type, carried over from the one that is exported."""
+def pool_with(
+    situation: Situation,
+    *,
+    degree: int | None = None,
+    kv_cache_dtype: str | None = None,
+    max_num_seqs: int | None = None,
+) -> PoolForecast:
+    """Return the pool of one replica with one of these moved, carried over from the one that is exported."""
     knobs, platform = situation.knobs, situation.platform
     tokens = _pool_tokens(situation.observation)
     if tokens is None:
@@ -218,11 +227,13 @@ def pool_with(situation: Situation, *, degree: int | None = None, kv_cache_dtype
         tensor_parallel_size=knobs.tensor_parallel_size or 1,
         kv_cache_dtype=knobs.kv_cache_dtype or _exported_type(situation.observation),
         gpu_memory_utilization=UTILIZATION,
+        max_num_seqs=knobs.max_num_seqs or default_max_num_seqs(platform.gpu),
     )
     then = replace(
         now,
         tensor_parallel_size=degree or now.tensor_parallel_size,
         kv_cache_dtype=kv_cache_dtype or now.kv_cache_dtype,
+        max_num_seqs=max_num_seqs or now.max_num_seqs,
     )
     if degree is not None and platform.bytes_per_weight is None:
         return UnknownPool("the weight type is not known, nor is the KV cache at another tensor-parallel size")

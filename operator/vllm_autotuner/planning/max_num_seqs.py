@@ -35,8 +35,10 @@ from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = [
+    "NO_BOUNDS",
     "PRESENT_UNKNOWN",
     "RUNS_AWAY",
+    "UNKNOWN_CAPACITY",
     "NothingToGain",
     "fit_to_kv_cache",
     "lower_max_num_seqs",

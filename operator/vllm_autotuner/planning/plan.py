@@ -4,9 +4,9 @@ Every knob is asked in every situation that a setting can change. Each class has
 suggests, the cheapest to undo first; the other knobs follow. Must not: decide whether the proposal may be applied now
 (guardrails), or how (change).
 
-Candidates that may be applied come before those that may only be recommended, and those that add no GPUs before those
-that do. Among them the best forecast wins (`worth.order`): fewest requests that miss their objectives, then fewest
-GPUs, then most capacity; then the ladder's.
+Candidates that may be applied come before those that may only be recommended. Among them the best forecast wins
+(`worth.order`): fewest requests that miss their objectives, then fewest GPUs that the load needs, then no more GPUs
+than now, then most capacity; then the ladder's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +41,7 @@ from vllm_autotuner.planning.more_replicas import add_replicas
 from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
+from vllm_autotuner.planning.unused_slots import memory_of_unused_slots
 from vllm_autotuner.planning.worth import MET, not_worth, order, saves
 
 __all__ = ["LADDER", "Considered", "Plan", "plan"]
@@ -62,7 +63,7 @@ def _if_oversized(situation: Situation) -> Proposal | NothingToGain:
 
 
 _MORE_CACHE: Final = (smaller_kv_values, _if_oversized, add_replicas, larger_degree)
-_SAVING: Final = (raise_max_num_seqs, smaller_kv_values, smaller_degree, larger_degree)
+_SAVING: Final = (raise_max_num_seqs, memory_of_unused_slots, smaller_kv_values, smaller_degree, larger_degree)
 LADDER: Final[Mapping[DiagnosisClass, tuple[Candidate, ...]]] = {
     DiagnosisClass.STARTUP_FAILURE: (_length_that_starts,),
     DiagnosisClass.CONCURRENCY_CAPPED: (raise_max_num_seqs, add_replicas),
@@ -227,10 +228,14 @@ def _ranked(candidates: Sequence[Considered]) -> tuple[Considered, ...]:
     )
 
 
-def _place(candidate: Considered) -> tuple[bool, bool, tuple[float, float, float]]:
-    """What may be applied first; of that what adds no GPUs to those of now; then the best forecast."""
-    proposal = candidate.proposal
-    return _only_shown(proposal), proposal.extra_gpus + proposal.extra_replicas > 0, order(candidate.after)
+def _place(candidate: Considered) -> tuple[bool, float, float, bool, float]:
+    """What may be applied first; then the best forecast, where among equals what adds no GPUs to those of now."""
+    missing, gpus, capacity = order(candidate.after)
+    return _only_shown(candidate.proposal), missing, gpus, _adds_gpus(candidate.proposal), capacity
+
+
+def _adds_gpus(proposal: Proposal) -> bool:
+    return proposal.extra_gpus + proposal.extra_replicas > 0
 
 
 def _only_shown(proposal: Proposal) -> bool:
@@ -243,13 +248,13 @@ def _why_lost(candidate: Considered, *, against: Considered) -> str:
     best, own = against.proposal, candidate.proposal
     if _only_shown(own) and not _only_shown(best):
         return f"recommended only: {own.recommend_only or 'confidence is Low'}"
-    if own.extra_gpus + own.extra_replicas > 0 >= best.extra_gpus + best.extra_replicas:
-        return f"it adds GPUs; {best.knob.value} {best.value} adds none"
     theirs, ours = against.after, candidate.after
+    adds = f"it adds GPUs; {best.knob.value} {best.value} adds none" if _adds_gpus(own) > _adds_gpus(best) else ""
     if theirs is None or ours is None or theirs.missing is None or ours.missing is None:
-        return f"{best.knob.value} {best.value} is cheaper to undo, and the effect of this candidate is not known"
+        cheaper = f"{best.knob.value} {best.value} is cheaper to undo, and the effect of this candidate is not known"
+        return adds or cheaper
     if order(ours)[0] > order(theirs)[0]:
         return f"{ours.missing:.0%} of the requests would miss their objectives; {theirs.missing:.0%} with the best"
     if order(ours)[1] > order(theirs)[1]:
-        return f"it needs more GPUs than {best.knob.value} {best.value}"
-    return f"no better than {best.knob.value} {best.value}"
+        return f"the load needs more GPUs than with {best.knob.value} {best.value}"
+    return adds or f"no better than {best.knob.value} {best.value}"

@@ -69,6 +69,7 @@ PLANNING_ROWS: Final[tuple[Guardrail, ...]] = (
             "planning.capped_value:limited",
             "planning.max_num_seqs:raise_max_num_seqs",
             "planning.max_num_seqs:lower_max_num_seqs",
+            "planning.unused_slots:memory_of_unused_slots",
             "change.begin:begin",
         ),
         tests=(
