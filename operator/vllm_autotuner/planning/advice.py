@@ -38,8 +38,8 @@ ADVICE: Final[Mapping[DiagnosisClass, tuple[str, ...]]] = {
     DiagnosisClass.KV_CACHE_SATURATED: (
         "Add KV cache: fp8 KV (--kv-cache-dtype fp8, where hardware and quality allow), more replicas,",
         "a higher --gpu-memory-utilization or a larger tensor-parallel size.",
-        "Do not raise --max-num-seqs: with a full KV cache it only adds preemptions. Where it is far more than ever runs,",
-        "lower it: vLLM sets memory aside for each slot (about 5 GiB a GPU for 1024), which the KV cache gets then.",
+        "Do not raise --max-num-seqs: with a full KV cache it only adds preemptions.",
+        "Lower it where far fewer ever run: vLLM sets memory aside for each slot, about 5 GiB of a GPU for 1024.",
         "Check output lengths: without a stop token or max_tokens, requests hold KV blocks for too long.",
     ),
     DiagnosisClass.CONCURRENCY_CAPPED: ("Raise --max-num-seqs as far as the KV cache and the TPOT objective allow.",),
