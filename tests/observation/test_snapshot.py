@@ -302,6 +302,20 @@ async def test_the_pool_is_read_from_labels(info: dict[str, str], tokens: int | 
     assert (engine.pool.tokens, engine.pool.max_model_len) == (tokens, model_len)
 
 
+@pytest.mark.parametrize(
+    ("info", "given"),
+    [
+        pytest.param({"num_gpu_blocks_override": "40", "kv_cache_memory_bytes": "None"}, True, id="blocks"),
+        pytest.param({"num_gpu_blocks_override": "None", "kv_cache_memory_bytes": "2147483648"}, True, id="bytes"),
+        pytest.param({"num_gpu_blocks_override": "None", "kv_cache_memory_bytes": "None"}, False, id="by memory"),
+        pytest.param({}, False, id="an older version"),
+    ],
+)
+async def test_a_pool_that_flags_set_is_told_from_what_memory_leaves(info: dict[str, str], given: bool) -> None:
+    (engine,) = (await seen(Engine(info={"num_gpu_blocks": "40", "block_size": "128", **info}))).engines
+    assert engine.pool.given is given
+
+
 @pytest.mark.parametrize("missing", [RUNNING, WAITING], ids=["running", "waiting"])
 async def test_an_engine_without_its_queue_is_silent_and_not_idle(missing: str) -> None:
     found = await seen(Engine(without=frozenset({missing})))

@@ -105,7 +105,8 @@ def test_fp8_saves_a_replica_where_the_kv_cache_is_the_limit() -> None:
 
 ONE_GPU = EngineKnobs(max_num_seqs=1024, max_model_len=8192, tensor_parallel_size=1)
 SMALL = KVPool(tokens=18_176, max_model_len=8192, cache_dtype="auto")
-FULL = steady(6, 12, 9, base=0.014, per_sequence=0.0003, kv_each=0.04, pool=SMALL)
+LOAD: dict[str, Any] = {"base": 0.014, "per_sequence": 0.0003, "kv_each": 0.04}
+FULL = steady(6, 12, 9, **LOAD, pool=SMALL)
 """22 sequences fill nine tenths of what 1024 slots leave to the cache; without slots it would hold 2.27 times as many,
 and 182 of them take a tenth of that."""
 
@@ -131,6 +132,11 @@ def test_a_value_that_failed_is_approached_by_half() -> None:
     found = healthy(FULL, knobs=ONE_GPU, platform=QWEN_32B, failed=[100]).proposal
     assert found is not None
     assert (found.count, found.limited_by) == (562, "rolled back or declined at 100")
+
+
+def test_a_cache_that_the_user_has_set_gains_nothing_from_fewer_slots() -> None:
+    found = healthy(steady(6, 12, 9, **LOAD, pool=replace(SMALL, given=True)), knobs=ONE_GPU, platform=QWEN_32B)
+    assert any("flags set the size of its KV cache" in each for each in found.passed_over), found.passed_over
 
 
 @pytest.mark.parametrize(

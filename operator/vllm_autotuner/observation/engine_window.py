@@ -60,6 +60,8 @@ class KVPool:
     cache_dtype: str | None = None
     max_model_len: int | None = None
     """kv_cache_size_tokens / kv_cache_max_concurrency (vLLM 0.32 exports no max-model-len)."""
+    given: bool = False
+    """Whether `--num-gpu-blocks-override` or `--kv-cache-memory-bytes` sets it, and not the memory that is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +294,7 @@ def _pool(info: Mapping[str, str] | None) -> KVPool:
         block_size=block_size,
         cache_dtype=info.get("cache_dtype"),
         max_model_len=round(tokens / concurrency) if tokens and concurrency else None,
+        given=any(_whole(info.get(name)) is not None for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes")),
     )
 
 

@@ -222,6 +222,8 @@ def pool_with(
     tokens = _pool_tokens(situation.observation)
     if tokens is None:
         return UnknownPool("the engine does not export the size of its KV cache")
+    if max_num_seqs is not None and any(engine.pool.given for engine in situation.observation.engines):
+        return UnknownPool("the engine's flags set the size of its KV cache, whatever memory is left")
     now = Pool(
         tokens=tokens,
         tensor_parallel_size=knobs.tensor_parallel_size or 1,
