@@ -7,8 +7,16 @@ from vllm_autotuner.engine.defaults import default_max_num_seqs
 
 
 @pytest.mark.parametrize(
-    ("gpu", "slots"),
-    [("NVIDIA-H100-80GB-HBM3", 1024), ("H200", 1024), ("A100-SXM4-80GB", 256), ("L40S", 256), ("Unheard-Of", 256)],
+    ("gpu", "step_tokens", "slots"),
+    [
+        ("NVIDIA-H100-80GB-HBM3", None, 1024),
+        ("H200", 8192, 1024),
+        ("H200", 512, 512),
+        ("A100-SXM4-80GB", None, 256),
+        ("L40S", None, 256),
+    ],
 )
-def test_large_gpus_have_more_slots_by_default(gpu: str, slots: int) -> None:
-    assert default_max_num_seqs(Catalogue().gpu(gpu)) == slots
+def test_large_gpus_have_more_slots_by_default(gpu: str, step_tokens: int | None, slots: int) -> None:
+    found = Catalogue().gpu(gpu)
+    assert found is not None
+    assert default_max_num_seqs(found, step_tokens=step_tokens) == slots

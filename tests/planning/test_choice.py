@@ -34,7 +34,7 @@ def test_what_needs_fewer_gpus_comes_first_and_the_runner_up_says_why_it_lost() 
     found = plan(situation(FULL, knobs=TP2, tuning=FP8, platform=QWEN_32B, scale=scaling()))
     knobs = [(each.proposal.knob, each.lost) for each in found.considered]
     assert knobs[0] == (Knob.KV_CACHE_DTYPE, "")
-    assert knobs[1] == (Knob.REPLICAS, "the load needs more GPUs than with kvCacheDtype fp8")
+    assert knobs[1] == (Knob.REPLICAS, "it adds GPUs; kvCacheDtype fp8 adds none")
 
 
 def test_what_may_be_applied_comes_before_what_may_only_be_recommended() -> None:

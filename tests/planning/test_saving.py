@@ -21,8 +21,11 @@ SLOTS = 20
 """With so many one engine serves 3.3 requests/s."""
 
 
-def healthy(seen: Observation = TWO_ENGINES, *, primary: DiagnosisClass = DiagnosisClass.HEALTHY, **given: Any) -> Plan:
-    return plan(situation(seen, **{"primary": primary, "seats": SLOTS, "replicas": 2, "scale": scaling(), **given}))
+CALM: dict[str, Any] = {"primary": DiagnosisClass.HEALTHY, "seats": SLOTS, "replicas": 2, "scale": scaling()}
+
+
+def healthy(seen: Observation = TWO_ENGINES, **given: Any) -> Plan:
+    return plan(situation(seen, **{**CALM, **given}))
 
 
 def why_not(found: Plan, value: str) -> str:
@@ -121,17 +124,29 @@ def test_the_memory_of_unused_slots_saves_a_replica() -> None:
     assert cache.predicted == pytest.approx(18_176 + 842 * 39 * 151_936 / 262_144)
 
 
+UNSET = EngineKnobs(max_model_len=8192, tensor_parallel_size=1)
+
+
 def test_where_the_flag_is_left_out_the_engine_has_its_default() -> None:
-    found = healthy(FULL, knobs=EngineKnobs(max_model_len=8192, tensor_parallel_size=1), platform=QWEN_32B).proposal
+    found = healthy(FULL, knobs=UNSET, platform=QWEN_32B).proposal
     assert found is not None
-    assert (found.knob, found.current, found.count) == (Knob.MAX_NUM_SEQS, None, 182)
-    assert "max-num-seqs 1024 (the engine's default)" in found.reason
+    assert (found.knob, found.current, found.count, found.recommend_only) == (Knob.MAX_NUM_SEQS, None, 182, "")
+    assert "max-num-seqs 1024 (the default, if no flag sets it)" in found.reason
+    fewer = healthy(FULL, knobs=UNSET, platform=replace(QWEN_32B, step_tokens=256))
+    assert any("as many GPUs" in why for why in fewer.passed_over if "maxNumSeqs" in why), "256 take a quarter of it"
 
 
-def test_a_value_that_failed_is_approached_by_half() -> None:
-    found = healthy(FULL, knobs=ONE_GPU, platform=QWEN_32B, failed=[100]).proposal
+def test_the_users_maximum_holds_for_what_becomes_of_unused_slots() -> None:
+    found = healthy(FULL, knobs=ONE_GPU, platform=QWEN_32B, tuning=bounds(1, 128)).proposal
     assert found is not None
-    assert (found.count, found.limited_by) == (562, "rolled back or declined at 100")
+    assert (found.count, found.limited_by) == (128, "spec.tuning.maxNumSeqs.max")
+
+
+@pytest.mark.parametrize(("left", "again"), [("1024", True), ("600", True), ("190", False), ("182", False)])
+def test_a_number_like_one_that_was_left_is_not_returned_to(left: str, again: bool) -> None:
+    now = replace(situation(FULL, **CALM, knobs=ONE_GPU, platform=QWEN_32B), left=(("maxNumSeqs", left),))
+    found = plan(now).proposal
+    assert (found is not None and found.knob is Knob.MAX_NUM_SEQS) == again
 
 
 def test_a_cache_that_the_user_has_set_gains_nothing_from_fewer_slots() -> None:
@@ -142,10 +157,17 @@ def test_a_cache_that_the_user_has_set_gains_nothing_from_fewer_slots() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        pytest.param({"knobs": ONE_GPU.model_copy(update={"max_num_seqs": 48})}, "frees no memory", id="few already"),
-        pytest.param({"platform": Platform()}, "memory of unused slots", id="the model is not known"),
-        pytest.param({"tuning": bounds(1000, 2048)}, "frees no memory", id="the user wants many"),
-        pytest.param({"failed": [900]}, "needs as many GPUs", id="a value like it failed: what is left is too little"),
+        pytest.param({"knobs": UNSET, "platform": replace(QWEN_32B, gpu=None)}, "is not known", id="no GPU"),
+        pytest.param(
+            {"knobs": UNSET, "primary": DiagnosisClass.CONCURRENCY_CAPPED},
+            "is not known",
+            id="not the default",
+        ),
+        pytest.param({"knobs": ONE_GPU.model_copy(update={"max_num_seqs": 48})}, "far enough", id="few already"),
+        pytest.param({"platform": Platform()}, "the memory of slots", id="the model is not known"),
+        pytest.param({"tuning": bounds(1000, 2048)}, "far enough", id="the user wants many"),
+        pytest.param({"tuning": bounds(1, 8)}, "far enough", id="more run than the user wants"),
+        pytest.param({"failed": [100]}, "100 was rolled back or declined", id="it failed before"),
     ],
 )
 def test_the_memory_of_slots_is_left_where(given: dict[str, Any], why: str) -> None:

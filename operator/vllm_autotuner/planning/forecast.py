@@ -33,11 +33,13 @@ __all__ = [
     "Setting",
     "current_setting",
     "is_known_for_long",
+    "longest_length",
     "outlook",
     "planned_rate",
     "pool_with",
     "predicted",
     "setting_with",
+    "slots_now",
 ]
 
 MEASURED: Final = ("s", "tokens/s")
@@ -210,6 +212,20 @@ def _needed(replicas: int | None, *, setting: Setting, situation: Situation) -> 
     return max(scaling.min_replicas, min(scaling.max_replicas, replicas))
 
 
+def longest_length(situation: Situation) -> int | None:
+    """Return max-model-len as it is set, else as the engine exports it; None if neither is known."""
+    exported = (each.pool.max_model_len for each in situation.observation.engines)
+    return situation.knobs.max_model_len or next((each for each in exported if each is not None), None)
+
+
+def slots_now(situation: Situation) -> int | None:
+    """Return max-num-seqs as it is set, else the engine's default; None if neither is known."""
+    given, platform = situation.knobs.max_num_seqs, situation.platform
+    if given is not None or platform.gpu is None:
+        return given
+    return default_max_num_seqs(platform.gpu, step_tokens=platform.step_tokens)
+
+
 def pool_with(
     situation: Situation,
     *,
@@ -229,7 +245,7 @@ def pool_with(
         tensor_parallel_size=knobs.tensor_parallel_size or 1,
         kv_cache_dtype=knobs.kv_cache_dtype or _exported_type(situation.observation),
         gpu_memory_utilization=UTILIZATION,
-        max_num_seqs=knobs.max_num_seqs or default_max_num_seqs(platform.gpu),
+        max_num_seqs=slots_now(situation),
     )
     then = replace(
         now,

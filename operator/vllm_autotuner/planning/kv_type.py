@@ -12,7 +12,7 @@ from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.planning.bounds import opted_in, outside
 from vllm_autotuner.planning.feasibility import Infeasible, Unsure, fp8_supported, not_failed, pool_starts, verdict
-from vllm_autotuner.planning.forecast import pool_with
+from vllm_autotuner.planning.forecast import longest_length, pool_with
 from vllm_autotuner.planning.max_num_seqs import NothingToGain
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -39,7 +39,7 @@ def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
         (
             fp8_supported(situation.platform.shape, situation.platform.gpu),
             not_failed(situation.failed, knob=Knob.KV_CACHE_DTYPE.value, value=FP8),
-            pool_starts(pool, longest=_longest(situation)),
+            pool_starts(pool, longest=longest_length(situation)),
         )
     )
     match answer:
@@ -64,8 +64,3 @@ def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
         limited_by=None if seats is None else "max-num-seqs",
         recommend_only=recommend_only,
     )
-
-
-def _longest(situation: Situation) -> int | None:
-    known = (each.pool.max_model_len for each in situation.observation.engines)
-    return situation.knobs.max_model_len or next((each for each in known if each is not None), None)

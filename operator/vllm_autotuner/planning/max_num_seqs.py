@@ -25,12 +25,14 @@ from vllm_autotuner.diagnosis.case import (
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.capacity import FARTHEST, Replica, busy_tpot
+from vllm_autotuner.performance.kv_capacity import PoolEstimate
 from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.performance.step_time import FEWEST_POINTS
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.capped_value import HEADROOM, LARGEST_STEP, Limit, Limited, limited
 from vllm_autotuner.planning.current_replica import UnknownReplica, rate_now
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
+from vllm_autotuner.planning.forecast import longest_length, pool_with
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
@@ -44,6 +46,7 @@ __all__ = [
     "lower_max_num_seqs",
     "not_slow_now",
     "raise_max_num_seqs",
+    "user_limits",
 ]
 
 UNKNOWN_CAPACITY: Final = "the number of sequences that the KV cache holds is not known: no usage or lengths yet"
@@ -83,11 +86,17 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         *_failed_above(situation, seats=seats),
     )
     bounds = situation.tuning.max_num_seqs
-    found = limited(max(pool, seats), limits=(*limits, *_user(bounds)))
+    found = limited(max(pool, seats), limits=(*limits, *user_limits(bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
     if found.value < math.ceil(seats * (1 + NOISE)):
         return NothingToGain(f"raising max-num-seqs {seats} has no benefit (limit: {found.limited_by or 'KV cache'})")
+    cache, longest = pool_with(situation, max_num_seqs=found.value), longest_length(situation)
+    if isinstance(cache, PoolEstimate) and longest is not None and cache.tokens < longest:
+        return NothingToGain(
+            f"max-num-seqs {found.value} leaves {cache.tokens:.0f} tokens to the KV cache: fewer than max-model-len "
+            f"{longest}, so the engine would not start"
+        )
     queue = f"All {seats} slots (max-num-seqs) are in use while requests wait"
     # A line of this service, by whose interval TPOT is in time at the new value as well.
     known = isinstance(replica, Replica) and replica.step.points >= FEWEST_POINTS
@@ -126,7 +135,7 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     step = _step_down(replica, half=half)
     limits = (step, *_failed_below(situation, batch=batch))
     bounds = situation.tuning.max_num_seqs
-    found = limited(knee if knee is not None else half, limits=(*limits, *_user(bounds)))
+    found = limited(knee if knee is not None else half, limits=(*limits, *user_limits(bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
     if found.value > batch * (1 - NOISE):
@@ -165,7 +174,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     bounds = situation.tuning.max_num_seqs
     step = Limit(name=STEP_LIMIT, low=math.ceil(batch / LARGEST_STEP))
     limits = (step, *_failed_below(situation, batch=batch))
-    found = limited(pool, limits=(*limits, *_user(bounds)))
+    found = limited(pool, limits=(*limits, *user_limits(bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
     # The max-num-seqs in effect, where it is known: even far above the batch it still allows the preemptions.
@@ -329,7 +338,8 @@ def _broken(found: Limited, *, limits: tuple[Limit, ...]) -> NothingToGain | Non
     return NothingToGain(f"{found.limited_by} requires {found.value}, which {again.limited_by} does not allow")
 
 
-def _user(bounds: IntBounds | None) -> tuple[Limit, ...]:
+def user_limits(bounds: IntBounds | None) -> tuple[Limit, ...]:
+    """Return the spec's bounds as limits."""
     if bounds is None:
         return ()
     return (

@@ -26,7 +26,7 @@ from vllm_autotuner.planning.feasibility import (
     rolls_out,
     verdict,
 )
-from vllm_autotuner.planning.forecast import pool_with
+from vllm_autotuner.planning.forecast import longest_length, pool_with
 from vllm_autotuner.planning.max_num_seqs import RUNS_AWAY, NothingToGain
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -67,8 +67,7 @@ def _degrees(situation: Situation) -> tuple[int, ...]:
 
 def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason: str) -> Proposal | NothingToGain:
     platform, knobs = situation.platform, situation.knobs
-    exported = (each.pool.max_model_len for each in situation.observation.engines)
-    longest = knobs.max_model_len or next((each for each in exported if each is not None), None)
+    longest = longest_length(situation)
     free_gpus = placeable(platform.free_gpus, devices=degree)
     pool, companion = pool_with(situation, degree=degree), None
     if isinstance(pool, PoolEstimate) and longest is not None and pool.low < longest:

@@ -4,9 +4,9 @@ Every knob is asked in every situation that a setting can change. Each class has
 suggests, the cheapest to undo first; the other knobs follow. Must not: decide whether the proposal may be applied now
 (guardrails), or how (change).
 
-Candidates that may be applied come before those that may only be recommended. Among them the best forecast wins
-(`worth.order`): fewest requests that miss their objectives, then fewest GPUs that the load needs, then no more GPUs
-than now, then most capacity; then the ladder's.
+Candidates that may be applied come before those that may only be recommended, and those that need no more GPUs than run
+now before those that do. Among them the best forecast wins (`worth.order`): fewest requests that miss their objectives,
+then fewest GPUs, then most capacity; then the ladder's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,7 @@ from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.case import Case, is_late, tpot_reading, ttft_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.context_length import shorter_context, shorter_to_start
@@ -135,7 +136,7 @@ def plan(situation: Situation) -> Plan:
     for each in judged:
         if each.lost:
             passed_over.append(f"{each.proposal.knob.value} {each.proposal.value}: {each.lost}")
-    ranked = _ranked([each for each in judged if not each.lost])
+    ranked = _ranked([each for each in judged if not each.lost], before=before)
     return Plan(
         proposal=ranked[0].proposal if ranked else None,
         passed_over=tuple(passed_over),
@@ -169,12 +170,19 @@ def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) ->
             )
             if not lost and not named and after.capacity is None:
                 lost = "its effect is not known"
-        if not lost and (proposal.knob.value, str(proposal.value)) in situation.left and saves(before, after):
+        if not lost and _was_left(proposal, situation) and saves(before, after):
             lost = (
                 "a change that was kept has left this value within a week: the way back would save nothing that lasts"
             )
         judged.append(Considered(proposal=_with_effect(proposal, before, after, situation), after=after, lost=lost))
     return before, judged
+
+
+def _was_left(proposal: Proposal, situation: Situation) -> bool:
+    """Whether a kept change has left this value lately; of numbers, one that is the same within noise."""
+    values = [value for knob, value in situation.left if knob == proposal.knob.value]
+    numbers = [int(value) for value in values if value.isdigit() and isinstance(proposal.value, int)]
+    return str(proposal.value) in values or any(abs(proposal.count - one) <= NOISE * one for one in numbers)
 
 
 def _is_blind(proposal: Proposal, situation: Situation) -> bool:
@@ -219,23 +227,29 @@ def _all_in_time(case: Case) -> bool:
     return all(isinstance(reading, Measured) and not is_late(reading, target) for reading, target in pairs)
 
 
-def _ranked(candidates: Sequence[Considered]) -> tuple[Considered, ...]:
+def _ranked(candidates: Sequence[Considered], *, before: Outlook) -> tuple[Considered, ...]:
     """Order the candidates, the best first, and note for each other one why it lost."""
     # The sort is stable: among equals the ladder's order stays.
-    ordered = sorted(candidates, key=_place)
+    ordered = sorted(candidates, key=lambda each: _place(each, before))
     return tuple(
-        replace(each, lost=_why_lost(each, against=ordered[0])) if index else each for index, each in enumerate(ordered)
+        replace(each, lost=_why_lost(each, against=ordered[0], before=before)) if index else each
+        for index, each in enumerate(ordered)
     )
 
 
-def _place(candidate: Considered) -> tuple[bool, float, float, bool, float]:
-    """What may be applied first; then the best forecast, where among equals what adds no GPUs to those of now."""
-    missing, gpus, capacity = order(candidate.after)
-    return _only_shown(candidate.proposal), missing, gpus, _adds_gpus(candidate.proposal), capacity
+def _place(candidate: Considered, before: Outlook) -> tuple[bool, bool, tuple[float, float, float]]:
+    """What may be applied first; of that what adds no GPUs to those of now; then the best forecast."""
+    return _only_shown(candidate.proposal), _adds_gpus(candidate, before), order(candidate.after)
 
 
-def _adds_gpus(proposal: Proposal) -> bool:
-    return proposal.extra_gpus + proposal.extra_replicas > 0
+def _adds_gpus(candidate: Considered, before: Outlook) -> bool:
+    """Whether it needs more GPUs than run now.
+
+    Not a larger size of which so few replicas are needed that GPUs become free, though its pods come beside the others.
+    """
+    proposal = candidate.proposal
+    needed = None if candidate.after is None else candidate.after.needed_gpus
+    return proposal.extra_replicas > 0 or (proposal.extra_gpus > 0 and (needed is None or needed > before.gpus))
 
 
 def _only_shown(proposal: Proposal) -> bool:
@@ -244,17 +258,17 @@ def _only_shown(proposal: Proposal) -> bool:
     return bool(proposal.recommend_only) or guess
 
 
-def _why_lost(candidate: Considered, *, against: Considered) -> str:
+def _why_lost(candidate: Considered, *, against: Considered, before: Outlook) -> str:
     best, own = against.proposal, candidate.proposal
     if _only_shown(own) and not _only_shown(best):
         return f"recommended only: {own.recommend_only or 'confidence is Low'}"
+    if _adds_gpus(candidate, before) and not _adds_gpus(against, before):
+        return f"it adds GPUs; {best.knob.value} {best.value} adds none"
     theirs, ours = against.after, candidate.after
-    adds = f"it adds GPUs; {best.knob.value} {best.value} adds none" if _adds_gpus(own) > _adds_gpus(best) else ""
     if theirs is None or ours is None or theirs.missing is None or ours.missing is None:
-        cheaper = f"{best.knob.value} {best.value} is cheaper to undo, and the effect of this candidate is not known"
-        return adds or cheaper
+        return f"{best.knob.value} {best.value} is cheaper to undo, and the effect of this candidate is not known"
     if order(ours)[0] > order(theirs)[0]:
         return f"{ours.missing:.0%} of the requests would miss their objectives; {theirs.missing:.0%} with the best"
     if order(ours)[1] > order(theirs)[1]:
-        return f"the load needs more GPUs than with {best.knob.value} {best.value}"
-    return adds or f"no better than {best.knob.value} {best.value}"
+        return f"it needs more GPUs than {best.knob.value} {best.value}"
+    return f"no better than {best.knob.value} {best.value}"

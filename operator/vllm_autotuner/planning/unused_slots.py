@@ -3,7 +3,7 @@
 vLLM sets memory aside for the sampling of max-num-seqs sequences when it starts: 5.7 GiB for 1024 of a vocabulary of
 152,000. Where the KV cache holds a few dozen sequences, the rest of the slots takes memory from it for nothing.
 Apart from `max_num_seqs`, where slots are what ends the batch or makes it too large.
-Must not: propose fewer slots than twice what the larger KV cache holds.
+Must not: propose fewer slots than twice what the larger KV cache holds, or than run now.
 """
 
 import math
@@ -11,13 +11,19 @@ import math
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.case import busy_batch
-from vllm_autotuner.engine.defaults import default_max_num_seqs
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.performance.kv_capacity import UnknownPool
 from vllm_autotuner.performance.kv_use import kv_bound
-from vllm_autotuner.planning.capped_value import LARGEST_STEP, Limit, limited
-from vllm_autotuner.planning.forecast import pool_with
-from vllm_autotuner.planning.max_num_seqs import NO_BOUNDS, UNKNOWN_CAPACITY, NothingToGain
+from vllm_autotuner.planning.capped_value import LARGEST_STEP, limited
+from vllm_autotuner.planning.forecast import pool_with, slots_now
+from vllm_autotuner.planning.max_num_seqs import (
+    NO_BOUNDS,
+    PRESENT_UNKNOWN,
+    UNKNOWN_CAPACITY,
+    NothingToGain,
+    user_limits,
+)
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
@@ -30,33 +36,38 @@ def memory_of_unused_slots(situation: Situation) -> Proposal | NothingToGain:
     No further, because requests may become shorter, and the next change may hold more of them: not below twice what the
     KV cache would hold with all the memory of the slots.
     """
-    given, held = situation.knobs.max_num_seqs, kv_bound(situation.observation)
-    seats = given or default_max_num_seqs(situation.platform.gpu)
-    if held is None:
-        return NothingToGain(f"the memory of unused slots: {UNKNOWN_CAPACITY}")
-    now, most = pool_with(situation, max_num_seqs=seats), pool_with(situation, max_num_seqs=1)
+    slots, held = slots_now(situation), kv_bound(situation.observation)
+    # All slots in use where the flag is left out: something else than the flag has set fewer.
+    elsewhere = situation.knobs.max_num_seqs is None and (
+        situation.diagnosis.primary is DiagnosisClass.CONCURRENCY_CAPPED
+    )
+    if slots is None or held is None or elsewhere:
+        return NothingToGain(f"the memory of slots: {UNKNOWN_CAPACITY if held is None else PRESENT_UNKNOWN}")
+    now, most = pool_with(situation, max_num_seqs=slots), pool_with(situation, max_num_seqs=1)
     if isinstance(now, UnknownPool) or isinstance(most, UnknownPool):
-        why = now.why if isinstance(now, UnknownPool) else "its effect is not known"
-        return NothingToGain(f"the memory of unused slots: {why}")
-    bounds, failed = situation.tuning.max_num_seqs, [value for value in situation.failed_seats if value < seats]
-    limits = [Limit(name="what runs now", low=math.ceil(max(map(busy_batch, situation.observation.engines))))]
-    if bounds is not None:
-        limits.append(Limit(name="spec.tuning.maxNumSeqs.min", low=bounds.min))
+        return NothingToGain(f"the memory of slots: {now.why if isinstance(now, UnknownPool) else 'not known'}")
+    failed = [value for value in situation.failed_seats if value < slots]
     if failed:
-        limits.append(Limit(name=f"rolled back or declined at {max(failed)}", low=(seats + max(failed)) // 2))
-    each = (most.tokens - now.tokens) / max(1, seats - 1)
-    spared = seats if each <= 0 else math.floor(most.tokens * NOISE / each)
-    found = limited(max(spared, math.ceil(LARGEST_STEP * held * most.tokens / now.tokens)), limits=tuple(limits))
-    told = f"max-num-seqs {seats}" if given else f"max-num-seqs {seats} (the engine's default)"
-    if found.value > seats * (1 - NOISE):
-        return NothingToGain(f"lowering {told} frees no memory (limit: {found.limited_by or 'KV cache'})")
+        return NothingToGain(f"the memory of slots: max-num-seqs {max(failed)} was rolled back or declined")
+    each = (most.tokens - now.tokens) / max(1, slots - 1)
+    spared = slots if each <= 0 else math.floor(most.tokens * NOISE / each)
+    batch = math.ceil(max(map(busy_batch, situation.observation.engines)))
+    bounds = situation.tuning.max_num_seqs
+    found = limited(
+        max(batch, spared, math.ceil(LARGEST_STEP * held * most.tokens / now.tokens)), limits=user_limits(bounds)
+    )
+    told = f"max-num-seqs {slots}{'' if situation.knobs.max_num_seqs else ' (the default, if no flag sets it)'}"
+    if not batch <= found.value <= slots * (1 - NOISE):
+        return NothingToGain(
+            f"{told} cannot be lowered far enough (limit: {found.limited_by or 'what the cache holds'})"
+        )
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
-        current=given,
+        current=situation.knobs.max_num_seqs,
         value=found.value,
         target=ChangeTarget.TTFT,
         reason=f"The KV cache holds {held} sequences at observed lengths, and the engine sets memory aside for {told}. "
-        f"With {found.value} most of it goes to the KV cache.",
+        f"With {found.value} about {each * (slots - found.value):,.0f} tokens more fit into the KV cache.",
         confidence=Confidence.MEDIUM,
         limited_by=found.limited_by,
         recommend_only="" if bounds is not None else NO_BOUNDS,
