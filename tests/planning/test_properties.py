@@ -5,18 +5,22 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.builders import SCRAPES, engine, latency, observation
-from tests.planning.situations import bounds, line, scaling, situation, with_steps
+from tests.planning.situations import QWEN_32B, bounds, line, scaling, situation, with_steps
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Tuning
-from vllm_autotuner.diagnosis.case import step_time
+from vllm_autotuner.diagnosis.case import busy_batch, step_time
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import EngineWindow
 from vllm_autotuner.performance.capacity import FARTHEST
 from vllm_autotuner.performance.step_time import StepTime
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
+from vllm_autotuner.planning.forecast import slots_now
 from vllm_autotuner.planning.plan import plan
+from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
+from vllm_autotuner.planning.unused_slots import memory_of_unused_slots
 
 COUNTS = st.integers(1, 512)
 LOWERS = {DiagnosisClass.PAST_TPOT_KNEE, DiagnosisClass.PREEMPTION_THRASH}
@@ -86,6 +90,35 @@ def test_no_proposal_leaves_the_bounds_or_the_step_limit(given: Situation) -> No
         high = FARTHEST * max(1.0, fitted.high) if isinstance(fitted, StepTime) else 0.0
         assert seats < proposal.count <= max(seats * LARGEST_STEP, high)
         assert not any(seats < failed <= proposal.count for failed in given.failed_seats)
+
+
+@st.composite
+def full_caches(draw: st.DrawFn) -> Situation:
+    """A small KV cache with a few sequences, and many slots."""
+    running = [float(count) for count in draw(st.lists(st.integers(1, 40), min_size=SCRAPES, max_size=SCRAPES))]
+    pool = KVPool(tokens=draw(st.integers(1000, 100_000)))
+    return situation(
+        observation(engine(running=running, kv=draw(st.floats(0.3, 1)), pool=pool)),
+        primary=draw(st.sampled_from(DiagnosisClass)),
+        seats=draw(st.none() | st.integers(1, 4096)),
+        tuning=draw(tunings()),
+        failed=draw(st.lists(COUNTS, max_size=1)),
+        platform=QWEN_32B,
+    )
+
+
+@settings(max_examples=300)
+@given(full_caches())
+def test_unused_slots_are_fewer_than_there_are_and_no_fewer_than_run(given: Situation) -> None:
+    found, slots = memory_of_unused_slots(given), slots_now(given)
+    if not isinstance(found, Proposal):
+        return
+    assert slots is not None
+    assert max(map(busy_batch, given.observation.engines)) <= found.count < slots
+    assert not any(failed < slots for failed in given.failed_seats)
+    limits = given.tuning.max_num_seqs
+    assert (limits is None) == bool(found.recommend_only)
+    assert limits is None or limits.min <= found.count <= limits.max
 
 
 @settings(max_examples=50)

@@ -7,7 +7,7 @@ import pytest
 from tests.planning.situations import QWEN_32B, bounds, scaling, situation, steady
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
-from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Tuning
+from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Scaling, Tuning
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.engine_window import KVPool
@@ -201,3 +201,23 @@ def test_a_healthy_service_is_never_offered_more_gpus(primary: DiagnosisClass) -
     larger = Tuning(tensor_parallel_size=AllowedInts(allowed=(2, 4)))
     found = healthy(LIGHT, primary=primary, knobs=TP2, replicas=1, tuning=larger, platform=OURS)
     assert "the load would need more GPUs" in why_not(found, "tensorParallelSize 4")
+
+
+BOTH = Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2)), max_num_seqs=IntBounds(min=1, max=4096))
+STARVED = steady(18, 30, 24, **LOAD, pool=SMALL)
+"""22 sequences fill nine tenths of the cache of each of two engines, and 24 run."""
+
+
+@pytest.mark.parametrize(
+    ("scale", "first"),
+    [
+        pytest.param(scaling(high=8), Knob.TENSOR_PARALLEL_SIZE, id="it needs fewer than the replicas that would come"),
+        pytest.param(scaling(high=2), Knob.TENSOR_PARALLEL_SIZE, id="one of it takes the GPUs of the two"),
+        pytest.param(None, Knob.MAX_NUM_SEQS, id="the replicas are the user's own"),
+    ],
+)
+def test_a_larger_degree_adds_gpus_only_where_the_load_needs_more(scale: Scaling | None, first: Knob) -> None:
+    full = {"primary": DiagnosisClass.KV_CACHE_SATURATED, "knobs": ONE_GPU, "tuning": BOTH, "platform": OURS}
+    found = healthy(STARVED, **full, scale=scale)
+    assert found.proposal is not None
+    assert found.proposal.knob is first

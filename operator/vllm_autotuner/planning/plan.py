@@ -4,8 +4,8 @@ Every knob is asked in every situation that a setting can change. Each class has
 suggests, the cheapest to undo first; the other knobs follow. Must not: decide whether the proposal may be applied now
 (guardrails), or how (change).
 
-Candidates that may be applied come before those that may only be recommended, and those that need no more GPUs than run
-now before those that do. Among them the best forecast wins (`worth.order`): fewest requests that miss their objectives,
+Candidates that may be applied come before those that may only be recommended, and those that add no GPUs before those
+that do. Among them the best forecast wins (`worth.order`): fewest requests that miss their objectives,
 then fewest GPUs, then most capacity; then the ladder's.
 """
 
@@ -243,13 +243,13 @@ def _place(candidate: Considered, before: Outlook) -> tuple[bool, bool, tuple[fl
 
 
 def _adds_gpus(candidate: Considered, before: Outlook) -> bool:
-    """Whether it needs more GPUs than run now.
+    """Whether it needs more GPUs than run now, and than the load needs without it.
 
     Not a larger size of which so few replicas are needed that GPUs become free, though its pods come beside the others.
     """
-    proposal = candidate.proposal
+    proposal, there = candidate.proposal, max(before.gpus, before.needed_gpus or 0)
     needed = None if candidate.after is None else candidate.after.needed_gpus
-    return proposal.extra_replicas > 0 or (proposal.extra_gpus > 0 and (needed is None or needed > before.gpus))
+    return proposal.extra_replicas > 0 or (proposal.extra_gpus > 0 and (needed is None or needed > there))
 
 
 def _only_shown(proposal: Proposal) -> bool:
