@@ -20,7 +20,8 @@ HEAD = """# Helm chart
 Generated from `charts/vllm-autotuner/values.yaml` by `make docs`; do not edit. A misspelt value is refused.
 
 ```
-helm install vllm-autotuner charts/vllm-autotuner -n vllm-autotuner --create-namespace --set prometheus.url=http://prometheus:9090
+helm install vllm-autotuner charts/vllm-autotuner -n vllm-autotuner --create-namespace \\
+  --set image.repository=REGISTRY/vllm-autotuner --set prometheus.url=http://prometheus:9090
 ```
 
 | value | default | meaning |

@@ -4,6 +4,7 @@ import pytest
 from tests.builders import SCRAPES, engine, latency, observation, targets
 from tests.change.worlds import change as begun
 
+from vllm_autotuner.api.change_records import ConfigRef
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget
 from vllm_autotuner.control.decide.scaling_during_change import may_scale_during
@@ -81,6 +82,26 @@ def test_a_queue_behind_slow_tokens_is_one_that_max_num_seqs_may_end(
     seen = observation(engine(running=64.0, waiting=waiting), ttft=latency(ttft))
     found = change(ChangeTarget.TTFT, state)
     assert may_scale_during(found, DiagnosisClass.PAST_TPOT_KNEE, case=case(seen)) is answered
+
+
+@pytest.mark.parametrize("before", [1024, None])
+@pytest.mark.parametrize(
+    ("state", "diagnosed", "answered"),
+    [
+        (ChangeState.PROVISIONING, DiagnosisClass.KV_CACHE_SATURATED, False),
+        (ChangeState.ANALYZING, DiagnosisClass.KV_CACHE_SATURATED, True),
+        (ChangeState.ANALYZING, DiagnosisClass.PREEMPTION_THRASH, True),
+        (ChangeState.ANALYZING, DiagnosisClass.CONCURRENCY_CAPPED, False),
+        (ChangeState.PROVISIONING, DiagnosisClass.OVERLOADED, True),
+    ],
+)
+@pytest.mark.parametrize("target", [ChangeTarget.TTFT, ChangeTarget.GPUS])
+def test_fewer_slots_for_a_larger_cache_are_not_more_slots(
+    before: int | None, state: ChangeState, diagnosed: DiagnosisClass, answered: bool, target: ChangeTarget
+) -> None:
+    found = change(target, state).updated(from_=ConfigRef(max_num_seqs=before), to=ConfigRef(max_num_seqs=205))
+    seen = observation(engine(running=20.0, waiting=LASTING))
+    assert may_scale_during(found, diagnosed, case=case(seen)) is answered
 
 
 def test_another_length_has_nothing_to_do_with_late_tokens() -> None:

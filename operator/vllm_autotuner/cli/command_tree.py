@@ -92,7 +92,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     ),
     "kill-switch": LazyCommand(
         module=f"{CLI}.fleet.kill_switch",
-        help="Stop all tuning of the cluster within one tick (15 s), or allow it again. Serving and scaling go on.",
+        help="Stop all tuning of the cluster within one tick (15 s), or allow it again. Serving goes on.",
         panel=REQUESTS,
     ),
     "run": LazyCommand(

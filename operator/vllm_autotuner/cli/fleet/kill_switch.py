@@ -1,6 +1,6 @@
 """`vllm-autotuner kill-switch on|off`: stops all tuning of the cluster within one tick, or allows it again.
 
-Sets one key of the limits ConfigMap, which the operator reads at each tick; serving and scaling go on.
+Sets one key of the limits ConfigMap, which the operator reads at each tick; serving goes on.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def kill_switch(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Stop all tuning of the cluster within one tick (15 s), or allow it again. Serving and scaling go on.
+    """Stop all tuning of the cluster within one tick (15 s), or allow it again. Serving goes on.
 
     The next `helm upgrade` writes the chart's value (limits.killSwitch) again.
     """

@@ -74,7 +74,7 @@ Examples:
 PAUSE_EXAMPLES: Final = f"""
 Examples:
 
-  No change begins or goes on until `resume`; serving and scaling go on:
+  No change begins or goes on until `resume`, and the replicas stay as they are; serving goes on:
 
     vllm-autotuner pause chat -n prod
 
@@ -158,7 +158,7 @@ def rollback(name: Name, *, wait: Wait = WAIT, cluster: ClusterOptions) -> None:
 def pause(name: Name, *, cluster: ClusterOptions) -> None:
     """Pause tuning of a service. A change that is paused for 24 hours is rolled back."""
     body = _annotated(name, lambda body: {PAUSE: "true"}, where=cluster)
-    _say(f"{_key(body)}: paused. Serving and scaling go on; end it with `vllm-autotuner resume {name}`")
+    _say(f"{_key(body)}: paused. Serving goes on, with the replicas of now; end it with `vllm-autotuner resume {name}`")
 
 
 @with_groups

@@ -37,6 +37,11 @@ _MORE_SLOTS: Final = _Beside(
     at_once=frozenset({DiagnosisClass.OVERLOADED, DiagnosisClass.PREFILL_BOUND}),
     untouched=frozenset({DiagnosisClass.CONCURRENCY_CAPPED}),
 )
+_MORE_CACHE: Final = _Beside(
+    at_once=frozenset({DiagnosisClass.OVERLOADED, DiagnosisClass.PREFILL_BOUND}),
+    untouched=frozenset({DiagnosisClass.KV_CACHE_SATURATED, DiagnosisClass.PREEMPTION_THRASH}),
+)
+"""Fewer slots, for the memory that they take from the KV cache."""
 _BESIDE: Final[Mapping[Knob, _Beside]] = {
     Knob.KV_CACHE_DTYPE: _Beside(
         at_once=frozenset({DiagnosisClass.CONCURRENCY_CAPPED}),
@@ -55,7 +60,7 @@ _BESIDE: Final[Mapping[Knob, _Beside]] = {
         )
     ),
 }
-"""max-num-seqs depends on the direction; a tensor-parallel change moves every limit, so it has no entry."""
+"""max-num-seqs depends on what it is for; a tensor-parallel change moves every limit, so it has no entry."""
 
 
 def may_scale_during(change: ActiveChange, diagnosed: DiagnosisClass, *, case: Case) -> bool:
@@ -84,6 +89,9 @@ def _lasts(observation: Observation) -> bool:
 
 def _beside(change: ActiveChange) -> _Beside | None:
     if change.knob == Knob.MAX_NUM_SEQS:
-        # The engine's default is unknown, but the objective of the change gives the direction.
-        return _FEWER_SLOTS if change.target is ChangeTarget.TPOT else _MORE_SLOTS
+        if change.target is ChangeTarget.TPOT:
+            return _FEWER_SLOTS
+        # What is raised is known (`PRESENT_UNKNOWN`): from the engine's default slots only become fewer.
+        before, after = change.from_.max_num_seqs, change.to.max_num_seqs
+        return _MORE_SLOTS if before is not None and after is not None and after > before else _MORE_CACHE
     return next((beside for knob, beside in _BESIDE.items() if change.knob == knob), None)

@@ -270,7 +270,10 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         id="G42",
         name="Explicit opt-in for knobs that may change answers",
         prevents="a silent loss of quality, and rejected long requests",
-        default="a value that the spec does not allow is recommended only; max-model-len is never applied",
+        default=(
+            "a value that the spec does not allow is recommended only; max-model-len is applied only where the engine "
+            "would not start otherwise"
+        ),
         where=Where.CHAIN,
         objects=(
             "guardrails.chain:may_be_applied",
