@@ -203,9 +203,18 @@ def test_a_healthy_service_is_never_offered_more_gpus(primary: DiagnosisClass) -
     assert "the load would need more GPUs" in why_not(found, "tensorParallelSize 4")
 
 
-BOTH = Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2)), max_num_seqs=IntBounds(min=1, max=4096))
 STARVED = steady(18, 30, 24, **LOAD, pool=SMALL)
 """22 sequences fill nine tenths of the cache of each of two engines, and 24 run."""
+
+
+@pytest.mark.parametrize("primary", [DiagnosisClass.KV_CACHE_SATURATED, DiagnosisClass.HEALTHY])
+def test_a_larger_cache_is_judged_by_doing_no_harm_though_requests_are_late(primary: DiagnosisClass) -> None:
+    found = healthy(STARVED, primary=primary, knobs=ONE_GPU, platform=QWEN_32B, scale=scaling(high=8)).proposal
+    assert found is not None
+    assert (found.knob, found.target) == (Knob.MAX_NUM_SEQS, ChangeTarget.GPUS)
+
+
+BOTH = Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2)), max_num_seqs=IntBounds(min=1, max=4096))
 
 
 @pytest.mark.parametrize(

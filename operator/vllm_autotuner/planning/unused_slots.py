@@ -65,7 +65,8 @@ def memory_of_unused_slots(situation: Situation) -> Proposal | NothingToGain:
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,
         value=found.value,
-        target=ChangeTarget.TTFT,
+        # More cache shows in a full one only, and the extra pods of a trial relieve it: it is judged by doing no harm.
+        target=ChangeTarget.GPUS,
         reason=f"The KV cache holds {held} sequences at observed lengths, and the engine sets memory aside for {told}. "
         f"With {found.value} about {each * (slots - found.value):,.0f} tokens more fit into the KV cache.",
         confidence=Confidence.MEDIUM,
