@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from vllm_autotuner.api.spec import IntBounds
 from vllm_autotuner.observation.noise import NOISE
 
-__all__ = ["HEADROOM", "LARGEST_STEP", "Limit", "Limited", "limited"]
+__all__ = ["HEADROOM", "LARGEST_STEP", "Limit", "Limited", "limited", "user_limits"]
 
 LARGEST_STEP: Final = 2
 """Largest factor in one step, up or down (G10): a wrong model costs at most one halving or doubling, and demand rarely
@@ -46,3 +47,13 @@ def limited(wanted: int, *, limits: Sequence[Limit]) -> Limited:
         if (bounded := limit.apply(value)) != value:
             value, limited_by = bounded, limit.name
     return Limited(wanted=wanted, value=value, limited_by=limited_by)
+
+
+def user_limits(field: str, bounds: IntBounds | None) -> tuple[Limit, ...]:
+    """Return the bounds of a field of spec.tuning as limits; none where the spec sets none."""
+    if bounds is None:
+        return ()
+    return (
+        Limit(name=f"spec.tuning.{field}.min", low=bounds.min),
+        Limit(name=f"spec.tuning.{field}.max", high=bounds.max),
+    )

@@ -11,13 +11,13 @@ import math
 from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
-from vllm_autotuner.api.spec import IntBounds
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.planning.capped_value import LARGEST_STEP, Limit, limited
+from vllm_autotuner.planning.capped_value import LARGEST_STEP, Limit, limited, user_limits
 from vllm_autotuner.planning.feasibility import Feasible, holds_lengths, not_failed, verdict
+from vllm_autotuner.planning.forecast import longest_length
 from vllm_autotuner.planning.max_num_seqs import NothingToGain
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -36,7 +36,7 @@ NO_BOUNDS: Final = "spec.tuning.maxModelLen sets no bounds"
 
 def shorter_context(situation: Situation) -> Proposal | NothingToGain:
     """A shorter limit, at most halved, where requests stay far below it."""
-    seen, current = situation.observation, _current(situation)
+    seen, current = situation.observation, longest_length(situation)
     if current is None:
         return NothingToGain("max-model-len is not known")
     longest = longest_seen(seen)
@@ -44,7 +44,7 @@ def shorter_context(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain("max-model-len: request lengths are not known")
     needed = _needed(seen) or longest
     step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(current / LARGEST_STEP))
-    found = limited(needed, limits=(step, *_user(situation.tuning.max_model_len)))
+    found = limited(needed, limits=(step, *user_limits("maxModelLen", situation.tuning.max_model_len)))
     if found.value > current * (1 - NOISE):
         return NothingToGain(f"max-model-len {current} is needed: requests had up to {longest} tokens")
     answer = verdict(
@@ -76,7 +76,7 @@ def shorter_to_start(situation: Situation, *, suggested: int | None) -> Proposal
     if current is not None and suggested >= current:
         return NothingToGain(f"max-model-len {current} already fits (at most {suggested})")
     whole = suggested // GRANULE * GRANULE or suggested
-    found = limited(whole, limits=_user(situation.tuning.max_model_len))
+    found = limited(whole, limits=user_limits("maxModelLen", situation.tuning.max_model_len))
     if found.value > suggested:
         return NothingToGain(f"{found.limited_by} requires {found.value}, but the KV cache holds {suggested} tokens")
     needed = _needed(situation.observation)
@@ -106,7 +106,7 @@ def length_within(situation: Situation, *, tokens: float) -> int | None:
     bounds, needed = situation.tuning.max_model_len, _needed(situation.observation)
     if bounds is None or needed is None:
         return None
-    found = limited(int(tokens) // GRANULE * GRANULE, limits=_user(bounds))
+    found = limited(int(tokens) // GRANULE * GRANULE, limits=user_limits("maxModelLen", bounds))
     return found.value if needed <= found.value <= tokens else None
 
 
@@ -131,17 +131,3 @@ def _highest(lengths: Distribution) -> float | None:
         return None
     edge = next(each for each in edges if lengths.buckets[each] >= everything)
     return edge if math.isfinite(edge) else None
-
-
-def _current(situation: Situation) -> int | None:
-    exported = (each.pool.max_model_len for each in situation.observation.engines)
-    return situation.knobs.max_model_len or next((each for each in exported if each is not None), None)
-
-
-def _user(bounds: IntBounds | None) -> tuple[Limit, ...]:
-    if bounds is None:
-        return ()
-    return (
-        Limit(name="spec.tuning.maxModelLen.min", low=bounds.min),
-        Limit(name="spec.tuning.maxModelLen.max", high=bounds.max),
-    )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
-from vllm_autotuner.api.spec import IntBounds
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.case import (
     busy_batch,
@@ -29,7 +28,7 @@ from vllm_autotuner.performance.kv_capacity import PoolEstimate
 from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.performance.step_time import FEWEST_POINTS
 from vllm_autotuner.planning.bounds import with_value
-from vllm_autotuner.planning.capped_value import HEADROOM, LARGEST_STEP, Limit, Limited, limited
+from vllm_autotuner.planning.capped_value import HEADROOM, LARGEST_STEP, Limit, Limited, limited, user_limits
 from vllm_autotuner.planning.current_replica import UnknownReplica, rate_now
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.forecast import longest_length, pool_with
@@ -46,7 +45,6 @@ __all__ = [
     "lower_max_num_seqs",
     "not_slow_now",
     "raise_max_num_seqs",
-    "user_limits",
 ]
 
 UNKNOWN_CAPACITY: Final = "the number of sequences that the KV cache holds is not known: no usage or lengths yet"
@@ -86,7 +84,7 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         *_failed_above(situation, seats=seats),
     )
     bounds = situation.tuning.max_num_seqs
-    found = limited(max(pool, seats), limits=(*limits, *user_limits(bounds)))
+    found = limited(max(pool, seats), limits=(*limits, *user_limits("maxNumSeqs", bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
     if found.value < math.ceil(seats * (1 + NOISE)):
@@ -135,7 +133,7 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     step = _step_down(replica, half=half)
     limits = (step, *_failed_below(situation, batch=batch))
     bounds = situation.tuning.max_num_seqs
-    found = limited(knee if knee is not None else half, limits=(*limits, *user_limits(bounds)))
+    found = limited(knee if knee is not None else half, limits=(*limits, *user_limits("maxNumSeqs", bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
     if found.value > batch * (1 - NOISE):
@@ -174,7 +172,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     bounds = situation.tuning.max_num_seqs
     step = Limit(name=STEP_LIMIT, low=math.ceil(batch / LARGEST_STEP))
     limits = (step, *_failed_below(situation, batch=batch))
-    found = limited(pool, limits=(*limits, *user_limits(bounds)))
+    found = limited(pool, limits=(*limits, *user_limits("maxNumSeqs", bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
     # The max-num-seqs in effect, where it is known: even far above the batch it still allows the preemptions.
@@ -336,13 +334,3 @@ def _broken(found: Limited, *, limits: tuple[Limit, ...]) -> NothingToGain | Non
     if again.limited_by is None:
         return None
     return NothingToGain(f"{found.limited_by} requires {found.value}, which {again.limited_by} does not allow")
-
-
-def user_limits(bounds: IntBounds | None) -> tuple[Limit, ...]:
-    """Return the spec's bounds as limits."""
-    if bounds is None:
-        return ()
-    return (
-        Limit(name="spec.tuning.maxNumSeqs.min", low=bounds.min),
-        Limit(name="spec.tuning.maxNumSeqs.max", high=bounds.max),
-    )

@@ -5,8 +5,8 @@ suggests, the cheapest to undo first; the other knobs follow. Must not: decide w
 (guardrails), or how (change).
 
 Candidates that may be applied come before those that may only be recommended, and those that add no GPUs before those
-that do. Among them the best forecast wins (`worth.order`): fewest requests that miss their objectives,
-then fewest GPUs, then most capacity; then the ladder's.
+that do. Among them the best forecast wins (`worth.order`): fewest requests that miss their objectives, then fewest
+GPUs, then most capacity; then the ladder's.
 """
 
 from collections.abc import Callable, Mapping, Sequence

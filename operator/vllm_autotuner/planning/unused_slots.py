@@ -15,14 +15,13 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.performance.kv_capacity import UnknownPool
 from vllm_autotuner.performance.kv_use import kv_bound
-from vllm_autotuner.planning.capped_value import LARGEST_STEP, limited
+from vllm_autotuner.planning.capped_value import LARGEST_STEP, limited, user_limits
 from vllm_autotuner.planning.forecast import pool_with, slots_now
 from vllm_autotuner.planning.max_num_seqs import (
     NO_BOUNDS,
     PRESENT_UNKNOWN,
     UNKNOWN_CAPACITY,
     NothingToGain,
-    user_limits,
 )
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -43,18 +42,20 @@ def memory_of_unused_slots(situation: Situation) -> Proposal | NothingToGain:
     )
     if slots is None or held is None or elsewhere:
         return NothingToGain(f"the memory of slots: {UNKNOWN_CAPACITY if held is None else PRESENT_UNKNOWN}")
-    now, most = pool_with(situation, max_num_seqs=slots), pool_with(situation, max_num_seqs=1)
-    if isinstance(now, UnknownPool) or isinstance(most, UnknownPool):
-        return NothingToGain(f"the memory of slots: {now.why if isinstance(now, UnknownPool) else 'not known'}")
+    most = pool_with(situation, max_num_seqs=1)
+    if isinstance(most, UnknownPool):
+        return NothingToGain(f"the memory of slots: {most.why}")
     failed = [value for value in situation.failed_seats if value < slots]
     if failed:
         return NothingToGain(f"the memory of slots: max-num-seqs {max(failed)} was rolled back or declined")
-    each = (most.tokens - now.tokens) / max(1, slots - 1)
+    # Of fewer slots the low end is the KV cache of now: as if they freed nothing.
+    each = (most.tokens - most.low) / max(1, slots - 1)
     spared = slots if each <= 0 else math.floor(most.tokens * NOISE / each)
     batch = math.ceil(max(map(busy_batch, situation.observation.engines)))
     bounds = situation.tuning.max_num_seqs
     found = limited(
-        max(batch, spared, math.ceil(LARGEST_STEP * held * most.tokens / now.tokens)), limits=user_limits(bounds)
+        max(batch, spared, math.ceil(LARGEST_STEP * held * most.tokens / most.low)),
+        limits=user_limits("maxNumSeqs", bounds),
     )
     told = f"max-num-seqs {slots}{'' if situation.knobs.max_num_seqs else ' (the default, if no flag sets it)'}"
     if not batch <= found.value <= slots * (1 - NOISE):
