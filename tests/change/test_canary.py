@@ -18,6 +18,7 @@ from tests.change.worlds import (
     variant,
 )
 
+from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.edges import EDGES
 from vllm_autotuner.change.machine import advance
@@ -376,6 +377,32 @@ def test_one_step(case: Case) -> None:
     assert (after.id, after.from_, after.to, after.strategy) == (given.id, given.from_, given.to, given.strategy)
     assert after.state is given.state or after.state in EDGES[given.state]
     assert after.state is given.state or (after.deadline is not None and after.deadline >= NOW)
+
+
+@pytest.mark.parametrize(
+    ("cache", "undone"),
+    [
+        pytest.param(20_100, True, id="fewer slots freed nothing"),
+        pytest.param(21_900, True, id="within noise"),
+        pytest.param(31_000, False, id="a larger cache"),
+        pytest.param(None, False, id="not exported"),
+    ],
+)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_change_for_a_larger_kv_cache_is_undone_where_none_is_exported(
+    cache: int | None, undone: bool, in_place: bool
+) -> None:
+    trial = canary_world(variants=Variants(canary=variant(observation=seen(cache=cache)), baseline=variant(OLD)))
+    own = canary_world(observation=seen(cache=cache), rollout=FOLLOWED, variants=Variants())
+    given = canary_change(ANALYZING, kv_cache_tokens=20_000.0, analysis=Analysis(started_at=NOW))
+    if in_place:
+        given = given.updated(strategy=StrategyType.IN_PLACE, canary_ref=None, baseline_ref=None)
+    after = advance(given, own if in_place else trial).change
+    if not undone:
+        assert (after.state, after.harmful) == (ANALYZING, None)
+        return
+    assert (after.state, after.harmful) == (ROLLING_BACK, False)
+    assert after.state_reason == f"no clear effect: the KV cache is no larger: {cache:,} tokens, 20,000 before"
 
 
 @pytest.mark.parametrize("state", [*BEFORE_PROMOTION, PROMOTING, BAKING])

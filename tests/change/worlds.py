@@ -21,6 +21,7 @@ from vllm_autotuner.api.status import (
 from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.verification import Confirmed
 from vllm_autotuner.change.world import Rollout, Variant, Variants, World
+from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import Absence, NoData
 
@@ -30,9 +31,17 @@ TARGETS = targets(ttft=2.0, tpot=0.05)
 STRATEGY = Strategy(warm_up=timedelta(seconds=60), analysis=timedelta(minutes=5))
 
 
-def seen(*, ttft: float = 0.4, tpot: float = 0.03, tokens: float = 30_000.0, at: datetime = NOW) -> Observation:
-    """One window: seconds, and output tokens in it."""
-    found = observation(engine(generation_tokens=tokens), ttft=latency(ttft), tpot=latency(tpot), itl=latency(tpot))
+def seen(
+    *,
+    ttft: float = 0.4,
+    tpot: float = 0.03,
+    tokens: float = 30_000.0,
+    cache: float | None = None,
+    at: datetime = NOW,
+) -> Observation:
+    """One window: seconds, output tokens in it, and tokens that the KV cache holds."""
+    one = engine(generation_tokens=tokens, pool=KVPool(tokens=None if cache is None else int(cache)))
+    found = observation(one, ttft=latency(ttft), tpot=latency(tpot), itl=latency(tpot))
     return replace(found, at=at.timestamp())
 
 

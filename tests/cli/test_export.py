@@ -21,7 +21,7 @@ ADVICE = {
 SCALED: dict[str, Any] = {"replicas": ..., "scaling": {"minReplicas": 1, "maxReplicas": 8}}
 
 
-def given(spec: dict[str, Any] | None = None, /, **advice: str) -> VLLMService:
+def given(spec: dict[str, Any] | None = None, /, **advice: Any) -> VLLMService:
     return service(spec or {}, status={"recommendation": {**ADVICE, **advice}})
 
 
@@ -31,13 +31,18 @@ def given(spec: dict[str, Any] | None = None, /, **advice: str) -> VLLMService:
         ({}, {}, {"engine": {"maxNumSeqs": 128}}),
         ({"knob": "kvCacheDtype", "recommended": "fp8"}, {}, {"engine": {"kvCacheDtype": "fp8"}}),
         ({"knob": "tensorParallelSize", "recommended": "4"}, {}, {"engine": {"tensorParallelSize": 4}}),
+        (
+            {"knob": "tensorParallelSize", "recommended": "1", "maxModelLen": 8192},
+            {},
+            {"engine": {"tensorParallelSize": 1, "maxModelLen": 8192}},
+        ),
         ({"knob": "maxModelLen", "recommended": "8192"}, {}, {"engine": {"maxModelLen": 8192}}),
         ({"knob": "replicas", "recommended": "3"}, {}, {"replicas": 3}),
         ({"knob": "replicas", "recommended": "3"}, SCALED, {"scaling": {"minReplicas": 3}}),
     ],
 )
 def test_each_knob_goes_where_it_is_written(
-    advice: dict[str, str], spec: dict[str, Any], patch: dict[str, Any]
+    advice: dict[str, Any], spec: dict[str, Any], patch: dict[str, Any]
 ) -> None:
     found = yaml.safe_load(export_text(given(spec, **advice), form=PatchFormat.STRATEGIC))
     assert (found["kind"], found["spec"]) == ("VLLMService", patch)
@@ -77,6 +82,15 @@ def test_an_adopted_deployment_gets_the_whole_list_of_its_flags() -> None:
     wanted = ["Qwen/Qwen3-0.6B", "--seed", "1", "--max-num-seqs", "128", "--enable-prefix-caching"]
     assert container == {"name": "server", "args": wanted}
     assert "# kubectl patch deployment theirs -n prod --patch-file FILE" in text
+
+
+def test_an_adopted_deployment_gets_the_shorter_length_that_goes_with_a_smaller_size() -> None:
+    advice = given(knob="tensorParallelSize", recommended="1", maxModelLen=8192)
+    found = yaml.safe_load(export_text(advice, form=PatchFormat.STRATEGIC, deployment=adopted()))
+    [container] = found["spec"]["template"]["spec"]["containers"]
+    flags = " ".join(container["args"]).replace("=", " ")
+    assert "--max-model-len 8192" in flags
+    assert "--tensor-parallel-size 1" in flags
 
 
 def test_an_adopted_deployment_in_a_kustomization_and_in_helm_values() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.builders import engine, nobody, observation
 from tests.planning.situations import QWEN_32B, line, served, situation
 
-from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Tuning
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -370,7 +370,7 @@ def test_a_smaller_degree_that_holds_no_request_of_the_present_limit_takes_a_sho
 ) -> None:
     """One GPU holds 14,000 to 19,000 tokens of this model, and the limit is 16,384."""
     found = smaller_degree(asked(Case(id="", tuning=tuning, seen=seen), DiagnosisClass.COMMUNICATION_BOUND))
-    assert (isinstance(found, Proposal) and found.companion == (Knob.MAX_MODEL_LEN, 13_568)) is companion, found
+    assert (isinstance(found, Proposal) and found.max_model_len == 13_568) is companion, found
 
 
 def test_the_longest_request_is_bounded_by_both_its_parts() -> None:

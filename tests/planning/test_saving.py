@@ -101,6 +101,7 @@ def test_fp8_saves_a_replica_where_the_kv_cache_is_the_limit() -> None:
     found = healthy(held, knobs=TP2, tuning=FP8, platform=QWEN_32B).proposal
     assert found is not None
     assert (found.knob, found.value, found.target) == (Knob.KV_CACHE_DTYPE, "fp8", ChangeTarget.GPUS)
+    assert found.kv_cache_tokens is None or found.kv_cache_tokens > 0
     assert "saves 2 of 4 GPUs" in found.reason
     roomy = steady(6, 12, 9, base=0.014, per_sequence=0.0003, kv_each=0.004)
     assert healthy(roomy, knobs=TP2, tuning=FP8, platform=QWEN_32B).proposal is None
@@ -119,6 +120,7 @@ def test_the_memory_of_unused_slots_saves_a_replica() -> None:
     assert found is not None
     assert (found.knob, found.count, found.target) == (Knob.MAX_NUM_SEQS, 182, ChangeTarget.GPUS)
     assert "saves 1 of 2 GPUs" in found.reason
+    assert found.kv_cache_tokens == 18_176
     cache = next(each for each in found.predicted if each.name == "KV cache")
     assert cache.current == 18_176
     assert cache.predicted == pytest.approx(18_176 + 842 * 39 * 151_936 / 262_144)
@@ -167,6 +169,7 @@ def test_a_cache_that_the_user_has_set_gains_nothing_from_fewer_slots() -> None:
         pytest.param({"platform": Platform()}, "the memory of slots", id="the model is not known"),
         pytest.param({"tuning": bounds(1000, 2048)}, "far enough", id="the user wants many"),
         pytest.param({"tuning": bounds(1, 8)}, "far enough", id="more run than the user wants"),
+        pytest.param({"knobs": ONE_GPU.model_copy(update={"max_num_seqs": 160})}, "within noise", id="little to free"),
         pytest.param({"failed": [100]}, "100 was rolled back or declined", id="it failed before"),
     ],
 )

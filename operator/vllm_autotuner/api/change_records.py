@@ -192,6 +192,9 @@ class ActiveChange(ApiModel):
     target: ChangeTarget | None = None
     """What it should improve."""
 
+    kv_cache_tokens: Number = None
+    """Tokens that the KV cache of a pod held before a change for a larger one; absent for any other change."""
+
     grounds: Grounds | None = None
     """The diagnosis and prediction that it is based on."""
 

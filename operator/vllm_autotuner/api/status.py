@@ -196,6 +196,9 @@ class Recommendation(ApiModel):
     recommended: str
     """The recommended value."""
 
+    max_model_len: int | None = None
+    """max-model-len that goes with it, without which the engine would not start; absent if it stays."""
+
     limited_by: str | None = None
     """What limits the recommended value."""
 

@@ -27,8 +27,9 @@ from vllm_autotuner.change.edges import late
 from vllm_autotuner.change.measured_window import LATENCIES, is_complete, level_of
 from vllm_autotuner.change.objective_effect import target_of
 from vllm_autotuner.change.verdict import Judgement, WindowVerdict, judge_window, measure_per_pod
-from vllm_autotuner.change.world import World
+from vllm_autotuner.change.world import World, reaches_the_service
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 
 __all__ = ["Finding", "analyze", "bake_harms", "kept_reason", "longest", "shown_windows", "with_unwatched_time"]
@@ -65,6 +66,8 @@ def analyze(change: ActiveChange, world: World) -> Finding:
         change = _anew_since_replicas_came(change, world)
         if world.rollout.ready < world.rollout.replicas and not late(change, now=world.now):
             return Finding(change)  # replicas are starting because of a queue: not the candidate's fault
+    if (why := _no_larger_cache(change, world)) is not None:
+        return Finding(change, Judgement.INCONCLUSIVE, why)
     analysis = _begun(change.analysis or Analysis(), change, now=world.now)
     since, window = _last_look(analysis, now=world.now), timedelta(seconds=world.observation.window)
     if world.now - since < window:
@@ -75,6 +78,18 @@ def analyze(change: ActiveChange, world: World) -> Finding:
     found = _compared(analysis, change, world, before=_before(change), final=late(change, now=world.now))
     more = change.replicas is not None and world.rollout.ready > change.replicas
     return Finding(change, found.judgement, _told(change, found), load_diluted=more and found.relieved)
+
+
+def _no_larger_cache(change: ActiveChange, world: World) -> str | None:
+    """Return why a change for a larger KV cache is for nothing, by what its pods export; None if it is not known to be.
+
+    How much memory an engine sets aside is inferred when the change is proposed: its pods tell.
+    """
+    before = change.kv_cache_tokens
+    exported = [engine.pool.tokens for engine in _tried(change, world).engines if engine.pool.tokens]
+    if before is None or not exported or max(exported) > before * (1 + NOISE):
+        return None
+    return f"the KV cache is no larger: {max(exported):,.0f} tokens, {before:,.0f} before"
 
 
 def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChange:
@@ -224,17 +239,22 @@ def _with_window(analysis: _Windows, change: ActiveChange, world: World) -> _Win
     )
 
 
+def _tried(change: ActiveChange, world: World) -> Observation:
+    """The pods with the new configuration: those of the service in place, and once a canary is promoted."""
+    canary = None if reaches_the_service(change) else world.variants.canary
+    return world.observation if canary is None else canary.observation
+
+
 def _sides(change: ActiveChange, world: World) -> tuple[Measurement, Measurement | None]:
     """The same window of the new and of the old configuration; None if no pod runs the old one."""
     variants = world.variants
     if change.strategy is StrategyType.IN_PLACE:
         return measure_per_pod(world.observation, targets=world.targets), None
-    new = world.observation if change.promoted or variants.canary is None else variants.canary.observation
     if change.baseline_ref is not None and variants.baseline is not None:
         old: Observation | None = variants.baseline.observation
     else:
         old = None if change.promoted else world.observation
-    found = measure_per_pod(new, targets=world.targets)
+    found = measure_per_pod(_tried(change, world), targets=world.targets)
     return found, None if old is None else measure_per_pod(old, targets=world.targets)
 
 

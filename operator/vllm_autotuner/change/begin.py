@@ -46,8 +46,8 @@ def begin(
     """
     before = settled_knobs(service.spec, status)
     after = with_value(before, proposal.knob, proposal.value)
-    if proposal.companion is not None:
-        after = with_value(after, *proposal.companion)
+    if proposal.max_model_len is not None:
+        after = with_value(after, Knob.MAX_MODEL_LEN, proposal.max_model_len)
     attempt = status.history[-1].id if status.history else ""
     generation = service.metadata.generation
     text = f"{service.metadata.uid}/{generation}/{attempt}/{proposal.knob.value}={proposal.value}"
@@ -73,6 +73,7 @@ def begin(
         to=to,
         reason=proposal.reason,
         target=proposal.target,
+        kv_cache_tokens=proposal.kv_cache_tokens,
         strategy=StrategyType.CANARY if canary else StrategyType.IN_PLACE,
         canary_ref=TrialRef(name=canary_name(name, change_id), config_hash=to.config_hash) if canary else None,
         baseline_ref=TrialRef(name=baseline_name(name, change_id), config_hash=from_.config_hash) if fresh else None,

@@ -36,6 +36,7 @@ __all__ = [
     "longest_length",
     "outlook",
     "planned_rate",
+    "pool_tokens",
     "pool_with",
     "predicted",
     "setting_with",
@@ -117,7 +118,7 @@ def current_setting(situation: Situation) -> Setting:
         replicas=max(1, situation.replicas),
         degree=situation.knobs.tensor_parallel_size or 1,
         replica=situation.replica,
-        pool=_pool_tokens(situation.observation),
+        pool=pool_tokens(situation.observation),
     )
 
 
@@ -235,7 +236,7 @@ def pool_with(
 ) -> PoolForecast:
     """Return the pool of one replica with one of these moved, carried over from the one that is exported."""
     knobs, platform = situation.knobs, situation.platform
-    tokens = _pool_tokens(situation.observation)
+    tokens = pool_tokens(situation.observation)
     if tokens is None:
         return UnknownPool("the engine does not export the size of its KV cache")
     if max_num_seqs is not None and any(engine.pool.given for engine in situation.observation.engines):
@@ -297,7 +298,8 @@ def _at_degree(moved: ReplicaModel, now: Setting, degree: int, *, situation: Sit
     return replace(moved, step=line, first=first)
 
 
-def _pool_tokens(seen: Observation) -> float | None:
+def pool_tokens(seen: Observation) -> float | None:
+    """Return the tokens that the KV cache of a replica holds, of the smallest one; None if none is exported."""
     known = [engine.pool.tokens for engine in seen.engines if engine.pool.tokens]
     return float(min(known)) if known else None
 

@@ -12,7 +12,7 @@ from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.planning.bounds import opted_in, outside
 from vllm_autotuner.planning.feasibility import Infeasible, Unsure, fp8_supported, not_failed, pool_starts, verdict
-from vllm_autotuner.planning.forecast import longest_length, pool_with
+from vllm_autotuner.planning.forecast import longest_length, pool_tokens, pool_with
 from vllm_autotuner.planning.max_num_seqs import NothingToGain
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -59,6 +59,7 @@ def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
         current=current,
         value=FP8,
         target=ChangeTarget.TTFT,
+        kv_cache_tokens=pool_tokens(seen),
         reason=f"{situation.diagnosis.message} fp8 holds about twice the tokens in the same memory. {QUALITY}",
         confidence=confidence,
         limited_by=None if seats is None else "max-num-seqs",

@@ -69,11 +69,11 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
     platform, knobs = situation.platform, situation.knobs
     longest = longest_length(situation)
     free_gpus = placeable(platform.free_gpus, devices=degree)
-    pool, companion = pool_with(situation, degree=degree), None
+    pool, shorter = pool_with(situation, degree=degree), None
     if isinstance(pool, PoolEstimate) and longest is not None and pool.low < longest:
         shorter = length_within(situation, tokens=pool.low)
         if shorter is not None:
-            companion, longest = (Knob.MAX_MODEL_LEN, shorter), shorter
+            longest = shorter
             reason += (
                 f" max-model-len becomes {shorter} in the same change: the KV cache would hold no request of the "
                 "present limit."
@@ -110,6 +110,6 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
         confidence=Confidence.MEDIUM if known else Confidence.LOW,
         limited_by=f"step limit (x{LARGEST_STEP})",
         recommend_only=recommend_only,
-        companion=companion,
+        max_model_len=shorter,
         extra_gpus=(degree - (knobs.tensor_parallel_size or 1)) * max(1, situation.replicas),
     )

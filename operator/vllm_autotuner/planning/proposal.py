@@ -37,8 +37,10 @@ class Proposal:
     predicted: tuple[Predicted, ...] = ()
     recommend_only: str = ""
     """Why this may only be recommended; empty if it may be applied."""
-    companion: tuple[Knob, int | str] | None = None
-    """Another knob that moves with it, in one change: without it the engine would not start."""
+    kv_cache_tokens: float | None = None
+    """What the KV cache of one replica holds now, where the change is for a larger one; None for any other."""
+    max_model_len: int | None = None
+    """max-model-len that goes with it, in one change: without it the engine would not start. None: it stays."""
     extra_replicas: int = 0
     """Replicas that it adds."""
     extra_gpus: int = 0

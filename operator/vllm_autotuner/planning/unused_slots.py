@@ -16,7 +16,7 @@ from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.performance.kv_capacity import UnknownPool
 from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.planning.capped_value import LARGEST_STEP, limited, user_limits
-from vllm_autotuner.planning.forecast import pool_with, slots_now
+from vllm_autotuner.planning.forecast import pool_tokens, pool_with, slots_now
 from vllm_autotuner.planning.max_num_seqs import (
     NO_BOUNDS,
     PRESENT_UNKNOWN,
@@ -62,14 +62,18 @@ def memory_of_unused_slots(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain(
             f"{told} cannot be lowered far enough (limit: {found.limited_by or 'what the cache holds'})"
         )
+    if (freed := each * (slots - found.value)) <= most.low * NOISE:
+        return NothingToGain(f"{told} takes about {freed:,.0f} tokens from the KV cache: within noise")
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,
         value=found.value,
-        # More cache shows in a full one only, and the extra pods of a trial relieve it: it is judged by doing no harm.
+        # More cache shows in a full one only, and the extra pods of a trial relieve it: it is judged by the cache that
+        # its pods export, and by doing no harm.
         target=ChangeTarget.GPUS,
+        kv_cache_tokens=pool_tokens(situation.observation),
         reason=f"The KV cache holds {held} sequences at observed lengths, and the engine sets memory aside for {told}. "
-        f"With {found.value} about {each * (slots - found.value):,.0f} tokens more fit into the KV cache.",
+        f"With {found.value} about {freed:,.0f} tokens more fit into the KV cache.",
         confidence=Confidence.MEDIUM,
         limited_by=found.limited_by,
         recommend_only="" if bounds is not None else NO_BOUNDS,

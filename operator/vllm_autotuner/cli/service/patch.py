@@ -6,7 +6,7 @@ Pure: status and Deployment in, text out. Must not: invent a value; it writes wh
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -19,7 +19,6 @@ from vllm_autotuner.workload.adoption import Unadoptable, Unwritable, read_targe
 __all__ = ["PatchFormat", "export_text"]
 
 _GROUP, _VERSION = API_VERSION.split("/")
-_OF_ENGINE: Final = frozenset(knob for knob in Knob if knob is not Knob.REPLICAS)
 
 
 class PatchFormat(StrEnum):
@@ -59,8 +58,8 @@ def export_text(
     found = service.status.recommendation
     if found is None:
         raise CommandError(f"{service.key} has no recommendation: see `vllm-autotuner explain {service.metadata.name}`")
-    knob, value = _recommended(found)
-    about = _of_service(service, knob, value) if deployment is None else _of_deployment(deployment, knob, value)
+    values = _recommended(found)
+    about = _of_service(service, values) if deployment is None else _of_deployment(deployment, values)
     patch: dict[str, Any] = {
         "apiVersion": f"{about.group}/{about.version}",
         "kind": about.kind,
@@ -82,7 +81,8 @@ def export_text(
     return f"{_comment(found)}# {how}\n{_dump(body)}"
 
 
-def _recommended(found: Recommendation) -> tuple[Knob, int | str]:
+def _recommended(found: Recommendation) -> Mapping[Knob, int | str]:
+    """Return the value, and that of the knob that goes with it."""
     try:
         knob = Knob(found.knob)
     except ValueError:
@@ -91,14 +91,15 @@ def _recommended(found: Recommendation) -> tuple[Knob, int | str]:
     value: int | str = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
     if isinstance(value, str) and knob is not Knob.KV_CACHE_DTYPE:
         raise CommandError(f"the recommended {knob.value} {text!r} is not a number: status.recommendation was edited")
-    return knob, value
+    return {knob: value} if found.max_model_len is None else {knob: value, Knob.MAX_MODEL_LEN: found.max_model_len}
 
 
-def _of_service(service: VLLMService, knob: Knob, value: int | str) -> _Object:
+def _of_service(service: VLLMService, recommended: Mapping[Knob, int | str]) -> _Object:
     name, namespace = service.metadata.name, service.metadata.namespace
-    if knob in _OF_ENGINE:
-        spec: dict[str, Any] = {"engine": {knob.value: value}}
+    if Knob.REPLICAS not in recommended:
+        spec: dict[str, Any] = {"engine": {knob.value: value for knob, value in recommended.items()}}
     else:
+        value = recommended[Knob.REPLICAS]
         spec = {"replicas": value} if service.spec.scaling is None else {"scaling": {"minReplicas": value}}
     return _Object(
         group=_GROUP,
@@ -112,19 +113,19 @@ def _of_service(service: VLLMService, knob: Knob, value: int | str) -> _Object:
     )
 
 
-def _of_deployment(deployment: Mapping[str, Any], knob: Knob, value: int | str) -> _Object:
+def _of_deployment(deployment: Mapping[str, Any], recommended: Mapping[Knob, int | str]) -> _Object:
     """The patch of a Deployment: the list of flags as a whole, because lists do not merge."""
     name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
     hint = ""
-    if knob is Knob.REPLICAS:
-        spec: dict[str, Any] = {"replicas": value}
+    if Knob.REPLICAS in recommended:
+        spec: dict[str, Any] = {"replicas": recommended[Knob.REPLICAS]}
         values: Mapping[str, Any] = spec
     else:
         target = read_target(deployment)
         if isinstance(target, Unadoptable):
             raise CommandError(target.message)
         try:
-            words = target.words(EngineKnobs.model_validate({knob.value: value}))
+            words = target.words(EngineKnobs.model_validate({knob.value: value for knob, value in recommended.items()}))
         except Unwritable as error:
             raise CommandError(f"Deployment {name}: {error}") from None
         values = {target.line.field.value: list(words)}

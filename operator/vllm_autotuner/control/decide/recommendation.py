@@ -48,6 +48,7 @@ def recommended(
         knob=proposal.knob.value,
         current=current,
         recommended=str(value),
+        max_model_len=proposal.max_model_len,
         limited_by=proposal.limited_by,
         predicted=predicted_of(proposal),
         reason=proposal.reason + obstacle,
