@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -28,7 +29,7 @@ from benchmarks.closedloop.trial import WITHOUT, CaseOf, PolicyName, Setting, Ta
 from benchmarks.result_files import RESULTS, provenance, require_clean_tree, write_result
 from vllm_autotuner.simulation.profiles import ProfileError, profile_names
 
-__all__ = ["main", "run_command"]
+__all__ = ["main", "run_command", "workers"]
 
 TABLE_WIDTH = 150
 """Columns that the tables need; a terminal has its own idea, a file has none."""
@@ -194,7 +195,7 @@ def _play(
         for case in cases
         for each in sorted(asked[case.key], key=lambda one: one not in LONGEST_FIRST)
     ]
-    with _progress(console, total=len(tasks)) as progress, _workers(jobs) as pool:
+    with _progress(console, total=len(tasks)) as progress, workers(jobs) as pool:
         for future in as_completed([pool.submit(run, task) for task in tasks]):
             trial = future.result()
             case = trial.task.case
@@ -213,7 +214,7 @@ def _harm(console: Console, tasks: Sequence[HarmTask], *, jobs: int, folders: Se
     """Play fleets with secretly bad values, and tell what these cost. Each case is kept as it ends."""
     trials: list[HarmTrial] = []
     figures: dict[str, Any] = {}
-    with _progress(console, total=len(tasks)) as progress, _workers(jobs) as pool:
+    with _progress(console, total=len(tasks)) as progress, workers(jobs) as pool:
         for future in as_completed([pool.submit(suffer, task) for task in tasks]):
             trials.append(trial := future.result())
             trials.sort(key=lambda one: (tuple(FLEETS).index(one.task.scenario), one.task.seed))
@@ -247,9 +248,22 @@ def _progress(console: Console, *, total: int) -> Iterator[Progress]:
         yield bar
 
 
-def _workers(jobs: int) -> ProcessPoolExecutor:
+def workers(jobs: int) -> ProcessPoolExecutor:
+    """Return so many processes, which end with this one."""
     # Fresh processes: forking one with threads of numpy in it is undefined.
-    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """Let this worker end when the command has been killed: it would play all that is queued, for twenty minutes."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def run_command() -> None:

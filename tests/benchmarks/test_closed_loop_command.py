@@ -1,6 +1,8 @@
 """The command as a user runs it, on one scenario, and how its figures are told."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -191,3 +193,24 @@ def test_what_cannot_be_run_is_refused_by_name(arguments: list[str], says: str) 
     found = CliRunner().invoke(APP, ["--quick", *arguments])
     assert found.exit_code == 2
     assert says in " ".join(found.output.replace("│", " ").split())
+
+
+WORKS = """
+import time
+from benchmarks.closedloop.command import workers
+with workers(1) as pool:
+    pool.submit(abs, 1).result()
+    pool.submit(time.sleep, 60)
+    print("working", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_workers_end_when_the_command_is_killed() -> None:
+    """Standard output ends with the last process that has it open."""
+    with subprocess.Popen([sys.executable, "-c", WORKS], stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == "working\n"
+        command.kill()
+        rest, _ = command.communicate(timeout=30)
+    assert rest == ""
