@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import Any
 
 from benchmarks.closedloop.cluster import Deployment, SimulatedCluster
-from benchmarks.closedloop.pods import NAMESPACE, Body, pod_body
+from benchmarks.closedloop.pods import GPUS, NAMESPACE, Body, Pod, pod_body
 from benchmarks.closedloop.service import Owner
 from vllm_autotuner.cluster.adapter import Page
 from vllm_autotuner.cluster.errors import Conflict, NotFound
 from vllm_autotuner.cluster.events import Event
-from vllm_autotuner.cluster.kinds import DEPLOYMENT, Kind
+from vllm_autotuner.cluster.kinds import DEPLOYMENT, NODE, POD, Kind
 from vllm_autotuner.control.read.registry import Key, Registry
 
 __all__ = ["ApiServer"]
@@ -26,8 +26,10 @@ class ApiServer:
 
     writes = True
 
-    def __init__(self, owner: Owner, cluster: SimulatedCluster, *, status: Body) -> None:
+    def __init__(self, owner: Owner, cluster: SimulatedCluster, *, status: Body, gpus: int | None = None) -> None:
         self.status = status
+        self._gpus = gpus
+        """All that there are; None: nodes come when they are needed, so that what is free now says nothing."""
         self._owner = owner
         self._cluster = cluster
         self._version = 1
@@ -92,9 +94,10 @@ class ApiServer:
         return await self._cluster.pod_log(namespace, pod, container, **cut)
 
     async def pages(self, kind: Kind, **_: Any) -> AsyncIterator[Page]:
-        """See Cluster. A cluster whose nodes come when they are needed: what is free now says nothing."""
-        return
-        yield
+        """See Cluster."""
+        if self._gpus is not None:
+            objects = {NODE: (_node(self._gpus),), POD: tuple(map(_on_node, self._cluster.pods))}.get(kind, ())
+            yield Page(objects=objects, resource_version=str(self._version))
 
     def _service(self) -> Body:
         return self._owner.body(self.status, version=self._version)
@@ -116,3 +119,17 @@ class ApiServer:
             "unavailableReplicas": len(live) - ready,
         }
         return {**deployment.body, "metadata": metadata, "status": status}
+
+
+def _node(gpus: int) -> Body:
+    conditions = [{"type": "Ready", "status": "True"}]
+    return {"metadata": {"name": "node"}, "status": {"allocatable": {GPUS: str(gpus)}, "conditions": conditions}}
+
+
+def _on_node(pod: Pod) -> Body:
+    container = {"resources": {"limits": {GPUS: str(0 if pod.gone else pod.template.gpus)}}}
+    return {
+        "metadata": {"namespace": NAMESPACE, "name": pod.name},
+        "spec": {"nodeName": "node", "containers": [container]},
+        "status": {"phase": "Running"},
+    }

@@ -170,7 +170,7 @@ class Autotuner:
         self._cluster = cluster
         cluster.apply(self.owner.rendered(seats=self.scenario.seats, replicas=self.scenario.replicas), ready=True)
         status = VLLMServiceStatus(effective=Effective(replicas=self.scenario.replicas))
-        self._api = ApiServer(self.owner, cluster, status=to_wire(status))
+        self._api = ApiServer(self.owner, cluster, status=to_wire(status), gpus=self.scenario.gpus_there)
 
         def seconds() -> float:
             return cluster.wall().timestamp()

@@ -25,7 +25,17 @@ from vllm_autotuner.simulation.configuration import EngineConfig, StartupRefused
 from vllm_autotuner.simulation.step_duration import StepLaw
 from vllm_autotuner.simulation.traffic import Mix
 
-__all__ = ["TIE", "Flags", "Found", "Plan", "best_on_demand", "best_with_fixed_gpus", "flags_of", "plans"]
+__all__ = [
+    "TIE",
+    "Flags",
+    "Found",
+    "Plan",
+    "best_on_demand",
+    "best_with_fixed_gpus",
+    "enough_gpus",
+    "flags_of",
+    "plans",
+]
 
 TIE: Final = 0.01
 """Attainment within 1 % of the best is as good, and the cheaper setting wins."""
@@ -34,6 +44,8 @@ SLOT: Final = 900.0
 MARGINS: Final = (1.1, 1.0, 0.9, 0.8, 0.6)
 """How much of what the approximation calls the largest rate a replica is given: exact runs break between 0.85 and
 1.05 of it."""
+STEADY_SHARE: Final = 0.9
+"""Of the same, for a number of GPUs that stays."""
 SWINGING: Final = (1.5, 1.3, 1.1, 0.95, 0.8)
 """The same of the highest rate of a quarter of an hour, where the load swings within it: queues bridge the peaks."""
 FINER: Final = 0.8
@@ -108,6 +120,19 @@ def flags_of(scenario: Scenario) -> Sequence[Flags]:
         for each in seats
     ]
     return list(dict.fromkeys([start, *found]))
+
+
+def enough_gpus(scenario: Scenario) -> int:
+    """The fewest GPUs with which any flags carry the highest load, by the approximation."""
+    least = math.inf
+    for one in flags_of(scenario):
+        limits = _limits(scenario, one) or ()
+        if limits and all(limit > 0 for _, limit in limits):
+            replicas = max(math.ceil(rate / (STEADY_SHARE * limit)) for rate, limit in limits)
+            least = min(least, replicas * one.tensor_parallel_size)
+    if math.isinf(least):
+        raise ValueError(f"{scenario.name}: no setting within the bounds serves a request in time")
+    return int(least)
 
 
 def plans(scenario: Scenario, flags: Iterable[Flags]) -> Sequence[Sequence[Plan]]:

@@ -14,12 +14,14 @@ from vllm_autotuner.simulation.simulated_pod import PodState, VirtualPod
 from vllm_autotuner.workload.hashing import recorded_hash
 from vllm_autotuner.workload.labels import CONFIG_HASH, STABLE, TRACK
 
-__all__ = ["EPOCH", "IMAGE", "NAME", "NAMESPACE", "Pod", "Template", "pod_body", "wall"]
+__all__ = ["EPOCH", "GPUS", "IMAGE", "NAME", "NAMESPACE", "Pod", "Template", "pod_body", "wall"]
 
 EPOCH: Final = datetime(2026, 1, 5, tzinfo=UTC)
 """The wall clock at second 0 of every run: a Monday midnight, for no other reason than to be the same each time."""
 NAMESPACE: Final = "bench"
 NAME: Final = "service"
+GPUS: Final = "nvidia.com/gpu"
+"""As pods ask for them."""
 IMAGE: Final = "vllm/vllm-openai:v0.32.0"
 
 Body = dict[str, Any]

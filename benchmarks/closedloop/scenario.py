@@ -160,6 +160,8 @@ class Scenario:
     """Whether the router sends fewer requests to a pod that is new (`benchmarks.uneven_routers`)."""
     scales: bool = True
     """Whether the number of replicas may change; else it stays at `replicas`."""
+    gpus_there: int | None = None
+    """GPUs of the cluster; None: as many as are asked for."""
     bad: float = 0.0
     """Probability, 0..1, that a value which the user has not written himself is secretly bad."""
     moments: Sequence[float] = (0.0,)

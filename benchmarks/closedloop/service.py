@@ -6,7 +6,7 @@ Must not: decide. Rivals and the product render their workload by the product's 
 from copy import deepcopy
 from typing import Any
 
-from benchmarks.closedloop.pods import EPOCH, IMAGE, NAME, NAMESPACE
+from benchmarks.closedloop.pods import EPOCH, GPUS, IMAGE, NAME, NAMESPACE
 from benchmarks.closedloop.scenario import Rhythm, Scenario, Upgrade
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService, parse_service
@@ -89,7 +89,7 @@ def _spec(scenario: Scenario) -> dict[str, Any]:
         "model": {"name": hardware.model},
         "engine": engine,
         "accelerator": {
-            "resourceName": "nvidia.com/gpu",
+            "resourceName": GPUS,
             **({"product": hardware.gpu} if hardware.gpu is not None else {}),
         },
         "podTemplate": {"spec": {"terminationGracePeriodSeconds": scenario.grace}},

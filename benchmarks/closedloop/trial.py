@@ -5,6 +5,7 @@ Apart from the command, because it must be picklable and knows no terminal. Must
 
 import asyncio
 import gc
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any, Final
 from benchmarks.closedloop.autotuner import Autotuner
 from benchmarks.closedloop.capacity import engine_of
 from benchmarks.closedloop.offline import knee_of, sweep
-from benchmarks.closedloop.oracle import Found, best_on_demand, best_with_fixed_gpus
+from benchmarks.closedloop.oracle import Found, best_on_demand, best_with_fixed_gpus, enough_gpus
 from benchmarks.closedloop.playing import Run, play
 from benchmarks.closedloop.policies import Fixed, Policy, Ruled
 from benchmarks.closedloop.rivals import Hpa, Keda, Rule, Saturation, TokenCapacity
@@ -39,7 +40,8 @@ class Setting(StrEnum):
     ON_DEMAND = "on-demand"
     """Replicas are free within bounds; GPUs come when they are asked for."""
     FIXED = "fixed"
-    """A fixed number of GPUs: `spec.replicas` in place of `spec.scaling`."""
+    """A fixed number of GPUs, with which the best flags keep the objectives: `spec.replicas` in place of
+    `spec.scaling`. The operator sees one more replica's GPUs free, for the pod of a trial."""
 
 
 class PolicyName(StrEnum):
@@ -110,7 +112,12 @@ class CaseOf:
     def drawn(self) -> Scenario:
         """The case; the same in every process."""
         found = draw(self.scenario, seed=self.seed, hardware=self.hardware, quick=self.quick, noise=self.noise)
-        return replace(found, scales=self.setting is Setting.ON_DEMAND, prefers_warm=self.prefers_warm)
+        if self.setting is Setting.FIXED:
+            # With fewer than the best flags need, nobody keeps the objectives, and no flag is told from another.
+            size = found.hardware.tensor_parallel_size
+            replicas = max(found.replicas, math.ceil(enough_gpus(found) / size))
+            found = replace(found, scales=False, replicas=replicas, gpus_there=(replicas + 1) * size)
+        return replace(found, prefers_warm=self.prefers_warm)
 
     def tells(self, policy: PolicyName) -> bool:
         """Whether this policy can differ here from those that are played anyway."""

@@ -5,22 +5,35 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.benchmarks.drawn import case
 
 from benchmarks.closedloop import oracle
+from benchmarks.closedloop.api_server import ApiServer
 from benchmarks.closedloop.capacity import engine_of
+from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.fluid import demand_of, erlang_c, largest_rate
 from benchmarks.closedloop.noise import QUIET, drawn_noise
-from benchmarks.closedloop.oracle import SLOT, Plan, best_on_demand, best_with_fixed_gpus, flags_of, plans
+from benchmarks.closedloop.oracle import (
+    SLOT,
+    Plan,
+    best_on_demand,
+    best_with_fixed_gpus,
+    enough_gpus,
+    flags_of,
+    plans,
+)
 from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.policies import Fixed
 from benchmarks.closedloop.scenario import Scenario, Wedge
 from benchmarks.closedloop.scoring import score
 from benchmarks.closedloop.service import Owner
 from benchmarks.closedloop.settling import Patience
+from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
+from vllm_autotuner.planning.feasibility import Feasible, Infeasible, placeable, rolls_out
 from vllm_autotuner.simulation.arrivals import RateCurve
 
 HOUR = 3600.0
@@ -68,6 +81,26 @@ def test_a_fixed_number_of_gpus_is_shared_by_tp_and_replicas() -> None:
     found = asyncio.run(best_with_fixed_gpus(scenario, patience=PATIENCE))
     assert found.plan.schedule[0][1] * found.plan.flags.tensor_parallel_size == 2
     assert found.score.attainment >= 0.99
+
+
+def test_a_fixed_number_of_gpus_is_one_with_which_the_best_flags_keep_the_objectives() -> None:
+    """16 slots serve half of the load: with other flags one GPU is enough."""
+    assert enough_gpus(CAPPED) == 1
+    assert enough_gpus(replace(CAPPED, tunes=False)) == 2
+
+
+def test_the_operator_sees_that_the_gpus_are_fixed() -> None:
+    """Two of three are held, so a pod of a trial finds one, and two replicas of two GPUs each find no place."""
+    scenario = replace(CAPPED, replicas=2, gpus_there=3)
+    owner = Owner(scenario)
+    cluster = SimulatedCluster(scenario)
+    cluster.apply(owner.rendered(seats=16, replicas=2), ready=True)
+    lookup = FreeGpuLookup(cast(Cluster, ApiServer(owner, cluster, status={}, gpus=scenario.gpus_there)), enabled=True)
+    asyncio.run(lookup.look(cluster.wall()))
+    found = lookup.of(owner.service(), [pod.name for pod in cluster.pods], now=cluster.wall())
+    assert found is not None
+    assert isinstance(placeable(found, devices=1), Feasible)
+    assert isinstance(rolls_out(found, devices=2, replicas=2), Infeasible)
 
 
 def test_only_what_the_user_lets_change_is_searched() -> None:
