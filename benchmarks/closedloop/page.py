@@ -10,6 +10,14 @@ from benchmarks.markdown import Result, held, table
 __all__ = ["ablations", "bad_candidates", "closed_loop", "shortened"]
 
 
+FIXED: Final = (
+    " The GPUs: those of the start, or as many as the best flags need by the approximation where that is more. The "
+    "operator sees room for one replica more, for the pod of a trial, and so never takes a larger tensor-parallel size "
+    "in place of replicas; the oracle does. The simulated cluster has no limit: while a kept value is rolled out, "
+    "the canary still serves beside one pod more."
+)
+
+
 def closed_loop(result: Result) -> list[str]:
     """Render each policy over all cases, and each case with what its flags are worth."""
     summary, cases = result["summary"], result["cases"]
@@ -36,7 +44,8 @@ def closed_loop(result: Result) -> list[str]:
             f"{max(shortened):.1f} h), and the rest of the day was extrapolated from settled rates."
             if shortened
             else "Every hour was played."
-        ),
+        )
+        + (FIXED if result["setting"] == "fixed" else ""),
         "",
     ]
     everybody = [("autotuner", summary), *summary["rivals"].items(), *summary["ablations"].items()]

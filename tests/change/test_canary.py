@@ -401,8 +401,10 @@ def test_a_change_for_a_larger_kv_cache_is_undone_where_none_is_exported(
     if not undone:
         assert (after.state, after.harmful) == (ANALYZING, None)
         return
-    assert (after.state, after.harmful) == (ROLLING_BACK, False)
-    assert after.state_reason == f"no clear effect: the KV cache is no larger: {cache:,} tokens, 20,000 before"
+    assert (after.state, after.harmful, after.refused) == (ROLLING_BACK, False, True)
+    assert (
+        after.state_reason == f"no clear effect: the KV cache is not over 10% larger: {cache:,} tokens, 20,000 before"
+    )
 
 
 @pytest.mark.parametrize("state", [*BEFORE_PROMOTION, PROMOTING, BAKING])

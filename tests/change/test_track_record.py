@@ -90,6 +90,13 @@ def test_the_same_question_asked_again_takes_the_place_of_the_first() -> None:
     assert [each.id for each in other] == ["a1", "c3"]
 
 
+def test_a_length_that_went_with_it_does_not_hide_that_it_was_done() -> None:
+    (found,) = followed_up(made(), later(DONE.updated(max_model_len=8192)))
+    assert found.came is not None
+    (found,) = followed_up(made(knob="maxModelLen", current="16384", recommended="8192"), later(THEN))
+    assert found.came is None, "nobody has set the length"
+
+
 def test_done_by_a_person_under_a_like_load_it_is_compared() -> None:
     (found,) = followed_up(made(), later())
     came = found.came

@@ -107,6 +107,12 @@ def test_the_replicas_of_an_adopted_deployment() -> None:
     assert yaml.safe_load(found)["spec"] == {"replicas": 3}
 
 
+def test_a_hostile_length_is_no_patch() -> None:
+    advice = given(knob="tensorParallelSize", recommended="1", maxModelLen=-1)
+    with pytest.raises(CommandError, match="was edited"):
+        export_text(advice, form=PatchFormat.STRATEGIC, deployment=adopted())
+
+
 @pytest.mark.parametrize(
     ("container", "says"),
     [

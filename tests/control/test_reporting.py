@@ -78,6 +78,7 @@ def test_the_engines_default_has_no_number() -> None:
         pytest.param({"value": 121}, (MODE,), False, id="more than that is another"),
         pytest.param({"value": 79}, (MODE,), False, id="less than that is another"),
         pytest.param({"current": 80}, (MODE,), False, id="from another start is another"),
+        pytest.param({"max_model_len": 8192}, (MODE,), False, id="with another flag is another"),
         pytest.param({"knob": Knob.REPLICAS}, (MODE,), False, id="another knob is another"),
         pytest.param({}, (COOLDOWN,), False, id="held for another cause is told"),
         pytest.param({}, (), False, id="no longer held is told"),
@@ -116,6 +117,22 @@ def test_each_time_of_asking_has_an_id_of_its_own() -> None:
     assert decided_again.id == STANDING.id
 
 
+def test_a_length_that_goes_with_it_is_part_of_what_is_approved() -> None:
+    with_length = replace(PROPOSAL, max_model_len=8192)
+    first = shown(with_length)
+    assert first is not None
+    assert first.max_model_len == 8192
+    same = shown(with_length, before=first)
+    shorter = shown(replace(with_length, max_model_len=4096), before=first)
+    without = shown(PROPOSAL, before=first)
+    assert same is not None
+    assert shorter is not None
+    assert without is not None
+    assert same.id == first.id
+    assert len({first.id, shorter.id, without.id}) == 3
+    assert (shorter.max_model_len, without.max_model_len) == (4096, None)
+
+
 def test_nothing_to_propose_takes_it_back() -> None:
     assert shown(None, (), before=STANDING) is None
 
@@ -124,6 +141,7 @@ def test_an_edited_recommendation_is_not_taken_for_ours() -> None:
     assert STANDING is not None
     for text in ("", "many", "-100", "1e2"):
         assert not still_says(STANDING.updated(recommended=text), PROPOSAL)
+    assert not still_says(STANDING.updated(max_model_len=8192), PROPOSAL), "nobody may slip in another flag"
     assert still_says(STANDING, PROPOSAL)
     assert SAME_RECOMMENDATION < 1
 

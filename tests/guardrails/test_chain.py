@@ -182,6 +182,15 @@ CASES = (
         says="15 is outside",
     ),
     Case(
+        id="a length that goes with it and is below its bounds is never applied",
+        link=chain.inside_bounds,
+        spec={"tuning.maxModelLen": {"min": 1024, "max": 65_536}},
+        proposal={"max_model_len": 512},
+        reason=HoldReason.OUT_OF_BOUNDS,
+        kind=Deny,
+        says="512 is outside spec.tuning.maxModelLen (1024 to 65536)",
+    ),
+    Case(
         id="without bounds this link has nothing to say",
         link=chain.inside_bounds,
         spec={"tuning.maxNumSeqs": ...},

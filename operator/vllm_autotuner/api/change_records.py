@@ -193,7 +193,7 @@ class ActiveChange(ApiModel):
     """What it should improve."""
 
     kv_cache_tokens: Number = None
-    """Tokens that the KV cache of a pod held before a change for a larger one; absent for any other change."""
+    """Tokens that the smallest engine's KV cache held before a change for a larger one; absent for any other change."""
 
     grounds: Grounds | None = None
     """The diagnosis and prediction that it is based on."""
@@ -223,7 +223,7 @@ class ActiveChange(ApiModel):
     """True if it ran out of memory, at start-up or later."""
 
     refused: bool | None = None
-    """True if the engine refused the value because of the model, the device or other flags."""
+    """True if the engine refused the value because of the model, the device or other flags, or got no more KV cache."""
 
     declined: bool | None = None
     """True if a user requested the rollback; the value is not retried before a user requests a retry."""

@@ -67,7 +67,8 @@ def analyze(change: ActiveChange, world: World) -> Finding:
         if world.rollout.ready < world.rollout.replicas and not late(change, now=world.now):
             return Finding(change)  # replicas are starting because of a queue: not the candidate's fault
     if (why := _no_larger_cache(change, world)) is not None:
-        return Finding(change, Judgement.INCONCLUSIVE, why)
+        # The same engine sets aside the same memory tomorrow: no use to try again soon.
+        return Finding(change.updated(refused=True), Judgement.INCONCLUSIVE, why)
     analysis = _begun(change.analysis or Analysis(), change, now=world.now)
     since, window = _last_look(analysis, now=world.now), timedelta(seconds=world.observation.window)
     if world.now - since < window:
@@ -89,7 +90,7 @@ def _no_larger_cache(change: ActiveChange, world: World) -> str | None:
     exported = [engine.pool.tokens for engine in _tried(change, world).engines if engine.pool.tokens]
     if before is None or not exported or max(exported) > before * (1 + NOISE):
         return None
-    return f"the KV cache is no larger: {max(exported):,.0f} tokens, {before:,.0f} before"
+    return f"the KV cache is not over {NOISE:.0%} larger: {max(exported):,.0f} tokens, {before:,.0f} before"
 
 
 def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChange:

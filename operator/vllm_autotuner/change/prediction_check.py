@@ -112,7 +112,9 @@ def _is_applied(foretold: Foretold, now: Now) -> bool:
     except ValueError:
         # A record of another version, or edited by hand.
         return False
-    return now.knobs == wanted and now.replicas == foretold.replicas
+    # A length may have gone with it (`Recommendation.max_model_len`), and no latency depends on it.
+    same = now.knobs if knob is Knob.MAX_MODEL_LEN else now.knobs.updated(max_model_len=wanted.max_model_len)
+    return same == wanted and now.replicas == foretold.replicas
 
 
 def _value(foretold: Foretold) -> int | str:

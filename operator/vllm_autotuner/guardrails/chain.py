@@ -319,10 +319,14 @@ def finds_gpus(proposal: Proposal, context: Context) -> Answer:
 
 
 def inside_bounds(proposal: Proposal, context: Context) -> Answer:
-    """The value is within the user's bounds, checked again independently of the planner (G04)."""
+    """The values are within the user's bounds, checked again independently of the planner (G04)."""
     spec = context.spec
-    if message := outside(proposal.knob, proposal.value, tuning=spec.tuning, scaling=spec.scaling):
-        return Deny(reason=HoldReason.OUT_OF_BOUNDS, message=message)
+    values = [(proposal.knob, proposal.value)]
+    if proposal.max_model_len is not None:
+        values.append((Knob.MAX_MODEL_LEN, proposal.max_model_len))
+    for knob, value in values:
+        if message := outside(knob, value, tuning=spec.tuning, scaling=spec.scaling):
+            return Deny(reason=HoldReason.OUT_OF_BOUNDS, message=message)
     return Allow()
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService
@@ -126,6 +127,8 @@ def _of_deployment(deployment: Mapping[str, Any], recommended: Mapping[Knob, int
             raise CommandError(target.message)
         try:
             words = target.words(EngineKnobs.model_validate({knob.value: value for knob, value in recommended.items()}))
+        except ValidationError:
+            raise CommandError("no engine takes the recommended values: status.recommendation was edited") from None
         except Unwritable as error:
             raise CommandError(f"Deployment {name}: {error}") from None
         values = {target.line.field.value: list(words)}

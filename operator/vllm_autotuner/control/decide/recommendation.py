@@ -42,7 +42,8 @@ def recommended(
         return before if same else before.updated(reason=proposal.reason + obstacle, held_by=held_by)
     current, value = _text(proposal.current), proposal.value
     # With the time: an approval is not valid for the same recommendation when it comes back later (G41).
-    text = f"{inputs.service.metadata.uid}/{proposal.knob.value}/{current}/{value}/{inputs.now.isoformat()}"
+    wanted = f"{proposal.knob.value}/{current}/{value}/{proposal.max_model_len}"
+    text = f"{inputs.service.metadata.uid}/{wanted}/{inputs.now.isoformat()}"
     return Recommendation(
         id=hashlib.sha256(text.encode()).hexdigest()[:8],
         knob=proposal.knob.value,
@@ -65,8 +66,13 @@ def approval_expired(standing: Recommendation, inputs: Inputs) -> bool:
 
 
 def still_says(standing: Recommendation, proposal: Proposal) -> bool:
-    """Whether a proposal equals the current recommendation: same knob, same current value, and about the same value."""
+    """Whether a proposal equals the current recommendation: same knob, same current value, and about the same value.
+
+    And the same length that goes with it: who approves it approves both.
+    """
     if standing.knob != proposal.knob.value or standing.current != _text(proposal.current):
+        return False
+    if standing.max_model_len != proposal.max_model_len:
         return False
     said, value = recommended_value(standing), proposal.value
     if not isinstance(said, int) or not isinstance(value, int):
