@@ -314,6 +314,7 @@ async def test_the_pool_is_read_from_labels(info: dict[str, str], tokens: int | 
 async def test_a_pool_that_flags_set_is_told_from_what_memory_leaves(info: dict[str, str], given: bool) -> None:
     (engine,) = (await seen(Engine(info={"num_gpu_blocks": "40", "block_size": "128", **info}))).engines
     assert engine.pool.given is given
+    assert engine.pool.blocks_given is (info.get("num_gpu_blocks_override") == "40")
 
 
 @pytest.mark.parametrize("missing", [RUNNING, WAITING], ids=["running", "waiting"])

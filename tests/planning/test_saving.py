@@ -101,7 +101,6 @@ def test_fp8_saves_a_replica_where_the_kv_cache_is_the_limit() -> None:
     found = healthy(held, knobs=TP2, tuning=FP8, platform=QWEN_32B).proposal
     assert found is not None
     assert (found.knob, found.value, found.target) == (Knob.KV_CACHE_DTYPE, "fp8", ChangeTarget.GPUS)
-    assert found.kv_cache_tokens is None or found.kv_cache_tokens > 0
     assert "saves 2 of 4 GPUs" in found.reason
     roomy = steady(6, 12, 9, base=0.014, per_sequence=0.0003, kv_each=0.004)
     assert healthy(roomy, knobs=TP2, tuning=FP8, platform=QWEN_32B).proposal is None
@@ -154,6 +153,15 @@ def test_a_number_like_one_that_was_left_is_not_returned_to(left: str, again: bo
 def test_a_cache_that_the_user_has_set_gains_nothing_from_fewer_slots() -> None:
     found = healthy(steady(6, 12, 9, **LOAD, pool=replace(SMALL, given=True)), knobs=ONE_GPU, platform=QWEN_32B)
     assert any("flags set the size of its KV cache" in each for each in found.passed_over), found.passed_over
+
+
+@pytest.mark.parametrize(("blocks", "asked"), [(True, False), (False, True)])
+def test_fp8_holds_more_in_given_bytes_and_not_in_given_blocks(blocks: bool, asked: bool) -> None:
+    pool = replace(SMALL, tokens=200_000, given=True, blocks_given=blocks)
+    held = steady(6, 12, 9, base=0.014, per_sequence=0.0003, kv_each=0.04, pool=pool)
+    found = healthy(held, knobs=TP2, tuning=FP8, platform=QWEN_32B)
+    assert (found.proposal is not None and found.proposal.knob is Knob.KV_CACHE_DTYPE) is asked, found.passed_over
+    assert found.proposal is None or found.proposal.kv_cache_tokens == 200_000
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ class KVPool:
     """kv_cache_size_tokens / kv_cache_max_concurrency (vLLM 0.32 exports no max-model-len)."""
     given: bool = False
     """Whether `--num-gpu-blocks-override` or `--kv-cache-memory-bytes` sets it, and not the memory that is left."""
+    blocks_given: bool = False
+    """Whether the first does: then no smaller value makes room for more tokens, either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,7 @@ def _pool(info: Mapping[str, str] | None) -> KVPool:
         block_size=block_size,
         cache_dtype=info.get("cache_dtype"),
         max_model_len=round(tokens / concurrency) if tokens and concurrency else None,
+        blocks_given=_whole(info.get("num_gpu_blocks_override")) is not None,
         given=any(_whole(info.get(name)) is not None for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes")),
     )
 
