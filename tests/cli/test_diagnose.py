@@ -152,8 +152,8 @@ def test_what_the_model_does_not_move_is_no_forecast() -> None:
     assert re.search(r"Expected \S+: (\S+) (\S+) -> \1 \2", text) is None
 
 
-def test_a_model_and_a_gpu_are_used_for_the_recommendation() -> None:
-    where = ("--recording", KV, "--at", "+140s", "--engine-args", "--max-num-seqs 64")
+def test_a_model_and_a_gpu_are_used_for_the_recommendation(full_by_memory: Path) -> None:
+    where = ("--recording", str(full_by_memory), "--at", "+140s", "--engine-args", "--max-num-seqs 64")
     (service,) = answered(*where, "--model", "Qwen/Qwen3-32B", "--gpu", "H100")["services"]
     assert service["recommendation"]["flag"] == "--kv-cache-dtype=fp8"
     (service,) = answered(*where)["services"]

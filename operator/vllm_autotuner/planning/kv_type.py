@@ -32,9 +32,7 @@ def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
     if any(each is not None and each.startswith(FP8) for each in (current, exported)):
         return NothingToGain("the KV cache already uses fp8")
     if any(engine.pool.blocks_given for engine in seen.engines):
-        return NothingToGain(
-            "fp8 KV: the engine's flags set the number of blocks, and each holds as many tokens as now"
-        )
+        return NothingToGain("fp8 KV: the engine's flags set the number of blocks, whatever their type")
     listed = opted_in(Knob.KV_CACHE_DTYPE, tuning=tuning, scaling=None)
     if outside(Knob.KV_CACHE_DTYPE, FP8, tuning=tuning, scaling=None):
         return NothingToGain("spec.tuning.kvCacheDtype does not allow fp8")
