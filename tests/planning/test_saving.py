@@ -66,6 +66,16 @@ def test_where_no_replica_would_go_nothing_is_proposed(given: dict[str, Any]) ->
     assert "the load needs as many GPUs with it" in why_not(healthy(**given), "maxNumSeqs")
 
 
+def test_what_was_too_few_is_needed_whatever_the_model_says() -> None:
+    """One replica of 50 slots is enough by the model, and was not: requests waited for a slot."""
+    now = situation(TWO_ENGINES, **{**CALM, "seats": 50})
+    assert plan(now).proposal is None
+    found = plan(replace(now, too_few=1)).proposal
+    assert found is not None
+    assert found.knob is Knob.MAX_NUM_SEQS
+    assert "saves 1 of 2 GPUs" in found.reason
+
+
 def test_a_saving_without_bounds_is_recommended_only() -> None:
     found = healthy(tuning=Tuning()).proposal
     assert found is not None

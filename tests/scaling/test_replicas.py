@@ -314,7 +314,9 @@ def test_what_is_late_brings_replicas_where_more_of_them_make_it_faster(given: d
     assert found.replicas == replicas
     assert found.lacking == (replicas > given.get("current", 2))
     if found.lacking:
-        assert found.reason == "objectives are missed: A sentence."
+        unnamed = given.get("primary") is DiagnosisClass.HEALTHY
+        told = "more was late in the last minutes than they allow" if unnamed else "A sentence."
+        assert found.reason == f"objectives are missed: {told}"
 
 
 @pytest.mark.parametrize(("late", "replicas"), [(1, 2), (6, 3)])

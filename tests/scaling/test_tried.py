@@ -9,7 +9,7 @@ from tests.scaling.test_replicas import NOW, desired
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.scaling.failed_scale_ins import FORGOTTEN, after_scaling, failed_at, too_few
+from vllm_autotuner.scaling.failed_scale_ins import FORGOTTEN, after_scaling, failed_at, most_too_few
 from vllm_autotuner.scaling.supply import Scale
 
 ON_TRIAL = ScaleInTried(replicas=2, config_hash="a", at=NOW - timedelta(minutes=5))
@@ -81,11 +81,16 @@ def test_trying_again_replaces_the_trial_and_keeps_the_failure() -> None:
     ],
 )
 def test_what_a_failure_speaks_against(replicas: int, load: float, speaks: bool) -> None:
-    assert (too_few([FAILED], replicas=replicas, load=load) is not None) is speaks
+    assert (most_too_few([FAILED], load=load) >= replicas) is speaks
+
+
+def test_of_several_failures_the_most_replicas_count() -> None:
+    fewer = FAILED.updated(replicas=1, tokens_per_second=2000.0)
+    assert [most_too_few([fewer, FAILED], load=load) for load in (3000.0, 2000.0, 1000.0)] == [2, 1, 0]
 
 
 def test_where_the_load_is_not_known_every_load_may_be_too_much() -> None:
-    assert too_few([FAILED.updated(tokens_per_second=None)], replicas=2, load=1.0) is not None
+    assert most_too_few([FAILED.updated(tokens_per_second=None)], load=1.0) == 2
 
 
 def test_failures_are_of_one_setting_and_of_a_day() -> None:

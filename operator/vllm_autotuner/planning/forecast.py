@@ -148,7 +148,8 @@ def outlook(setting: Setting, *, situation: Situation, runs: bool = False) -> Ou
     """Return what a setting does under the load of now.
 
     `runs`: it is the one that runs now. Then the replicas that it needs are the likely number: what another one needs
-    is by the low end of its capacity, so that a change has to be surely better, and the way back is not one, too.
+    is by the low end of its capacity, so that a change has to be surely better, and the way back is not one, too. And
+    it needs more than were seen to be too few, whatever the model says.
     """
     gpus, rate = setting.replicas * setting.degree, planned_rate(situation.observation)
     replica = setting.replica
@@ -157,7 +158,10 @@ def outlook(setting: Setting, *, situation: Situation, runs: bool = False) -> Ou
     limits = limits_of(situation.targets)
     known = capacity(replica, limits=limits)
     load = load_at(replica, rate / setting.replicas, limits=limits)
-    needed = _needed(replicas_for(rate, known.rate if runs else known.low), setting=setting, situation=situation)
+    wanted = replicas_for(rate, known.rate if runs else known.low)
+    if runs and wanted is not None:
+        wanted = max(wanted, situation.too_few + 1)
+    needed = _needed(wanted, setting=setting, situation=situation)
     serves = (setting.replicas if needed is None else needed) * known.rate
     return Outlook(
         gpus=gpus,

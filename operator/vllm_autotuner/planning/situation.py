@@ -30,6 +30,8 @@ class Situation:
     """None: the operator does not change replicas."""
     replicas_since: datetime | None = None
     """When the newest replica became ready; None if not known."""
+    too_few: int = 0
+    """The most replicas of what runs that were too few for a load like that of now."""
     failed_seats: tuple[int, ...] = ()
     """Values of max-num-seqs that were rolled back in this environment and are still in cooldown."""
     failed: tuple[tuple[str, str], ...] = ()

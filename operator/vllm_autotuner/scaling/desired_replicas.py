@@ -23,7 +23,7 @@ from vllm_autotuner.planning.current_replica import STRETCH, UnknownReplica, lim
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
 from vllm_autotuner.scaling.error_budget import budget_spent, late_for
-from vllm_autotuner.scaling.failed_scale_ins import too_few
+from vllm_autotuner.scaling.failed_scale_ins import most_too_few
 from vllm_autotuner.scaling.request_rate import peak_rate, peak_tokens_per_second
 from vllm_autotuner.scaling.supply import Scale, Supply
 
@@ -41,6 +41,7 @@ SCALE_OUT_ON: Final = frozenset(
 """Classes in which requests wait for capacity. Wedged, DeferredQueue and MetricsBlind never scale out, nor does
 RunawayOutputs, even if it only contributes."""
 SERVES: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED})
+LATELY: Final = "more was late in the last minutes than they allow"
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """The classes of `SCALE_OUT_ON` that can hold without a queue; then no request has waited."""
 
@@ -122,7 +123,9 @@ class _Question:
             return self._to(wanted, why=f"demand exceeds capacity: {self.diagnosis.message}")
         late = self._why_not_for_lateness()
         if late is None:
-            return self._to(self._needed_now() or current, why=f"objectives are missed: {self.diagnosis.message}")
+            # Between two bursts, or by a little, no class is named for it.
+            told = LATELY if self.diagnosis.primary in SERVES else self.diagnosis.message
+            return self._to(self._needed_now() or current, why=f"objectives are missed: {told}")
         queued = self.diagnosis.primary in SCALE_OUT_ON or self._hidden()
         return Scale(replicas=current, reason=waits if queued else late)
 
@@ -215,9 +218,9 @@ class _Question:
         if budget_spent(self.case, over=timedelta(days=1), since=max((at.timestamp() for at in moments), default=None)):
             return None
         load = peak_tokens_per_second(seen, over=self._stable)
-        against = None if load is None else too_few(supply.failed, replicas=current - 1, load=load)
-        if against is not None:
-            return Scale(replicas=current, reason=f"{against.replicas} replica(s) were too few at this load before")
+        against = 0 if load is None else most_too_few(supply.failed, load=load)
+        if against >= current - 1:
+            return Scale(replicas=current, reason=f"{against} replica(s) were too few at this load before")
         return Scale(
             replicas=current - 1,
             reason=f"{current - 1} replica(s) carry the highest load of the last {format_duration(self._stable)}: "

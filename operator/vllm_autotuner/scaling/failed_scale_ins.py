@@ -13,7 +13,7 @@ from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.scaling.supply import Scale
 
-__all__ = ["FORGOTTEN", "after_scaling", "failed_at", "too_few"]
+__all__ = ["FORGOTTEN", "after_scaling", "failed_at", "most_too_few"]
 
 FORGOTTEN: Final = timedelta(days=1)
 """How long a failure counts: loads repeat daily, while prompts and users change. Our choice, unmeasured."""
@@ -32,8 +32,8 @@ def after_scaling(
     """Return the remembered scale-ins after the desired replicas changed from `before`.
 
     A scale-in is on trial until requests wait or are late and replicas are added for it: the number that served was too
-    low at `load`, the most output tokens per second of all replicas in five minutes, as `too_few` compares; None if not
-    known. `ready`: of those before; what is still starting has not been tried.
+    low at `load`, the most output tokens per second of all replicas in five minutes, which `most_too_few` compares;
+    None if not known. `ready`: of those before; what is still starting has not been tried.
     """
     if scale.replicas < before:
         others = (one for one in tried if one.replicas != scale.replicas or one.failed_at is not None)
@@ -57,17 +57,13 @@ def failed_at(tried: Sequence[ScaleInTried], *, config_hash: str | None, now: da
     )
 
 
-def too_few(failed: Sequence[ScaleInTried], *, replicas: int, load: float) -> ScaleInTried | None:
-    """Return a failure with at least as many replicas at this load or a lower one; None if there is none.
+def most_too_few(failed: Sequence[ScaleInTried], *, load: float) -> int:
+    """Return the most replicas that failed at this load or a lower one; 0 if none has.
 
     Loads that differ by less than noise count as equal.
     """
-    against = (
-        one
-        for one in failed
-        if one.replicas >= replicas and (one.tokens_per_second is None or load >= one.tokens_per_second * (1 - NOISE))
-    )
-    return next(against, None)
+    known = ((one.replicas, one.tokens_per_second) for one in failed)
+    return max((replicas for replicas, then in known if then is None or load >= then * (1 - NOISE)), default=0)
 
 
 def _on_trial(one: ScaleInTried, *, replicas: int, config_hash: str | None) -> bool:

@@ -48,6 +48,12 @@ class Subject:
     """Replicas that are asked for; None: as many as report."""
     failed: tuple[tuple[str, str], ...] = ()
     """Knobs and values that were rolled back, where a VLLMService remembers."""
+    left: tuple[tuple[str, str], ...] = ()
+    """Those that a kept change has left lately, likewise."""
+    infeasible: tuple[EngineKnobs, ...] = ()
+    """Configurations that ran out of memory, likewise."""
+    too_few: Callable[[Observation], int] = lambda seen: 0
+    """The most replicas that were too few at a load like that of now, likewise."""
     platform_of: Callable[[str], Platform] = lambda model: Platform()
     """From the model's name in the metrics to what it runs on."""
     doubtful: bool = False
@@ -195,6 +201,9 @@ def _report(service: ServiceName, track: _Track, *, subject: Subject) -> Service
             if knob == Knob.MAX_NUM_SEQS and (value := whole_number(text)) is not None
         ),
         failed=subject.failed,
+        left=subject.left,
+        infeasible=subject.infeasible,
+        too_few=subject.too_few(observation),
         platform=subject.platform_of(model),
     )
     return ServiceReport(

@@ -17,7 +17,7 @@ from rich.text import Text
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.change.effective import serving_knobs
-from vllm_autotuner.change.failure_memory import failed_values
+from vllm_autotuner.change.failure_memory import failed_values, infeasible_knobs, left_values
 from vllm_autotuner.cli.diagnosis.answer import Answer, answer
 from vllm_autotuner.cli.diagnosis.as_json import as_json
 from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, typed_subject
@@ -43,6 +43,7 @@ from vllm_autotuner.cli.service.service_object import read_service
 from vllm_autotuner.cli.service.status_text import print_status
 from vllm_autotuner.cli.terminal import answers, failed, hint, printable
 from vllm_autotuner.control.decide.inputs import wanted_replicas
+from vllm_autotuner.control.decide.scaling_history import replicas_too_few
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.engine.catalogue import Catalogue
@@ -157,14 +158,17 @@ def _subject(body: Mapping[str, Any], *, catalogue: Catalogue) -> Subject:
     service = parse_service(body)
     if not isinstance(service, VLLMService):
         raise CommandError(f"{service.key} cannot be read: {service.message}")
-    spec, status = service.spec, service.status
+    spec, status, now = service.spec, service.status, datetime.now(tz=UTC)
     return Subject(
         targets=targets_of(spec.objectives),
         knobs=serving_knobs(spec, status),
         tuning=spec.tuning,
         scaling=spec.scaling,
         replicas=wanted_replicas(service, status) or (status.effective.replicas if status.effective else None),
-        failed=failed_values(spec, status, now=datetime.now(tz=UTC)),
+        failed=failed_values(spec, status, now=now),
+        left=left_values(status, now=now),
+        infeasible=infeasible_knobs(spec, status),
+        too_few=lambda seen: replicas_too_few(status, seen, scaling=spec.scaling, now=now),
         platform_of=lambda seen: platform_of(spec, catalogue=catalogue),
     )
 

@@ -19,7 +19,12 @@ from vllm_autotuner.control.decide.inputs import Inputs, serves, wanted_replicas
 from vllm_autotuner.control.decide.recent_windows import windows_until_now
 from vllm_autotuner.control.decide.recommendation import approval_expired, recommended, recommended_value, still_says
 from vllm_autotuner.control.decide.scaling_during_change import may_scale_during
-from vllm_autotuner.control.decide.scaling_history import failed_scale_ins, pods_changed_at, scale_ins_after
+from vllm_autotuner.control.decide.scaling_history import (
+    failed_scale_ins,
+    pods_changed_at,
+    replicas_too_few,
+    scale_ins_after,
+)
 from vllm_autotuner.control.decide.status_evidence import grounds_of
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
@@ -189,6 +194,7 @@ def _situation(
         replicas=replicas if replicas is not None else max(1, rollout.replicas),
         scaling=scaling,
         replicas_since=rollout.newest_since,
+        too_few=replicas_too_few(status, inputs.observation, scaling=scaling, now=inputs.now),
         failed_seats=failed_seats(spec, status, now=inputs.now),
         failed=failed_values(spec, status, now=inputs.now),
         left=left_values(status, now=inputs.now),

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
+from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.control.decide.inputs import Inputs
+from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.current_replica import STRETCH
-from vllm_autotuner.scaling.failed_scale_ins import after_scaling, failed_at
+from vllm_autotuner.scaling.failed_scale_ins import after_scaling, failed_at, most_too_few
 from vllm_autotuner.scaling.request_rate import peak_tokens_per_second
 from vllm_autotuner.scaling.supply import Scale
 
-__all__ = ["failed_scale_ins", "pods_changed_at", "scale_ins_after"]
+__all__ = ["failed_scale_ins", "pods_changed_at", "replicas_too_few", "scale_ins_after"]
 
 
 def pods_changed_at(status: VLLMServiceStatus) -> datetime | None:
@@ -29,6 +31,12 @@ def failed_scale_ins(status: VLLMServiceStatus, *, now: datetime) -> Sequence[Sc
     """Recent scale-ins of the running configuration that left too few replicas."""
     running = None if status.effective is None else status.effective.config_hash
     return failed_at(status.scale_ins, config_hash=running, now=now)
+
+
+def replicas_too_few(status: VLLMServiceStatus, seen: Observation, *, scaling: Scaling | None, now: datetime) -> int:
+    """The most replicas of the running configuration that were too few at a load like that of now; 0 if none were."""
+    load = None if scaling is None else peak_tokens_per_second(seen, over=scaling.scale_in.stabilization)
+    return 0 if load is None else most_too_few(failed_scale_ins(status, now=now), load=load)
 
 
 def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) -> tuple[ScaleInTried, ...]:

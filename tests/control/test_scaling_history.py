@@ -1,0 +1,41 @@
+"""What the status remembers of scale-ins, as the plan and `explain` ask for it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.builders import NOW as AT
+from tests.planning.situations import scaling, steady
+
+from vllm_autotuner.api.scale_ins import ScaleInTried
+from vllm_autotuner.api.status import Effective, VLLMServiceStatus
+from vllm_autotuner.control.decide.scaling_history import replicas_too_few
+from vllm_autotuner.scaling.request_rate import peak_tokens_per_second
+
+NOW = datetime.fromtimestamp(AT, tz=UTC)
+TWO_ENGINES = steady(9, 18, 12, base=0.014, per_sequence=0.0003)
+
+
+@pytest.mark.parametrize(
+    ("tried", "found"),
+    [
+        pytest.param({}, 1, id="it failed an hour ago, at this load"),
+        pytest.param({"tokens_per_second": None}, 1, id="at a load that is not known"),
+        pytest.param({"failed_at": None}, 0, id="it is on trial"),
+        pytest.param({"failed_at": NOW - timedelta(days=1)}, 0, id="a day ago"),
+        pytest.param({"config_hash": "b"}, 0, id="with another setting"),
+        pytest.param({"share": 1.2}, 0, id="at a clearly higher load"),
+    ],
+)
+def test_replicas_that_were_too_few_for_a_load_like_that_of_now(tried: dict[str, Any], found: int) -> None:
+    load = peak_tokens_per_second(TWO_ENGINES, over=timedelta(minutes=10))
+    assert load is not None
+    given = {"config_hash": "a", "failed_at": NOW - timedelta(hours=1), "tokens_per_second": load, **tried}
+    if share := given.pop("share", None):
+        given["tokens_per_second"] = share * load
+    status = VLLMServiceStatus(
+        effective=Effective(config_hash="a"),
+        scale_ins=(ScaleInTried(replicas=1, at=NOW - timedelta(hours=2), **given),),
+    )
+    assert replicas_too_few(status, TWO_ENGINES, scaling=scaling(), now=NOW) == found
+    assert replicas_too_few(status, TWO_ENGINES, scaling=None, now=NOW) == 0
