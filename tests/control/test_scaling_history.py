@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from tests.builders import NOW as AT
+from tests.change.worlds import change
 from tests.planning.situations import scaling, steady
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
-from vllm_autotuner.api.status import Effective, VLLMServiceStatus
+from vllm_autotuner.api.status import ChangeState, Effective, VLLMServiceStatus
 from vllm_autotuner.control.decide.scaling_history import replicas_too_few
 from vllm_autotuner.scaling.request_rate import peak_tokens_per_second
 
@@ -20,7 +21,7 @@ TWO_ENGINES = steady(9, 18, 12, base=0.014, per_sequence=0.0003)
     ("tried", "found"),
     [
         pytest.param({}, 1, id="it failed an hour ago, at this load"),
-        pytest.param({"tokens_per_second": None}, 1, id="at a load that is not known"),
+        pytest.param({"tokens_per_second": None}, 0, id="at a load that is not known"),
         pytest.param({"failed_at": None}, 0, id="it is on trial"),
         pytest.param({"failed_at": NOW - timedelta(days=1)}, 0, id="a day ago"),
         pytest.param({"config_hash": "b"}, 0, id="with another setting"),
@@ -34,8 +35,12 @@ def test_replicas_that_were_too_few_for_a_load_like_that_of_now(tried: dict[str,
     if share := given.pop("share", None):
         given["tokens_per_second"] = share * load
     status = VLLMServiceStatus(
-        effective=Effective(config_hash="a"),
+        effective=Effective(config_hash="a", replicas=2),
         scale_ins=(ScaleInTried(replicas=1, at=NOW - timedelta(hours=2), **given),),
     )
     assert replicas_too_few(status, TWO_ENGINES, scaling=scaling(), now=NOW) == found
     assert replicas_too_few(status, TWO_ENGINES, scaling=None, now=NOW) == 0
+    by_others = status.updated(effective=Effective(config_hash="a"))
+    assert replicas_too_few(by_others, TWO_ENGINES, scaling=scaling(), now=NOW) == 0
+    trying = status.updated(active_change=change(ChangeState.ANALYZING))
+    assert replicas_too_few(trying, TWO_ENGINES, scaling=scaling(), now=NOW) == 0

@@ -105,6 +105,24 @@ TP2 = EngineKnobs(max_num_seqs=256, max_model_len=16_384, tensor_parallel_size=2
 OURS = replace(QWEN_32B, devices_ours=True)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"seats": 1024, "tuning": FP8, "platform": QWEN_32B}, id="fp8, as TPOT is the limit"),
+        pytest.param({"seats": 66}, id="more slots than TPOT lets run"),
+    ],
+)
+def test_what_was_too_few_is_not_saved_by_a_setting_that_serves_no_more(given: dict[str, Any]) -> None:
+    now = situation(TWO_ENGINES, **{**CALM, **given})
+    assert plan(now).proposal is None
+    assert plan(replace(now, too_few=1)).proposal is None
+
+
+def test_while_objectives_are_missed_what_was_too_few_decides_nothing() -> None:
+    now = situation(TWO_ENGINES, **{**CALM, "seats": 50, "primary": DiagnosisClass.KV_CACHE_SATURATED})
+    assert plan(replace(now, too_few=1)) == plan(now)
+
+
 def test_fp8_saves_a_replica_where_the_kv_cache_is_the_limit() -> None:
     """22 sequences fill nine tenths of the cache: 3.6 requests/s. Twice as many serve the 4.2 that come on one."""
     held = steady(6, 12, 9, base=0.014, per_sequence=0.0003, kv_each=0.04)

@@ -144,12 +144,13 @@ def setting_with(now: Setting, knob: Knob, value: int | str, *, situation: Situa
             return replace(moved, degree=degree, replica=_at_degree(moved.replica, now, degree, situation=situation))
 
 
-def outlook(setting: Setting, *, situation: Situation, runs: bool = False) -> Outlook:
+def outlook(setting: Setting, *, situation: Situation, runs: bool = False, too_few: int = 0) -> Outlook:
     """Return what a setting does under the load of now.
 
     `runs`: it is the one that runs now. Then the replicas that it needs are the likely number: what another one needs
-    is by the low end of its capacity, so that a change has to be surely better, and the way back is not one, too. And
-    it needs more than were seen to be too few, whatever the model says.
+    is by the low end of its capacity, so that a change has to be surely better, and the way back is not one, too.
+    `too_few`: so many replicas of what runs were seen to be too few at such a load. As many requests per second of
+    capacity, by whatever setting, are not enough either.
     """
     gpus, rate = setting.replicas * setting.degree, planned_rate(situation.observation)
     replica = setting.replica
@@ -158,9 +159,11 @@ def outlook(setting: Setting, *, situation: Situation, runs: bool = False) -> Ou
     limits = limits_of(situation.targets)
     known = capacity(replica, limits=limits)
     load = load_at(replica, rate / setting.replicas, limits=limits)
-    wanted = replicas_for(rate, known.rate if runs else known.low)
-    if runs and wanted is not None:
-        wanted = max(wanted, situation.too_few + 1)
+    served = known.rate if runs else known.low
+    wanted = replicas_for(rate, served)
+    if wanted is not None and too_few and isinstance(situation.replica, Replica):
+        failed = too_few * capacity(situation.replica, limits=limits).rate
+        wanted = max(wanted, (too_few if runs else math.floor(failed / served)) + 1)
     needed = _needed(wanted, setting=setting, situation=situation)
     serves = (setting.replicas if needed is None else needed) * known.rate
     return Outlook(

@@ -157,12 +157,15 @@ def _known_infeasible(proposal: Proposal, situation: Situation) -> str:
 def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) -> tuple[Outlook, list[Considered]]:
     """Forecast each proposal, and note why it is not worth it if it is not. With each: whether the ladder names it."""
     now = current_setting(situation)
-    before = outlook(now, situation=situation, runs=True)
     met = situation.diagnosis.primary in MET
+    # While objectives are missed they are what a change is for, and not the replica that came for them.
+    too_few = situation.too_few if met else 0
+    before = outlook(now, situation=situation, runs=True, too_few=too_few)
     saving = situation.tuning.save_gpus and is_known_for_long(situation.observation)
     judged = []
     for proposal, named in proposals:
-        after = outlook(setting_with(now, proposal.knob, proposal.value, situation=situation), situation=situation)
+        setting = setting_with(now, proposal.knob, proposal.value, situation=situation)
+        after = outlook(setting, situation=situation, too_few=too_few)
         lost = ""
         if not (named and _is_blind(proposal, situation)):
             lost = not_worth(

@@ -11,6 +11,7 @@ from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.performance.step_time import NEWEST_STRETCHES
 from vllm_autotuner.planning.current_replica import STRETCH
 from vllm_autotuner.scaling.failed_scale_ins import after_scaling, failed_at, most_too_few
 from vllm_autotuner.scaling.request_rate import peak_tokens_per_second
@@ -34,9 +35,18 @@ def failed_scale_ins(status: VLLMServiceStatus, *, now: datetime) -> Sequence[Sc
 
 
 def replicas_too_few(status: VLLMServiceStatus, seen: Observation, *, scaling: Scaling | None, now: datetime) -> int:
-    """The most replicas of the running configuration that were too few at a load like that of now; 0 if none were."""
-    load = None if scaling is None else peak_tokens_per_second(seen, over=scaling.scale_in.stabilization)
-    return 0 if load is None else most_too_few(failed_scale_ins(status, now=now), load=load)
+    """The most replicas of the running configuration that were too few at a load like that of now; 0 if none were.
+
+    Where the load of then is not known, nothing is told by it: a change is no way to be careful. Nor in a change, as
+    what runs then is another configuration.
+    """
+    effective = status.effective
+    if scaling is None or status.active_change is not None or effective is None or effective.replicas is None:
+        return 0
+    failed = [one for one in failed_scale_ins(status, now=now) if one.tokens_per_second is not None]
+    # The time that the load of now is told from (`planned_rate`), which is compared with.
+    load = peak_tokens_per_second(seen, over=timedelta(seconds=NEWEST_STRETCHES[1])) if failed else None
+    return 0 if load is None else most_too_few(failed, load=load)
 
 
 def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) -> tuple[ScaleInTried, ...]:
