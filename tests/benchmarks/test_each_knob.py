@@ -16,7 +16,7 @@ from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.scenario import Hardware, Objectives, Scenario
 from benchmarks.closedloop.scraping import Scraper
 from benchmarks.closedloop.service import Owner
-from benchmarks.closedloop.trial import CaseOf, Setting
+from benchmarks.closedloop.trial import CaseOf
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import Outcome, parse_status
 from vllm_autotuner.simulation.arrivals import RateCurve
@@ -28,9 +28,9 @@ LONGEST = 7200.0
 Until = Callable[[Autotuner, SimulatedCluster], bool]
 
 
-def drawn(name: str, *, seed: int = 1, profile: str | None = None, setting: Setting = Setting.ON_DEMAND) -> Scenario:
+def drawn(name: str, *, seed: int = 1, profile: str | None = None) -> Scenario:
     hardware = hardware_of(None if profile is None else [profile])
-    return CaseOf(scenario=name, seed=seed, hardware=hardware, setting=setting, quick=True, noise=False).drawn()
+    return CaseOf(scenario=name, seed=seed, hardware=hardware, quick=True, noise=False).drawn()
 
 
 def at_degree(degree: int, *, length: int) -> Hardware:
@@ -77,8 +77,9 @@ def test_a_higher_max_num_seqs_takes_the_place_of_a_replica_that_came_as_a_bridg
     assert "carry the highest load" in effective.replicas_reason
 
 
-def test_a_lower_max_num_seqs_keeps_tokens_in_time_where_the_gpus_are_fixed() -> None:
-    product, deployment = tuned(drawn("past-knee-50ms", seed=3, setting=Setting.FIXED), has_kept(Knob.MAX_NUM_SEQS))
+def test_a_lower_max_num_seqs_keeps_tokens_in_time_where_there_are_too_few_gpus() -> None:
+    scenario = replace(drawn("past-knee-50ms", seed=3), scales=False)
+    product, deployment = tuned(scenario, has_kept(Knob.MAX_NUM_SEQS))
     change = kept(product, Knob.MAX_NUM_SEQS)[0]
     assert int(str(change.to_value)) < 1024
     assert change.reason.startswith("TPOT improved")
