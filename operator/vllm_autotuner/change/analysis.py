@@ -248,14 +248,13 @@ def _tried(change: ActiveChange, world: World) -> Observation:
 
 def _sides(change: ActiveChange, world: World) -> tuple[Measurement, Measurement | None]:
     """The same window of the new and of the old configuration; None if no pod runs the old one."""
-    variants = world.variants
+    found, baseline = measure_per_pod(_tried(change, world), targets=world.targets), world.variants.baseline
     if change.strategy is StrategyType.IN_PLACE:
-        return measure_per_pod(world.observation, targets=world.targets), None
-    if change.baseline_ref is not None and variants.baseline is not None:
-        old: Observation | None = variants.baseline.observation
+        return found, None
+    if change.baseline_ref is not None and baseline is not None:
+        old: Observation | None = baseline.observation
     else:
         old = None if change.promoted else world.observation
-    found = measure_per_pod(_tried(change, world), targets=world.targets)
     return found, None if old is None else measure_per_pod(old, targets=world.targets)
 
 
