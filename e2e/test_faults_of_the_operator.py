@@ -130,7 +130,7 @@ async def test_of_two_operators_one_leads_and_the_other_goes_on_when_it_is_kille
 
 @pytest.mark.fault("T09")
 @side_by_side(stage="frozen-leader")
-async def test_a_leader_that_slept_past_its_lease_writes_nothing_when_it_wakes(play: Play) -> None:
+async def test_a_leader_that_slept_past_its_lease_begins_no_write_when_it_wakes(play: Play) -> None:
     stage = play.stage
     await play.serves("taken-over")
     stage.stop_operator()
@@ -154,7 +154,10 @@ async def test_a_leader_that_slept_past_its_lease_writes_nothing_when_it_wakes(p
         stage.bed.processes.resume(stage.operator)
         await until("it knows", lambda: said(play, stage.operator, "lost leadership"), seconds=30)
         entry = await play.finished("taken-over")
-        assert written == []
+        # A write that had passed its look at the clock when the process froze goes out when it wakes, as from any client
+        # of the API. It can only be an Event: objects carry the version that was read, which the other has written since.
+        events = f"/apis/events.k8s.io/v1/namespaces/{stage.namespace}/events"
+        assert written in ([], [events]), "it began to write after its Lease was over"
     assert (entry["id"], entry["outcome"]) == (change["id"], "Succeeded"), entry
     assert len(await play.events("taken-over", "ChangeStarted")) == 1
     assert len(await play.events("taken-over", "ChangeSucceeded")) == 1
