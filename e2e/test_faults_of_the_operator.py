@@ -154,8 +154,8 @@ async def test_a_leader_that_slept_past_its_lease_begins_no_write_when_it_wakes(
         stage.bed.processes.resume(stage.operator)
         await until("it knows", lambda: said(play, stage.operator, "lost leadership"), seconds=30)
         entry = await play.finished("taken-over")
-        # A write that had passed its look at the clock when the process froze goes out when it wakes, as from any client
-        # of the API. It can only be an Event: objects carry the version that was read, which the other has written since.
+        # A write that had passed its look at the clock when the process froze goes out when it wakes, as from any
+        # client of the API. It can only be an Event: objects carry the version that was read, which is not that of now.
         events = f"/apis/events.k8s.io/v1/namespaces/{stage.namespace}/events"
         assert written in ([], [events]), "it began to write after its Lease was over"
     assert (entry["id"], entry["outcome"]) == (change["id"], "Succeeded"), entry

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.cli.service.plan_text import plan_json
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.planning.plan import Considered, Plan
+from vllm_autotuner.planning.proposal import Proposal
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "vllm-0.32" / "recordings"
 SEATS, FULL = RECORDINGS / "seats-saturation.om.gz", RECORDINGS / "kv-saturation.om.gz"
@@ -44,6 +50,16 @@ def test_the_same_for_programs() -> None:
     ]
     assert plan["candidates"][0]["recommendOnly"] == "spec.tuning.maxNumSeqs sets no bounds"
     assert plan["current"]["gpus"] == 1
+
+
+def test_the_length_that_goes_with_a_smaller_tp_size_is_a_field_of_its_own() -> None:
+    proposal = Proposal(
+        knob=Knob.TENSOR_PARALLEL_SIZE, current=2, value=1, max_model_len=8192, target=ChangeTarget.GPUS, reason="",
+        confidence=Confidence.MEDIUM,
+    )  # fmt: skip
+    plan = Plan(proposal=proposal, considered=(Considered(proposal=proposal),))
+    (candidate,) = plan_json(plan, named=DiagnosisClass.HEALTHY)["candidates"]
+    assert (candidate["value"], candidate["maxModelLen"]) == (1, 8192)
 
 
 def test_a_gpu_makes_fp8_a_candidate(tmp_path: Path, full_by_memory: Path) -> None:

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 from tests.builders import NOW as AT
 from tests.change.worlds import change
+from tests.control.desk import CAPPED, Desk
 from tests.planning.situations import scaling, steady
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.status import ChangeState, Effective, VLLMServiceStatus
-from vllm_autotuner.control.decide.scaling_history import replicas_too_few
+from vllm_autotuner.control.decide.scaling_history import replicas_too_few, scale_ins_after
 from vllm_autotuner.scaling.request_rate import peak_tokens_per_second
+from vllm_autotuner.scaling.supply import Scale
 
 NOW = datetime.fromtimestamp(AT, tz=UTC)
 TWO_ENGINES = steady(9, 18, 12, base=0.014, per_sequence=0.0003)
@@ -44,3 +46,21 @@ def test_replicas_that_were_too_few_for_a_load_like_that_of_now(tried: dict[str,
     assert replicas_too_few(by_others, TWO_ENGINES, scaling=scaling(), now=NOW) == 0
     trying = status.updated(active_change=change(ChangeState.ANALYZING))
     assert replicas_too_few(trying, TWO_ENGINES, scaling=scaling(), now=NOW) == 0
+
+
+def test_replicas_that_are_added_during_a_change_say_nothing_of_fewer() -> None:
+    """What was too few ran a trial's pods beside its own, or another configuration."""
+    desk = Desk()
+    desk.edit(scaling={"minReplicas": 1, "maxReplicas": 4}, replicas=None)
+    desk.ticks(2, CAPPED)
+    inputs, more = desk.inputs(CAPPED), Scale(replicas=2, reason="", lacking=True)
+    effective = desk.read.effective
+    assert effective is not None
+    status = desk.read.updated(
+        active_change=None,
+        scale_ins=(ScaleInTried(replicas=1, at=desk.now - timedelta(hours=2), config_hash=effective.config_hash),),
+    )
+    (failed,) = scale_ins_after(status, more, inputs=inputs)
+    assert failed.failed_at == desk.now
+    trying = status.updated(active_change=change(ChangeState.ANALYZING))
+    assert scale_ins_after(trying, more, inputs=inputs) == status.scale_ins

@@ -99,6 +99,12 @@ def test_failures_are_of_one_setting_and_of_a_day() -> None:
     assert failed_at([FAILED], config_hash="a", now=NOW + FORGOTTEN) == ()
 
 
+def test_a_failure_of_the_future_does_not_count_for_ever() -> None:
+    """A status that was edited, or written by a clock that ran ahead."""
+    assert failed_at([FAILED], config_hash="a", now=NOW - timedelta(seconds=5)) == (FAILED,)
+    assert failed_at([FAILED], config_hash="a", now=NOW - FORGOTTEN) == ()
+
+
 @pytest.mark.parametrize(("part", "replicas"), [(0.95, 2), (1.5, 1)])
 def test_a_replica_that_was_missed_before_is_kept(part: float, replicas: int) -> None:
     """Two engines make 1,600 tokens/s each, and one looks as if it could make them all; it could not at such a load."""

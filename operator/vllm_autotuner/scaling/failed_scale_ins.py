@@ -49,11 +49,14 @@ def after_scaling(
 
 
 def failed_at(tried: Sequence[ScaleInTried], *, config_hash: str | None, now: datetime) -> tuple[ScaleInTried, ...]:
-    """Return the failures that still apply to the current configuration."""
+    """Return the failures that still apply to the current configuration.
+
+    One of the future, from an edited status or another clock, counts for as long as one of the past.
+    """
     return tuple(
         one
         for one in tried
-        if one.failed_at is not None and one.config_hash == config_hash and now - one.failed_at < FORGOTTEN
+        if one.failed_at is not None and one.config_hash == config_hash and abs(now - one.failed_at) < FORGOTTEN
     )
 
 

@@ -111,6 +111,7 @@ def _recommendation(proposal: Proposal) -> dict[str, Any]:
         "knob": proposal.knob.value,
         "current": proposal.current,
         "value": proposal.value,
+        "maxModelLen": proposal.max_model_len,
         "flag": flag_of(proposal),
         "target": proposal.target.value,
         "reason": proposal.reason,

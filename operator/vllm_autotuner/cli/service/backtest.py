@@ -207,6 +207,7 @@ def _json(history: History) -> dict[str, Any]:
                 "knob": each.proposal.knob.value,
                 "current": each.proposal.current,
                 "value": each.proposal.value,
+                "maxModelLen": each.proposal.max_model_len,
                 "limitedBy": each.proposal.limited_by,
                 "confidence": each.proposal.confidence.value,
                 "shadow": {"windows": len(each.misses), "medianError": each.error},

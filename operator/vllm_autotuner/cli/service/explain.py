@@ -168,7 +168,9 @@ def _subject(body: Mapping[str, Any], *, catalogue: Catalogue) -> Subject:
         failed=failed_values(spec, status, now=now),
         left=left_values(status, now=now),
         infeasible=infeasible_knobs(spec, status),
-        too_few=lambda seen: replicas_too_few(status, seen, scaling=spec.scaling, now=now),
+        too_few=lambda seen: replicas_too_few(
+            status, seen, scaling=spec.scaling, now=datetime.fromtimestamp(seen.at, tz=UTC)
+        ),
         platform_of=lambda seen: platform_of(spec, catalogue=catalogue),
     )
 

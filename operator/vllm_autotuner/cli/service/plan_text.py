@@ -101,6 +101,7 @@ def _candidate_json(candidate: Considered) -> dict[str, Any]:
         "knob": proposal.knob.value,
         "current": proposal.current,
         "value": proposal.value,
+        "maxModelLen": proposal.max_model_len,
         "chosen": not candidate.lost,
         "lostBecause": candidate.lost or None,
         "limitedBy": proposal.limited_by,

@@ -50,9 +50,12 @@ def replicas_too_few(status: VLLMServiceStatus, seen: Observation, *, scaling: S
 
 
 def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) -> tuple[ScaleInTried, ...]:
-    """The record of scale-ins after the replicas are set to this number."""
+    """The record of scale-ins after the replicas are set to this number.
+
+    What is added during a change says nothing: what runs then is not the configuration of `effective` alone.
+    """
     before, scaling, seen = status.effective, inputs.service.spec.scaling, inputs.observation
-    if before is None or before.replicas is None or scaling is None:
+    if before is None or before.replicas is None or scaling is None or status.active_change is not None:
         return status.scale_ins
     lately = peak_tokens_per_second(seen, over=timedelta(seconds=STRETCH))
     return after_scaling(
