@@ -9,7 +9,7 @@ from tests.scaling.test_replicas import NOW, desired
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.scaling.failed_scale_ins import FORGOTTEN, after_scaling, failed_at, most_too_few
+from vllm_autotuner.scaling.failed_scale_ins import FORGOTTEN, after_scaling, failed_at, most_too_few, wait_before
 from vllm_autotuner.scaling.supply import Scale
 
 ON_TRIAL = ScaleInTried(replicas=2, config_hash="a", at=NOW - timedelta(minutes=5))
@@ -113,3 +113,24 @@ def test_a_replica_that_was_missed_before_is_kept(part: float, replicas: int) ->
     alone = ScaleInTried(replicas=1, config_hash="a", at=NOW, failed_at=NOW, tokens_per_second=load)
     assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen).replicas == 1
     assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen, failed=[alone]).replicas == replicas
+
+
+@pytest.mark.parametrize(
+    ("replicas", "times"),
+    [
+        pytest.param(1, 4, id="two numbers that are as many or more were too few"),
+        pytest.param(2, 2, id="this one was once"),
+        pytest.param(3, 1, id="more were not tried"),
+    ],
+)
+def test_the_wait_doubles_with_each_failure(replicas: int, times: int) -> None:
+    failed = [FAILED, FAILED.updated(replicas=1)]
+    assert wait_before(replicas, failed, stabilization=timedelta(minutes=10)) == timedelta(minutes=10 * times)
+
+
+@pytest.mark.parametrize(("minutes", "replicas"), [(15, 2), (25, 1)])
+def test_what_failed_at_a_higher_load_is_tried_again_after_twice_the_wait(minutes: int, replicas: int) -> None:
+    seen = carrying([90.0] * 4 + [60.0] * 16, engines=2)
+    alone = ScaleInTried(replicas=1, config_hash="a", at=NOW, failed_at=NOW, tokens_per_second=1e6)
+    assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen, newest=60 * minutes).replicas == 1
+    assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen, newest=60 * minutes, failed=[alone]).replicas == replicas

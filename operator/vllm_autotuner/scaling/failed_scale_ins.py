@@ -13,7 +13,7 @@ from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.scaling.supply import Scale
 
-__all__ = ["FORGOTTEN", "after_scaling", "failed_at", "most_too_few"]
+__all__ = ["FORGOTTEN", "after_scaling", "failed_at", "most_too_few", "wait_before"]
 
 FORGOTTEN: Final = timedelta(days=1)
 """How long a failure counts: loads repeat daily, while prompts and users change. Our choice, unmeasured."""
@@ -67,6 +67,15 @@ def most_too_few(failed: Sequence[ScaleInTried], *, load: float) -> int:
     """
     known = ((one.replicas, one.tokens_per_second) for one in failed)
     return max((replicas for replicas, then in known if then is None or load >= then * (1 - NOISE)), default=0)
+
+
+def wait_before(replicas: int, failed: Sequence[ScaleInTried], *, stabilization: timedelta) -> timedelta:
+    """Return how long nothing may have moved before so few replicas are tried (again).
+
+    Twice as long for each time that they, or more of them, were too few within `FORGOTTEN`: bursts that come by chance
+    are rarely among the last minutes, and one is late for each try. Worked: 10 min, and 40 min after two failures.
+    """
+    return stabilization * 2 ** sum(one.replicas >= replicas for one in failed)
 
 
 def _on_trial(one: ScaleInTried, *, replicas: int, config_hash: str | None) -> bool:
