@@ -241,7 +241,8 @@ class Cluster:
                 "apiVersion": "v1",
                 "kind": "DeleteOptions",
                 "propagationPolicy": "Background",
-                "preconditions": {"uid": live["metadata"]["uid"]},
+                # Of what was read: a leader that sleeps between the two lines deletes nothing when it wakes.
+                "preconditions": {key: live["metadata"][key] for key in ("uid", "resourceVersion")},
             }
             with suppress(NotFound):
                 await self._connection.request("DELETE", kind.path(namespace, name), body=body)
