@@ -8,8 +8,9 @@ from tests.scaling.loads import LENGTH, carrying
 from tests.scaling.test_replicas import NOW, desired
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
+from vllm_autotuner.api.spec import ScaleIn
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
-from vllm_autotuner.scaling.failed_scale_ins import FORGOTTEN, after_scaling, failed_at, most_too_few, wait_before
+from vllm_autotuner.scaling.failed_scale_ins import FORGOTTEN, after_scaling, failed_at, most_too_few, tried_again_from
 from vllm_autotuner.scaling.supply import Scale
 
 ON_TRIAL = ScaleInTried(replicas=2, config_hash="a", at=NOW - timedelta(minutes=5))
@@ -24,8 +25,9 @@ def scaled(
     load: float | None = 3000.0,
     runs: str = "a",
     lacking: bool = True,
+    foretold: bool = True,
 ) -> tuple[ScaleInTried, ...]:
-    scale = Scale(replicas=to, reason="", lacking=lacking)
+    scale = Scale(replicas=to, reason="", lacking=lacking, foretold=foretold)
     served = before if ready is None else ready
     return after_scaling(tried, before=before, ready=served, scale=scale, config_hash=runs, load=load, now=NOW)
 
@@ -65,6 +67,16 @@ def test_more_while_nothing_was_late_say_nothing() -> None:
     assert scaled(ON_TRIAL, before=2, to=3, lacking=False) == (ON_TRIAL,)
 
 
+def test_fewer_of_which_nothing_was_foretold_are_no_trial() -> None:
+    """An idle service wakes up every hour: no prediction was wrong."""
+    assert scaled(FAILED, ON_TRIAL, before=3, to=2, foretold=False) == (FAILED,)
+
+
+def test_what_is_forgotten_leaves_its_place_to_others() -> None:
+    old = FAILED.updated(failed_at=NOW - FORGOTTEN)
+    assert scaled(old, FAILED, before=3, to=2) == (FAILED, ScaleInTried(replicas=2, config_hash="a", at=NOW))
+
+
 def test_trying_again_replaces_the_trial_and_keeps_the_failure() -> None:
     again = scaled(FAILED, ON_TRIAL, before=3, to=2)
     assert again == (FAILED, ScaleInTried(replicas=2, config_hash="a", at=NOW))
@@ -99,38 +111,56 @@ def test_failures_are_of_one_setting_and_of_a_day() -> None:
     assert failed_at([FAILED], config_hash="a", now=NOW + FORGOTTEN) == ()
 
 
-def test_a_failure_of_the_future_does_not_count_for_ever() -> None:
-    """A status that was edited, or written by a clock that ran ahead."""
-    assert failed_at([FAILED], config_hash="a", now=NOW - timedelta(seconds=5)) == (FAILED,)
-    assert failed_at([FAILED], config_hash="a", now=NOW - FORGOTTEN) == ()
+def test_a_failure_of_the_future_does_not_count() -> None:
+    """A status that was edited, or one of today where `explain --at` asks about yesterday."""
+    assert failed_at([FAILED], config_hash="a", now=NOW - timedelta(hours=1)) == ()
 
 
 @pytest.mark.parametrize(("part", "replicas"), [(0.95, 2), (1.5, 1)])
 def test_a_replica_that_was_missed_before_is_kept(part: float, replicas: int) -> None:
     """Two engines make 1,600 tokens/s each, and one looks as if it could make them all; it could not at such a load."""
     seen = carrying([90.0] * 4 + [60.0] * 16, engines=2)
-    load = 2 * 60.0 * LENGTH / WINDOW * part
-    alone = ScaleInTried(replicas=1, config_hash="a", at=NOW, failed_at=NOW, tokens_per_second=load)
+    load, at = 2 * 60.0 * LENGTH / WINDOW * part, NOW - timedelta(hours=1)
+    alone = ScaleInTried(replicas=1, config_hash="a", at=at, failed_at=at, tokens_per_second=load)
     assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen).replicas == 1
     assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen, failed=[alone]).replicas == replicas
 
 
 @pytest.mark.parametrize(
-    ("replicas", "times"),
+    ("replicas", "failed", "minutes"),
     [
-        pytest.param(1, 4, id="two numbers that are as many or more were too few"),
-        pytest.param(2, 2, id="this one was once"),
-        pytest.param(3, 1, id="more were not tried"),
+        pytest.param(2, [FAILED], 20, id="once"),
+        pytest.param(2, [FAILED, FAILED], 40, id="twice"),
+        pytest.param(1, [FAILED, FAILED.updated(replicas=1)], 20, id="each number once, as on any rising morning"),
+        pytest.param(1, [FAILED], 20, id="more of them"),
+        pytest.param(3, [FAILED], None, id="more were not tried"),
     ],
 )
-def test_the_wait_doubles_with_each_failure(replicas: int, times: int) -> None:
-    failed = [FAILED, FAILED.updated(replicas=1)]
-    assert wait_before(replicas, failed, stabilization=timedelta(minutes=10)) == timedelta(minutes=10 * times)
+def test_each_failure_of_a_number_doubles_the_time_that_it_rests(
+    replicas: int, failed: list[ScaleInTried], minutes: int | None
+) -> None:
+    found = tried_again_from(replicas, failed, stabilization=timedelta(minutes=10))
+    assert found == (None if minutes is None else NOW + timedelta(minutes=minutes))
 
 
 @pytest.mark.parametrize(("minutes", "replicas"), [(15, 2), (25, 1)])
-def test_what_failed_at_a_higher_load_is_tried_again_after_twice_the_wait(minutes: int, replicas: int) -> None:
+def test_what_failed_at_a_higher_load_is_tried_again_after_its_rest(minutes: int, replicas: int) -> None:
     seen = carrying([90.0] * 4 + [60.0] * 16, engines=2)
-    alone = ScaleInTried(replicas=1, config_hash="a", at=NOW, failed_at=NOW, tokens_per_second=1e6)
+    at = NOW - timedelta(minutes=minutes)
+    alone = ScaleInTried(replicas=1, config_hash="a", at=at, failed_at=at, tokens_per_second=1e6)
     assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen, newest=60 * minutes).replicas == 1
     assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen, newest=60 * minutes, failed=[alone]).replicas == replicas
+
+
+def test_pods_that_move_meanwhile_do_not_lengthen_the_rest() -> None:
+    seen, at = carrying([90.0] * 4 + [60.0] * 16, engines=2), NOW - timedelta(minutes=25)
+    alone = ScaleInTried(replicas=1, config_hash="a", at=at, failed_at=at, tokens_per_second=1e6)
+    assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen, newest=660, asked=660, failed=[alone]).replicas == 1
+
+
+def test_a_longer_stabilization_than_is_remembered_asks_for_what_is() -> None:
+    """30 minutes of windows are kept: with an hour nothing ever counted as known."""
+    seen = carrying([90.0] * 4 + [60.0] * 56, engines=2)
+    patient = ScaleIn(stabilization=timedelta(hours=1))
+    assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen, newest=3700, scale_in=patient).replicas == 1
+    assert desired(DiagnosisClass.UNDERUTILIZED, seen=seen, newest=3500, scale_in=patient).replicas == 2

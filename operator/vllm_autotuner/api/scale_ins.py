@@ -11,8 +11,8 @@ from vllm_autotuner.api.model import ApiModel
 __all__ = ["SCALE_INS_LENGTH", "ScaleInTried"]
 
 SCALE_INS_LENGTH: Final = 8
-"""Number of replica counts that are remembered: few services have more between trough and peak. Our choice, for size.
-"""
+"""Number of tries that are remembered: few services need more replica counts, or have more failures, within a day. Our
+choice, for size."""
 
 
 class ScaleInTried(ApiModel):

@@ -23,7 +23,7 @@ from vllm_autotuner.planning.current_replica import STRETCH, UnknownReplica, lim
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
 from vllm_autotuner.scaling.error_budget import budget_spent, late_for
-from vllm_autotuner.scaling.failed_scale_ins import most_too_few, wait_before
+from vllm_autotuner.scaling.failed_scale_ins import most_too_few, tried_again_from
 from vllm_autotuner.scaling.request_rate import peak_rate, peak_tokens_per_second
 from vllm_autotuner.scaling.supply import Scale, Supply
 
@@ -206,8 +206,10 @@ class _Question:
         whole = supply.ready == current and len(seen.engines) >= current and seen.everybody_reports
         if current <= self.scaling.min_replicas or not whole or not self._may_be_spare():
             return None
-        wait = wait_before(current - 1, supply.failed, stabilization=self._stable)
-        if any(self.now - moment < wait for moment in moments):
+        if any(timedelta() <= self.now - moment < self._stable for moment in moments):
+            return None
+        rests_until = tried_again_from(current - 1, supply.failed, stabilization=self._stable)
+        if rests_until is not None and self.now < rests_until:
             return None
         rate = peak_rate(seen, over=self._stable)
         known = self.capacity
@@ -226,6 +228,7 @@ class _Question:
             replicas=current - 1,
             reason=f"{current - 1} replica(s) carry the highest load of the last {format_duration(self._stable)}: "
             f"{rate:.2f} requests/s, of which each serves at least {known.low:.2f} within the objectives",
+            foretold=True,
         )
 
     def _may_be_spare(self) -> bool:

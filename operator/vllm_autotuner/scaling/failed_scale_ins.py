@@ -1,10 +1,11 @@
 """Remembers failed scale-ins with their load, so that the same prediction is not repeated.
 
-Separate from `scale_in`, which predicts from measurements; this records the results, whatever their reason. Without it
-a service that seems to need fewer replicas would be scaled in again after every cooldown and be late each time.
-Pure. Must not: prevent a scale-in at a load that is clearly lower.
+Separate from `desired_replicas`, which predicts from measurements; this records the results, whatever their reason.
+Without it a service that seems to need fewer replicas would be scaled in again and again, and be late each time.
+Pure. Must not: hold a scale-in at a clearly lower load back for longer than `tried_again_from` says.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -13,7 +14,7 @@ from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.scaling.supply import Scale
 
-__all__ = ["FORGOTTEN", "after_scaling", "failed_at", "most_too_few", "wait_before"]
+__all__ = ["FORGOTTEN", "after_scaling", "failed_at", "most_too_few", "tried_again_from"]
 
 FORGOTTEN: Final = timedelta(days=1)
 """How long a failure counts: loads repeat daily, while prompts and users change. Our choice, unmeasured."""
@@ -31,13 +32,19 @@ def after_scaling(
 ) -> tuple[ScaleInTried, ...]:
     """Return the remembered scale-ins after the desired replicas changed from `before`.
 
-    A scale-in is on trial until requests wait or are late and replicas are added for it: the number that served was too
-    low at `load`, the most output tokens per second of all replicas in five minutes, which `most_too_few` compares;
-    None if not known. `ready`: of those before; what is still starting has not been tried.
+    A scale-in is on trial until requests wait or are late and replicas are added for it, unless nothing was foretold of
+    it (an idle service, the user's bounds): the number that served was too low at `load`, the most output tokens per
+    second of all replicas in five minutes, which `most_too_few` compares; None if not known. `ready`: of those before;
+    what is still starting has not been tried.
     """
     if scale.replicas < before:
-        others = (one for one in tried if one.replicas != scale.replicas or one.failed_at is not None)
-        return (*others, ScaleInTried(replicas=scale.replicas, config_hash=config_hash, at=now))
+        others = (
+            one
+            for one in tried
+            if (one.replicas != scale.replicas if one.failed_at is None else now - one.failed_at < FORGOTTEN)
+        )
+        trial = ScaleInTried(replicas=scale.replicas, config_hash=config_hash, at=now)
+        return (*others, trial) if scale.foretold else tuple(others)
     if not scale.lacking:
         return tuple(tried)
     return tuple(
@@ -49,15 +56,9 @@ def after_scaling(
 
 
 def failed_at(tried: Sequence[ScaleInTried], *, config_hash: str | None, now: datetime) -> tuple[ScaleInTried, ...]:
-    """Return the failures that still apply to the current configuration.
-
-    One of the future, from an edited status or another clock, counts for as long as one of the past.
-    """
-    return tuple(
-        one
-        for one in tried
-        if one.failed_at is not None and one.config_hash == config_hash and abs(now - one.failed_at) < FORGOTTEN
-    )
+    """Return the failures that apply to the current configuration at this moment: none of the future, or long ago."""
+    known = [one for one in tried if one.failed_at is not None and timedelta() <= now - one.failed_at < FORGOTTEN]
+    return tuple(one for one in known if one.config_hash == config_hash)
 
 
 def most_too_few(failed: Sequence[ScaleInTried], *, load: float) -> int:
@@ -69,13 +70,19 @@ def most_too_few(failed: Sequence[ScaleInTried], *, load: float) -> int:
     return max((replicas for replicas, then in known if then is None or load >= then * (1 - NOISE)), default=0)
 
 
-def wait_before(replicas: int, failed: Sequence[ScaleInTried], *, stabilization: timedelta) -> timedelta:
-    """Return how long nothing may have moved before so few replicas are tried (again).
+def tried_again_from(replicas: int, failed: Sequence[ScaleInTried], *, stabilization: timedelta) -> datetime | None:
+    """Return the moment from which so few replicas may be tried again; None if neither they nor more of them failed.
 
-    Twice as long for each time that they, or more of them, were too few within `FORGOTTEN`: bursts that come by chance
-    are rarely among the last minutes, and one is late for each try. Worked: 10 min, and 40 min after two failures.
+    Counted from the last failure, and twice as long for each time that one number of them was too few: bursts that come
+    by chance are rarely among the last minutes, and one is late for each try.
+    Worked: with 10 minutes, 20 after the first failure and 40 after the second.
     """
-    return stabilization * 2 ** sum(one.replicas >= replicas for one in failed)
+    those = [(one.replicas, one.failed_at) for one in failed if one.replicas >= replicas and one.failed_at is not None]
+    if not those:
+        return None
+    # A day that needs one replica after the other is one failure of each number, not many of the fewest.
+    times = max(Counter(number for number, _ in those).values())
+    return max(at for _, at in those) + stabilization * 2.0**times
 
 
 def _on_trial(one: ScaleInTried, *, replicas: int, config_hash: str | None) -> bool:

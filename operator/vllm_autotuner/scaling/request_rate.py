@@ -4,10 +4,14 @@ Pure. Must not: look at a replica's capacity, or foretell (decision 14 says why)
 """
 
 from datetime import timedelta
+from typing import Final
 
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.observation.state_windows import WindowSettings
 from vllm_autotuner.planning.current_replica import highest_mean, output_tokens, tokens_by_window
 from vllm_autotuner.planning.forecast import LEAST_SEEN
+
+REMEMBERED: Final = timedelta(seconds=WindowSettings().long)
 
 __all__ = ["peak_rate", "peak_tokens_per_second"]
 
@@ -19,7 +23,11 @@ def peak_rate(seen: Observation, *, over: timedelta) -> float | None:
 
 
 def peak_tokens_per_second(seen: Observation, *, over: timedelta) -> float | None:
-    """The most output tokens per second of all engines in any five minutes of `over`; None if too little was seen."""
+    """The most output tokens per second of all engines in any five minutes of `over`; None if too little was seen.
+
+    Of a longer time than is remembered (`WindowSettings.long`), in all that is.
+    """
+    over = min(over, REMEMBERED)
     made = tokens_by_window(seen, over=over.total_seconds())
     if len(made) * seen.window < LEAST_SEEN * over.total_seconds():
         return None

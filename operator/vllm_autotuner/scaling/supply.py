@@ -23,6 +23,8 @@ class Scale:
     reason: str
     lacking: bool = False
     """More because requests waited or were late: the number before was too low."""
+    foretold: bool = False
+    """Fewer because the rest are foretold to carry the load, which may turn out to be wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

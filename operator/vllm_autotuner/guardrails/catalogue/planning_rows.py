@@ -51,7 +51,8 @@ PLANNING_ROWS: Final[tuple[Guardrail, ...]] = (
         ),
         missing=(
             "a stabilization window over recommendations: cooldown and budget limit the cost of a wrong one, and "
-            "scale-in waits for spec.scaling.scaleIn.stabilization (default {api.spec:ScaleIn.stabilization})"
+            "scale-in waits for spec.scaling.scaleIn.stabilization (default {api.spec:ScaleIn.stabilization}), after a "
+            "failed one for longer"
         ),
     ),
     Guardrail(
