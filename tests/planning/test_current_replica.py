@@ -148,6 +148,14 @@ def test_a_slot_is_held_for_the_prompt_too() -> None:
     assert replica_of(more).held_longer == pytest.approx(1.5)
 
 
+def test_the_first_window_of_a_service_tells_nothing_of_how_long_slots_are_held() -> None:
+    """Its engines came in the middle of it: all of the batch, and half of its tokens."""
+    seen = carrying(BUSY)
+    first = min(each.time for each in seen.steps if each.time is not None)
+    steps = tuple(replace(each, tokens=each.tokens / 2) if each.time == first else each for each in seen.steps)
+    assert replica_of(replace(seen, steps=steps)).held_longer == pytest.approx(1.0)
+
+
 def test_first_tokens_are_those_that_were_measured_while_nothing_waits() -> None:
     first = replica_of(carrying(BUSY, ttft=latency(0.3, tail=0.5))).first
     assert first is not None

@@ -1,6 +1,7 @@
 """Late first tokens and late tokens, held against the share that an objective allows, and for how long they were."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -54,6 +55,14 @@ def test_more_tokens_were_late_than_may_be(late: int, seconds: float, spent: boo
     """54 ms at p95, 48 on average: a quarter of such a window is late."""
     case = of_tokens([0.04] * (20 - late) + [0.048] * late, now=latency(0.048, tail=0.054))
     assert budget_spent(case, over=timedelta(seconds=seconds), since=None) is spent
+
+
+@pytest.mark.parametrize(("of_requests", "spent"), [(latency(0.045, count=5.0), False), (NOT_MEASURED, True)])
+def test_single_tokens_stand_in_only_where_no_tpot_is_exported(of_requests: Distribution, spent: bool) -> None:
+    """Five requests have finished, all at 45 ms. A tenth of the single tokens took 90, and no request did on average."""
+    case = of_tokens([0.045] * 20, now=of_requests)
+    seen = replace(case.observation, itl=latency(0.045, count=20_000.0, tail=0.09))
+    assert budget_spent(replace(case, observation=seen), over=TEN_MINUTES, since=None) is spent
 
 
 def test_the_worked_example() -> None:

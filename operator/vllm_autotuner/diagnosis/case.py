@@ -33,6 +33,7 @@ __all__ = [
     "seems_to_become_fewer",
     "slots_used_share",
     "step_time",
+    "surely",
     "tail_of",
     "tpot_mean",
     "tpot_reading",
@@ -166,19 +167,18 @@ CHANCE: Final = 2.0
 
 
 def tpot_surely(case: Case) -> Reading:
-    """Return the lower confidence bound of TPOT (seconds): if this is over the objective, TPOT is late beyond chance.
+    """Return the lower confidence bound of TPOT (seconds): if it is over the objective, TPOT is late beyond chance."""
+    return surely(_tpot(case), quantile=case.targets.tpot.quantile)
+
+
+def surely(found: Distribution, *, quantile: float) -> Reading:
+    """Return the lower confidence bound of a quantile, the median at least.
 
     The share of n requests that meet a quantile q has the standard deviation sqrt(q * (1 - q) / n). Worked: at p95, 2
     of 40 requests may be late; 5 can be late by chance and 6 cannot, so p88 is read instead of p95.
     """
-    quantile = case.targets.tpot.quantile
-    return _tpot(case).quantile(max(min(quantile, 0.5), quantile - CHANCE * _deviation(case)))
-
-
-def _deviation(case: Case) -> float:
-    """Return the standard deviation of the share of requests in time, if exactly the objective's share is."""
-    count, quantile = _tpot(case).count, case.targets.tpot.quantile
-    return sqrt(quantile * (1 - quantile) / count) if count > 0 else 0.0
+    deviation = sqrt(quantile * (1 - quantile) / found.count) if found.count > 0 else 0.0
+    return found.quantile(max(min(quantile, 0.5), quantile - CHANCE * deviation))
 
 
 def tpot_mean(case: Case) -> Reading:

@@ -154,9 +154,15 @@ def _line(case: Case) -> StepTime | None:
 
 
 def _held_longer(seen: Observation) -> float:
-    """By what factor requests hold their slot longer than their tokens take: the batch over what makes the tokens."""
-    taken = sum(point.running for point in seen.steps) * seen.window
-    needed = sum(point.tokens * point.itl for point in seen.steps)
+    """By what factor requests hold their slot longer than their tokens take: the batch over what makes the tokens.
+
+    Without the first window that is remembered: a service that has just begun was there for a part of it, so more ran
+    in it than its tokens tell.
+    """
+    first = min((point.time for point in seen.steps if point.time is not None), default=None)
+    whole = [point for point in seen.steps if point.time is None or point.time != first]
+    taken = sum(point.running for point in whole) * seen.window
+    needed = sum(point.tokens * point.itl for point in whole)
     return taken / needed if needed > 0 and taken > 0 else 1.0
 
 

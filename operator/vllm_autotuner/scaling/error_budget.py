@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from statistics import NormalDist
 
-from vllm_autotuner.diagnosis.case import Case, is_late, tail_of, tpot_mean, tpot_surely, ttft_reading
+from vllm_autotuner.diagnosis.case import Case, is_late, surely, tail_of, ttft_reading
 from vllm_autotuner.diagnosis.objectives import Target
 from vllm_autotuner.observation.observation import FirstTokens
 from vllm_autotuner.observation.shape import log_normal
@@ -30,7 +30,10 @@ def budget_spent(case: Case, *, over: timedelta, since: float | None) -> bool:
     begin = max(seen.at - over.total_seconds(), -math.inf if since is None else since)
     first = [(one.mean, one.requests) for one in seen.first_tokens if one.time - seen.window >= begin]
     tokens = [(one.itl, one.tokens) for one in seen.steps if one.time is not None and one.time - seen.window >= begin]
-    first_tail, tail = tail_of(ttft_reading(case), seen.ttft.mean), tail_of(tpot_surely(case), tpot_mean(case))
+    # However few have finished: single tokens spread far more than the means of requests, which the objective is about.
+    of_requests = seen.tpot if seen.tpot.buckets else seen.itl
+    first_tail = tail_of(ttft_reading(case), seen.ttft.mean)
+    tail = tail_of(surely(of_requests, quantile=targets.tpot.quantile), of_requests.mean)
     return any(
         _late_share(windows, tail=ratio, target=target) > 1 - target.quantile
         for windows, ratio, target in ((first, first_tail, targets.ttft), (tokens, tail, targets.tpot))
