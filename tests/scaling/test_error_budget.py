@@ -59,7 +59,7 @@ def test_more_tokens_were_late_than_may_be(late: int, seconds: float, spent: boo
 
 @pytest.mark.parametrize(("of_requests", "spent"), [(latency(0.045, count=5.0), False), (NOT_MEASURED, True)])
 def test_single_tokens_stand_in_only_where_no_tpot_is_exported(of_requests: Distribution, spent: bool) -> None:
-    """Five requests have finished, all at 45 ms. A tenth of the single tokens took 90, and no request did on average."""
+    """Five requests finished, all at 45 ms. A tenth of the single tokens took 90, and no request did on the whole."""
     case = of_tokens([0.045] * 20, now=of_requests)
     seen = replace(case.observation, itl=latency(0.045, count=20_000.0, tail=0.09))
     assert budget_spent(replace(case, observation=seen), over=TEN_MINUTES, since=None) is spent
