@@ -65,6 +65,16 @@ def test_single_tokens_stand_in_only_where_no_tpot_is_exported(of_requests: Dist
     assert budget_spent(replace(case, observation=seen), over=TEN_MINUTES, since=None) is spent
 
 
+@pytest.mark.parametrize(
+    ("requests", "spent"),
+    [pytest.param(14.0, False, id="of 70, six may be late by chance"), pytest.param(1000.0, True, id="of 5,000")],
+)
+def test_what_is_late_by_chance_spends_nothing(requests: float, spent: bool) -> None:
+    """Of the first tokens in two and a half minutes 7 % are late."""
+    seen = observation(ttft=latency(0.5, tail=1.0), first_tokens=windows([0.3] * 4 + [0.9], requests=[requests] * 5))
+    assert budget_spent(of_first_tokens(seen, ttft=1.0), over=timedelta(seconds=5 * WINDOW), since=None) is spent
+
+
 def test_the_worked_example() -> None:
     """p95 within 25 ms, 27 at a mean of 24: one minute of ten costs 3 % of the tokens, and two cost 6 %."""
     for late, spent in ((2, False), (4, True)):

@@ -72,6 +72,14 @@ def test_fewer_of_which_nothing_was_foretold_are_no_trial() -> None:
     assert scaled(FAILED, ON_TRIAL, before=3, to=2, foretold=False) == (FAILED,)
 
 
+def test_a_number_that_was_enough_for_a_further_scale_in_is_no_longer_on_trial() -> None:
+    """Two were enough, one was not, and what waits when the second is back makes a third come: two are not to blame."""
+    one = scaled(ON_TRIAL, before=2, to=1)
+    assert [each.replicas for each in one] == [1]
+    back = scaled(*one, before=1, to=2)
+    assert [(each.replicas, each.failed_at) for each in scaled(*back, before=2, to=3)] == [(1, NOW)]
+
+
 def test_what_is_forgotten_leaves_its_place_to_others() -> None:
     old = FAILED.updated(failed_at=NOW - FORGOTTEN)
     assert scaled(old, FAILED, before=3, to=2) == (FAILED, ScaleInTried(replicas=2, config_hash="a", at=NOW))

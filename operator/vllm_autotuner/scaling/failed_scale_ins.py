@@ -32,19 +32,16 @@ def after_scaling(
 ) -> tuple[ScaleInTried, ...]:
     """Return the remembered scale-ins after the desired replicas changed from `before`.
 
-    A scale-in is on trial until requests wait or are late and replicas are added for it, unless nothing was foretold of
-    it (an idle service, the user's bounds): the number that served was too low at `load`, the most output tokens per
-    second of all replicas in five minutes, which `most_too_few` compares; None if not known. `ready`: of those before;
-    what is still starting has not been tried.
+    A scale-in is on trial until the next one, or until requests wait or are late and replicas are added for it, unless
+    nothing was foretold of it (an idle service, the user's bounds). Then the number that served was too low at `load`,
+    the most output tokens per second of all replicas in five minutes, which `most_too_few` compares; None if not known.
+    The number above it was enough, and is not to blame for a backlog that the lower one has left.
+    `ready`: of those before; what is still starting has not been tried.
     """
     if scale.replicas < before:
-        others = (
-            one
-            for one in tried
-            if (one.replicas != scale.replicas if one.failed_at is None else now - one.failed_at < FORGOTTEN)
-        )
+        failed = (one for one in tried if one.failed_at is not None and now - one.failed_at < FORGOTTEN)
         trial = ScaleInTried(replicas=scale.replicas, config_hash=config_hash, at=now)
-        return (*others, trial) if scale.foretold else tuple(others)
+        return (*failed, trial) if scale.foretold else tuple(failed)
     if not scale.lacking:
         return tuple(tried)
     return tuple(
