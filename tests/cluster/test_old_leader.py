@@ -10,6 +10,7 @@ from tests.control.objects import deployment_object
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.client import Connection
 from vllm_autotuner.cluster.errors import Conflict
+from vllm_autotuner.cluster.kinds import DEPLOYMENT
 from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
 from vllm_autotuner.workload.labels import LEASE_EPOCH
 
@@ -20,7 +21,7 @@ class OneObject:
     def __init__(self, meanwhile: Callable[[dict[str, Any]], None]) -> None:
         self.live = deployment_object()
         self.meanwhile = meanwhile
-        self.patched = 0
+        self.written = 0
 
     async def request(
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **_: Any
@@ -30,11 +31,12 @@ class OneObject:
             self.meanwhile(self.live)
             return found
         assert body is not None
+        told = body["preconditions"] if method == "DELETE" else body["metadata"]
         for name in ("uid", "resourceVersion"):
-            wanted = body["metadata"].get(name)
+            wanted = told.get(name)
             if wanted is not None and wanted != self.live["metadata"][name]:
                 raise Conflict(f"{name} differs", reason="Conflict", status=409)
-        self.patched += 1
+        self.written += 1
         return dict(body)
 
 
@@ -61,7 +63,7 @@ async def test_what_a_later_leader_wrote_since_the_look_is_not_overwritten() -> 
     api = OneObject(by_a_later_leader)
     with pytest.raises(Conflict):
         await cluster(api).apply(_body(), epoch=5)
-    assert api.patched == 0
+    assert api.written == 0
 
 
 @pytest.mark.parametrize("meanwhile", [deleted_and_created, by_its_controller])
@@ -70,7 +72,7 @@ async def test_what_another_manager_wrote_is_read_again_and_written(
 ) -> None:
     api = OneObject(meanwhile)
     assert await cluster(api).apply(_body(), epoch=5)
-    assert api.patched == 1
+    assert api.written == 1
 
 
 async def test_an_object_that_never_stands_still_is_for_the_next_tick() -> None:
@@ -82,13 +84,36 @@ async def test_an_object_that_never_stands_still_is_for_the_next_tick() -> None:
     api = OneObject(restless)
     with pytest.raises(Conflict):
         await cluster(api).apply(_body(), epoch=5)
-    assert api.patched == 0
+    assert api.written == 0
 
 
 async def test_what_is_as_it_was_is_written() -> None:
     api = OneObject(lambda live: None)
     await cluster(api).apply(_body(), epoch=5)
-    assert api.patched == 1
+    assert api.written == 1
+
+
+@pytest.mark.fault("T52")
+async def test_what_a_later_leader_wrote_since_the_look_is_not_deleted() -> None:
+    api = OneObject(by_a_later_leader)
+    with pytest.raises(Conflict):
+        await _delete(api)
+    assert api.written == 0
+
+
+async def test_what_its_controller_wrote_is_read_again_and_deleted() -> None:
+    """The status of a Deployment whose pods start and fail is written every second."""
+    api = OneObject(by_its_controller)
+    await _delete(api)
+    assert api.written == 1
+
+
+async def _delete(api: OneObject) -> None:
+    metadata = api.live["metadata"]
+    namespace, uid = metadata["namespace"], metadata["ownerReferences"][0]["uid"]
+    await cluster(api).delete(
+        DEPLOYMENT, namespace=namespace, name=metadata["name"], service_name="chat", service_uid=uid, epoch=5
+    )
 
 
 def _body() -> dict[str, Any]:

@@ -495,8 +495,14 @@ async def a_deletion(world: World) -> None:
         await world.remove_deployment("chat")
         await world.post_deployment(child(body, image="theirs:1", foreign=True))
 
+    async def by_a_later_leader() -> None:
+        await world.cluster.apply(child(body, image="newer:1"), epoch=epoch + 1)
+
     with pytest.raises(Conflict):
-        await delete(world.interrupted(anew))
+        await delete(world.interrupted(by_a_later_leader))
+    assert image_of(await live(world)) == "newer:1"
+    with pytest.raises(Refused):
+        await delete(world.interrupted(anew), epoch=epoch + 1)
     assert image_of(await live(world)) == "theirs:1"
     with pytest.raises(Refused):
         await delete(world.cluster)

@@ -336,20 +336,25 @@ class ApiServer:
     ) -> None:
         self._enter(f"delete {kind.kind}", name)
         require_permitted("delete", kind)
-        live = self._child(kind.kind, {"namespace": namespace, "name": name})
-        if live is not None and not live["metadata"].get("deletionTimestamp"):
+        for last in (False, False, True):
+            live = self._child(kind.kind, {"namespace": namespace, "name": name})
+            if live is None or live["metadata"].get("deletionTimestamp"):
+                break
             found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
             if found is not None:
                 raise found
             await self.meanwhile()
             there = self._child(kind.kind, live["metadata"])
-            if there is not None and there["metadata"]["uid"] != live["metadata"]["uid"]:
-                raise Conflict(f"{name} is another object", reason="Conflict", status=409)
-            if there is not None:
+            if there is None:
+                break
+            if all(there["metadata"][key] == live["metadata"][key] for key in ("uid", "resourceVersion")):
                 del self.objects[kind.kind, name]
                 self.deletes[name] += 1
                 self.pods = [pod for pod in self.pods if pod.deployment != name]
                 self.stored(service_of(there), False)
+                break
+            if last:
+                raise Conflict(f"{name} is another object, or another version", reason="Conflict", status=409)
         self._leave()
 
     async def post_event(self, about: Body, event: Event, *, now: datetime) -> None:

@@ -227,25 +227,35 @@ class Cluster:
     ) -> None:
         """Delete a child of this very VLLMService; one that is gone or going already is what was wanted.
 
-        Raises Refused when the live object has another owner, Conflict when a later leader wrote it or it was replaced
-        since the read.
+        Raises Refused when the live object has another owner, Conflict when a later leader wrote it, or anybody each
+        time between look and delete.
         """
-        async with self._admitted("delete", kind):
-            live = await self._live(kind, namespace=namespace, name=name)
-            if live is None or live["metadata"].get("deletionTimestamp"):
-                return
-            found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
-            if found is not None:
-                raise found
-            body = {
-                "apiVersion": "v1",
-                "kind": "DeleteOptions",
-                "propagationPolicy": "Background",
-                # Of what was read: a leader that sleeps between the two lines deletes nothing when it wakes.
-                "preconditions": {key: live["metadata"][key] for key in ("uid", "resourceVersion")},
-            }
-            with suppress(NotFound):
-                await self._connection.request("DELETE", kind.path(namespace, name), body=body)
+        for last in (False, False, True):
+            async with self._admitted("delete", kind):
+                live = await self._live(kind, namespace=namespace, name=name)
+                if live is None or live["metadata"].get("deletionTimestamp"):
+                    return
+                found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
+                if found is not None:
+                    raise found
+                try:
+                    await self._deleted(live, kind=kind)
+                    return
+                except Conflict:
+                    if last:  # else as in `apply`
+                        raise
+
+    async def _deleted(self, live: Object, *, kind: Kind) -> None:
+        metadata = live["metadata"]
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            # Of what was read: a leader that sleeps between look and delete deletes nothing when it wakes.
+            "preconditions": {key: metadata[key] for key in ("uid", "resourceVersion")},
+        }
+        with suppress(NotFound):
+            await self._connection.request("DELETE", kind.path(metadata["namespace"], metadata["name"]), body=body)
 
     async def annotate_service(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> Object:
         """Set annotations of a VLLMService; None removes one. User commands are given this way."""
