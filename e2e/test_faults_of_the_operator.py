@@ -156,8 +156,8 @@ async def test_a_leader_that_slept_past_its_lease_begins_no_write_when_it_wakes(
         await play.load("taken-over", CROWD)
         change = await play.change_is("taken-over", "Analyzing")
         # Frozen in the middle of whatever it does, it wakes there: only the clock tells it that its Lease is over.
-        paused = micro_time(datetime.now(UTC))
         stage.bed.processes.pause(stage.operator)
+        paused = micro_time(datetime.now(UTC))
         await until("the other leads", lambda: said(play, stage.standby, "became leader"), seconds=60)
         assert {write.path for write in written} - {lease}, "it wrote nothing before either"
         written.clear()
@@ -170,7 +170,8 @@ async def test_a_leader_that_slept_past_its_lease_begins_no_write_when_it_wakes(
         events = f"/apis/events.k8s.io/v1/namespaces/{stage.namespace}/events"
         assert len(written) + len(refused) <= 1, "it went on writing after its Lease was over"
         for write in written:
-            assert (write.path, write.body["eventTime"] < paused) == (events, True), "it began to write when it woke"
+            begun = write.path == events and write.body["eventTime"] < paused
+            assert begun, f"it began to write {write.path} when it woke"
     assert (entry["id"], entry["outcome"]) == (change["id"], "Succeeded"), entry
     assert len(await play.events("taken-over", "ChangeStarted")) == 1
     assert len(await play.events("taken-over", "ChangeSucceeded")) == 1

@@ -54,7 +54,7 @@ def of_tokens(means: Sequence[float], *, now: Distribution) -> Case:
 def test_more_tokens_were_late_than_may_be(late: int, seconds: float, spent: bool) -> None:
     """54 ms at p95, 48 on average: a quarter of such a window is late."""
     case = of_tokens([0.04] * (20 - late) + [0.048] * late, now=latency(0.048, tail=0.054))
-    assert budget_spent(case, over=timedelta(seconds=seconds), since=None) is spent
+    assert budget_spent(case, over=timedelta(seconds=seconds), since=None, beyond_chance=True) is spent
 
 
 @pytest.mark.parametrize(("of_requests", "spent"), [(latency(0.045, count=5.0), False), (NOT_MEASURED, True)])
@@ -62,17 +62,19 @@ def test_single_tokens_stand_in_only_where_no_tpot_is_exported(of_requests: Dist
     """Five requests finished, all at 45 ms. A tenth of the single tokens took 90, and no request did on the whole."""
     case = of_tokens([0.045] * 20, now=of_requests)
     seen = replace(case.observation, itl=latency(0.045, count=20_000.0, tail=0.09))
-    assert budget_spent(replace(case, observation=seen), over=TEN_MINUTES, since=None) is spent
+    assert budget_spent(replace(case, observation=seen), over=TEN_MINUTES, since=None, beyond_chance=True) is spent
 
 
 @pytest.mark.parametrize(
     ("requests", "spent"),
-    [pytest.param(14.0, False, id="of 70, six may be late by chance"), pytest.param(1000.0, True, id="of 5,000")],
+    [pytest.param(14.0, False, id="of 70, seven may be late by chance"), pytest.param(1000.0, True, id="of 5,000")],
 )
 def test_what_is_late_by_chance_spends_nothing(requests: float, spent: bool) -> None:
     """Of the first tokens in two and a half minutes 7 % are late."""
     seen = observation(ttft=latency(0.5, tail=1.0), first_tokens=windows([0.3] * 4 + [0.9], requests=[requests] * 5))
-    assert budget_spent(of_first_tokens(seen, ttft=1.0), over=timedelta(seconds=5 * WINDOW), since=None) is spent
+    case, over = of_first_tokens(seen, ttft=1.0), timedelta(seconds=5 * WINDOW)
+    assert budget_spent(case, over=over, since=None, beyond_chance=True) is spent
+    assert budget_spent(case, over=over, since=None, beyond_chance=False)
 
 
 def test_the_worked_example() -> None:
@@ -80,7 +82,7 @@ def test_the_worked_example() -> None:
     for late, spent in ((2, False), (4, True)):
         case = of_tokens([0.010] * (20 - late) + [0.024] * late, now=latency(0.024, tail=0.0273, count=1e6))
         against = Case(observation=case.observation, targets=targets(tpot=0.025), knobs=EngineKnobs())
-        assert budget_spent(against, over=TEN_MINUTES, since=None) is spent
+        assert budget_spent(against, over=TEN_MINUTES, since=None, beyond_chance=True) is spent
 
 
 @pytest.mark.parametrize(
@@ -94,26 +96,26 @@ def test_the_worked_example() -> None:
 )
 def test_late_first_tokens_count_by_requests(means: list[float], requests: list[float] | None, spent: bool) -> None:
     case = of_first_tokens(observation(ttft=latency(0.2), first_tokens=windows(means, requests=requests)))
-    assert budget_spent(case, over=TEN_MINUTES, since=None) is spent
+    assert budget_spent(case, over=TEN_MINUTES, since=None, beyond_chance=True) is spent
 
 
 @pytest.mark.parametrize(("ttft", "spent"), [(0.7, True), (1.3, False)])
 def test_the_tail_of_the_present_window_is_that_of_all(ttft: float, spent: bool) -> None:
     """Means hide that some wait longer: of 0.6 s on average p95 is 1.1 s."""
     seen = observation(ttft=latency(0.6, tail=1.1), first_tokens=windows([0.3] * 10 + [0.6] * 10))
-    assert budget_spent(of_first_tokens(seen, ttft=ttft), over=TEN_MINUTES, since=None) is spent
+    assert budget_spent(of_first_tokens(seen, ttft=ttft), over=TEN_MINUTES, since=None, beyond_chance=True) is spent
 
 
 def test_what_was_late_on_other_replicas_says_nothing_of_these() -> None:
     tokens = of_tokens([0.06] * 10 + [0.04] * 10, now=latency(0.04, tail=0.045))
     first = of_first_tokens(observation(ttft=latency(0.2), first_tokens=windows([3.0] * 10 + [0.2] * 10)))
     for case in (tokens, first):
-        assert budget_spent(case, over=TEN_MINUTES, since=None)
-        assert not budget_spent(case, over=TEN_MINUTES, since=NOW - 10 * WINDOW)
+        assert budget_spent(case, over=TEN_MINUTES, since=None, beyond_chance=True)
+        assert not budget_spent(case, over=TEN_MINUTES, since=NOW - 10 * WINDOW, beyond_chance=True)
 
 
 def test_nothing_remembered_is_nothing_late() -> None:
-    assert not budget_spent(of_tokens([], now=NOT_MEASURED), over=TEN_MINUTES, since=None)
+    assert not budget_spent(of_tokens([], now=NOT_MEASURED), over=TEN_MINUTES, since=None, beyond_chance=True)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -129,7 +131,7 @@ def test_the_share_is_that_of_the_requests_themselves(seed: int) -> None:
     case = of_tokens(means, now=now)
     for times, spent in ((0.95, True), (1.05, False)):
         against = Case(observation=case.observation, targets=targets(tpot=late * times), knobs=EngineKnobs())
-        assert budget_spent(against, over=timedelta(seconds=WINDOW * 21), since=None) is spent
+        assert budget_spent(against, over=timedelta(seconds=WINDOW * 21), since=None, beyond_chance=True) is spent
 
 
 @pytest.mark.parametrize(

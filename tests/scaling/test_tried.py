@@ -141,6 +141,12 @@ def test_a_replica_that_was_missed_before_is_kept(part: float, replicas: int) ->
         pytest.param(2, [FAILED, FAILED], 40, id="twice"),
         pytest.param(1, [FAILED, FAILED.updated(replicas=1)], 20, id="each number once, as on any rising morning"),
         pytest.param(1, [FAILED], 20, id="more of them"),
+        pytest.param(
+            1,
+            [*[FAILED.updated(failed_at=NOW - timedelta(hours=5))] * 3, FAILED.updated(replicas=1)],
+            20,
+            id="another one more often, long ago",
+        ),
         pytest.param(3, [FAILED], None, id="more were not tried"),
     ],
 )

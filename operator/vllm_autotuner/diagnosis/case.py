@@ -181,7 +181,7 @@ def by_chance(quantile: float, *, of: float) -> float:
     """Return by how much the share of late requests differs by chance from what a quantile allows; 0 if none are known.
 
     The share of n requests that meet a quantile q has the standard deviation sqrt(q * (1 - q) / n). Worked: at p95, 2
-    of 40 requests may be late; 5 can be late by chance and 6 cannot.
+    of 40 requests may be late; 4 can be late by chance and 5 cannot.
     """
     return CHANCE * sqrt(quantile * (1 - quantile) / of) if of > 0 else 0.0
 

@@ -156,8 +156,8 @@ def _line(case: Case) -> StepTime | None:
 def _held_longer(seen: Observation) -> float:
     """By what factor requests hold their slot longer than their tokens take: the batch over what makes the tokens.
 
-    Without the first window that is remembered: a service that has just begun was there for a part of it, so more ran
-    in it than its tokens tell.
+    Without the first window that is remembered: where a service has just begun it was there for a part of it, so more
+    ran in it than its tokens tell. The first one of a replica that came later is one of many.
     """
     first = min((point.time for point in seen.steps if point.time is not None), default=None)
     whole = [point for point in seen.steps if point.time is None or point.time != first]

@@ -24,7 +24,7 @@ from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
 from vllm_autotuner.scaling.error_budget import budget_spent, late_for
 from vllm_autotuner.scaling.failed_scale_ins import most_too_few, tried_again_from
-from vllm_autotuner.scaling.request_rate import peak_rate, peak_tokens_per_second
+from vllm_autotuner.scaling.request_rate import REMEMBERED, peak_rate, peak_tokens_per_second
 from vllm_autotuner.scaling.supply import Scale, Supply
 
 __all__ = ["SCALE_OUT_ON", "desired_replicas", "hides_queue"]
@@ -167,7 +167,7 @@ class _Question:
             return "requests wait, but not yet for spec.scaling.scaleOut.waitingFor"
         # Five minutes: over ten, one such stretch in five was late beside others that were not (closed loop).
         lately = min(self._stable, timedelta(seconds=STRETCH))
-        if not budget_spent(self.case, over=lately, since=self._newest):
+        if not budget_spent(self.case, over=lately, since=self._newest, beyond_chance=True):
             return "late requests are within the error budget"
         if self._newest is not None and reaches_behind(self.case.observation, self._newest):
             return "the measurements still cover the time before the newest replica"
@@ -206,7 +206,7 @@ class _Question:
         whole = supply.ready == current and len(seen.engines) >= current and seen.everybody_reports
         if current <= self.scaling.min_replicas or not whole or not self._may_be_spare():
             return None
-        if any(timedelta() <= self.now - moment < self._stable for moment in moments):
+        if any(self.now - moment < self._stable for moment in moments):
             return None
         rests_until = tried_again_from(current - 1, supply.failed, stabilization=self._stable)
         if rests_until is not None and self.now < rests_until:
@@ -218,15 +218,18 @@ class _Question:
         enough = replicas_for(rate, known.low)
         if enough is None or enough >= current:
             return None
-        if budget_spent(self.case, over=timedelta(days=1), since=max((at.timestamp() for at in moments), default=None)):
+        since = max((at.timestamp() for at in moments), default=None)
+        # Chance excuses nothing here: a replica is taken away where it is known that nothing is late.
+        if budget_spent(self.case, over=timedelta(days=1), since=since, beyond_chance=False):
             return None
-        load = peak_tokens_per_second(seen, over=self._stable)
+        lately = min(self._stable, REMEMBERED)
+        load = peak_tokens_per_second(seen, over=lately)
         against = 0 if load is None else most_too_few(supply.failed, load=load)
         if against >= current - 1:
             return Scale(replicas=current, reason=f"{against} replica(s) were too few at this load before")
         return Scale(
             replicas=current - 1,
-            reason=f"{current - 1} replica(s) carry the highest load of the last {format_duration(self._stable)}: "
+            reason=f"{current - 1} replica(s) carry the highest load of the last {format_duration(lately)}: "
             f"{rate:.2f} requests/s, of which each serves at least {known.low:.2f} within the objectives",
             foretold=True,
         )

@@ -18,11 +18,11 @@ from vllm_autotuner.observation.shape import log_normal
 __all__ = ["budget_spent", "late_for"]
 
 
-def budget_spent(case: Case, *, over: timedelta, since: float | None) -> bool:
-    """Whether more first tokens, or tokens, were late in the time `over` than the objective allows, beyond chance.
+def budget_spent(case: Case, *, over: timedelta, since: float | None, beyond_chance: bool) -> bool:
+    """Whether more first tokens, or tokens, were late in the time `over` than the objective allows.
 
     Of earlier windows only means are known: their spread is assumed to be the current one. `since`: Unix seconds before
-    which the number of replicas was different.
+    which the number of replicas was different. `beyond_chance`: only more than can be late by chance count.
     Worked: p95 within 25 ms, now 27 at a mean of 24: 28 % of the tokens are late. For one minute of ten that is 3 %,
     and for two 6 %. Of 1,000 first tokens 5 % may be late, and by chance 6.4 %; of 70, 10.2 %.
     """
@@ -30,14 +30,15 @@ def budget_spent(case: Case, *, over: timedelta, since: float | None) -> bool:
     begin = max(seen.at - over.total_seconds(), -math.inf if since is None else since)
     first = [(one.mean, one.requests) for one in seen.first_tokens if one.time - seen.window >= begin]
     tokens = [(one.itl, one.tokens) for one in seen.steps if one.time is not None and one.time - seen.window >= begin]
-    # However few have finished: single tokens spread far more than the means of requests, which the objective is about.
+    # Single tokens spread far more than the means of requests, which the objective is about. Of few requests little of
+    # their spread is sure, and of none nothing: then only windows count whose mean is late.
     of_requests = seen.tpot if seen.tpot.buckets else seen.itl
     first_tail = tail_of(ttft_reading(case), seen.ttft.mean)
     tail = tail_of(surely(of_requests, quantile=targets.tpot.quantile), of_requests.mean)
     # A window has a few first tokens, of which one slow one moves the mean, and thousands of tokens.
     return any(
         _late_share(windows, tail=ratio, target=target)
-        > 1 - target.quantile + by_chance(target.quantile, of=sum(weight for _, weight in windows))
+        > 1 - target.quantile + beyond_chance * by_chance(target.quantile, of=sum(weight for _, weight in windows))
         for windows, ratio, target in ((first, first_tail, targets.ttft), (tokens, tail, targets.tpot))
     )
 

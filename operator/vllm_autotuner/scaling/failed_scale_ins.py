@@ -5,7 +5,7 @@ Without it a service that seems to need fewer replicas would be scaled in again 
 Pure. Must not: hold a scale-in at a clearly lower load back for longer than `tried_again_from` says.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -70,16 +70,16 @@ def most_too_few(failed: Sequence[ScaleInTried], *, load: float) -> int:
 def tried_again_from(replicas: int, failed: Sequence[ScaleInTried], *, stabilization: timedelta) -> datetime | None:
     """Return the moment from which so few replicas may be tried again; None if neither they nor more of them failed.
 
-    Counted from the last failure, and twice as long for each time that one number of them was too few: bursts that come
+    Counted for each number from its last failure, and twice as long for each time that it was too few: bursts that come
     by chance are rarely among the last minutes, and one is late for each try.
     Worked: with 10 minutes, 20 after the first failure and 40 after the second.
     """
-    those = [(one.replicas, one.failed_at) for one in failed if one.replicas >= replicas and one.failed_at is not None]
-    if not those:
-        return None
-    # A day that needs one replica after the other is one failure of each number, not many of the fewest.
-    times = max(Counter(number for number, _ in those).values())
-    return max(at for _, at in those) + stabilization * 2.0**times
+    # Not the failures of all of them together: a day that needs one replica after the other is one of each number.
+    moments: dict[int, list[datetime]] = defaultdict(list)
+    for one in failed:
+        if one.replicas >= replicas and one.failed_at is not None:
+            moments[one.replicas].append(one.failed_at)
+    return max((max(each) + stabilization * 2.0 ** len(each) for each in moments.values()), default=None)
 
 
 def _on_trial(one: ScaleInTried, *, replicas: int, config_hash: str | None) -> bool:

@@ -11,9 +11,10 @@ from vllm_autotuner.observation.state_windows import WindowSettings
 from vllm_autotuner.planning.current_replica import highest_mean, output_tokens, tokens_by_window
 from vllm_autotuner.planning.forecast import LEAST_SEEN
 
-REMEMBERED: Final = timedelta(seconds=WindowSettings().long)
+__all__ = ["REMEMBERED", "peak_rate", "peak_tokens_per_second"]
 
-__all__ = ["peak_rate", "peak_tokens_per_second"]
+REMEMBERED: Final = timedelta(seconds=WindowSettings().long)
+"""The longest time that is looked back on."""
 
 
 def peak_rate(seen: Observation, *, over: timedelta) -> float | None:

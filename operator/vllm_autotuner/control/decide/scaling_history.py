@@ -55,7 +55,8 @@ def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) 
     What is added during a change says nothing: what runs then is not the configuration of `effective` alone.
     """
     before, scaling, seen = status.effective, inputs.service.spec.scaling, inputs.observation
-    if before is None or before.replicas is None or scaling is None or status.active_change is not None:
+    trying = status.active_change is not None and scale.lacking
+    if before is None or before.replicas is None or scaling is None or trying:
         return status.scale_ins
     lately = peak_tokens_per_second(seen, over=timedelta(seconds=STRETCH))
     return after_scaling(
