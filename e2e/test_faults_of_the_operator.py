@@ -170,8 +170,8 @@ async def test_a_leader_that_slept_past_its_lease_begins_no_write_when_it_wakes(
         events = f"/apis/events.k8s.io/v1/namespaces/{stage.namespace}/events"
         assert len(written) + len(refused) <= 1, "it went on writing after its Lease was over"
         for write in written:
-            begun = write.path == events and write.body["eventTime"] < paused
-            assert begun, f"it began to write {write.path} when it woke"
+            was_on_its_way = write.path == events and write.body["eventTime"] < paused
+            assert was_on_its_way, f"it began to write {write.path} when it woke"
     assert (entry["id"], entry["outcome"]) == (change["id"], "Succeeded"), entry
     assert len(await play.events("taken-over", "ChangeStarted")) == 1
     assert len(await play.events("taken-over", "ChangeSucceeded")) == 1

@@ -6,11 +6,11 @@ Must not: decide, remember anything about an object, or retry.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from vllm_autotuner.cluster.client import JSON, MERGE_PATCH, SERVER_SIDE_APPLY, Connection
 from vllm_autotuner.cluster.errors import NOT_LEADER, READ_ONLY, ClusterError, Conflict, NotFound, Refused, Unavailable
@@ -25,6 +25,7 @@ PAGE_SIZE: Final = 100
 LOG_READ_LIMIT: Final = 8 * 1024 * 1024
 """Bytes read of one log at most while looking for its end."""
 LOG_TAIL_LINES: Final = 20_000
+_Result = TypeVar("_Result")
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
 Object = dict[str, Any]
@@ -132,16 +133,7 @@ class Cluster:
         when the live object belongs to somebody else, Conflict when it is going away or a later leader wrote it.
         """
         kind = kind_of(body)
-        for last in (False, False, True):
-            async with self._admitted("apply", kind):
-                try:
-                    return await self._applied(body, kind=kind, epoch=epoch)
-                except Conflict as conflict:
-                    # Mostly a controller that wrote its status since the read. Looked at anew, also at who leads now;
-                    # without an HTTP status it was that look that objected.
-                    if last or conflict.status is None:
-                        raise
-        raise AssertionError("the last attempt returns or raises")
+        return await self._until_it_stands_still("apply", kind, lambda: self._applied(body, kind=kind, epoch=epoch))
 
     async def _applied(self, body: Object, *, kind: Kind, epoch: int) -> Object:
         metadata: Object = body["metadata"]
@@ -230,32 +222,25 @@ class Cluster:
         Raises Refused when the live object has another owner, Conflict when a later leader wrote it, or anybody each
         time between look and delete.
         """
-        for last in (False, False, True):
-            async with self._admitted("delete", kind):
-                live = await self._live(kind, namespace=namespace, name=name)
-                if live is None or live["metadata"].get("deletionTimestamp"):
-                    return
-                found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
-                if found is not None:
-                    raise found
-                try:
-                    await self._deleted(live, kind=kind)
-                    return
-                except Conflict:
-                    if last:  # else as in `apply`
-                        raise
 
-    async def _deleted(self, live: Object, *, kind: Kind) -> None:
-        metadata = live["metadata"]
-        body = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "propagationPolicy": "Background",
-            # Of what was read: a leader that sleeps between look and delete deletes nothing when it wakes.
-            "preconditions": {key: metadata[key] for key in ("uid", "resourceVersion")},
-        }
-        with suppress(NotFound):
-            await self._connection.request("DELETE", kind.path(metadata["namespace"], metadata["name"]), body=body)
+        async def deleted() -> None:
+            live = await self._live(kind, namespace=namespace, name=name)
+            if live is None or live["metadata"].get("deletionTimestamp"):
+                return
+            found = objection(live=live, service_name=service_name, service_uid=service_uid, epoch=epoch)
+            if found is not None:
+                raise found
+            body = {
+                "apiVersion": "v1",
+                "kind": "DeleteOptions",
+                "propagationPolicy": "Background",
+                # Of what was read: a leader that sleeps between look and delete deletes nothing when it wakes.
+                "preconditions": {field: live["metadata"][field] for field in ("uid", "resourceVersion")},
+            }
+            with suppress(NotFound):
+                await self._connection.request("DELETE", kind.path(namespace, name), body=body)
+
+        await self._until_it_stands_still("delete", kind, deleted)
 
     async def annotate_service(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> Object:
         """Set annotations of a VLLMService; None removes one. User commands are given this way."""
@@ -326,6 +311,19 @@ class Cluster:
                 raise NotFound(str(error), reason=error.reason, status=400) from error
             raise
         return raw.decode(errors="replace")
+
+    async def _until_it_stands_still(self, verb: str, kind: Kind, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Return what a look and the write after it give; three times at most, where somebody wrote in between."""
+        for last in (False, False, True):
+            async with self._admitted(verb, kind):
+                try:
+                    return await attempt()
+                except Conflict as conflict:
+                    # Mostly a controller that wrote its status since the read. Looked at anew, also at who leads now;
+                    # without an HTTP status it was that look that objected.
+                    if last or conflict.status is None:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
 
     async def _live(self, kind: Kind, *, namespace: str, name: str) -> Object | None:
         try:

@@ -211,8 +211,8 @@ class _Question:
         rests_until = tried_again_from(current - 1, supply.failed, stabilization=self._stable)
         if rests_until is not None and self.now < rests_until:
             return None
-        rate = peak_rate(seen, over=self._stable)
-        known = self.capacity
+        lately = min(self._stable, REMEMBERED)
+        rate, known = peak_rate(seen, over=lately), self.capacity
         if rate is None or known is None:
             return None
         enough = replicas_for(rate, known.low)
@@ -222,7 +222,6 @@ class _Question:
         # Chance excuses nothing here: a replica is taken away where it is known that nothing is late.
         if budget_spent(self.case, over=timedelta(days=1), since=since, beyond_chance=False):
             return None
-        lately = min(self._stable, REMEMBERED)
         load = peak_tokens_per_second(seen, over=lately)
         against = 0 if load is None else most_too_few(supply.failed, load=load)
         if against >= current - 1:

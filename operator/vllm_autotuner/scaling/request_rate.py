@@ -14,7 +14,7 @@ from vllm_autotuner.planning.forecast import LEAST_SEEN
 __all__ = ["REMEMBERED", "peak_rate", "peak_tokens_per_second"]
 
 REMEMBERED: Final = timedelta(seconds=WindowSettings().long)
-"""The longest time that is looked back on."""
+"""The longest time that can be looked back on; of a longer one too little is always seen."""
 
 
 def peak_rate(seen: Observation, *, over: timedelta) -> float | None:
@@ -24,11 +24,7 @@ def peak_rate(seen: Observation, *, over: timedelta) -> float | None:
 
 
 def peak_tokens_per_second(seen: Observation, *, over: timedelta) -> float | None:
-    """The most output tokens per second of all engines in any five minutes of `over`; None if too little was seen.
-
-    Of a longer time than is remembered (`WindowSettings.long`), in all that is.
-    """
-    over = min(over, REMEMBERED)
+    """The most output tokens per second of all engines in any five minutes of `over`; None if too little was seen."""
     made = tokens_by_window(seen, over=over.total_seconds())
     if len(made) * seen.window < LEAST_SEEN * over.total_seconds():
         return None
