@@ -60,6 +60,8 @@ class Engine:
     namespace: str = "demo"
     index: str = "0"
     interval: float = 2.0
+    jitter: float = 0.0
+    """Seconds by which every other scrape is late."""
     begin: float = NOW - 400
     end: float = NOW
     gauges: Mapping[str, Level] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class Engine:
         """Every sample with its time."""
         count = int((self.end - self.begin) / self.interval)
         for scrape in range(count + 1):
-            time = self.end - self.interval * (count - scrape)
+            time = self.end - self.interval * (count - scrape) + self.jitter * ((count - scrape) % 2)
             yield from ((sample, time) for sample in self._page(time))
 
     def _page(self, time: float) -> Iterable[Sample]:

@@ -107,6 +107,23 @@ async def test_the_window_stretches_with_the_scrape_interval(interval: int, wind
     assert len(engine.moments) == scrapes
 
 
+async def test_scrapes_that_come_some_milliseconds_late_stretch_no_window() -> None:
+    late = [Engine(pod=f"chat-{number}", interval=15 + number / 1000, jitter=0.02) for number in range(4)]
+    snapshot = await look(fleet(*late))
+    assert {engine.window for engine in snapshot.engines.values()} == {60}
+
+
+@pytest.mark.parametrize("intervals", [(15, 15), (15, 30), (15, 20, 30)])
+async def test_the_load_of_pods_that_are_scraped_at_different_paces_is_that_of_all(intervals: Sequence[int]) -> None:
+    pods = [Engine(pod=f"chat-{index}", interval=each, begin=NOW - 1900) for index, each in enumerate(intervals)]
+    found = await seen(*pods)
+    made, one_pod = found.tokens_by_window(over=600), RATES["vllm:generation_tokens_total"]
+    assert len(made) >= 4
+    loads = [tokens / found.window / len(pods) for tokens in made.values()]
+    # What is left of a window at the edge of what is looked back on is no whole one.
+    assert loads[1:-1] == pytest.approx([one_pod] * len(loads[1:-1]), rel=0.01)
+
+
 async def test_a_slow_engine_has_a_window_of_its_own_and_stretches_no_other() -> None:
     alone = observe(await look(fleet(Engine())), [EngineKey("demo", "chat-0", "0")])
     snapshot = await look(fleet(Engine(), Engine(pod="slow-0", interval=70)))

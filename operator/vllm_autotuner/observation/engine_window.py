@@ -78,6 +78,8 @@ class StepPoint:
     """End of the window (Unix seconds); None where the point is of no window, such as the mean of several."""
     prompts: float | None = None
     """Prompt tokens for each of these intervals; None if they are not exported."""
+    window: float | None = None
+    """Seconds of its window; None: that of the observation. Engines of one service may be scraped at different paces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from vllm_autotuner.observation.engine_window import (
     engine_window,
 )
 from vllm_autotuner.observation.noise import DEVIATIONS
+from vllm_autotuner.observation.one_grid import on_one_grid
 from vllm_autotuner.observation.pod_starts import PodsView
 from vllm_autotuner.observation.reading import NoData
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot, StepPart
@@ -43,6 +44,8 @@ class FirstTokens:
     """That got their first token: its weight."""
     time: float
     """End of the window."""
+    window: float | None = None
+    """Seconds of the window; None: that of the observation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,19 @@ class Observation:
     """Over the long window, for each engine and state window in it."""
     pods: PodsView | None = None
     """None where no Kubernetes tells."""
+
+    def tokens_by_window(self, *, over: float) -> dict[float, float]:
+        """Output tokens of all engines in each window that ended within so many seconds, by its end (Unix seconds)."""
+        made = [
+            (one.time, one.tokens, one.window)
+            for one in self.steps
+            if one.time is not None and one.time > self.at - over
+        ]
+        return on_one_grid(made, window=self.window)
+
+    def requests_by_window(self) -> dict[float, float]:
+        """First tokens of all engines in each window of the long one, by its end (Unix seconds)."""
+        return on_one_grid([(one.time, one.requests, one.window) for one in self.first_tokens], window=self.window)
 
     @property
     def everybody_reports(self) -> bool:
@@ -228,7 +244,14 @@ def _step_points(series: EngineSeries) -> Iterable[StepPoint]:
         total, count, prompted = sums.get(time), counts.get(time), prompts.get(time)
         if total and count and count > 0 and mean_running > 0:
             share = None if prompted is None else prompted / count
-            yield StepPoint(running=mean_running, itl=total / count, tokens=count, time=time, prompts=share)
+            yield StepPoint(
+                running=mean_running,
+                itl=total / count,
+                tokens=count,
+                time=time,
+                prompts=share,
+                window=series.window,
+            )
 
 
 def _first_tokens(series: EngineSeries) -> Iterable[FirstTokens]:
@@ -236,4 +259,4 @@ def _first_tokens(series: EngineSeries) -> Iterable[FirstTokens]:
     for time, count in counts.items():
         total = sums.get(time)
         if total is not None and count > 0:
-            yield FirstTokens(mean=total / count, requests=count, time=time)
+            yield FirstTokens(mean=total / count, requests=count, time=time, window=series.window)

@@ -5,7 +5,6 @@ figures to minutes; one for each would cost queries without an end. So at most a
 Must not: fill a gap, or judge.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,5 +103,7 @@ def windows_of(gauges: Sequence[Series], *, at: float, settings: WindowSettings)
 
 
 def _window(interval: float | None, *, settings: WindowSettings) -> int:
-    wanted = settings.state if interval is None else max(settings.state, math.ceil(settings.fewest_scrapes * interval))
-    return min(wanted, settings.gauges)
+    if interval is None:
+        return min(settings.state, settings.gauges)
+    # Intervals are whole seconds but for jitter, which would make 61 s of 60, and another window for each target.
+    return min(max(settings.state, settings.fewest_scrapes * round(interval)), settings.gauges)

@@ -5,7 +5,6 @@ earlier line, or of engines in general, with the interval that this asks for.
 Must not: describe another configuration (`forecast` does), or choose.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -39,7 +38,6 @@ __all__ = [
     "limits_of",
     "output_tokens",
     "rate_now",
-    "tokens_by_window",
 ]
 
 IN_GENERAL: Final = 0.1
@@ -84,15 +82,6 @@ def rate_now(seen: Observation) -> float | None:
     """Requests per second that come now; None if not known. More than are served while a queue grows."""
     served = _served_rate(seen)
     return None if served is None else served * seen.pressure
-
-
-def tokens_by_window(seen: Observation, *, over: float) -> dict[float, float]:
-    """Output tokens of all engines in each window that ended within so many seconds, by its end (Unix seconds)."""
-    made: dict[float, float] = defaultdict(float)
-    for point in seen.steps:
-        if point.time is not None and point.time > seen.at - over:
-            made[point.time] += point.tokens
-    return dict(sorted(made.items()))
 
 
 def highest_mean(by_time: Mapping[float, float], *, window: float) -> float:
@@ -161,7 +150,7 @@ def _held_longer(seen: Observation) -> float:
     """
     first = min((point.time for point in seen.steps if point.time is not None), default=None)
     whole = [point for point in seen.steps if point.time is None or point.time != first]
-    taken = sum(point.running for point in whole) * seen.window
+    taken = sum(point.running * (point.window or seen.window) for point in whole)
     needed = sum(point.tokens * point.itl for point in whole)
     return taken / needed if needed > 0 and taken > 0 else 1.0
 
@@ -195,10 +184,7 @@ def _burstiness(seen: Observation) -> float:
     From neighbouring windows, so that a slow trend cancels out. Requests are shared out by chance: of what all of them
     vary by more than chance, one engine of n sees an n-th.
     """
-    by_time: dict[float, float] = defaultdict(float)
-    for one in seen.first_tokens:
-        by_time[one.time] += one.requests
-    counts = [count for _, count in sorted(by_time.items())]
+    counts = list(seen.requests_by_window().values())
     if len(counts) < FEWEST_WINDOWS:
         return 1.0
     squares = sum((later - earlier) ** 2 for earlier, later in pairwise(counts)) / (2 * (len(counts) - 1))

@@ -22,7 +22,6 @@ from vllm_autotuner.planning.current_replica import (
     limits_of,
     output_tokens,
     rate_now,
-    tokens_by_window,
 )
 from vllm_autotuner.planning.proposal import Predicted
 from vllm_autotuner.planning.situation import Situation
@@ -103,13 +102,13 @@ def planned_rate(seen: Observation) -> float | None:
     now, output = rate_now(seen), output_tokens(seen)
     if now is None or not output:
         return None
-    made = tokens_by_window(seen, over=NEWEST_STRETCHES[1])
+    made = seen.tokens_by_window(over=NEWEST_STRETCHES[1])
     return max(now, highest_mean(made, window=seen.window) / seen.window / output)
 
 
 def is_known_for_long(seen: Observation) -> bool:
     """Whether most of the time that `planned_rate` looks back on was seen under load: enough to save GPUs by."""
-    return len(tokens_by_window(seen, over=NEWEST_STRETCHES[1])) * seen.window >= LEAST_SEEN * NEWEST_STRETCHES[1]
+    return len(seen.tokens_by_window(over=NEWEST_STRETCHES[1])) * seen.window >= LEAST_SEEN * NEWEST_STRETCHES[1]
 
 
 def current_setting(situation: Situation) -> Setting:

@@ -28,8 +28,14 @@ def budget_spent(case: Case, *, over: timedelta, since: float | None, beyond_cha
     """
     seen, targets = case.observation, case.targets
     begin = max(seen.at - over.total_seconds(), -math.inf if since is None else since)
-    first = [(one.mean, one.requests) for one in seen.first_tokens if one.time - seen.window >= begin]
-    tokens = [(one.itl, one.tokens) for one in seen.steps if one.time is not None and one.time - seen.window >= begin]
+    first = [
+        (one.mean, one.requests) for one in seen.first_tokens if one.time - (one.window or seen.window) >= begin
+    ]
+    tokens = [
+        (one.itl, one.tokens)
+        for one in seen.steps
+        if one.time is not None and one.time - (one.window or seen.window) >= begin
+    ]
     # Single tokens spread far more than the means of requests, which the objective is about. Of few requests little of
     # their spread is sure, and of none nothing: then only windows count whose mean is late.
     of_requests = seen.tpot if seen.tpot.buckets else seen.itl

@@ -8,7 +8,7 @@ from typing import Final
 
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.state_windows import WindowSettings
-from vllm_autotuner.planning.current_replica import highest_mean, output_tokens, tokens_by_window
+from vllm_autotuner.planning.current_replica import highest_mean, output_tokens
 from vllm_autotuner.planning.forecast import LEAST_SEEN
 
 __all__ = ["REMEMBERED", "peak_rate", "peak_tokens_per_second"]
@@ -25,7 +25,7 @@ def peak_rate(seen: Observation, *, over: timedelta) -> float | None:
 
 def peak_tokens_per_second(seen: Observation, *, over: timedelta) -> float | None:
     """The most output tokens per second of all engines in any five minutes of `over`; None if too little was seen."""
-    made = tokens_by_window(seen, over=over.total_seconds())
+    made = seen.tokens_by_window(over=over.total_seconds())
     if len(made) * seen.window < LEAST_SEEN * over.total_seconds():
         return None
     return highest_mean(made, window=seen.window) / seen.window
