@@ -10,6 +10,7 @@ from tests.builders import NOT_MEASURED, NOW, WINDOW, latency, observation, targ
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.diagnosis.objectives import Target
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.engine_window import StepPoint
 from vllm_autotuner.observation.observation import FirstTokens, Observation
@@ -104,6 +105,31 @@ def test_the_tail_of_the_present_window_is_that_of_all(ttft: float, spent: bool)
     """Means hide that some wait longer: of 0.6 s on average p95 is 1.1 s."""
     seen = observation(ttft=latency(0.6, tail=1.1), first_tokens=windows([0.3] * 10 + [0.6] * 10))
     assert budget_spent(of_first_tokens(seen, ttft=ttft), over=TEN_MINUTES, since=None, beyond_chance=True) is spent
+
+
+@pytest.mark.parametrize(
+    ("quantile", "slow", "within", "spent"),
+    [
+        pytest.param(0.95, 0.04, 2.0, False, id="4 % of 60 s, and 5 % may be late"),
+        pytest.param(0.5, 0.1, 1.0, False, id="a tenth, and half may be late"),
+        pytest.param(0.75, 0.1, 1.0, False, id="a tenth, and a quarter may be late"),
+        pytest.param(0.5, 0.6, 1.0, True, id="more than half"),
+        pytest.param(0.95, 0.2, 2.0, True, id="a fifth"),
+    ],
+)
+def test_a_few_far_slower_requests_do_not_make_all_late(
+    quantile: float, slow: float, within: float, spent: bool
+) -> None:
+    """The rest takes 0.3 s: the few lift the mean above the objective, which is about a quantile."""
+    count, quick = 1000.0, 1000.0 * (1 - slow)
+    buckets = {0.25: 0.0, 0.5: quick, 40.0: quick, 80.0: count, float("inf"): count}
+    now = Distribution(buckets=buckets, total=quick * 0.3 + (count - quick) * 60.0, count=count)
+    mean = (now.total or 0.0) / count
+    seen = observation(ttft=now, first_tokens=windows([mean] * 20))
+    case = of_first_tokens(seen)
+    late = replace(case, targets=replace(case.targets, ttft=Target(quantile=quantile, seconds=within)))
+    for beyond_chance in (True, False):
+        assert budget_spent(late, over=TEN_MINUTES, since=None, beyond_chance=beyond_chance) is spent
 
 
 def test_what_was_late_on_other_replicas_says_nothing_of_these() -> None:

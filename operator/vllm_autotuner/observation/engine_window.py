@@ -79,7 +79,7 @@ class StepPoint:
     prompts: float | None = None
     """Prompt tokens for each of these intervals; None if they are not exported."""
     window: float | None = None
-    """Seconds of its window; None: that of the observation. Engines of one service may be scraped at different paces."""
+    """Seconds of its window; None: that of the observation. Engines of a service may be scraped at different paces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
