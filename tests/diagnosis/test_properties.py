@@ -150,7 +150,12 @@ def test_the_order_of_engines_does_not_matter(seen: Observation, order: list[int
 @FEW
 @given(observations())
 def test_a_hang_is_never_answered_with_more_capacity(seen: Observation) -> None:
-    frozen = replace(seen, engines=tuple(replace(one, stalled_for=500.0) for one in with_waiting(seen, 1.0).engines))
+    def stopped(one: EngineWindow) -> EngineWindow:
+        """No token is counted, and no gauge set."""
+        moments = tuple(replace(moment, kv=one.moments[0].kv) for moment in one.moments)
+        return replace(one, stalled_for=500.0, moments=moments)
+
+    frozen = replace(seen, engines=tuple(map(stopped, with_waiting(seen, 1.0).engines)))
     assert named(frozen).primary is DiagnosisClass.WEDGED
 
 

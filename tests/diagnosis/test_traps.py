@@ -15,6 +15,8 @@ from vllm_autotuner.planning.situation import Situation
 COMING = [0, 0, 3, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0, 0, 0]
 """A queue that is there in 3 of 15 scrapes."""
 HALF = [0, 1] * 7 + [1]
+FILLING = [0.1 + 0.7 * scrape / SCRAPES for scrape in range(SCRAPES)]
+"""KV usage while the chunks of one long prompt are computed."""
 QUEUE_OF_BURSTS = [9.0 if scrape % 5 < 3 else 0.0 for scrape in range(SCRAPES)]
 """Requests wait in 60 % of the scrapes."""
 IN_BURSTS = [64.0 if waiting else 50.0 for waiting in QUEUE_OF_BURSTS]
@@ -49,6 +51,11 @@ IN_BURSTS = [64.0 if waiting else 50.0 for waiting in QUEUE_OF_BURSTS]
             observation(engine(running=39, waiting=0, stalled_for=29, finished=0)),
             DiagnosisClass.HEALTHY,
             id="a pause shorter than the window is a pause",
+        ),
+        pytest.param(
+            observation(engine(running=1, kv=FILLING, stalled_for=130, finished=0)),
+            DiagnosisClass.UNCLEAR,
+            id="one prompt that fills the cache for two minutes is no hang",
         ),
         pytest.param(
             observation(engine(pod="chat-0"), engine(pod="chat-1", running=9, waiting=60, stalled_for=200)),
@@ -86,6 +93,14 @@ IN_BURSTS = [64.0 if waiting else 50.0 for waiting in QUEUE_OF_BURSTS]
             observation(engine(waiting=21, deferred=3, running=60, kv=0.998)),
             DiagnosisClass.KV_CACHE_SATURATED,
             id="a few deferred beside a real queue do not hide it",
+        ),
+        pytest.param(
+            observation(
+                engine(pod="chat-0", deferred=1),
+                *(engine(pod=f"chat-{n}", running=60, waiting=50, kv=0.998) for n in (1, 2, 3)),
+            ),
+            DiagnosisClass.KV_CACHE_SATURATED,
+            id="one deferred request in one engine does not hide the queues of the others",
         ),
         # --- silence ---
         pytest.param(observation(problem=no_answer()), DiagnosisClass.METRICS_BLIND, id="a failing source is not idle"),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.wording import told_waiting
-from vllm_autotuner.diagnosis.case import Case, Sustained, waiting_share
+from vllm_autotuner.diagnosis.case import Case, Sustained, queues
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
@@ -20,12 +20,14 @@ class DeferredQueue:
     sustained: Sustained = Sustained()
 
     def judge(self, case: Case) -> Finding:
-        """Hold when deferred requests last and requests that wait for capacity do not."""
+        """Hold when deferred requests last and no engine has requests that wait for capacity: those have a remedy."""
+        if queues(case.observation, sustained=self.sustained):
+            return Fails()
         limit = self.sustained.limit(holding=self.diagnosis in case.holding)
         for engine in case.engines:
             deferred = [moment.deferred for moment in engine.moments if moment.deferred is not None]
             share = sum(count > 0 for count in deferred) / len(deferred) if deferred else 0.0
-            if share >= limit and waiting_share(engine) < self.sustained.stay.limit:
+            if share >= limit:
                 seen = Evidence(name="deferred requests", value=deferred[-1], unit="requests", threshold=0)
                 message = (
                     f"{told_waiting(deferred[-1])}, but not for capacity: for grammar compilation, KV transfer or "

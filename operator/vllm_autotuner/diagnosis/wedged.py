@@ -7,6 +7,7 @@ from vllm_autotuner.diagnosis.case import HANGS_AFTER, Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+from vllm_autotuner.observation.engine_window import EngineWindow
 
 __all__ = ["Wedged"]
 
@@ -17,7 +18,10 @@ class Wedged:
 
     diagnosis: ClassVar = DiagnosisClass.WEDGED
     stalled: Threshold = Threshold(
-        limit=HANGS_AFTER, unit="s", reason="no prefill or decode step takes this long", source="design choice"
+        limit=HANGS_AFTER,
+        unit="s",
+        reason="no step takes this long, and a prompt in chunks moves the KV cache meanwhile",
+        source="design choice",
     )
     stalled_queue: Threshold = Threshold(
         limit=30,
@@ -35,7 +39,7 @@ class Wedged:
             working = all(moment.running > 0 or moment.waiting > 0 for moment in engine.moments)
             none_runs = all(moment.running == 0 for moment in engine.moments)
             limit = self.stalled_queue.limit if none_runs else self.stalled.limit
-            if working and stalled >= limit:
+            if working and stalled >= limit and not _fills_cache(engine, since=case.observation.at - stalled):
                 last = engine.moments[-1]
                 message = (
                     f"{engine.key.pod or 'The engine'} has {last.running:.0f} running and {last.waiting:.0f} waiting "
@@ -45,3 +49,12 @@ class Wedged:
                 seen = Evidence(name="time without a token", value=round(stalled), unit="s", threshold=limit)
                 return Holds(message=message, evidence=(seen,))
         return Fails()
+
+
+def _fills_cache(engine: EngineWindow, *, since: float) -> bool:
+    """Whether the KV cache moved after `since` (Unix seconds).
+
+    Tokens of a prompt are counted with its first output token: 128,000 of them in chunks take minutes on a small GPU.
+    An engine core that hangs sets no gauge any more.
+    """
+    return len({moment.kv for moment in engine.moments if moment.kv is not None and moment.time > since}) > 1
