@@ -36,12 +36,20 @@ def test_quantile(buckets: dict[float, float], q: float, expected: float) -> Non
         pytest.param(Distribution(), Absence.NOT_EXPORTED, id="no such family is not exported"),
         pytest.param(Distribution(buckets={1.0: 0, INF: 0}), Absence.NO_TRAFFIC, id="nothing counted is no traffic"),
         pytest.param(Distribution(buckets={INF: math.nan}), Absence.NO_TRAFFIC, id="NaN is 0/0: no traffic"),
+        pytest.param(
+            Distribution(buckets={INF: 100}, total=800.0, count=100), Absence.NOT_EXPORTED, id="no finite edge is left"
+        ),
     ],
 )
 def test_a_missing_quantile_says_why_and_is_never_zero(distribution: Distribution, absence: Absence) -> None:
     found = distribution.quantile(0.95)
     assert isinstance(found, NoData)
     assert found.absence is absence
+
+
+def test_above_the_last_edge_at_least_the_mean_is_known() -> None:
+    """Edges above 1 s are dropped, and requests take 8 s: an objective of 2 s is not met."""
+    assert Distribution(buckets={1.0: 5, INF: 100}, total=800.0, count=100).quantile(0.95) == Measured(8.0)
 
 
 @pytest.mark.parametrize(

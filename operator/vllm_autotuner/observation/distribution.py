@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vllm_autotuner.observation.reading import Absence, Measured, NoData, Reading
+from vllm_autotuner.observation.reading import Absence, Measured, NoData, Reading, number
 from vllm_autotuner.observation.shape import shape_of
 
 __all__ = ["Distribution", "merged"]
@@ -27,9 +27,10 @@ class Distribution:
     """Why there are no buckets at all; empty when the family is exported."""
 
     def quantile(self, q: float) -> Reading:
-        """The q-quantile (0 < q < 1); above the last finite edge that edge is returned.
+        """The q-quantile (0 < q < 1); above the last finite edge that edge is returned, or the mean if it is higher.
 
-        It never leaves its bucket: there it lies by the shape that the mean allows, or evenly where no mean is known.
+        Below that it never leaves its bucket: there it lies by the shape that the mean allows, or evenly where no mean
+        is known.
         """
         if not self.buckets:
             return NoData(Absence.NOT_EXPORTED, self.missing or "no such histogram")
@@ -37,13 +38,16 @@ class Distribution:
         everything = self.buckets[edges[-1]]
         if everything <= 0 or math.isnan(everything):
             return NoData(Absence.NO_TRAFFIC, "no observations in this window")
+        if math.isinf(edges[0]):
+            return NoData(Absence.NOT_EXPORTED, "no bucket with a finite edge: some relabelling drops them")
         rank, below_edge, below_count = q * everything, 0.0, 0.0
         for edge in edges:
             # Rates of neighbouring buckets are extrapolated apart; a tiny fall between them is rounding, not data.
             cumulative = max(self.buckets[edge], below_count)
             if cumulative >= rank:
                 if math.isinf(edge):
-                    return Measured(below_edge)
+                    # The edges may be far too low: those above are dropped to save series.
+                    return Measured(max(below_edge, number(self.mean) or 0.0))
                 inside = cumulative - below_count
                 share = (rank - below_count) / inside if inside > 0 else 1.0
                 return Measured(self._inside(below_edge, edge, share=share))
