@@ -103,7 +103,6 @@ CASES: Final[tuple[Case, ...]] = (
                 "profile": "Latency",
                 "ttft": {"quantile": "0.95", "target": "2s"},
                 "tpot": {"quantile": "0.99", "target": "50ms"},
-                "e2e": {"target": "1m30s"},
             },
             "tuning": {
                 "mode": "Automatic",

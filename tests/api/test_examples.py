@@ -25,7 +25,7 @@ def example(name: str) -> VLLMService:
     [
         ("recommend.yaml", Mode.RECOMMEND),
         ("automatic.yaml", Mode.AUTOMATIC),
-        ("autoscale.yaml", Mode.APPROVE),
+        ("autoscale.yaml", Mode.AUTOMATIC),
         ("adopt.yaml", Mode.RECOMMEND),
     ],
 )

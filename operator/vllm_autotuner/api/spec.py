@@ -167,7 +167,8 @@ class ScaleIn(ApiModel):
 
 
 class Scaling(ApiModel):
-    """Bounds of the replicas that the operator sets. Leave it out if an HPA or KEDA targets the VLLMService."""
+    """Bounds of the replicas that the operator sets in mode Automatic. Leave it out if an HPA or KEDA targets the
+    VLLMService."""
 
     min_replicas: _MinReplicas = 1
     """Minimum number of replicas. Default: 1."""
@@ -201,20 +202,17 @@ class Objective(ApiModel):
 
 
 class Objectives(ApiModel):
-    """Service-level objectives. Without any, only saturation and waste are diagnosed."""
+    """Service-level objectives. Those that are left out are those of the profile, at p95."""
 
     profile: Profile = Profile.LATENCY
-    """What to optimize within the objectives: Latency, Throughput or Bursty. Default: Latency."""
+    """What the service is for: Latency (TTFT 2s, TPOT 50ms), Throughput (60s, 200ms) or Bursty (5s, 50ms). Default:
+    Latency."""
 
     ttft: Objective | None = None
-    """Time to first token. Default: none."""
+    """Time to first token. Default: that of the profile."""
 
     tpot: Objective | None = None
-    """Time per output token. Default: none."""
-
-    # Named by hand: the generator of the other names would make it `e2E`.
-    e2e: Annotated[Objective | None, Field(alias="e2e")] = None
-    """From request to last token. Default: none."""
+    """Time per output token. Default: that of the profile."""
 
 
 class PrometheusRef(ApiModel):
