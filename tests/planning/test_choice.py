@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import targets
 from tests.planning.situations import QWEN_32B, lengths, scaling, situation, steady
+from tests.scaling.loads import in_pods
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import AllowedStrings, IntBounds, Tuning
@@ -120,6 +121,25 @@ def test_where_a_queue_ends_long_prompts_stay_long() -> None:
     wider = setting_with(current_setting(given_), Knob.MAX_NUM_SEQS, 160, situation=given_)
     # 0.08 s of its own, while prompts take a seventh of the time.
     assert outlook(wider, situation=given_).ttft == pytest.approx(0.08 / (1 - 0.146), rel=0.05)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_a_pod_of_several_engine_cores_has_their_capacity_and_gpus(cores: int) -> None:
+    seen = in_pods(steady(8, 16, 32, 60, base=0.014, per_sequence=0.0003, pods=2 * cores), cores=cores)
+    given_ = situation(seen, primary=DiagnosisClass.HEALTHY, knobs=EngineKnobs(max_num_seqs=64), replicas=2)
+    alone = situation(
+        steady(8, 16, 32, 60, base=0.014, per_sequence=0.0003, pods=2),
+        primary=DiagnosisClass.HEALTHY,
+        knobs=EngineKnobs(max_num_seqs=64),
+        replicas=2,
+    )
+    found, one = (outlook(current_setting(each), situation=each) for each in (given_, alone))
+    assert (found.gpus, found.needed_gpus) == (2 * cores, (one.needed_gpus or 0) * cores)
+    assert found.needed == one.needed
+    assert found.tpot == pytest.approx(one.tpot, rel=0.01)
+    assert found.ttft == pytest.approx(one.ttft, rel=0.01)
+    assert found.capacity == pytest.approx((one.capacity or 0.0) * cores)
+    assert found.tokens_per_second == pytest.approx((one.tokens_per_second or 0.0) * cores)
 
 
 def effects(**changes: float | None) -> Outlook:

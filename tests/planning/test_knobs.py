@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tests.builders import engine, nobody, observation
 from tests.planning.situations import QWEN_32B, line, served, situation
+from tests.scaling.loads import in_pods
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Tuning
@@ -230,6 +231,12 @@ def test_more_gpus_are_judged_by_what_is_slow(primary: DiagnosisClass, target: C
     found = larger_degree(asked(Case(id="", tuning=LISTED), primary))
     assert isinstance(found, Proposal)
     assert found.target is target
+
+
+def test_a_pod_of_several_engine_cores_keeps_its_degree() -> None:
+    seen = in_pods(replace(FULL, engines=FULL.engines * 2), cores=2)
+    case = Case(id="", tuning=LISTED, seen=seen, says="a pod runs 2 engine cores")
+    check(case, larger_degree(asked(case, SLOW)))
 
 
 def test_a_degree_that_does_not_hold_the_weights_is_refused() -> None:

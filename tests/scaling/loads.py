@@ -7,6 +7,7 @@ from typing import Any
 from tests.builders import INTERVAL, NOW, SCRAPES, WINDOW, engine, latency, observation
 
 from vllm_autotuner.observation.observation import EngineWindow, FirstTokens, Observation, StepPoint
+from vllm_autotuner.observation.snapshot import EngineKey
 
 BASE, SLOPE = 0.010, 0.0001
 """Seconds of a step, and for each sequence in it."""
@@ -82,3 +83,10 @@ def _made(pod: EngineWindow, *, requests: float) -> EngineWindow:
 def queue(more: float, *, first: float = 0.0) -> list[float]:
     """Requests that wait at each scrape, where so many more come in a window than are served."""
     return [first + more * scrape * INTERVAL / WINDOW for scrape in range(SCRAPES)]
+
+
+def in_pods(seen: Observation, *, cores: int) -> Observation:
+    """The same engines with so many in each pod, as data parallelism has them."""
+    keys = [EngineKey("demo", f"chat-{index // cores}", str(index % cores)) for index in range(len(seen.engines))]
+    engines = tuple(replace(one, key=key) for one, key in zip(seen.engines, keys, strict=True))
+    return replace(seen, engines=engines, expected=len(engines) // cores)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.builders import NOW as AT
 from tests.builders import WINDOW, engine, latency, observation, targets
 from tests.planning.situations import diagnosis, scaling
-from tests.scaling.loads import carrying, minutes, queue
+from tests.scaling.loads import carrying, in_pods, minutes, queue
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.scale_ins import ScaleInTried
@@ -407,6 +407,15 @@ def test_one_leaves_where_the_rest_carry_the_highest_load() -> None:
 )
 def test_when_one_leaves_and_when_none_does(given: dict[str, Any], replicas: int) -> None:
     assert desired(**{**SPARE_FOR, **given}).replicas == replicas
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_several_engine_cores_in_a_pod_are_one_replica(cores: int) -> None:
+    """Whether each pod has one engine core or four with the same load on each: as many pods leave, and as many come."""
+    calm = in_pods(carrying(EARLIER + CALM, engines=4 * cores), cores=cores)
+    assert desired(DiagnosisClass.UNDERUTILIZED, current=4, seen=calm).replicas == 3
+    late = in_pods(carrying([60.0] * 2 + [126.0] * 18, engines=4 * cores), cores=cores)
+    assert desired(SLOW, held=600, current=4, high=32, seen=late, tpot=0.0160).replicas == 5
 
 
 def test_only_one_leaves_at_a_time() -> None:

@@ -5,6 +5,7 @@ Must not: judge. `engine_window` has already left out stale samples.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -103,6 +104,11 @@ class Observation:
         """Whether no pod that ought to report is missing: a silent one may be the one with all the load."""
         pods = len({engine.key.pod for engine in self.engines})
         return not self.silent and (self.expected is None or pods >= self.expected)
+
+    @property
+    def cores_per_pod(self) -> int:
+        """Engine cores of a replica (data parallelism), each with slots and a cache of its own; 1 without any."""
+        return max(Counter(engine.key.pod for engine in self.engines).values(), default=1)
 
     @property
     def prefix_hit_rate(self) -> float | None:

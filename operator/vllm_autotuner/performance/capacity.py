@@ -11,7 +11,7 @@ interval.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -150,6 +150,10 @@ class Capacity:
     """Mean sequences that run then."""
     limited_by: str
     """`TPOT`, `TTFT`, `max-num-seqs`, `KV cache` or `batches seen`."""
+
+    def times(self, cores: int) -> "Capacity":
+        """Return the capacity of so many engine cores in one pod; the batch stays that of each."""
+        return replace(self, rate=self.rate * cores, low=self.low * cores, high=self.high * cores)
 
 
 def load_at(replica: Replica, rate: float, *, limits: Limits, side: int = 0) -> Load:

@@ -151,17 +151,19 @@ def outlook(setting: Setting, *, situation: Situation, runs: bool = False, too_f
     `too_few`: so many replicas of what runs were seen to be too few at such a load. As many requests per second of
     capacity, by whatever setting, are not enough either.
     """
-    gpus, rate = setting.replicas * setting.degree, planned_rate(situation.observation)
+    cores, rate = situation.observation.cores_per_pod, planned_rate(situation.observation)
+    gpus_each = setting.degree * cores
+    gpus = setting.replicas * gpus_each
     replica = setting.replica
     if isinstance(replica, UnknownReplica) or not rate:
         return Outlook(gpus=gpus, pool=setting.pool)
     limits = limits_of(situation.targets)
-    known = capacity(replica, limits=limits)
-    load = load_at(replica, rate / setting.replicas, limits=limits)
+    known = capacity(replica, limits=limits).times(cores)
+    load = load_at(replica, rate / (setting.replicas * cores), limits=limits)
     served = known.rate if runs else known.low
     wanted = replicas_for(rate, served)
     if wanted is not None and too_few and isinstance(situation.replica, Replica):
-        failed = too_few * capacity(situation.replica, limits=limits).rate
+        failed = too_few * capacity(situation.replica, limits=limits).times(cores).rate
         wanted = max(wanted, (too_few if runs else math.floor(failed / served)) + 1)
     needed = _needed(wanted, setting=setting, situation=situation)
     serves = (setting.replicas if needed is None else needed) * known.rate
@@ -171,13 +173,13 @@ def outlook(setting: Setting, *, situation: Situation, runs: bool = False, too_f
         held=replica.held,
         tpot=load.tpot,
         ttft=load.ttft if math.isfinite(load.ttft) and replica.first is not None else None,
-        tokens_per_second=load.rate * setting.replicas * replica.output,
+        tokens_per_second=load.rate * setting.replicas * cores * replica.output,
         goodput=min(rate, serves) * replica.output,
         error=replica.step.error,
         capacity=known.rate,
         limited_by=known.limited_by,
         needed=needed,
-        needed_gpus=None if needed is None else needed * setting.degree,
+        needed_gpus=None if needed is None else needed * gpus_each,
         missing=max(0.0, 1 - serves / rate),
     )
 

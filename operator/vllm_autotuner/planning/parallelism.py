@@ -67,6 +67,10 @@ def _degrees(situation: Situation) -> tuple[int, ...]:
 
 def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason: str) -> Proposal | NothingToGain:
     platform, knobs = situation.platform, situation.knobs
+    if (cores := situation.observation.cores_per_pod) > 1:
+        return NothingToGain(
+            f"tensor-parallel size {degree}: a pod runs {cores} engine cores, whose GPUs are not known"
+        )
     longest = longest_length(situation)
     free_gpus = placeable(platform.free_gpus, devices=degree)
     pool, shorter = pool_with(situation, degree=degree), None

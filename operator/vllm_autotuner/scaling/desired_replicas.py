@@ -67,7 +67,9 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, situation: Situation, 
     if (why_never := _never(diagnosis)) is not None:
         return Scale(replicas=current, reason=why_never)
     replica = situation.replica
-    known = None if isinstance(replica, UnknownReplica) else capacity(replica, limits=limits_of(case.targets))
+    known = None
+    if not isinstance(replica, UnknownReplica):
+        known = capacity(replica, limits=limits_of(case.targets)).times(case.observation.cores_per_pod)
     question = _Question(
         supply=supply, scaling=scaling, diagnosis=diagnosis, case=case, capacity=known, held=held, now=now
     )
