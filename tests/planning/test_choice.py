@@ -137,7 +137,7 @@ def test_a_pod_of_several_engine_cores_has_their_capacity_and_gpus(cores: int) -
     assert (found.gpus, found.needed_gpus) == (2 * cores, (one.needed_gpus or 0) * cores)
     assert found.needed == one.needed
     assert found.tpot == pytest.approx(one.tpot, rel=0.01)
-    assert found.ttft == pytest.approx(one.ttft, rel=0.01)
+    assert found.ttft == pytest.approx(one.ttft, rel=0.03)
     assert found.capacity == pytest.approx((one.capacity or 0.0) * cores)
     assert found.tokens_per_second == pytest.approx((one.tokens_per_second or 0.0) * cores)
 

@@ -7,6 +7,7 @@ from typing import Any
 from tests.builders import INTERVAL, NOW, SCRAPES, WINDOW, engine, latency, observation
 
 from vllm_autotuner.observation.observation import EngineWindow, FirstTokens, Observation, StepPoint
+from vllm_autotuner.observation.reading import number
 from vllm_autotuner.observation.snapshot import EngineKey
 
 BASE, SLOPE = 0.010, 0.0001
@@ -90,3 +91,15 @@ def in_pods(seen: Observation, *, cores: int) -> Observation:
     keys = [EngineKey("demo", f"chat-{index // cores}", str(index % cores)) for index in range(len(seen.engines))]
     engines = tuple(replace(one, key=key) for one, key in zip(seen.engines, keys, strict=True))
     return replace(seen, engines=engines, expected=len(engines) // cores)
+
+
+def drafted(seen: Observation, *, per_step: float) -> Observation:
+    """The same steps, each of which makes so many tokens of a sequence: longer answers in the same time."""
+    engines = tuple(
+        replace(one, generation_tokens=made * per_step, accepted_tokens=made * (per_step - 1))
+        for one in seen.engines
+        if (made := one.generation_tokens) is not None
+    )
+    mean = number(seen.tpot.mean) or 0.0
+    tpot = latency(mean / per_step, tail=TAIL * mean / per_step)
+    return replace(seen, engines=engines, recent_output_length=latency(LENGTH * per_step), tpot=tpot)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.builders import NOW as AT
 from tests.builders import WINDOW, engine, latency, observation, targets
 from tests.planning.situations import diagnosis, scaling
-from tests.scaling.loads import carrying, in_pods, minutes, queue
+from tests.scaling.loads import carrying, drafted, in_pods, minutes, queue
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.scale_ins import ScaleInTried
@@ -416,6 +416,14 @@ def test_several_engine_cores_in_a_pod_are_one_replica(cores: int) -> None:
     assert desired(DiagnosisClass.UNDERUTILIZED, current=4, seen=calm).replicas == 3
     late = in_pods(carrying([60.0] * 2 + [126.0] * 18, engines=4 * cores), cores=cores)
     assert desired(SLOW, held=600, current=4, high=32, seen=late, tpot=0.0160).replicas == 5
+
+
+@pytest.mark.parametrize("per_step", [1.0, 3.0, 4.0])
+def test_tokens_that_a_draft_had_right_are_no_steps(per_step: float) -> None:
+    """Speculative decoding: an engine of 140 requests a window needs as many replicas as without, at the same steps."""
+    busy = drafted(carrying([60.0] * 4 + [140.0] * 16, engines=2, waiting=5.0), per_step=per_step)
+    assert desired(held=600, ready=1, seen=busy, high=16).reason == "1 replica(s) are still starting"
+    assert desired(DiagnosisClass.UNDERUTILIZED, seen=drafted(SPARE, per_step=per_step)).replicas == 1
 
 
 def test_only_one_leaves_at_a_time() -> None:

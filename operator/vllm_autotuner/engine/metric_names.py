@@ -44,6 +44,7 @@ class Meaning(StrEnum):
     GENERATION_TOKENS = "generation tokens"
     FINISHED = "requests finished"
     REJECTED = "requests rejected"
+    ACCEPTED_TOKENS = "draft tokens accepted"
     PREFIX_HITS = "prefix cache hits"
     PREFIX_QUERIES = "prefix cache queries"
     TTFT = "TTFT"
@@ -83,6 +84,7 @@ NAMES: Final[Mapping[Meaning, MetricNames]] = {
     Meaning.GENERATION_TOKENS: MetricNames(Kind.COUNTER, ("vllm:generation_tokens_total",)),
     Meaning.FINISHED: MetricNames(Kind.COUNTER, ("vllm:request_success_total",)),
     Meaning.REJECTED: MetricNames(Kind.COUNTER, ("vllm:admission_rejections_total",)),
+    Meaning.ACCEPTED_TOKENS: MetricNames(Kind.COUNTER, ("vllm:spec_decode_num_accepted_tokens_total",)),
     Meaning.PREFIX_HITS: MetricNames(
         Kind.COUNTER, ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
     ),

@@ -119,6 +119,8 @@ class EngineWindow:
     """Requests finished in the window by reason (stop, length, abort, ...). Empty when not exported."""
     prompt_tokens_computed: float | None = None
     """Prompt tokens that were not found in a cache. None when the engine does not tell their source."""
+    accepted_tokens: float | None = None
+    """Output tokens that a draft had right (speculative decoding). None when not exported: nothing is drafted."""
     prefix_hits: float | None = None
     """Tokens found in the prefix cache."""
     prefix_queries: float | None = None
@@ -178,6 +180,7 @@ def engine_window(key: EngineKey, series: EngineSeries, *, snapshot: FleetSnapsh
         rejected=grown(Meaning.REJECTED),
         finished_by=parts(Meaning.FINISHED),
         prompt_tokens_computed=parts(Meaning.PROMPT_TOKENS_BY_SOURCE).get(COMPUTED),
+        accepted_tokens=grown(Meaning.ACCEPTED_TOKENS),
         prefix_hits=grown(Meaning.PREFIX_HITS),
         prefix_queries=grown(Meaning.PREFIX_QUERIES),
         prefill_seconds=None

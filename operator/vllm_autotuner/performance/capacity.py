@@ -69,7 +69,8 @@ class Replica:
     output: float
     """Mean output tokens of a request."""
     held_longer: float = 1.0
-    """Time for which a request holds its slot over its output tokens times the inter-token latency: its prompt, too."""
+    """Time for which a request holds its slot over its output tokens times the inter-token latency: its prompt, too.
+    Below 1 where a step makes several tokens of a sequence."""
     seats: int | None = None
     """max-num-seqs; None: not known, and taken for no limit."""
     held: float | None = None
