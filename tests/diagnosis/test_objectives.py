@@ -1,5 +1,6 @@
 """Objectives that a spec leaves out, and what its users read about them."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import yaml
@@ -24,6 +25,6 @@ def test_the_api_says_what_is_assumed_where_nothing_is_set() -> None:
 
 
 def test_one_objective_leaves_the_other_to_the_profile() -> None:
-    only_first = targets_of(Objectives(profile=Profile.BURSTY, ttft=Objective(target="1s")))  # type: ignore[arg-type]
+    only_first = targets_of(Objectives(profile=Profile.BURSTY, ttft=Objective(target=timedelta(seconds=1))))
     assert (only_first.ttft.seconds, only_first.ttft.defaulted) == (1.0, False)
     assert (only_first.tpot.seconds, only_first.tpot.defaulted) == (0.05, True)
