@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.builders import NOW as AT
 from tests.builders import WINDOW, engine, latency, observation, targets
 from tests.planning.situations import diagnosis, scaling
-from tests.scaling.loads import carrying, drafted, in_pods, minutes, queue
+from tests.scaling.loads import LENGTH, carrying, drafted, in_pods, minutes, queue
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.scale_ins import ScaleInTried
@@ -416,6 +416,16 @@ def test_several_engine_cores_in_a_pod_are_one_replica(cores: int) -> None:
     assert desired(DiagnosisClass.UNDERUTILIZED, current=4, seen=calm).replicas == 3
     late = in_pods(carrying([60.0] * 2 + [126.0] * 18, engines=4 * cores), cores=cores)
     assert desired(SLOW, held=600, current=4, high=32, seen=late, tpot=0.0160).replicas == 5
+
+
+@pytest.mark.parametrize(("seconds", "replicas"), [(128.0, 4), (WINDOW, 6)])
+def test_jobs_that_take_longer_than_a_window_are_counted_and_not_a_rate(seconds: float, replicas: int) -> None:
+    """Answers of 8,000 tokens. On each of three 36 run and 37 have just come, all of which two would hold. As a rate
+    they are five a second, for which seven are needed; one more comes anyway where requests wait."""
+    seen = carrying([60.0] * 4 + [100.0] * 16, engines=3, waiting=queue(40.0))
+    engines = tuple(replace(one, finished=(one.finished or 0.0) / 10) for one in seen.engines)
+    jobs = replace(seen, engines=engines, recent_output_length=latency(10 * LENGTH), e2e=latency(seconds))
+    assert desired(held=600, current=3, seen=jobs, high=16).replicas == replicas
 
 
 @pytest.mark.parametrize("per_step", [1.0, 3.0, 4.0])

@@ -5,6 +5,7 @@ late than the objectives allow, and by the capacity of one replica more of them 
 Fewer, one at a time: when the rest carry the highest load of the stabilization time by the low end of their capacity.
 """
 
+import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,6 +18,7 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.capacity import Capacity, capacity, replicas_for
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.current_replica import STRETCH, UnknownReplica, limits_of, rate_now
@@ -195,7 +197,21 @@ class _Question:
         least = min(known.low, known.rate * (1 - NOISE))
         likely, surely = replicas_for(rate, known.rate), replicas_for(rate, least)
         one_more = max(1, self.supply.ready) + 1
-        return None if likely is None else max(likely, min(surely or one_more, one_more))
+        if likely is None:
+            return None
+        return min(max(likely, min(surely or one_more, one_more)), self._enough_for_all(known))
+
+    def _enough_for_all(self, known: Capacity) -> int:
+        """Replicas that hold every request of now within the objectives, where requests take longer than a window.
+
+        What began within one window is no rate yet then: of jobs of ten minutes, twenty that came at once are twenty.
+        """
+        seen = self.case.observation
+        held = sum(engine.moments[-1].running + engine.moments[-1].waiting for engine in seen.engines)
+        each = known.batch * seen.cores_per_pod
+        if (number(seen.e2e.mean) or 0.0) <= seen.window or not each > 0:
+            return self.scaling.max_replicas
+        return max(1, math.ceil(held / each))
 
     def fewer(self) -> Scale | None:
         """One replica fewer if the rest carry the load, unless that number failed at such a load before; else None.
