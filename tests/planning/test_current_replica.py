@@ -149,6 +149,7 @@ def test_requests_that_have_begun_and_not_yet_ended_count_once() -> None:
     made = (pod.generation_tokens or 0.0) * sum(rising) / sum(one.running for one in pod.moments)
     seen = replace(calm, engines=(replace(pod, moments=moments, generation_tokens=made),))
     served, came = made / LENGTH / pod.sampled, seen.arrivals_per_second
+    assert came is not None
     assert came == pytest.approx((20.0 + 10.0 * pod.sampled / WINDOW) / pod.sampled)
     assert rate_now(seen) == pytest.approx(max(served, came))
 
