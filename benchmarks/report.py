@@ -31,6 +31,8 @@ RESULTS: Final = ROOT / "benchmarks" / "results"
 DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 VERDICTS: Final = ROOT / "docs" / "verdicts.md"
 """Has a part between two markers that is generated; the other parts are written by hand."""
+OF_OTHER_PAGES: Final = frozenset({"fuzzing"})
+"""Results that a page of their own shows (docs/fuzzing.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +309,7 @@ def rendered(results: Path = RESULTS) -> str:
     others = tuple(
         Section(name=name, title=name.replace("_", " "), question="", command="", body=plain)
         for name in found
-        if name not in known
+        if name not in known | OF_OTHER_PAGES
     )
     lines = [
         "# Benchmarks",

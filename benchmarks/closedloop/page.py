@@ -312,7 +312,14 @@ def bad_candidates(result: Result) -> list[str]:
 def _most_lost(cases: Sequence[Result]) -> str:
     """The case that bad values cost most, which no limit covers."""
     worst = max(cases, key=lambda case: float(case["goodput_lost_to_bad_values"]))
+    kept = "; ".join(
+        f"{case['scenario']} {case['seed']} kept {', '.join(case['kept_bad_values'])} and lost "
+        f"{case['goodput_lost_to_bad_values']:.0%}"
+        for case in cases
+        if case["kept_bad_values"]
+    )
     return (
         f"Compared with the run without bad values, the worst case ({worst['scenario']} {worst['seed']}) lost "
-        f"{worst['goodput_lost_to_bad_values']:.0%} of its goodput; no limit is set for this comparison."
+        f"{worst['goodput_lost_to_bad_values']:.0%} of its goodput; {kept or 'no bad value was kept'}. No limit is set for "
+        "this comparison."
     )

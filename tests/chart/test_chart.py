@@ -552,6 +552,24 @@ def servers(**sources: dict[str, Any]) -> dict[str, Any]:
             id="a page of a part of the fleet",
         ),
         pytest.param({"prometheus": {"url": "http://p"}, "shards": 0}, "shards", id="no shard at all"),
+        pytest.param(
+            {"prometheus": {"url": "http://p"}, "shards": 3, "concurrency": {"changes": 2}},
+            "concurrency.changes: 2 is not one for each of 3 shards",
+            id="fewer changes than shards",
+        ),
+        pytest.param(
+            {"prometheus": {"url": "http://p"}, "shards": 3, "concurrency": {"extraGPUs": "2"}},
+            "concurrency.extraGPUs: 2 is not one for each of 3 shards",
+            id="fewer GPUs than shards",
+        ),
+        pytest.param(
+            {"prometheus": {"url": "http://p"}, "interval": "1m"},
+            "window (30s) must not be shorter than interval (1m)",
+            id="a window shorter than the interval",
+        ),
+        pytest.param(
+            {"prometheus": {"url": "http://p"}, "interval": "0s"}, "interval must be at least 1s", id="no interval"
+        ),
     ],
 )
 def test_values_that_cannot_work_are_refused(values: dict[str, Any], named: str) -> None:

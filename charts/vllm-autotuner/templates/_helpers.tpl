@@ -10,6 +10,15 @@
 {{- printf "%s-limits" (include "vllm-autotuner.name" .) }}
 {{- end }}
 
+{{- /* A duration such as 1h30m in seconds. */}}
+{{- define "vllm-autotuner.seconds" -}}
+{{- $sum := 0.0 }}
+{{- range regexFindAll "[0-9.]+(ms|s|m|h)" . -1 }}
+{{- $sum = addf $sum (mulf (regexFind "[0-9.]+" . | float64) (get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) (regexFind "[a-z]+" .))) }}
+{{- end }}
+{{- $sum }}
+{{- end }}
+
 {{- define "vllm-autotuner.image" -}}
 {{- with .Values.image }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ with .digest }}@{{ . }}{{ end }}{{ end }}
 {{- end }}
