@@ -31,8 +31,6 @@ RESULTS: Final = ROOT / "benchmarks" / "results"
 DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 VERDICTS: Final = ROOT / "docs" / "verdicts.md"
 """Has a part between two markers that is generated; the other parts are written by hand."""
-OF_OTHER_PAGES: Final = frozenset({"fuzzing"})
-"""Results that a page of their own shows (docs/fuzzing.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +235,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         body=hostile,
     ),
     Section(
+        name="fuzzing",
+        title="Fuzzing",
+        question="Which text of an engine, a tenant or a server makes a parser fail, or take long?",
+        command="python -m tests.fuzz --inputs 1000000 --save",
+        body=lambda _: ["[Fuzzing](fuzzing.md) has the figures."],
+    ),
+    Section(
         name="confusion",
         title="Diagnosis of simulated engines",
         question="How often does the diagnosis name the true limit of a simulated engine?",
@@ -309,7 +314,7 @@ def rendered(results: Path = RESULTS) -> str:
     others = tuple(
         Section(name=name, title=name.replace("_", " "), question="", command="", body=plain)
         for name in found
-        if name not in known | OF_OTHER_PAGES
+        if name not in known
     )
     lines = [
         "# Benchmarks",

@@ -320,6 +320,6 @@ def _most_lost(cases: Sequence[Result]) -> str:
     )
     return (
         f"Compared with the run without bad values, the worst case ({worst['scenario']} {worst['seed']}) lost "
-        f"{worst['goodput_lost_to_bad_values']:.0%} of its goodput; {kept or 'no bad value was kept'}. No limit is set for "
-        "this comparison."
+        f"{worst['goodput_lost_to_bad_values']:.0%} of its goodput; {kept or 'no bad value was kept'}. No limit is set "
+        "for this comparison."
     )
