@@ -9,7 +9,7 @@ import pytest
 from tests.builders import engine
 from tests.change.worlds import NOW, OLD, STRATEGY, TARGETS, analysis, change, rollout, seen, silent, world
 
-from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome
+from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget, Outcome
 from vllm_autotuner.change.analysis import longest
 from vllm_autotuner.change.comparison import GROSS_WINDOWS
 from vllm_autotuner.change.edges import EDGES, IllegalMove, moved
@@ -129,6 +129,12 @@ CASES = (
         to=ROLLING_BACK,
         why="the engine does not start: OutOfMemory: CUDA out of memory",
         harmful=True,
+    ),
+    Case(
+        id="pods that crashed before it are not its fault, while its own are not there yet",
+        state=PROVISIONING,
+        change={"target": ChangeTarget.START},
+        world={"rollout": rollout(OLD, settled=False, crashed="KVCacheTooSmall: 2048 tokens fit", lacked_memory=True)},
     ),
     Case(
         id="starting needs no metrics",

@@ -7,7 +7,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -27,6 +27,8 @@ class Story:
     world: dict[str, Any]
     outcome: Outcome
     seats: int
+    spec: dict[str, Any] = field(default_factory=dict)
+    """What differs from the usual one."""
     rollouts: int
     """Times that a Deployment was applied."""
     replicas: int = 1
@@ -62,6 +64,14 @@ STORIES = (
         rollouts=3,
         deletes=2,
     ),
+    Story(
+        id="an engine that does not start, and its remedy",
+        world={"holds": 4096},
+        spec={"engine.maxModelLen": 8192, "tuning.maxModelLen": {"min": 1024, "max": 8192}},
+        outcome=Outcome.SUCCEEDED,
+        seats=64,
+        rollouts=2,
+    ),
 )
 
 
@@ -83,7 +93,7 @@ def figures(found: Bed) -> dict[str, Any]:
 
 
 async def end_of(story: Story, *, disturb: Callable[[Bed, int], None] = lambda found, tick: None) -> Bed:
-    found = bed(spec={"replicas": story.replicas}, **story.world)
+    found = bed(spec={"replicas": story.replicas, **story.spec}, **story.world)
     disturb(found, -1)
     for tick in range(ENOUGH):
         disturb(found, tick)
