@@ -336,6 +336,28 @@ CASES = (
         why="rollback failed: the old configuration does not serve (0/3 nodes); keeping maxNumSeqs=96. Reason of",
     ),
     Case(
+        id="where nothing served before, nothing has to serve again",
+        state=ROLLING_BACK,
+        change={"target": ChangeTarget.START},
+        world={"rollout": rollout(OLD, settled=False, crashed="InsufficientKVCache: 2048 tokens fit")},
+        ending=Outcome.ROLLED_BACK,
+        why="as it was",
+    ),
+    Case(
+        id="not before the old value is back in the Deployment",
+        state=ROLLING_BACK,
+        change={"target": ChangeTarget.START},
+        world={"rollout": rollout(settled=False, crashed="OutOfMemory: CUDA out of memory")},
+    ),
+    Case(
+        id="pods with the new value that serve are the only ones that can",
+        state=ROLLING_BACK,
+        change={"target": ChangeTarget.START, **LATE},
+        world={"rollout": rollout(OLD, settled=False, ready=1, older_ready=1)},
+        ending=Outcome.ROLLBACK_FAILED,
+        why="keeping maxNumSeqs=96",
+    ),
+    Case(
         id="a rollback needs no metrics, no leave and no person",
         state=ROLLING_BACK,
         world={

@@ -34,6 +34,8 @@ class Story:
     replicas: int = 1
     deletes: int = 0
     """Times that one was deleted."""
+    left: int = 0
+    """Pods with the value that was undone: a Deployment takes none away before its new ones are ready."""
 
 
 STORIES = (
@@ -71,6 +73,15 @@ STORIES = (
         outcome=Outcome.SUCCEEDED,
         seats=64,
         rollouts=2,
+    ),
+    Story(
+        id="an engine that does not start, and a remedy that does not either",
+        world={"holds": 4096, "crashes": lambda seats: True},
+        spec={"engine.maxModelLen": 8192, "tuning.maxModelLen": {"min": 1024, "max": 8192}},
+        outcome=Outcome.ROLLED_BACK,
+        seats=64,
+        rollouts=3,
+        left=1,
     ),
 )
 
@@ -122,7 +133,7 @@ async def test_undisturbed(story: Story) -> None:
     assert found.api.applies.total() == story.rollouts
     assert found.told.count("ChangeStarted") == found.told.count(f"Change{story.outcome}") == 1
     assert found.api.deletes.total() == story.deletes
-    assert len(found.api.pods) == story.replicas
+    assert len(found.api.pods) == story.replicas + story.left
 
 
 @pytest.mark.fault("T01", "T02")
