@@ -109,6 +109,15 @@ CASES = (
         harmful=False,
     ),
     Case(
+        id="several pods had the time of one each",
+        state=PROVISIONING,
+        change={"replicas": 6, **LATE},
+        world={"rollout": rollout(settled=False, ready=6, replicas=6)},
+        to=ROLLING_BACK,
+        why="provisioning timed out after 2h: the new pods did not become ready",
+        harmful=False,
+    ),
+    Case(
         id="no free GPU is said in the scheduler's words",
         state=PROVISIONING,
         change=LATE,

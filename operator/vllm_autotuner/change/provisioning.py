@@ -37,7 +37,8 @@ def provision(change: ActiveChange, world: World) -> Step:
         return Step(_verifying(change, f"{counted(world.rollout.ready, 'pod')} ready", world=world))
     if late(change, now=world.now):
         why = world.rollout.unschedulable or "the new pods did not become ready"
-        return Step(back(change, f"{_provisioning_timed_out(world)}: {why}", world=world, harmful=False))
+        pods = max(1, change.replicas or 1)
+        return Step(back(change, f"{_timed_out(world, pods=pods)}: {why}", world=world, harmful=False))
     return Step(change)
 
 
@@ -61,7 +62,7 @@ def _provision_trial(change: ActiveChange, world: World) -> Step:
         reason = f"Unschedulable: no node has room for one more pod; the service was not changed ({why})"
         return Step(change, Ending(outcome=Outcome.REJECTED, reason=reason))
     if overdue:
-        why = f"{_provisioning_timed_out(world)}: the canary did not become ready"
+        why = f"{_timed_out(world, pods=1)}: the canary did not become ready"
         return Step(back(change, why, world=world, harmful=False))
     return Step(change)
 
@@ -88,8 +89,8 @@ def promote(change: ActiveChange, world: World) -> ActiveChange:
     return change
 
 
-def _provisioning_timed_out(world: World) -> str:
-    return f"provisioning timed out after {format_duration(world.strategy.provisioning_deadline)}"
+def _timed_out(world: World, *, pods: int) -> str:
+    return f"provisioning timed out after {format_duration(pods * world.strategy.provisioning_deadline)}"
 
 
 def _verifying(change: ActiveChange, what: str, *, world: World) -> ActiveChange:
