@@ -95,7 +95,7 @@ CASES = (
         change={**ALONE, **SETTLED_LATER},
         world=beside(PENDING),
         ending=Outcome.REJECTED,
-        why=f"Unschedulable: no node has room for one more pod; the service was not changed ({NO_NODE})",
+        why=f"Unschedulable: there is no room for one more pod; the service was not changed ({NO_NODE})",
     ),
     Case(
         id="and not beyond the deadline",

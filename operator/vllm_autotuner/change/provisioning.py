@@ -58,8 +58,8 @@ def _provision_trial(change: ActiveChange, world: World) -> Step:
             # The canary can be compared with the service's own pods instead, and may use the freed GPU.
             return Step(change.updated(baseline_ref=None, state_since=world.now))
     if no_room and (why := _unschedulable(canary)):
-        # The scheduler's message comes last: it is long and may be cut off.
-        reason = f"Unschedulable: no node has room for one more pod; the service was not changed ({why})"
+        # The message of the scheduler or of the quota comes last: it is long and may be cut off.
+        reason = f"Unschedulable: there is no room for one more pod; the service was not changed ({why})"
         return Step(change, Ending(outcome=Outcome.REJECTED, reason=reason))
     if overdue:
         why = f"{_timed_out(world, pods=1)}: the canary did not become ready"
