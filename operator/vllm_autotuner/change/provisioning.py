@@ -10,7 +10,7 @@ from typing import Final
 
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import StrategyType
-from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Outcome
+from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome
 from vllm_autotuner.api.wording import counted
 from vllm_autotuner.change.crash_blame import baseline_crashed
 from vllm_autotuner.change.edges import late, moved
@@ -47,8 +47,10 @@ def _provision_trial(change: ActiveChange, world: World) -> Step:
     waited = timedelta() if change.state_since is None else world.now - change.state_since
     overdue = late(change, now=world.now)
     no_room = overdue or waited >= UNSCHEDULABLE_FOR
-    ready = _serves(canary, change.to)
-    if ready and (change.baseline_ref is None or _serves(baseline, change.from_)):
+    ready = canary is not None and canary.rollout.config_hash == change.to.config_hash and canary.rollout.settled
+    # Not by its hash: this version renders it, while another one may have rendered the pods that `from` is about.
+    compared = baseline is not None and baseline.rollout.settled
+    if ready and (change.baseline_ref is None or compared):
         return Step(_verifying(change, "the canary is ready", world=world))
     if change.baseline_ref is not None:
         lost = baseline_crashed(world.variants)
@@ -96,10 +98,6 @@ def _timed_out(world: World, *, pods: int) -> str:
 def _verifying(change: ActiveChange, what: str, *, world: World) -> ActiveChange:
     why = f"{what} with {change.knob}={change.to_value}"
     return moved(change, ChangeState.VERIFYING, why=why, now=world.now, limit=VERIFY_WITHIN)
-
-
-def _serves(variant: Variant | None, wanted: ConfigRef) -> bool:
-    return variant is not None and variant.rollout.config_hash == wanted.config_hash and variant.rollout.settled
 
 
 def _unschedulable(variant: Variant | None) -> str:
