@@ -81,7 +81,7 @@ async def test_a_canary_for_which_no_node_has_room_is_rejected_without_blame(pla
     await play.serves("crowded", clients=CROWD, tuning={"strategy": strategy}, podTemplate=template)
     entry = await play.finished("crowded", seconds=LONG)
     assert entry["outcome"] == "Rejected", entry
-    assert entry["reason"].startswith("Unschedulable: no node has room for one more pod"), entry
+    assert entry["reason"].startswith("Unschedulable: there is no room for one more pod"), entry
     await until("the canary is deleted", lambda: play.monitor.trials("crowded")[1] == ["canary"], seconds=LONG)
     status = await play.status("crowded")
     assert not status.get("failureMemory")

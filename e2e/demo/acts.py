@@ -198,7 +198,7 @@ async def find_no_device(play: Play) -> None:
     ended = await play.ended("code")
     play.check(ended["outcome"] == "Rejected", "the change is Rejected at its provisioning deadline")
     play.screen.say(f"reason: {ended['reason']}")
-    told = ended["reason"].startswith("Unschedulable: no node has room for one more pod")
+    told = ended["reason"].startswith("Unschedulable: there is no room for one more pod")
     play.check(told and "nvidia.com/gpu" in ended["reason"], "the reason names the missing resource")
     await play.trials_are_gone("code", Track.CANARY)
     untouched = await play.generation("code") == generation

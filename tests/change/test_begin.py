@@ -97,6 +97,18 @@ def test_it_begins_with_a_deadline() -> None:
     assert change.deadline == NOW + timedelta(minutes=7)
 
 
+@pytest.mark.parametrize(
+    ("replicas", "strategy", "minutes"),
+    [
+        pytest.param(10, "InPlace", 70, id="one pod after the other"),
+        pytest.param(10, "Canary", 7, id="a canary is one pod"),
+        pytest.param(0, None, 7, id="no replica yet: time for one"),
+    ],
+)
+def test_each_pod_that_is_replaced_gets_the_time_of_one(replicas: int, strategy: str | None, minutes: int) -> None:
+    assert begun(replicas=replicas, strategy=strategy).deadline == NOW + timedelta(minutes=minutes)
+
+
 def test_it_remembers_how_many_replicas_served_before_it() -> None:
     assert begun(replicas=3).replicas == 3
 

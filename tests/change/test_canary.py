@@ -95,7 +95,7 @@ CASES = (
         change={**ALONE, **SETTLED_LATER},
         world=beside(PENDING),
         ending=Outcome.REJECTED,
-        why=f"Unschedulable: no node has room for one more pod; the service was not changed ({NO_NODE})",
+        why=f"Unschedulable: there is no room for one more pod; the service was not changed ({NO_NODE})",
     ),
     Case(
         id="and not beyond the deadline",
@@ -511,6 +511,19 @@ def test_a_pause_in_the_bake_has_a_persons_patience() -> None:
     ending = advance(given, canary_world(rollout=FOLLOWED, paused=True)).ending
     assert ending is not None
     assert ending.outcome is Outcome.SUCCEEDED
+
+
+def test_each_reason_that_stops_the_bakes_clock_has_its_own_limit() -> None:
+    given = canary_change(BAKING, deadline=NOW + timedelta(minutes=10))
+    hours, minutes = timedelta(hours=8), timedelta(minutes=14)
+    for passed, reason in ((timedelta(), "paused"), (hours, "metrics are missing"), (hours + minutes, "")):
+        seen_then = {"paused": reason == "paused", "blind": reason == "metrics are missing"}
+        step = advance(given, canary_world(NOW + passed, rollout=FOLLOWED, **seen_then))
+        assert (step.ending, step.change.state) == (None, BAKING), reason
+        given = step.change
+        assert given.state_reason == (reason or "resumed")
+    assert given.clock_stopped_at is None
+    assert given.deadline == NOW + timedelta(minutes=10) + hours + minutes
 
 
 @pytest.mark.parametrize("state", [PROVISIONING, VERIFYING, WARMING_UP, ANALYZING, HELD])

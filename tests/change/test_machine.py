@@ -9,7 +9,7 @@ import pytest
 from tests.builders import engine
 from tests.change.worlds import NOW, OLD, STRATEGY, TARGETS, analysis, change, rollout, seen, silent, world
 
-from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome
+from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget, Outcome
 from vllm_autotuner.change.analysis import longest
 from vllm_autotuner.change.comparison import GROSS_WINDOWS
 from vllm_autotuner.change.edges import EDGES, IllegalMove, moved
@@ -109,6 +109,15 @@ CASES = (
         harmful=False,
     ),
     Case(
+        id="several pods had the time of one each",
+        state=PROVISIONING,
+        change={"replicas": 6, **LATE},
+        world={"rollout": rollout(settled=False, ready=6, replicas=6)},
+        to=ROLLING_BACK,
+        why="provisioning timed out after 2h: the new pods did not become ready",
+        harmful=False,
+    ),
+    Case(
         id="no free GPU is said in the scheduler's words",
         state=PROVISIONING,
         change=LATE,
@@ -129,6 +138,12 @@ CASES = (
         to=ROLLING_BACK,
         why="the engine does not start: OutOfMemory: CUDA out of memory",
         harmful=True,
+    ),
+    Case(
+        id="pods that crashed before it are not its fault, while its own are not there yet",
+        state=PROVISIONING,
+        change={"target": ChangeTarget.START},
+        world={"rollout": rollout(OLD, settled=False, crashed="KVCacheTooSmall: 2048 tokens fit", lacked_memory=True)},
     ),
     Case(
         id="starting needs no metrics",
@@ -328,6 +343,28 @@ CASES = (
         world={"rollout": rollout(OLD, settled=False, ready=1, older_ready=1, unschedulable="0/3 nodes")},
         ending=Outcome.ROLLBACK_FAILED,
         why="rollback failed: the old configuration does not serve (0/3 nodes); keeping maxNumSeqs=96. Reason of",
+    ),
+    Case(
+        id="where nothing served before, nothing has to serve again",
+        state=ROLLING_BACK,
+        change={"target": ChangeTarget.START},
+        world={"rollout": rollout(OLD, settled=False, crashed="InsufficientKVCache: 2048 tokens fit")},
+        ending=Outcome.ROLLED_BACK,
+        why="as it was",
+    ),
+    Case(
+        id="not before the old value is back in the Deployment",
+        state=ROLLING_BACK,
+        change={"target": ChangeTarget.START},
+        world={"rollout": rollout(settled=False, crashed="OutOfMemory: CUDA out of memory")},
+    ),
+    Case(
+        id="pods with the new value that serve are the only ones that can",
+        state=ROLLING_BACK,
+        change={"target": ChangeTarget.START, **LATE},
+        world={"rollout": rollout(OLD, settled=False, ready=1, older_ready=1)},
+        ending=Outcome.ROLLBACK_FAILED,
+        why="keeping maxNumSeqs=96",
     ),
     Case(
         id="a rollback needs no metrics, no leave and no person",

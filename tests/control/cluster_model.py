@@ -113,6 +113,8 @@ class ApiServer:
     refuses: Callable[[str, str], Exception | None] = lambda verb, name: None
     crashes: Callable[[int], bool] = lambda seats: False
     """Which numbers of seats an engine does not survive."""
+    holds: int | None = None
+    """Tokens that a KV cache holds: an engine with a longer max-model-len does not start. None: any length fits."""
     load: Callable[[int], Load] = lambda seats: Load()
     """What an engine with so many seats shows."""
     owners: dict[tuple[str, str], Owners] = field(default_factory=dict)
@@ -376,10 +378,17 @@ class ApiServer:
         pod = next((pod for pod in self.pods if pod.name == name), None)
         if pod is None or (cut.get("previous") and not pod.crashed):
             raise NotFound(f"{name} has no such log", reason="NotFound", status=404)
+        if pod.crashed and self._is_too_long(pod):
+            wanted = f"To serve at least one request with the model's max seq len ({_length_of(pod)})"
+            return f"ValueError: {wanted}, estimated maximum model length is {self.holds}."
         if pod.crashed:
             return "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
         seats = self.reports(seats_of(pod.args))
-        return "" if seats is None else f"INFO 11-21 [api_utils.py:286] non-default args: {{'max_num_seqs': {seats}}}\n"
+        given = {"max_num_seqs": seats} | ({"max_model_len": length} if (length := _length_of(pod)) else {})
+        return "" if seats is None else f"INFO 11-21 [api_utils.py:286] non-default args: {given}\n"
+
+    def _is_too_long(self, pod: Pod) -> bool:
+        return self.holds is not None and (_length_of(pod) or 0) > self.holds
 
     def _service(self, name: str, *, namespace: str = "prod") -> Body:
         return self._require_child("VLLMService", {"namespace": namespace, "name": name})
@@ -444,7 +453,7 @@ class ApiServer:
             if not pod.scheduled and free > 0:
                 pod.scheduled, pod.created = True, self.now
             if pod.scheduled and pod.ready_since is None and self.now - pod.created >= STARTUP:
-                pod.crashed = self.crashes(seats_of(pod.args))
+                pod.crashed = self.crashes(seats_of(pod.args)) or self._is_too_long(pod)
                 pod.ready_since = None if pod.crashed else self.now
         for (kind, name), body in list(self.objects.items()):
             if kind == "Deployment":
@@ -602,6 +611,10 @@ def service_of(body: Body) -> str:
 def seats_of(args: Iterable[str]) -> int:
     """How many sequences an engine with these arguments runs."""
     return parse_flags(tuple(args)).max_num_seqs or 256
+
+
+def _length_of(pod: Pod) -> int | None:
+    return parse_flags(pod.args).max_model_len
 
 
 def _pod_body(pod: Pod, *, version: int, node: str) -> Body:

@@ -118,7 +118,7 @@ async def test_without_a_free_device_the_change_is_rejected_without_blame() -> N
     await found.ticks(2)
     (entry,) = found.status().history
     assert entry.outcome is Outcome.REJECTED
-    assert entry.reason.startswith("Unschedulable: no node has room for one more pod")
+    assert entry.reason.startswith("Unschedulable: there is no room for one more pod")
     assert "Insufficient nvidia.com/gpu" in entry.reason
     assert (extras(found), found.deployment()["metadata"]["generation"]) == ({}, 1)
     assert (found.status().failure_memory, found.status().circuit) == ((), None)

@@ -7,7 +7,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -27,11 +27,15 @@ class Story:
     world: dict[str, Any]
     outcome: Outcome
     seats: int
+    spec: dict[str, Any] = field(default_factory=dict)
+    """What differs from the usual one."""
     rollouts: int
     """Times that a Deployment was applied."""
     replicas: int = 1
     deletes: int = 0
     """Times that one was deleted."""
+    left: int = 0
+    """Pods with the value that was undone: a Deployment takes none away before its new ones are ready."""
 
 
 STORIES = (
@@ -62,6 +66,23 @@ STORIES = (
         rollouts=3,
         deletes=2,
     ),
+    Story(
+        id="an engine that does not start, and its remedy",
+        world={"holds": 4096},
+        spec={"engine.maxModelLen": 8192, "tuning.maxModelLen": {"min": 1024, "max": 8192}},
+        outcome=Outcome.SUCCEEDED,
+        seats=64,
+        rollouts=2,
+    ),
+    Story(
+        id="an engine that does not start, and a remedy that does not either",
+        world={"holds": 4096, "crashes": lambda seats: True},
+        spec={"engine.maxModelLen": 8192, "tuning.maxModelLen": {"min": 1024, "max": 8192}},
+        outcome=Outcome.ROLLED_BACK,
+        seats=64,
+        rollouts=3,
+        left=1,
+    ),
 )
 
 
@@ -83,7 +104,7 @@ def figures(found: Bed) -> dict[str, Any]:
 
 
 async def end_of(story: Story, *, disturb: Callable[[Bed, int], None] = lambda found, tick: None) -> Bed:
-    found = bed(spec={"replicas": story.replicas}, **story.world)
+    found = bed(spec={"replicas": story.replicas, **story.spec}, **story.world)
     disturb(found, -1)
     for tick in range(ENOUGH):
         disturb(found, tick)
@@ -112,7 +133,7 @@ async def test_undisturbed(story: Story) -> None:
     assert found.api.applies.total() == story.rollouts
     assert found.told.count("ChangeStarted") == found.told.count(f"Change{story.outcome}") == 1
     assert found.api.deletes.total() == story.deletes
-    assert len(found.api.pods) == story.replicas
+    assert len(found.api.pods) == story.replicas + story.left
 
 
 @pytest.mark.fault("T01", "T02")

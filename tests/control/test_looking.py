@@ -154,6 +154,13 @@ async def test_a_start_took_as_long_as_the_pod_that_was_created_last_says() -> N
     assert (await rollout(deployment_view(deployment_object()), [])).start_up is None
 
 
+async def test_a_pod_that_cannot_be_created_has_no_place_either() -> None:
+    quota = 'pods "chat-77b-x" is forbidden: exceeded quota: compute'
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": quota}
+    found = await rollout(deployment_view(deployment_object(conditions=[failure])), [pod("chat-0")])
+    assert found.unschedulable == quota
+
+
 async def test_no_place_for_a_pod_is_said_by_the_scheduler() -> None:
     pods = [pod("chat-0"), pod("chat-1", ready=False, unschedulable="0/3 nodes are available")]
     found = await rollout(deployment_view(deployment_object()), pods)

@@ -23,6 +23,9 @@ def at(minute: int, second: int = 0) -> datetime:
     return datetime(2026, 11, 20, 12, minute, second, tzinfo=UTC)
 
 
+QUOTA = 'pods "chat-77b-x" is forbidden: exceeded quota: compute, requested: pods=1, used: pods=4, limited: pods=4'
+
+
 def bare(kind: str) -> dict[str, Any]:
     return {"kind": kind, "metadata": {"namespace": "prod", "name": "chat"}}
 
@@ -49,6 +52,19 @@ def test_a_complete_deployment() -> None:
         progressing=Progressing(status="True", reason="NewReplicaSetAvailable", message="m"),
         deleting=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "expected"),
+    [
+        pytest.param("True", "FailedCreate", QUOTA, id="no pod more"),
+        pytest.param("True", "FailedDelete", "", id="no pod less"),
+        pytest.param("False", "FailedCreate", "", id="over"),
+    ],
+)
+def test_why_a_deployment_gets_no_pod(status: str, reason: str, expected: str) -> None:
+    condition = {"type": "ReplicaFailure", "status": status, "reason": reason, "message": QUOTA}
+    assert deployment_view(deployment_object(conditions=[condition])).not_created == expected
 
 
 def test_a_deployment_that_no_controller_has_seen_yet() -> None:
@@ -103,8 +119,14 @@ def test_a_pod_that_no_kubelet_has_seen_yet() -> None:
         pytest.param(
             {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]},
             "unschedulable",
+            "SchedulingGated",
+            id="no node may take it while a gate is closed",
+        ),
+        pytest.param(
+            {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": "m"}]},
+            "unschedulable",
             None,
-            id="a scheduling gate is not a lack of nodes",
+            id="the scheduler tries again",
         ),
         pytest.param(
             {"containerStatuses": [{"name": "vllm", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]},

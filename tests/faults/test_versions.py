@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from tests.control.cluster_model import Body, Load
 from tests.control.loop_bed import Bed, bed, queueing, slow_beyond_64
+from tests.control.test_canary import until
 
-from vllm_autotuner.api.status import Outcome
+from vllm_autotuner.api.status import ChangeState, Outcome
 from vllm_autotuner.workload import rendering
 from vllm_autotuner.workload.hashing import template_hash
 from vllm_autotuner.workload.labels import CONFIG_HASH, HASH_VERSION
@@ -65,6 +66,22 @@ async def test_what_is_asked_for_after_an_upgrade_is_rendered_by_the_new_version
     await found.ticks(8)
     assert (found.seats(), generation(found)) == (48, 2)
     assert not found.deployment()["metadata"]["annotations"][CONFIG_HASH].startswith("former")
+
+
+@pytest.mark.fault("T41")
+async def test_a_fresh_baseline_beside_pods_of_the_former_version_is_not_waited_for(upgrade: Upgrade) -> None:
+    found = bed(spec={"replicas": 3}, load=lambda seats: Load())
+    await found.ticks(8)
+    upgrade(found)
+    await found.ticks(4)
+    found.api.load = queueing
+    await until(found, ChangeState.PROVISIONING)
+    await until(found, ChangeState.VERIFYING, at_most=4)
+    change = found.change()
+    assert change is not None
+    assert change.baseline_ref is not None
+    await until(found, None)
+    assert [entry.outcome for entry in found.status().history] == [Outcome.SUCCEEDED]
 
 
 @pytest.mark.fault("T41")

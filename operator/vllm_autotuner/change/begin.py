@@ -58,6 +58,8 @@ def begin(
     canary = replicas >= FEWEST_FOR_CANARY if wanted is None else wanted is StrategyType.CANARY
     # A canary beside pods that do not start has nothing to be compared with.
     canary = canary and proposal.target is not ChangeTarget.START
+    # In place, pods are replaced one after the other, each with its own start-up time.
+    pods = 1 if canary else max(1, replicas)
     name, fresh = service.metadata.name, canary and replicas >= FEWEST_FOR_BASELINE
     if fresh and free_gpus is not None:
         fresh = free_gpus.holds(*_devices(proposal, free_gpus))
@@ -80,7 +82,7 @@ def begin(
         state=ChangeState.PROVISIONING,
         state_reason="starting a canary" if canary else "starting pods with the new value; the old ones keep serving",
         state_since=now,
-        deadline=now + service.spec.tuning.strategy.provisioning_deadline,
+        deadline=now + pods * service.spec.tuning.strategy.provisioning_deadline,
         started_at=now,
         replicas=replicas,
         baseline=measured[-1],

@@ -28,9 +28,9 @@ def baseline_crashed(variants: Variants) -> bool:
 
 
 def _is_blamed(rollout: Rollout, change: ActiveChange, world: World) -> bool:
-    # An engine that restarted within a tick also counts, but only with the new configuration: pods with the old one may
-    # have restarted weeks ago.
-    if not rollout.crashed and rollout.config_hash != change.to.config_hash:
+    # Until the new configuration is applied these are pods with the old one: they may have restarted weeks ago, or fail
+    # to start for the very reason that the change removes.
+    if rollout.config_hash != change.to.config_hash:
         return False
     return _keeps_crashing(rollout) and not _others_end_too(rollout, change, world)
 

@@ -145,12 +145,14 @@ def _bake(change: ActiveChange, world: World) -> Step:
     stopped = change.clock_stopped_at
     if stopped is None:
         change = with_unwatched_time(change, world)
-    if not obstacle and stopped is not None:
+    elif not obstacle or change.state_reason in OBSTACLES - {obstacle}:
+        # Each reason has its own limit: after a long pause, missing metrics are still waited for.
         deadline = None if change.deadline is None else change.deadline + (world.now - stopped)
-        change = change.updated(clock_stopped_at=None, deadline=deadline)
-    elif obstacle and stopped is None:
-        return Step(change.updated(clock_stopped_at=world.now))
-    elif obstacle and stopped is not None:
+        change = change.updated(clock_stopped_at=None, deadline=deadline, state_reason="resumed")
+        stopped = None
+    if obstacle:
+        if stopped is None:
+            return Step(change.updated(clock_stopped_at=world.now, state_reason=obstacle))
         if world.now - stopped < _patience(obstacle, world):
             return Step(change)
         if not (rollout := world.rollout).settled:

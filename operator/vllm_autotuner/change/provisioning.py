@@ -10,7 +10,7 @@ from typing import Final
 
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import StrategyType
-from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Outcome
+from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome
 from vllm_autotuner.api.wording import counted
 from vllm_autotuner.change.crash_blame import baseline_crashed
 from vllm_autotuner.change.edges import late, moved
@@ -37,7 +37,8 @@ def provision(change: ActiveChange, world: World) -> Step:
         return Step(_verifying(change, f"{counted(world.rollout.ready, 'pod')} ready", world=world))
     if late(change, now=world.now):
         why = world.rollout.unschedulable or "the new pods did not become ready"
-        return Step(back(change, f"{_provisioning_timed_out(world)}: {why}", world=world, harmful=False))
+        pods = max(1, change.replicas or 1)
+        return Step(back(change, f"{_timed_out(world, pods=pods)}: {why}", world=world, harmful=False))
     return Step(change)
 
 
@@ -46,8 +47,10 @@ def _provision_trial(change: ActiveChange, world: World) -> Step:
     waited = timedelta() if change.state_since is None else world.now - change.state_since
     overdue = late(change, now=world.now)
     no_room = overdue or waited >= UNSCHEDULABLE_FOR
-    ready = _serves(canary, change.to)
-    if ready and (change.baseline_ref is None or _serves(baseline, change.from_)):
+    ready = canary is not None and canary.rollout.config_hash == change.to.config_hash and canary.rollout.settled
+    # Not by its hash: this version renders it, while another one may have rendered the pods that `from` is about.
+    compared = baseline is not None and baseline.rollout.settled
+    if ready and (change.baseline_ref is None or compared):
         return Step(_verifying(change, "the canary is ready", world=world))
     if change.baseline_ref is not None:
         lost = baseline_crashed(world.variants)
@@ -57,11 +60,11 @@ def _provision_trial(change: ActiveChange, world: World) -> Step:
             # The canary can be compared with the service's own pods instead, and may use the freed GPU.
             return Step(change.updated(baseline_ref=None, state_since=world.now))
     if no_room and (why := _unschedulable(canary)):
-        # The scheduler's message comes last: it is long and may be cut off.
-        reason = f"Unschedulable: no node has room for one more pod; the service was not changed ({why})"
+        # The message of the scheduler or of the quota comes last: it is long and may be cut off.
+        reason = f"Unschedulable: there is no room for one more pod; the service was not changed ({why})"
         return Step(change, Ending(outcome=Outcome.REJECTED, reason=reason))
     if overdue:
-        why = f"{_provisioning_timed_out(world)}: the canary did not become ready"
+        why = f"{_timed_out(world, pods=1)}: the canary did not become ready"
         return Step(back(change, why, world=world, harmful=False))
     return Step(change)
 
@@ -88,17 +91,13 @@ def promote(change: ActiveChange, world: World) -> ActiveChange:
     return change
 
 
-def _provisioning_timed_out(world: World) -> str:
-    return f"provisioning timed out after {format_duration(world.strategy.provisioning_deadline)}"
+def _timed_out(world: World, *, pods: int) -> str:
+    return f"provisioning timed out after {format_duration(pods * world.strategy.provisioning_deadline)}"
 
 
 def _verifying(change: ActiveChange, what: str, *, world: World) -> ActiveChange:
     why = f"{what} with {change.knob}={change.to_value}"
     return moved(change, ChangeState.VERIFYING, why=why, now=world.now, limit=VERIFY_WITHIN)
-
-
-def _serves(variant: Variant | None, wanted: ConfigRef) -> bool:
-    return variant is not None and variant.rollout.config_hash == wanted.config_hash and variant.rollout.settled
 
 
 def _unschedulable(variant: Variant | None) -> str:

@@ -6,7 +6,7 @@ is ready (maxUnavailable 0): a failed rollback needs a person's attention but lo
 Must not: wait for metrics, approval, change windows or budgets (G26).
 """
 
-from vllm_autotuner.api.status import ActiveChange, ChangeState, ConfigRef, Outcome
+from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget, ConfigRef, Outcome
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.world import Ending, Rollout, Step, World, reaches_the_service
 
@@ -23,15 +23,23 @@ def back(change: ActiveChange, why: str, *, world: World, harmful: bool | None =
 
 
 def roll_back(change: ActiveChange, world: World) -> Step:
-    """Wait until only the old configuration serves; at the deadline give up and keep what serves."""
+    """Wait until only the old configuration serves, if it ever did; at the deadline give up and keep what serves."""
     if not reaches_the_service(change):
         gone = world.variants.canary is None and world.variants.baseline is None
         # Pods that cannot be deleted now are deleted later; the service itself was never changed.
         return Step(change, _undone(change) if gone or late(change, now=world.now) else None)
-    if world.rollout.config_hash == change.from_.config_hash and world.rollout.settled:
+    if _is_restored(change, world.rollout):
         return Step(change, _undone(change))
     failed = late(change, now=world.now) and _was_tried(change, world)
     return Step(change, _given_up(change, world.rollout) if failed else None)
+
+
+def _is_restored(change: ActiveChange, rollout: Rollout) -> bool:
+    """Whether the service is as it was before the change."""
+    if rollout.config_hash != change.from_.config_hash:
+        return False
+    # The old configuration did not start before either: where no pod with the new one serves, nothing is lost.
+    return rollout.settled or (change.target is ChangeTarget.START and rollout.older_ready == 0)
 
 
 def _was_tried(change: ActiveChange, world: World) -> bool:

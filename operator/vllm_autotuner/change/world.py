@@ -44,7 +44,7 @@ class Rollout:
     refused: bool = False
     """The engine refused the value: retrying would not help."""
     unschedulable: str = ""
-    """Why new pods are unschedulable; empty if they are not."""
+    """Why new pods are unschedulable, or cannot be created; empty if neither."""
     newest_since: datetime | None = None
     """When the newest ready replica became ready; None without one."""
     start_up: timedelta | None = None

@@ -23,6 +23,8 @@ ENGINE_CONTAINER: Final = "vllm"
 
 _TRANSIENT: Final = frozenset({"PodInitializing", "ContainerCreating"})
 """Waiting reasons of every healthy start."""
+_NO_NODE: Final = frozenset({"Unschedulable", "SchedulingGated"})
+"""Reasons of a pod that no node takes: none fits, or a scheduling gate is closed."""
 
 Body = Mapping[str, Any]
 
@@ -113,6 +115,9 @@ class DeploymentView:
     scaled_by: str = ""
     """The autoscaler that owns the replicas."""
 
+    not_created: str = ""
+    """Why a pod that it lacks cannot be created, e.g. a quota; empty if none is refused."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Termination:
@@ -149,7 +154,7 @@ class PodView:
     """Why a container does not run, e.g. CrashLoopBackOff; the usual waiting of a start is left out."""
 
     unschedulable: str | None
-    """The scheduler's message while no node fits."""
+    """The scheduler's message while no node takes it: none fits, or a scheduling gate is closed."""
 
     last_termination: Termination | None
     container_started_at: datetime | None
@@ -237,6 +242,7 @@ def deployment_view(body: Body) -> DeploymentView:
         scaled_by=", ".join(scaled_by(body)),
         track=_part(metadata, "labels").get(TRACK, STABLE),
         change=_part(metadata, "labels").get(CHANGE, ""),
+        not_created=_not_created(status),
     )
 
 
@@ -292,6 +298,13 @@ def _progressing(status: Body) -> Progressing | None:
     return Progressing(status=found.get("status", ""), reason=found.get("reason", ""), message=found.get("message", ""))
 
 
+def _not_created(status: Body) -> str:
+    failure = _condition(status, "ReplicaFailure")
+    if failure.get("status") == "True" and failure.get("reason") == "FailedCreate":
+        return str(failure.get("message", ""))
+    return ""
+
+
 def _waiting_reason(status: Body) -> str | None:
     # Init containers first: while one of them fails, the engine only says PodInitializing.
     for container in (*_parts(status, "initContainerStatuses"), *_parts(status, "containerStatuses")):
@@ -303,8 +316,9 @@ def _waiting_reason(status: Body) -> str | None:
 
 def _unschedulable(status: Body) -> str | None:
     scheduled = _condition(status, "PodScheduled")
-    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return str(scheduled.get("message", ""))
+    reason = scheduled.get("reason")
+    if scheduled.get("status") == "False" and reason in _NO_NODE:
+        return str(scheduled.get("message") or reason)
     return None
 
 

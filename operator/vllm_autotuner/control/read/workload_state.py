@@ -111,7 +111,7 @@ def rollout_of(
         older_ended_at=_last_end(older),
         lacked_memory=bool(causes) and causes[0].reason in LACK_OF_MEMORY,
         refused=bool(causes) and causes[0].reason in REFUSALS,
-        unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), ""),
+        unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), deployment.not_created),
         newest_since=max((pod.ready_since for pod in latest if pod.ready_since is not None), default=None),
         start_up=_start_up(latest),
         older_ready=sum(pod.ready for pod in older),

@@ -118,7 +118,7 @@ CHANGE_ROWS: Final[tuple[Guardrail, ...]] = (
         name="A deadline in every state",
         prevents="changes that never end",
         default=(
-            "provisioning {api.tuning:Strategy.provisioning_deadline}; analysis at most "
+            "provisioning {api.tuning:Strategy.provisioning_deadline} for each pod; analysis at most "
             "{change.analysis:LONGEST_ANALYSIS} x {api.tuning:Strategy.analysis}, or more where windows are long"
         ),
         where=Where.MACHINE,
