@@ -109,19 +109,19 @@ async def test_requests_that_are_turned_away_are_counted_for_all_reasons_and_arr
 
 
 @pytest.mark.parametrize(
-    ("finished", "grew", "more"),
+    ("finished", "grew", "pressure"),
     [
-        pytest.param(310.0, 230.0, True, id="540 came"),
-        pytest.param(490.0, 50.0, False, id="50 of a thousand are chance"),
-        pytest.param(490.0, -200.0, False, id="what had piled up goes"),
-        pytest.param(0.0, 200.0, False, id="nothing ends: nobody knows what is served"),
-        pytest.param(None, 200.0, False, id="not told"),
+        pytest.param(310.0, 230.0, 540 / 310, id="540 came"),
+        pytest.param(490.0, 50.0, 1.0, id="50 of a thousand are chance"),
+        pytest.param(490.0, -200.0, 1.0, id="what had piled up goes"),
+        pytest.param(0.0, 200.0, 1.0, id="nothing ends: nobody knows what is served"),
+        pytest.param(None, 200.0, 1.0, id="not told"),
     ],
 )
-def test_more_arrive_where_clearly_fewer_finish(finished: float | None, grew: float, more: bool) -> None:
+def test_pressure_is_what_clearly_comes_over_what_goes(finished: float | None, grew: float, pressure: float) -> None:
     rising = [300.0 + grew * scrape / (SCRAPES - 1) for scrape in range(SCRAPES)]
     found = observation(engine(running=rising, finished=finished))
-    assert found.more_arrive is more
+    assert found.pressure == pytest.approx(pressure)
 
 
 async def test_the_rejections_of_a_server_are_those_of_its_first_engine_and_of_no_engine_without_a_core() -> None:

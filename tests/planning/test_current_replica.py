@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.builders import NOT_MEASURED, SCRAPES, WINDOW, engine, latency, observation, targets
+from tests.builders import NOT_MEASURED, WINDOW, engine, latency, observation, targets
 from tests.scaling.loads import BASE, LENGTH, SLOPE, batch_of, carrying, queue, served
 
 from benchmarks.capacity_agreement import SCENES, case_at
@@ -139,19 +139,6 @@ def test_where_the_output_length_comes_from(recent: Any, of_the_long_window: Any
 def test_what_comes_is_what_is_served_and_what_the_queue_grows_by() -> None:
     assert rate_now(carrying(BUSY)) == pytest.approx(126 / WINDOW)
     assert rate_now(carrying(BUSY, waiting=queue(126.0))) == pytest.approx(2 * 126 / WINDOW)
-
-
-def test_requests_that_have_begun_and_not_yet_ended_count_once() -> None:
-    """Of 20 more that run than before, all make tokens and none has finished: they came, and that is all that came."""
-    (pod,) = (calm := carrying([10.0] * 20)).engines
-    rising = [moment.running + 20.0 * number / (SCRAPES - 1) for number, moment in enumerate(pod.moments)]
-    moments = tuple(replace(one, running=more) for one, more in zip(pod.moments, rising, strict=True))
-    made = (pod.generation_tokens or 0.0) * sum(rising) / sum(one.running for one in pod.moments)
-    seen = replace(calm, engines=(replace(pod, moments=moments, generation_tokens=made),))
-    served, came = made / LENGTH / pod.sampled, seen.arrivals_per_second
-    assert came is not None
-    assert came == pytest.approx((20.0 + 10.0 * pod.sampled / WINDOW) / pod.sampled)
-    assert rate_now(seen) == pytest.approx(max(served, came))
 
 
 def test_a_slot_is_held_for_the_prompt_too() -> None:

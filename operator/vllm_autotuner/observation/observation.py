@@ -146,16 +146,16 @@ class Observation:
         return self._rate([engine.finished for engine in self.engines])
 
     @property
-    def more_arrive(self) -> bool:
-        """Whether clearly more requests arrive than finish; False if it is not known.
+    def pressure(self) -> float:
+        """Ratio of arriving to finishing requests, if clearly more arrive; 1 otherwise, or if it is not known.
 
-        Worked: 540 came and 310 went in a window. 540 and 490 may as well be equal: 2 * sqrt(1030) is 64.
+        Worked: 540 came and 310 went in a window: 1.7. 540 and 490 may as well be equal: 2 * sqrt(1030) is 64.
         """
         arrived, served = self.arrivals_per_second, self.finished_per_second
         if not arrived or not served:
-            return False
+            return 1.0
         came, went = arrived * self.window, served * self.window
-        return came - went > DEVIATIONS * math.sqrt(came + went)
+        return came / went if came - went > DEVIATIONS * math.sqrt(came + went) else 1.0
 
     @property
     def rejected_per_second(self) -> float | None:

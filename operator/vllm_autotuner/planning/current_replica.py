@@ -79,14 +79,9 @@ def _served_rate(seen: Observation) -> float | None:
 
 
 def rate_now(seen: Observation) -> float | None:
-    """Requests per second that come now; None if not known. More than are served while a queue grows.
-
-    Not in proportion to those that finish: requests that have just begun make tokens already, and finish later.
-    """
+    """Requests per second that come now; None if not known. More than are served while a queue grows."""
     served = _served_rate(seen)
-    if served is None or not seen.more_arrive:
-        return served
-    return max(served, seen.arrivals_per_second or 0.0)
+    return None if served is None else served * seen.pressure
 
 
 def highest_mean(by_time: Mapping[float, float], *, window: float) -> float:
