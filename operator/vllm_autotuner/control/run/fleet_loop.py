@@ -440,9 +440,9 @@ class FleetLoop:
     async def _isolated(self, key: Key, entry: ServiceEntry) -> AsyncIterator[None]:
         try:
             yield
-        except NotFound:
-            self._context.registry.services.evict(key, uid=entry.uid)
         except ClusterError as error:
+            if isinstance(error, NotFound) and self._context.registry.services.get(key) is None:
+                return  # it was deleted meanwhile
             logger.warning("failed to handle service", extra={"service": "/".join(key), "error": str(error)})
             if isinstance(error, Unavailable):
                 self._health.api_failed(entry.uid, at=self._context.wall())

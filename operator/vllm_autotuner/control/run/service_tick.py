@@ -123,7 +123,7 @@ class ServiceTick:
         if service.metadata.deleting or self._is_left_to_a_writer(service):
             return None
         if isinstance(service, InvalidService):
-            await self._handle_unreadable(key, entry, service, look=look, adopting=adopting, operator_of=operator_of)
+            await self._handle_unreadable(entry, service, look=look, adopting=adopting, operator_of=operator_of)
             return None
         adopted = await self._adopted(entry, service, adopting=adopting)
         if isinstance(adopted, Unadoptable):
@@ -173,7 +173,7 @@ class ServiceTick:
 
     async def _decide_from_the_api(self, decided: Decided, *, look: Look, adopting: Adopting) -> Decided | None:
         """Decide again, once, because the object was written since the watch saw it. None when it cannot be decided."""
-        fresh = await self.status_writer.read(decided.key)
+        fresh = await self.status_writer.read(decided.entry)
         if not isinstance(fresh.service, VLLMService):
             return None
         adopted = await self._adopted(fresh, fresh.service, adopting=adopting)
@@ -196,7 +196,7 @@ class ServiceTick:
         status, adopted = decided.decision.status, decided.adopted
 
         async def unchanged() -> bool:
-            return await self._may_follow(decided.key, entry)
+            return await self._may_follow(entry)
 
         try:
             if adopted is None:
@@ -222,10 +222,10 @@ class ServiceTick:
         change = service.status.active_change if service.status is not None else None
         return change is not None and not self._context.cluster.writes
 
-    async def _may_follow(self, key: Key, entry: ServiceEntry) -> bool:
+    async def _may_follow(self, entry: ServiceEntry) -> bool:
         """Whether the status is stored, and still the one to follow."""
         # A leader with a lagging watch must not undo newer writes: the next tick decides on fresh state (T04).
-        return self._context.cluster.writes and await self.status_writer.is_unchanged(key, entry)
+        return self._context.cluster.writes and await self.status_writer.is_unchanged(entry)
 
     def _decide(self, inputs: Inputs) -> Decision:
         with self._context.metrics.deciding():
@@ -260,7 +260,6 @@ class ServiceTick:
 
     async def _handle_unreadable(
         self,
-        key: Key,
         entry: ServiceEntry,
         unreadable: InvalidService,
         *,
@@ -283,7 +282,7 @@ class ServiceTick:
         self.memory.put(entry.uid, decision.history)
 
         async def unchanged() -> bool:
-            return await self._may_follow(key, written)
+            return await self._may_follow(written)
 
         if adopted is None:
             await self._workload_writer.undo(service, after, fleet=look.fleet, unchanged=unchanged)
