@@ -22,6 +22,7 @@ __all__ = [
     "LOG_TICK_SECONDS",
     "LOOP_LAG_SECONDS",
     "MANAGED_FIELDS_BYTES",
+    "OBJECT_BYTES",
     "PAGE_BYTES",
     "POD_TEMPLATE_BYTES",
     "POD_TEMPLATE_DEPTH",
@@ -84,6 +85,16 @@ MANAGED_FIELDS_BYTES: Final = Budget(
     "10 KB.",
     beyond="they are read as empty: writes of other field managers are not seen on this object",
 )
+OBJECT_BYTES: Final = Budget(
+    name="object-bytes",
+    limit=256 * 1024,
+    unit="bytes of JSON of one object",
+    reason="Anybody who may create a pod or a Deployment chooses what it has; 1.3 MB of it take up to 28 MB of memory, "
+    "and a page of a list has many objects. A VLLMService has 230 KB at most, a usual Deployment 20 KB.",
+    beyond="its managedFields are read as empty, then the largest of its spec, labels, finalizers and owners. Without "
+    "its spec a VLLMService is Stalled with InvalidSpec, as is one that names such a Deployment; a Deployment or pod "
+    "of a service, and a pod that holds GPUs, is not seen",
+)
 JSON_DEPTH: Final = Budget(
     name="json-depth",
     limit=64,
@@ -96,7 +107,7 @@ COMMAND_LINE_BYTES: Final = Budget(
     name="command-line-bytes",
     limit=32 * 1024,
     unit="characters",
-    reason="The owner of an adopted Deployment writes it, up to 1.5 MB. Splitting a script takes time by the square "
+    reason="The owner of an adopted Deployment writes it, up to 256 KiB. Splitting a script takes time by the square "
     "of its length: 95 s for 800 KB. A script that starts an engine has 2 KB.",
     beyond="the flags count as not parsable: the service is diagnosed and not tuned",
 )
@@ -175,6 +186,7 @@ BUDGETS: Final[tuple[Budget, ...]] = (
     POD_TEMPLATE_BYTES,
     POD_TEMPLATE_DEPTH,
     MANAGED_FIELDS_BYTES,
+    OBJECT_BYTES,
     JSON_DEPTH,
     COMMAND_LINE_BYTES,
     LOG_LINE_BYTES,

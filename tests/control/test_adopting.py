@@ -1,5 +1,7 @@
 """What is read of somebody else's Deployment, and whose it is."""
 
+import json
+import tracemalloc
 from typing import Any, cast
 
 import pytest
@@ -8,12 +10,16 @@ from tests.control.desk import START
 from tests.control.loop_bed import service_body
 from typing_extensions import override
 
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.budgets import OBJECT_BYTES
 from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.control.read.adopted import Adopted
+from vllm_autotuner.cluster.bounded_json import OBJECT_TOO_LARGE
+from vllm_autotuner.control.read.adopted import Adopted, adopted_from
 from vllm_autotuner.control.read.adopting import Adopting, claims
 from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import ServiceEntry, service_entry
-from vllm_autotuner.workload.adoption import Unadoptable
+from vllm_autotuner.workload.adoption import Target, Unadoptable, read_target
 
 THEIRS = Key("prod", NAME)
 
@@ -76,6 +82,33 @@ async def test_a_deployment_on_its_way_out_is_not_there() -> None:
     found = await read(theirs(metadata__deletionTimestamp="2026-11-20T12:00:00Z"))
     assert isinstance(found, Unadoptable)
     assert found.reason == "TargetNotFound"
+
+
+async def test_a_deployment_that_is_too_large_is_not_adopted() -> None:
+    found = await read({**theirs(), "spec": OBJECT_TOO_LARGE})
+    assert isinstance(found, Unadoptable)
+    assert found.reason == "InvalidSpec"
+    assert found.message == f"Deployment {NAME} is not read: the object is larger than 256 KiB of JSON; shorten it"
+
+
+def test_little_is_kept_of_a_large_deployment() -> None:
+    """A tick keeps what it reads of every adopted Deployment until it has decided."""
+    many = [{"name": f"volume-{number:08}", "emptyDir": {}} for number in range(OBJECT_BYTES.limit // 50)]
+    variables = [{"name": f"VARIABLE_{number:08}", "value": ""} for number in range(100)]
+    body = theirs(spec__template__spec__volumes=many)
+    body["spec"]["template"]["spec"]["containers"][0]["env"] = variables
+    text, service = json.dumps(body), naming("chat").service
+    del body, many, variables
+    assert isinstance(service, VLLMService)
+    tracemalloc.start()
+    target = read_target(json.loads(text))
+    assert isinstance(target, Target)
+    found = adopted_from(service, target=target, bodies=[], selector="app=chat", autoscalers=())
+    del target
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.deployment.config_hash == found.hash_of(EngineKnobs())
+    assert kept < 2 * len(text), "as a value it takes ten times as much"
 
 
 async def test_only_pods_of_this_very_deployment_count() -> None:

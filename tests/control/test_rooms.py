@@ -10,6 +10,7 @@ from tests.control.objects import gpu_pod, node_object, service_object
 
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.cluster.adapter import Cluster, Page
+from vllm_autotuner.cluster.bounded_json import OBJECT_TOO_LARGE
 from vllm_autotuner.cluster.errors import Refused, Unavailable
 from vllm_autotuner.cluster.kinds import Kind
 from vllm_autotuner.control.read.free_gpus import LOOK_EVERY, ON_NODES, FreeGpuLookup
@@ -66,6 +67,14 @@ async def test_free_gpus_are_those_that_no_pod_holds() -> None:
         free=(4, 3), largest_node=8, vacated=(5, 4), devices=2, quota=3, product="NVIDIA-H100-80GB-HBM3"
     )
     assert cluster.asked == [("Node", ""), ("Pod", ON_NODES), ("ResourceQuota", "")]
+
+
+async def test_what_a_pod_that_is_too_large_holds_is_not_known_and_costs_nobody() -> None:
+    large = {"metadata": {"namespace": "prod", "name": "large"}, "spec": OBJECT_TOO_LARGE}
+    cluster = Devices(nodes=[node_object("a")], pods=[large, gpu_pod("chat-0", devices=2)])
+    seen = await found(cluster)
+    assert seen is not None
+    assert seen.free == (6,)
 
 
 async def test_only_nodes_that_the_pods_may_go_to_count() -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.service import KIND, VLLMService
 from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.bounded_json import is_cut
 from vllm_autotuner.cluster.errors import FORBIDDEN, NotFound, Refused
 from vllm_autotuner.cluster.field_managers import autoscaler_of
 from vllm_autotuner.cluster.kinds import AUTOSCALER, DEPLOYMENT, POD
@@ -129,7 +130,7 @@ async def adopt(
         pod
         async for page in cluster.pages(POD, namespace=key.namespace, selector=selector)
         for pod in page.objects
-        if _runs_for(pod, key.name)
+        if _runs_for(pod, key.name) and not is_cut(pod)
     ]
     scaled = service.spec.scaling is not None
     autoscalers = (*autoscaler_of(found), *(await _autoscalers(key, cluster=cluster) if scaled else ()))
@@ -175,6 +176,8 @@ async def _autoscalers(deployment: Key, *, cluster: Cluster) -> Sequence[str]:
     found = []
     async for page in cluster.pages(AUTOSCALER, namespace=deployment.namespace):
         for each in page.objects:
+            if is_cut(each):
+                continue
             scales = each["spec"]["scaleTargetRef"]
             if (scales.get("kind"), scales.get("name")) == ("Deployment", deployment.name):
                 found.append(f"HorizontalPodAutoscaler {each['metadata']['name']}")

@@ -7,15 +7,16 @@ Must not: decide, write, or raise.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.adapter import Cluster, Object
+from vllm_autotuner.cluster.bounded_json import is_cut
 from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Refused
-from vllm_autotuner.cluster.kinds import NODE, POD, RESOURCE_QUOTA
+from vllm_autotuner.cluster.kinds import NODE, POD, RESOURCE_QUOTA, Kind
 from vllm_autotuner.control.read.gpu_views import (
     HeldDevices,
     NodeView,
@@ -92,34 +93,34 @@ class FreeGpuLookup:
         return _free_gpus_of(self._seen, service, pods)
 
     async def _read(self) -> _Seen:
-        nodes = [
-            view
-            async for page in self._cluster.pages(NODE)
-            for body in page.objects
-            if (view := node_view(body)) is not None
-        ]
+        nodes = [view async for body in self._objects(NODE) if (view := node_view(body)) is not None]
         if not nodes:
             return _Seen()
         pods: dict[tuple[str, str], HeldDevices] = {}
         held: dict[str, dict[str, int]] = {}
-        async for page in self._cluster.pages(POD, fields=ON_NODES):
-            for body in page.objects:
-                if (pod := held_devices(body)) is None:
-                    continue
-                pods[pod.namespace, pod.name] = pod
-                for resource, count in pod.devices.items():
-                    of_node = held.setdefault(resource, {})
-                    of_node[pod.node] = of_node.get(pod.node, 0) + count
+        async for body in self._objects(POD, fields=ON_NODES):
+            if (pod := held_devices(body)) is None:
+                continue
+            pods[pod.namespace, pod.name] = pod
+            for resource, count in pod.devices.items():
+                of_node = held.setdefault(resource, {})
+                of_node[pod.node] = of_node.get(pod.node, 0) + count
         return _Seen(nodes=tuple(nodes), pods=pods, held=held, left=await self._quotas())
 
     async def _quotas(self) -> Mapping[str, Mapping[str, int]]:
         left: dict[str, dict[str, int]] = {}
-        async for page in self._cluster.pages(RESOURCE_QUOTA):
-            for body in page.objects:
-                of_namespace = left.setdefault(body["metadata"]["namespace"], {})
-                for resource, count in devices_left(body).items():
-                    of_namespace[resource] = min(count, of_namespace.get(resource, count))
+        async for body in self._objects(RESOURCE_QUOTA):
+            of_namespace = left.setdefault(body["metadata"]["namespace"], {})
+            for resource, count in devices_left(body).items():
+                of_namespace[resource] = min(count, of_namespace.get(resource, count))
         return left
+
+    async def _objects(self, kind: Kind, *, fields: str = "") -> AsyncIterator[Object]:
+        """All of a kind but those that are too large: what such a pod holds is not known, and costs nobody else."""
+        async for page in self._cluster.pages(kind, fields=fields):
+            for body in page.objects:
+                if not is_cut(body):
+                    yield body
 
 
 def _free_gpus_of(seen: _Seen, service: VLLMService, names: Iterable[str]) -> FreeGpus | None:
