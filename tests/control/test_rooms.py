@@ -150,6 +150,12 @@ async def test_an_old_answer_is_none() -> None:
     assert looked.of(service(), ["chat-0"], now=START + LOOK_EVERY) is None
 
 
+async def test_an_answer_of_before_the_clock_was_set_back_is_old() -> None:
+    looked = free_gpu_lookup(Devices(nodes=[node_object()], pods=[gpu_pod()]))
+    await looked.look(START)
+    assert looked.is_due(START - timedelta(days=1))
+
+
 def test_who_may_not_look_is_never_due() -> None:
     assert not free_gpu_lookup(Devices(nodes=[], pods=[]), enabled=False).is_due(START)
 

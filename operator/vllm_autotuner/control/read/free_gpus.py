@@ -67,8 +67,8 @@ class FreeGpuLookup:
         self._told = ""
 
     def is_due(self, now: datetime) -> bool:
-        """Whether the last answer is too old."""
-        return self._enabled and (self._looked_at is None or now - self._looked_at >= LOOK_EVERY)
+        """Whether the last answer is too old, or of a time before the clock was set back."""
+        return self._enabled and (self._looked_at is None or abs(now - self._looked_at) >= LOOK_EVERY)
 
     async def look(self, now: datetime) -> None:
         """Read everything. A failed read makes the free GPUs unknown until the next look."""

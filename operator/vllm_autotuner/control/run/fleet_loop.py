@@ -179,6 +179,8 @@ class FleetLoop:
         # Before the snapshot: what arrives after it is not in it, and would be decided and announced once more.
         self._in_flight = self._effects.on_their_way()
         started, fleet = context.wall(), context.registry.snapshot()
+        # Where the clock was set back, this process would count as just started until the clock has caught up.
+        self._watching_since = min(self._watching_since, started)
         since = self._refresh_slots.now if self._refresh_slots is not None else started
         self._refresh_slots = RefreshSlots(services=len(fleet.services), since=since, now=started)
         uids = {entry.uid for entry in fleet.services.values()}
@@ -346,7 +348,8 @@ class FleetLoop:
         if self._decided.get(entry.uid) != entry.resource_version:
             return False  # somebody wrote it: that is decided at once
         held = HELD_LOOKS * self._context.settings.interval.total_seconds()
-        return snapshot.at - self._held.setdefault(entry.uid, snapshot.at) < held
+        since = self._held[entry.uid] = min(self._held.get(entry.uid, snapshot.at), snapshot.at)
+        return snapshot.at - since < held
 
     async def _settle(self) -> None:
         """Wait for what is on its way, as long as that does not delay the next tick."""
