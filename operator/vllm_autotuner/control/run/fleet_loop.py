@@ -125,6 +125,8 @@ class FleetLoop:
         """uid -> since when (Unix seconds) a service is not decided, because looks at its metrics fail."""
         self._behind: Mapping[str, float] = {}
         """The services for which the last tick had no time: uid -> since when there was none, as `_began`."""
+        self._unread: Mapping[str, float] = {}
+        """The services whose adopted Deployment the last tick had no time to read, in the same way."""
         self._limits = NO_LIMITS
         self._began = context.monotonic()
         """When this tick did."""
@@ -135,7 +137,9 @@ class FleetLoop:
         self._health = SelfHealth(interval=context.settings.interval, window=context.settings.window)
         # An operator for named namespaces has no permission to list nodes, nor the pods of other namespaces.
         looks = not context.settings.namespaces and not context.settings.nodes_on_demand
-        self._free_gpus = FreeGpuLookup(context.cluster, enabled=looks)
+        self._free_gpus = FreeGpuLookup(
+            context.cluster, enabled=looks, monotonic=context.monotonic, beat=context.heartbeat.beat
+        )
         self._services = self._services_anew()
 
     def _services_anew(self) -> ServiceTick:
@@ -191,8 +195,11 @@ class FleetLoop:
             self._held.pop(gone, None)
         self._export.keep_only(fleet.services.keys())
         await self._note_deletions(fleet.services)
-        adopting = Adopting(fleet.services, cluster=context.cluster)
-        await adopting.read_all()
+        self._free_gpus.begin_tick()
+        adopting = Adopting(
+            fleet.services, cluster=context.cluster, monotonic=context.monotonic, beat=context.heartbeat.beat
+        )
+        self._unread = await adopting.read_all(put_off=self._unread)
         await self._services.read_logs(fleet, adopting=adopting)
         self._sources.begin_tick()
         # Once and not for each part: it looks at the whole fleet.
@@ -295,7 +302,7 @@ class FleetLoop:
             if self._context.monotonic() - breathed > LONGEST_BREATH:
                 await asyncio.sleep(0)
                 breathed = self._context.monotonic()
-            if entry.uid in self._in_flight or self._waits_for_metrics(entry, look):
+            if entry.uid in self._in_flight or entry.uid in self._unread or self._waits_for_metrics(entry, look):
                 continue
             async with self._isolated(key, entry):
                 try:
