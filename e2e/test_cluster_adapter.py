@@ -300,7 +300,7 @@ async def test_free_gpus_are_what_the_scheduler_would_count(bed: Bed, cluster: C
         )
         service = parse_service(vllm_service(namespace))
         assert isinstance(service, VLLMService)
-        free_gpu_lookup = FreeGpuLookup(cluster, enabled=True)
+        free_gpu_lookup = FreeGpuLookup(cluster, enabled=True, monotonic=time.monotonic, beat=lambda: None)
         await free_gpu_lookup.look(NOW)
         free_gpus = free_gpu_lookup.of(service, ["chat-0"], now=NOW)
         assert free_gpus is not None

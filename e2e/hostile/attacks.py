@@ -25,16 +25,17 @@ from vllm_autotuner.budgets import (
     JSON_DEPTH,
     LOG_LINE_BYTES,
     MANAGED_FIELDS_BYTES,
+    OBJECT_BYTES,
     POD_TEMPLATE_BYTES,
     Budget,
 )
-from vllm_autotuner.workload.labels import SERVICE
+from vllm_autotuner.workload.labels import MANAGED_BY, OPERATOR, SERVICE
 
 LARGE_BYTES: Final = 1_300_000
 """Near the largest object that etcd takes."""
-SHELL_BYTES: Final = 800_000
+SHELL_BYTES: Final = 200_000
 NO_NODE: Final = {"kubernetes.io/hostname": "none"}
-"""The pod of an 800 KB command line stays Pending: no kernel would start it."""
+"""The pod of such a command line stays Pending: no kernel would start it."""
 CHANGE: Final = {
     "id": "c",
     "generation": 1,
@@ -133,6 +134,19 @@ async def _garrulous(tenant: Tenant) -> None:
 async def _hidden(tenant: Tenant) -> str:
     assert not await tenant.shows(*odd_engines.SECRETS), "a credential of a log is on an object"
     return await tenant.told("garrulous", "ValueError: https://(hidden)@hub.example")
+
+
+# --- B13: workloads ---------------------------------------------------------------------------------------------------
+
+
+async def _heavy(tenant: Tenant) -> None:
+    # Its pods have the label by which the operator watches its own.
+    await tenant.adopts(
+        "heavy",
+        labels={MANAGED_BY: OPERATOR},
+        container={"image": ENGINE_IMAGE, "args": ["--model", MODEL]},
+        nodeSelector=NO_NODE | {f"key-{key:08}": "" for key in range(LARGE_BYTES // 40)},
+    )
 
 
 # --- B6, B7, B11: series ----------------------------------------------------------------------------------------------
@@ -236,7 +250,7 @@ def attacks(*, series: int, objects: int) -> tuple[Attack, ...]:
         },
         {
             "number": "B4, B12",
-            "what": "adopted: a shell line of 800 KB, a number of 5,000 digits",
+            "what": "adopted: a shell line of 200 KB, a number of 5,000 digits",
             "launch": _shell,
             "reported": _unreadable_flags,
             "budgets": (COMMAND_LINE_BYTES,),
@@ -285,6 +299,13 @@ def attacks(*, series: int, objects: int) -> tuple[Attack, ...]:
             "launch": _forged,
             "reported": lambda tenant: tenant.told("victim", "report as this engine"),
             "needs_pods": True,
+        },
+        {
+            "number": "B13",
+            "what": "adopted: a Deployment of 600 KB, whose pods have the operator's label",
+            "launch": _heavy,
+            "reported": lambda tenant: tenant.stalled("heavy", "InvalidSpec", "larger than 256 KiB"),
+            "budgets": (OBJECT_BYTES,),
         },
     )
     return tuple(Attack(**row) for row in rows)

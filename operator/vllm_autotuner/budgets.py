@@ -22,9 +22,11 @@ __all__ = [
     "LOG_TICK_SECONDS",
     "LOOP_LAG_SECONDS",
     "MANAGED_FIELDS_BYTES",
+    "OBJECT_BYTES",
     "PAGE_BYTES",
     "POD_TEMPLATE_BYTES",
     "POD_TEMPLATE_DEPTH",
+    "READ_TICK_SECONDS",
     "REPORT_TICK_SECONDS",
     "STATUS_BYTES",
     "Budget",
@@ -84,6 +86,16 @@ MANAGED_FIELDS_BYTES: Final = Budget(
     "10 KB.",
     beyond="they are read as empty: writes of other field managers are not seen on this object",
 )
+OBJECT_BYTES: Final = Budget(
+    name="object-bytes",
+    limit=256 * 1024,
+    unit="bytes of JSON of one object",
+    reason="Anybody who may create a pod or a Deployment chooses what it has; 1.3 MB of it take up to 28 MB of memory, "
+    "and a page of a list has many objects. A VLLMService has 230 KB at most, a usual Deployment 20 KB.",
+    beyond="its managedFields are read as empty, then the largest of its spec, labels, finalizers and owners. Without "
+    "its spec a VLLMService is Stalled with InvalidSpec, as is one that names such a Deployment; a Deployment or pod "
+    "of a service, and a pod that holds GPUs, is not seen",
+)
 JSON_DEPTH: Final = Budget(
     name="json-depth",
     limit=64,
@@ -96,7 +108,7 @@ COMMAND_LINE_BYTES: Final = Budget(
     name="command-line-bytes",
     limit=32 * 1024,
     unit="characters",
-    reason="The owner of an adopted Deployment writes it, up to 1.5 MB. Splitting a script takes time by the square "
+    reason="The owner of an adopted Deployment writes it, up to 256 KiB. Splitting a script takes time by the square "
     "of its length: 95 s for 800 KB. A script that starts an engine has 2 KB.",
     beyond="the flags count as not parsable: the service is diagnosed and not tuned",
 )
@@ -154,6 +166,15 @@ PAGE_BYTES: Final = Budget(
     reason="An engine's has 50 KiB; an aggregating gateway's may have some MiB.",
     beyond="the page counts as a failed scrape",
 )
+READ_TICK_SECONDS: Final = Budget(
+    name="read-tick-seconds",
+    limit=5,
+    unit="seconds per tick, of adopted Deployments and of free GPUs each",
+    reason="A third of a tick. Where the API server takes 3 s for an answer, 500 adopted Deployments take over 3 "
+    "minutes, and a list of 15,000 pods longer: the liveness probe ends the operator, and running changes wait.",
+    beyond="the remaining Deployments are read in a later tick, those with a running change in each; the list of pods "
+    "goes on in the next one, and until it is complete the free GPUs are not known",
+)
 REPORT_TICK_SECONDS: Final = Budget(
     name="report-tick-seconds",
     limit=5,
@@ -175,6 +196,7 @@ BUDGETS: Final[tuple[Budget, ...]] = (
     POD_TEMPLATE_BYTES,
     POD_TEMPLATE_DEPTH,
     MANAGED_FIELDS_BYTES,
+    OBJECT_BYTES,
     JSON_DEPTH,
     COMMAND_LINE_BYTES,
     LOG_LINE_BYTES,
@@ -183,6 +205,7 @@ BUDGETS: Final[tuple[Budget, ...]] = (
     ANSWER_BYTES,
     ANSWER_SERIES,
     PAGE_BYTES,
+    READ_TICK_SECONDS,
     REPORT_TICK_SECONDS,
     STATUS_BYTES,
     LOOP_LAG_SECONDS,

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -95,7 +96,8 @@ def test_the_operator_sees_that_the_gpus_are_fixed() -> None:
     owner = Owner(scenario)
     cluster = SimulatedCluster(scenario)
     cluster.apply(owner.rendered(seats=16, replicas=2), ready=True)
-    lookup = FreeGpuLookup(cast(Cluster, ApiServer(owner, cluster, status={}, gpus=scenario.gpus_there)), enabled=True)
+    api = cast(Cluster, ApiServer(owner, cluster, status={}, gpus=scenario.gpus_there))
+    lookup = FreeGpuLookup(api, enabled=True, monotonic=time.monotonic, beat=lambda: None)
     asyncio.run(lookup.look(cluster.wall()))
     found = lookup.of(owner.service(), [pod.name for pod in cluster.pods], now=cluster.wall())
     assert found is not None

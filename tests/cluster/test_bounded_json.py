@@ -14,9 +14,15 @@ from kopf._cogs.clients.api import iter_jsonlines
 from tests.cluster.test_client import kubeconfig
 
 from vllm_autotuner.api.pod_template import TOO_DEEP, TOO_LARGE, refusal
-from vllm_autotuner.budgets import JSON_DEPTH, POD_TEMPLATE_BYTES, POD_TEMPLATE_DEPTH
-from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.cluster.bounded_json import LARGE, bounded, decoded
+from vllm_autotuner.budgets import (
+    JSON_DEPTH,
+    MANAGED_FIELDS_BYTES,
+    OBJECT_BYTES,
+    POD_TEMPLATE_BYTES,
+    POD_TEMPLATE_DEPTH,
+)
+from vllm_autotuner.cluster.adapter import PAGE_SIZE, Cluster
+from vllm_autotuner.cluster.bounded_json import LARGE, bounded, decoded, is_cut
 from vllm_autotuner.cluster.client import connect
 from vllm_autotuner.cluster.kinds import VLLM_SERVICE
 from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
@@ -152,3 +158,82 @@ async def test_a_list_and_a_watch_go_on_beside_a_poisoned_object(tmp_path: Path)
 )
 def test_a_pod_template_is_refused_with_the_reason(template: Any, why: str) -> None:
     assert refusal(template) == why
+
+
+def workload(name: str, *, spec: str = "{}", labels: str = "{}", status: str = '{"readyReplicas":1}') -> str:
+    metadata = f'{{"name":"{name}","namespace":"demo","uid":"u-{name}","labels":{labels},"managedFields":[{{"a":1}}]}}'
+    return f'{{"metadata":{metadata},"spec":{spec},"status":{status}}}'
+
+
+def volumes(size: int) -> str:
+    each = [{"name": f"volume-{number:08}", "emptyDir": {}} for number in range(size // 45)]
+    return json.dumps({"template": {"spec": {"volumes": each}}})
+
+
+async def test_of_an_object_that_is_too_large_only_the_spec_is_lost() -> None:
+    text = f'{{"items":[{workload("one")},{workload("large", spec=volumes(1_300_000))},{workload("two")}]}}'
+    found = await decoded(text.encode())
+    one, large, two = found["items"]
+    assert (one, two) == (json.loads(workload("one")), json.loads(workload("two")))
+    assert is_cut(large)
+    assert (large["metadata"]["uid"], large["status"]) == ("u-large", {"readyReplicas": 1})
+    assert not is_cut(one)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("", "", id="alone"),
+        pytest.param('{"type":"ADDED","object":', "}", id="in an event of a watch"),
+        pytest.param('{"kind":"PodList","metadata":{},"items":[', "]}", id="in a list"),
+        pytest.param('{"items":[', '],"kind":"VLLMServiceList","metadata":{}}', id="in a list of custom objects"),
+    ],
+)
+@pytest.mark.parametrize(
+    "full",
+    [
+        pytest.param({"spec": volumes(1_300_000)}, id="of volumes"),
+        pytest.param({"labels": wide(1_300_000)}, id="of labels"),
+        pytest.param({"spec": volumes(700_000), "labels": wide(700_000)}, id="of both"),
+    ],
+)
+def test_an_object_is_small_wherever_it_stands(full: dict[str, str], before: str, after: str) -> None:
+    cut = bounded(f"{before}{workload('large', **full)}{after}".encode())
+    assert len(cut) <= OBJECT_BYTES.limit + len(before) + len(after)
+    assert b'"uid":"u-large"' in cut
+
+
+async def test_an_object_with_a_usual_spec_is_read_beside_its_managed_fields() -> None:
+    managed = json.dumps([{"fieldsV1": json.loads(wide(MANAGED_FIELDS_BYTES.limit - 2000))}])
+    text = service("one", wide(50_000), managed).replace('"x":1', f'"x":"{"y" * 150_000}"')
+    found = await decoded(text.encode())
+    assert not is_cut(found)
+    assert (found["metadata"]["managedFields"], len(found["status"]["x"])) == ([], 150_000)
+
+
+async def test_with_the_annotations_goes_the_spec_that_they_may_pause() -> None:
+    annotations = json.dumps({f"{number}": "" for number in range(60_000)})
+    found = await decoded(
+        workload("one", spec=wide(10_000)).replace("labels", "annotations", 1).replace("{}", annotations, 1).encode()
+    )
+    assert found["metadata"]["annotations"] == {}
+    assert is_cut(found)
+
+
+@pytest.mark.parametrize("large", [{"spec": volumes(1_300_000)}, {"labels": wide(1_300_000)}], ids=["spec", "labels"])
+def test_a_page_of_workloads_as_large_as_etcd_takes_fits_into_memory(large: dict[str, str]) -> None:
+    items = ",".join(workload(f"large-{number}", **large) for number in range(5))
+    cut = bounded(f'{{"items":[{items}]}}'.encode())
+    assert len(cut) < 5_000
+    assert len(json.loads(cut)["items"]) == 5
+
+
+def test_a_page_of_workloads_that_are_just_small_enough_fits_into_memory() -> None:
+    text = bounded(workload("large", spec=wide(OBJECT_BYTES.limit * 7 // 8)).encode())
+    assert len(text) <= OBJECT_BYTES.limit
+    tracemalloc.start()
+    found = json.loads(text)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert not is_cut(found)
+    assert peak * PAGE_SIZE < 64 * 2**20, "an eighth of the chart's limit"

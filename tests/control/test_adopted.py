@@ -7,7 +7,7 @@ from tests.control.loop_bed import service_body, slow_beyond_64
 
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import Outcome, Source
-from vllm_autotuner.cluster.errors import Refused, Unavailable
+from vllm_autotuner.cluster.errors import NotFound, Refused, Unavailable
 from vllm_autotuner.engine.command_line import Field
 from vllm_autotuner.planning import max_num_seqs
 from vllm_autotuner.workload.adoption import Marker, digest_of
@@ -286,6 +286,18 @@ async def test_replicas_begin_with_what_is_there_and_follow_the_load() -> None:
     await found.ticks(30)
     assert found.live["spec"]["replicas"] > 3
     assert seats(found) == 64
+
+
+async def test_a_deployment_that_is_replaced_during_a_write_costs_one_tick() -> None:
+    """`kubectl replace --force` deletes it and creates it again: the write in between is answered with 404."""
+    found = adopting(theirs(replicas=3), scaling={"minReplicas": 1, "maxReplicas": 8}, load=queueing_hard)
+    gone = NotFound("deployments theirs not found", reason="NotFound", status=404)
+    found.api.refuses = lambda verb, name: gone if verb == "scale Deployment" else None
+    await found.ticks(30)
+    assert found.api.requests["scale Deployment"] > 1, "it is still decided"
+    found.api.refuses = lambda verb, name: None
+    await found.ticks(2)
+    assert found.live["spec"]["replicas"] > 3
 
 
 async def test_replicas_that_an_autoscaler_sets_are_left_to_it() -> None:

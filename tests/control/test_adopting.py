@@ -1,19 +1,31 @@
 """What is read of somebody else's Deployment, and whose it is."""
 
+import json
+import tracemalloc
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from tests.control.adopting_bed import NAME, AdoptingServer, adopting, theirs
-from tests.control.desk import START
+from tests.api.cases import changed
+from tests.control.adopting_bed import ADOPTING, NAME, AdoptingBed, AdoptingServer, adopting, theirs
+from tests.control.cluster_model import ApiServer, Body
+from tests.control.desk import SPEC, START
 from tests.control.loop_bed import service_body
+from tests.control.test_hostile_objects import CHANGE
 from typing_extensions import override
 
+from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.service import VLLMService
+from vllm_autotuner.budgets import OBJECT_BYTES
 from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.control.read.adopted import Adopted
+from vllm_autotuner.cluster.bounded_json import OBJECT_TOO_LARGE
+from vllm_autotuner.cluster.kinds import Kind
+from vllm_autotuner.control.read.adopted import Adopted, adopted_from
 from vllm_autotuner.control.read.adopting import Adopting, claims
 from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import ServiceEntry, service_entry
-from vllm_autotuner.workload.adoption import Unadoptable
+from vllm_autotuner.workload.adoption import Target, Unadoptable, read_target
 
 THEIRS = Key("prod", NAME)
 
@@ -47,12 +59,17 @@ def test_the_oldest_service_has_a_deployment(entries: list[ServiceEntry], owners
     assert claims(entries) == {deployment: Key("prod", name) for deployment, name in owners.items()}
 
 
+def reading_of(api: ApiServer, *entries: ServiceEntry, beat: Callable[[], None] = lambda: None) -> Adopting:
+    services = {Key(each.namespace, each.name): each for each in entries}
+    return Adopting(services, cluster=cast(Cluster, api), monotonic=lambda: api.now.timestamp(), beat=beat)
+
+
 async def read(deployment: dict[str, Any], *entries: ServiceEntry) -> Adopted | Unadoptable | None:
     api = AdoptingServer(now=START)
     api._store("Deployment", NAME, deployment)
     first, *_ = known = entries or (naming("chat"),)
-    reading = Adopting({Key(each.namespace, each.name): each for each in known}, cluster=cast(Cluster, api))
-    await reading.read_all()
+    reading = reading_of(api, *known)
+    await reading.read_all(put_off={})
     assert not isinstance(first.service, str)
     return await reading.of(first.service)  # type: ignore[arg-type]  # readable, by `naming`
 
@@ -76,6 +93,74 @@ async def test_a_deployment_on_its_way_out_is_not_there() -> None:
     found = await read(theirs(metadata__deletionTimestamp="2026-11-20T12:00:00Z"))
     assert isinstance(found, Unadoptable)
     assert found.reason == "TargetNotFound"
+
+
+async def test_a_deployment_that_is_too_large_is_not_adopted() -> None:
+    found = await read({**theirs(), "spec": OBJECT_TOO_LARGE})
+    assert isinstance(found, Unadoptable)
+    assert found.reason == "InvalidSpec"
+    assert found.message == f"Deployment {NAME} is not read: the object is larger than 256 KiB of JSON; shorten it"
+
+
+def test_little_is_kept_of_a_large_deployment() -> None:
+    """A tick keeps what it reads of every adopted Deployment until it has decided."""
+    many = [{"name": f"volume-{number:08}", "emptyDir": {}} for number in range(OBJECT_BYTES.limit // 50)]
+    variables = [{"name": f"VARIABLE_{number:08}", "value": ""} for number in range(100)]
+    body = theirs(spec__template__spec__volumes=many)
+    body["spec"]["template"]["spec"]["containers"][0]["env"] = variables
+    text, service = json.dumps(body), naming("chat").service
+    del body, many, variables
+    assert isinstance(service, VLLMService)
+    tracemalloc.start()
+    target = read_target(json.loads(text))
+    assert isinstance(target, Target)
+    found = adopted_from(service, target=target, bodies=[], selector="app=chat", autoscalers=())
+    del target
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.deployment.config_hash == found.hash_of(EngineKnobs())
+    assert kept < 2 * len(text), "as a value it takes ten times as much"
+
+
+class Slow(AdoptingServer):
+    """Whose answers take 3 s."""
+
+    @override
+    async def read(self, kind: Kind, *, namespace: str, name: str) -> Body:
+        self.now += timedelta(seconds=3)
+        return await super().read(kind, namespace=namespace, name=name)
+
+
+async def test_what_a_tick_has_no_time_to_read_is_read_in_the_next_ones_in_turn() -> None:
+    entries = [naming(f"s-{number}", uid=f"u-{number}", target=f"d-{number}") for number in range(5)]
+    api, beats, put_off = Slow(now=START), list[int](), dict[str, float]()
+    left = []
+    for _ in range(4):
+        put_off = dict(await reading_of(api, *entries, beat=lambda: beats.append(1)).read_all(put_off=put_off))
+        left.append([*put_off])
+    assert left == [["u-2", "u-3", "u-4"], ["u-4", "u-0", "u-1"], ["u-1", "u-2", "u-3"], ["u-3", "u-0", "u-4"]]
+    assert len(beats) == 8
+
+
+async def test_a_running_change_is_read_in_each_tick() -> None:
+    changing = naming("z", uid="z", target="z").body
+    status = {"activeChange": {**CHANGE, "deadline": "2026-11-21T12:00:00Z", "startedAt": "2026-11-21T12:00:00Z"}}
+    entries = [naming(f"s-{number}", uid=f"u-{number}", target=f"d-{number}") for number in range(5)]
+    reading = reading_of(Slow(now=START), *entries, service_entry({**changing, "status": status}))
+    assert set(await reading.read_all(put_off={"u-3": 0.0})) == {"u-0", "u-1", "u-2", "u-4"}
+
+
+async def test_a_service_whose_deployment_was_not_read_is_decided_in_a_later_tick() -> None:
+    api = Slow(now=START)
+    for number in range(5):
+        spec = changed(SPEC, {**ADOPTING, "targetRef.name": f"d-{number}"})
+        api.create({**service_body(f"s-{number}"), "spec": spec})
+    bed = AdoptingBed(api)
+    decided = []
+    for _ in range(3):
+        await bed.tick()
+        decided.append(sum("status" in api.objects["VLLMService", f"s-{number}"] for number in range(5)))
+    assert decided == [2, 4, 5]
 
 
 async def test_only_pods_of_this_very_deployment_count() -> None:
@@ -107,5 +192,5 @@ async def test_a_selector_with_expressions() -> None:
     api = Listening(now=START)
     api._store("Deployment", NAME, deployment)
     entry = naming("chat")
-    await Adopting({Key("prod", "chat"): entry}, cluster=cast(Cluster, api)).read_all()
+    await reading_of(api, entry).read_all(put_off={})
     assert asked == ["app=chat,tier in (a,b),!old,app,zone notin (x)"]

@@ -5,13 +5,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.api.cases import changed
+from tests.control.adopting_bed import ADOPTING, NAME, AdoptingServer, theirs
 from tests.control.cluster_model import ApiServer, Body, Load, seats_of
 from tests.control.desk import START
 from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond_64
+from typing_extensions import override
 
 from vllm_autotuner.api.conditions import ConditionType, find_condition
 from vllm_autotuner.api.status import ChangeState, Outcome, Source
-from vllm_autotuner.control.read.registry import Key
+from vllm_autotuner.control.read.registry import Key, Registry
 from vllm_autotuner.workload.labels import CHANGE, SERVICE, TRACK
 
 ENOUGH = 60
@@ -45,12 +48,25 @@ def extras(found: Bed) -> dict[str, int]:
     return {
         body["metadata"]["labels"][TRACK]: seats_of(body["spec"]["template"]["spec"]["containers"][0]["args"])
         for (kind, name), body in found.api.objects.items()
-        if kind == "Deployment" and name != "chat"
+        if kind == "Deployment" and name not in ("chat", NAME)
     }
 
 
 def serving(found: Bed, deployment: str = "chat") -> int:
     return sum(pod.ready_since is not None for pod in found.api.pods if pod.deployment == deployment)
+
+
+class Both(AdoptingServer):
+    """With Deployments of ours and one of somebody else's, which has no pods."""
+
+    @override
+    def _roll(self, name: str, body: Body) -> None:
+        if name != NAME:
+            ApiServer._roll(self, name, body)
+
+    @override
+    def tell(self, registry: Registry) -> None:
+        ApiServer.tell(self, registry)
 
 
 def ask(found: Bed, kind: str, nonce: str) -> None:
@@ -458,3 +474,21 @@ async def test_a_trial_pod_that_was_drained_warms_up_before_it_is_measured_again
     assert measured
     assert min(measured) >= warm_up, "a cold pod was compared with warm ones"
     assert outcomes(found) == [Outcome.SUCCEEDED]
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["a Deployment that is adopted", "one that is not there"])
+async def test_an_edit_to_a_deployment_of_somebody_else_leaves_no_trial_behind(there: bool) -> None:
+    api = Both(now=START, load=queueing)
+    api.create(service_body(spec={"replicas": 3}))
+    found = Bed(api)
+    await until(found, ChangeState.ANALYZING)
+    if there:
+        api._store("Deployment", NAME, theirs())
+    assert set(extras(found)) >= {"canary", "baseline"}
+    # The invariants are about a workload of our own.
+    api.stored = lambda name, by_hand: None
+    found.witnesses.clear()
+    api.edit("chat", lambda body: body.update(spec=changed(body["spec"], ADOPTING)))
+    await found.ticks(3)
+    assert found.change() is None
+    assert {name for kind, name in api.objects if kind == "Deployment"} == ({"chat", NAME} if there else {"chat"})

@@ -48,3 +48,11 @@ async def test_where_nothing_untried_stays_nothing_is_said(state: ChangeState | 
     delete(found)
     await found.ticks(4)
     assert told(found) == []
+
+
+async def test_a_service_whose_deletion_no_watch_told_of_is_forgotten_at_the_next_request() -> None:
+    found = bed(load=queueing)
+    await until(found, ChangeState.ANALYZING)
+    found.api.remove("chat")
+    await found.ticks(4)
+    assert found.registry.services.get(Key("prod", "chat")) is None

@@ -595,6 +595,28 @@ async def test_a_tick_that_is_late_reports_no_unreadable_object_or_one() -> None
     assert reported == [0, 1, 1, 2, 2, 3, 3, 4]
 
 
+# A clock that is set back
+
+
+async def test_after_the_clock_was_set_back_changes_begin_after_one_window() -> None:
+    found = bed()
+    await found.ticks(1)
+    found.api.now -= timedelta(days=1)
+    found.api.load = queueing
+    await found.ticks(STEADY)
+    assert found.change() is not None
+
+
+async def test_after_the_clock_was_set_back_a_silent_source_is_told_as_soon_as_ever() -> None:
+    found = bed()
+    await found.ticks(STEADY)
+    found.api.silent = NO_ANSWER
+    await found.ticks(1)
+    found.api.now -= timedelta(days=1)
+    await found.ticks(TOLD_AFTER)
+    assert metrics_available(found)[0] == "False"
+
+
 # The sources of metrics
 
 

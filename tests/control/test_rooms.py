@@ -9,7 +9,9 @@ from tests.control.desk import START
 from tests.control.objects import gpu_pod, node_object, service_object
 
 from vllm_autotuner.api.service import VLLMService, parse_service
+from vllm_autotuner.budgets import READ_TICK_SECONDS
 from vllm_autotuner.cluster.adapter import Cluster, Page
+from vllm_autotuner.cluster.bounded_json import OBJECT_TOO_LARGE
 from vllm_autotuner.cluster.errors import Refused, Unavailable
 from vllm_autotuner.cluster.kinds import Kind
 from vllm_autotuner.control.read.free_gpus import LOOK_EVERY, ON_NODES, FreeGpuLookup
@@ -25,13 +27,21 @@ class Devices:
     def __init__(self, *, nodes: list[Any], pods: list[Any], quotas: list[Any] | None = None) -> None:
         self.answers: dict[str, list[Any] | Exception] = {"Node": nodes, "Pod": pods, "ResourceQuota": quotas or []}
         self.asked: list[tuple[str, str]] = []
+        self.clock, self.takes = 0.0, 0.0
+        """Seconds: the time, and how long a page takes."""
+        self.beats = 0
+
+    def beat(self) -> None:
+        self.beats += 1
 
     async def pages(self, kind: Kind, *, fields: str = "") -> AsyncIterator[Page]:
         self.asked.append((kind.kind, fields))
         answer = self.answers[kind.kind]
         if isinstance(answer, Exception):
             raise answer
-        yield Page(objects=tuple(answer), resource_version="1")
+        for each in answer or [None]:
+            self.clock += self.takes
+            yield Page(objects=() if each is None else (each,), resource_version="1")
 
 
 def service(**spec: Any) -> VLLMService:
@@ -41,7 +51,7 @@ def service(**spec: Any) -> VLLMService:
 
 
 def free_gpu_lookup(cluster: Devices, *, enabled: bool = True) -> FreeGpuLookup:
-    return FreeGpuLookup(cast(Cluster, cluster), enabled=enabled)
+    return FreeGpuLookup(cast(Cluster, cluster), enabled=enabled, monotonic=lambda: cluster.clock, beat=cluster.beat)
 
 
 def quota(left: str = "3", *, used: str = "1", **spec: Any) -> dict[str, Any]:
@@ -66,6 +76,14 @@ async def test_free_gpus_are_those_that_no_pod_holds() -> None:
         free=(4, 3), largest_node=8, vacated=(5, 4), devices=2, quota=3, product="NVIDIA-H100-80GB-HBM3"
     )
     assert cluster.asked == [("Node", ""), ("Pod", ON_NODES), ("ResourceQuota", "")]
+
+
+async def test_what_a_pod_that_is_too_large_holds_is_not_known_and_costs_nobody() -> None:
+    large = {"metadata": {"namespace": "prod", "name": "large"}, "spec": OBJECT_TOO_LARGE}
+    cluster = Devices(nodes=[node_object("a")], pods=[large, gpu_pod("chat-0", devices=2)])
+    seen = await found(cluster)
+    assert seen is not None
+    assert seen.free == (6,)
 
 
 async def test_only_nodes_that_the_pods_may_go_to_count() -> None:
@@ -139,6 +157,40 @@ async def test_an_old_answer_is_none() -> None:
     assert looked.of(service(), ["chat-0"], now=soon) is not None
     assert looked.is_due(START + LOOK_EVERY)
     assert looked.of(service(), ["chat-0"], now=START + LOOK_EVERY) is None
+
+
+async def test_a_slow_list_goes_on_in_the_next_tick() -> None:
+    pods = [gpu_pod("chat-0", devices=2), *(gpu_pod(f"other-{number}") for number in range(4))]
+    cluster = Devices(nodes=[node_object("a")], pods=pods, quotas=[quota("9")])
+    cluster.takes = 2.0
+    looked, ticks = free_gpu_lookup(cluster), 0
+    while looked.of(service(), ["chat-0"], now=START) is None:
+        ticks += 1
+        looked.begin_tick()
+        began = cluster.clock
+        while looked.is_due(START):  # each service that may need GPUs asks
+            await looked.look(START)
+        assert cluster.clock - began <= READ_TICK_SECONDS.limit + cluster.takes
+    assert ticks == 3
+    assert cluster.beats >= 7
+    assert [kind for kind, _ in cluster.asked] == ["Node", "Pod", "ResourceQuota"]
+
+
+async def test_a_list_that_no_tick_went_on_with_is_begun_anew() -> None:
+    cluster = Devices(nodes=[node_object("a")], pods=[gpu_pod("chat-0"), gpu_pod("other")])
+    cluster.takes = 4.0
+    looked = free_gpu_lookup(cluster)
+    await looked.look(START)
+    looked.begin_tick()
+    looked.begin_tick()
+    await looked.look(START)
+    assert [kind for kind, _ in cluster.asked] == ["Node", "Pod", "Node", "Pod"]
+
+
+async def test_an_answer_of_before_the_clock_was_set_back_is_old() -> None:
+    looked = free_gpu_lookup(Devices(nodes=[node_object()], pods=[gpu_pod()]))
+    await looked.look(START)
+    assert looked.is_due(START - timedelta(days=1))
 
 
 def test_who_may_not_look_is_never_due() -> None:

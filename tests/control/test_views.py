@@ -7,6 +7,7 @@ import pytest
 from tests.control.objects import deployment_object, pod_object, service_object
 
 from vllm_autotuner.api.service import InvalidService
+from vllm_autotuner.cluster.bounded_json import OBJECT_TOO_LARGE
 from vllm_autotuner.control.read.views import (
     DeploymentView,
     PodView,
@@ -184,6 +185,16 @@ def test_of_a_refused_pod_template_only_the_reason_is_kept() -> None:
     assert isinstance(entry.service, InvalidService)
     assert entry.service.message.startswith("spec.podTemplate: larger than 64 KiB of JSON")
     assert body["spec"]["podTemplate"] == {"spec": {"x": "y" * 100_000}}, "whose object it is, nobody else changes"
+
+
+def test_an_object_that_is_too_large_is_refused() -> None:
+    entry = service_entry({**service_object(), "spec": OBJECT_TOO_LARGE})
+    assert isinstance(entry.service, InvalidService)
+    assert entry.service.message == "spec: the object is larger than 256 KiB of JSON; shorten it"
+    assert entry.service.status is not None, "a change in progress is rolled back"
+    for view, body in ((deployment_view, deployment_object()), (pod_view, pod_object("chat-0"))):
+        with pytest.raises(ValueError, match="larger than 256 KiB"):
+            view({**body, "spec": OBJECT_TOO_LARGE})
 
 
 def test_an_annotation_of_thousands_of_digits_is_no_number() -> None:

@@ -112,6 +112,9 @@ def parse_service(raw: Mapping[str, Any]) -> VLLMService | InvalidService:
         status = parse_status(raw.get("status"))
     except StatusUnreadable as error:
         return InvalidService(metadata=metadata, reason=InvalidReason.STATUS, message=str(error), status=None)
+    if isinstance(why := raw.get("spec"), str):
+        # The reader of the object has cut it out, and says why.
+        return InvalidService(metadata=metadata, reason=InvalidReason.SPEC, message=f"spec: {why}", status=status)
     if not NAME_RULE.holds(metadata.name):
         return _invalid_spec(raw, metadata=metadata, message=NAME_RULE.message, status=status)
     try:

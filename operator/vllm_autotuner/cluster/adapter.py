@@ -20,8 +20,9 @@ from vllm_autotuner.cluster.ownership import controller_of, objection
 from vllm_autotuner.cluster.throttle import Throttle
 from vllm_autotuner.workload.labels import LEASE_EPOCH, OPERATOR, SERVICE
 
-PAGE_SIZE: Final = 100
-"""Objects per list request: 2 MB of usual ones, and no more than 150 MB where each is as large as etcd allows."""
+PAGE_SIZE: Final = 20
+"""Objects per list request: 0.4 MB of usual ones, and no more than 30 MB where each is as large as etcd allows. Of
+those 5 MB are read (`OBJECT_BYTES`), which take up to 100 MB: the watches of three kinds may list at the same time."""
 LOG_READ_LIMIT: Final = 8 * 1024 * 1024
 """Bytes read of one log at most while looking for its end."""
 LOG_TAIL_LINES: Final = 20_000

@@ -56,7 +56,8 @@ class CommandLine:
     script: int | None = None
     """Which of the words is a script for a shell that runs the engine; None: they are arguments themselves."""
     variables: Mapping[str, str]
-    """The container's environment as far as it is written out; Kubernetes puts it in for $(NAME)."""
+    """The container's environment as far as the line names it and it is written out: Kubernetes puts it in for
+    $(NAME)."""
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -124,10 +125,11 @@ def serving_containers(containers: Sequence[Mapping[str, Any]]) -> list[Mapping[
 def command_line(container: Mapping[str, Any]) -> CommandLine:
     """Find the engine's command line in a container. Always answers; whether it can be read is asked of the answer."""
     command, args = _list(container, Field.COMMAND), _list(container, Field.ARGS)
+    named = {found[1] for word in (*command, *args) for found in _VARIABLE.finditer(word)}
     variables = {
         str(each["name"]): str(each.get("value", ""))
         for each in container.get("env") or []
-        if "name" in each and "valueFrom" not in each
+        if each.get("name") in named and "valueFrom" not in each
     }
     script = _script_place((*command, *args))
     if script is not None:

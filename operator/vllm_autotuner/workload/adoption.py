@@ -39,6 +39,8 @@ FLAG_OF: Final[Mapping[Knob, str]] = {
     Knob.KV_CACHE_DTYPE: "kv-cache-dtype",
     Knob.TENSOR_PARALLEL_SIZE: "tensor-parallel-size",
 }
+PRECONDITIONS: Final = ("uid", "resourceVersion")
+"""Of a write, in the metadata."""
 _HEX_DIGITS: Final = 16
 """As many as a rendered configuration's hash has."""
 
@@ -83,10 +85,12 @@ class Target:
     """A Deployment with one engine in it."""
 
     deployment: Mapping[str, Any]
-    """The whole object, as it was read."""
+    """The whole object, as it was read, or what `for_writing` leaves of it."""
     container: Mapping[str, Any]
     line: CommandLine
     """The command line as the owner of the Deployment wrote it; changes are based on it."""
+    template: bytes
+    """The live pod template as JSON, a fraction of what it takes as a value."""
 
     @property
     def container_name(self) -> str:
@@ -136,7 +140,16 @@ class Target:
 
     def from_line(self, words: tuple[str, ...]) -> "Target":
         """The same Deployment with these words as its owner's."""
-        return Target(deployment=self.deployment, container=self.container, line=replace(self.line, words=words))
+        return replace(self, line=replace(self.line, words=words))
+
+    def for_writing(self) -> "Target":
+        """The same with no more of the Deployment than `words`, `hash` and `patch` need: a tick keeps many of them."""
+        metadata, lists = self.deployment["metadata"], [field.value for field in Field]
+        return replace(
+            self,
+            deployment={"metadata": {name: metadata.get(name) for name in ("namespace", "name", *PRECONDITIONS)}},
+            container={name: self.container[name] for name in ("name", *lists) if name in self.container},
+        )
 
     def words(self, knobs: EngineKnobs) -> tuple[str, ...]:
         """Return the owner's words with these values; unchanged where nothing differs. Raises Unwritable."""
@@ -160,7 +173,7 @@ class Target:
 
     def hash(self, words: tuple[str, ...]) -> str:
         """The hash of the live pod template with these words: equal hashes start equal pods."""
-        template = self.deployment["spec"]["template"]
+        template = json.loads(self.template)
         spec = template["spec"]
         containers = [
             {**each, self.line.field.value: list(words)} if each["name"] == self.container_name else each
@@ -199,8 +212,7 @@ class Target:
                 "name": metadata["name"],
                 "namespace": metadata["namespace"],
                 # No edit between the read and the write is lost, and a deleted Deployment is not created again.
-                "uid": metadata["uid"],
-                "resourceVersion": metadata["resourceVersion"],
+                **{name: metadata[name] for name in PRECONDITIONS},
                 "annotations": {ADOPTION: self.marker(words, service_uid=service_uid).text()},
             },
             "spec": {
@@ -214,6 +226,9 @@ class Target:
 def read_target(deployment: Mapping[str, Any]) -> Target | Unadoptable:
     """Find the one engine of a Deployment."""
     name = deployment["metadata"]["name"]
+    if isinstance(why := deployment["spec"], str):
+        # The reader of the object has cut it out, and says why.
+        return Unadoptable(Reason.INVALID_SPEC, f"Deployment {name} is not read: {why}")
     containers = deployment["spec"]["template"]["spec"].get("containers") or []
     found = serving_containers(containers)
     if len(found) > 1:
@@ -226,7 +241,12 @@ def read_target(deployment: Mapping[str, Any]) -> Target | Unadoptable:
         names = " and ".join(str(each["name"]) for each in found)
         message = f"containers {names} of Deployment {name} run vLLM: rename the one to tune to {ENGINE_CONTAINER!r}"
         return Unadoptable(Reason.SEVERAL_ENGINE_CONTAINERS, message)
-    return Target(deployment=deployment, container=found[0], line=command_line(found[0]))
+    return Target(
+        deployment=deployment,
+        container=found[0],
+        line=command_line(found[0]),
+        template=json.dumps(deployment["spec"]["template"], separators=(",", ":")).encode(),
+    )
 
 
 def marker_of(deployment: Mapping[str, Any]) -> Marker | None:

@@ -52,6 +52,8 @@ class Adopted:
     pods: tuple[PodView, ...]
     selector: str
     adoption: Adoption
+    ours: frozenset[Field]
+    """The lists of the engine's container that the operator owns already."""
 
     def hash_of(self, knobs: EngineKnobs) -> str:
         """The hash of the Deployment's pod template with these values. Raises Unwritable."""
@@ -70,7 +72,7 @@ class Adopted:
         target = self.target
         words = target.words(effective_knobs(self.service.spec, status))
         if words != target.live:
-            body = target.patch(words, service_uid=self.service.metadata.uid, ours=_ours(target))
+            body = target.patch(words, service_uid=self.service.metadata.uid, ours=self.ours)
             logger.info("writing engine flags", extra={"service": self.service.key, "deployment": self.deployment.name})
             await cluster.apply_adopted(body, epoch=epoch)
             return
@@ -108,11 +110,12 @@ def adopted_from(
             spec=_as_if_rendered(service.spec, target, live=live, scaled=Knob.REPLICAS not in locked),
             status=_as_if_followed(service, edited=edited, replicas=live.replicas),
         ),
-        target=target,
+        target=target.for_writing(),
         deployment=live,
         pods=tuple(_pod(body, target=target, live_hash=live.config_hash) for body in bodies),
         selector=selector,
         adoption=adoption,
+        ours=_ours(target),
     )
 
 

@@ -6,12 +6,15 @@ Must not: write, or keep anything: the next tick reads again.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.service import KIND, VLLMService
+from vllm_autotuner.budgets import READ_TICK_SECONDS
 from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.bounded_json import is_cut
 from vllm_autotuner.cluster.errors import FORBIDDEN, NotFound, Refused
 from vllm_autotuner.cluster.field_managers import autoscaler_of
 from vllm_autotuner.cluster.kinds import AUTOSCALER, DEPLOYMENT, POD
@@ -24,6 +27,8 @@ from vllm_autotuner.workload.labels import MANAGED_BY, OPERATOR, SERVICE
 
 __all__ = ["Adopting", "claims"]
 
+logger = logging.getLogger(__name__)
+
 READS_AT_ONCE: Final = 16
 """As many as writes, and as there are connections: more would only queue later."""
 
@@ -31,21 +36,48 @@ READS_AT_ONCE: Final = 16
 class Adopting:
     """What was read for one tick."""
 
-    def __init__(self, services: Mapping[Key, ServiceEntry], *, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        services: Mapping[Key, ServiceEntry],
+        *,
+        cluster: Cluster,
+        monotonic: Callable[[], float],
+        beat: Callable[[], None],
+    ) -> None:
+        """`beat` is called after each service that was read."""
         self._services = services
+        self._monotonic = monotonic
+        self._beat = beat
         self._owners = claims(services.values())
         self._cluster = cluster
         self._gate = asyncio.Semaphore(READS_AT_ONCE)
         self._read: dict[Key, Adopted | Unadoptable | Exception] = {}
 
-    async def read_all(self) -> None:
-        """Read the Deployment of every service that names one. `of` raises what failed here."""
+    async def read_all(self, *, put_off: Mapping[str, float]) -> Mapping[str, float]:
+        """Read the Deployments that services name, as far as this tick has time for it. `of` raises what failed here.
+
+        Those with a running change are all read, and first; then those that were `put_off`: by uid, since when. Returns
+        those that are now.
+        """
         services = [
             entry.service
             for entry in self._services.values()
             if isinstance(entry.service, VLLMService) and entry.service.spec.target_ref is not None
         ]
-        await asyncio.gather(*(self._remember(each) for each in services if not each.metadata.deleting))
+        began = self._monotonic()
+        since = {each.metadata.uid: put_off.get(each.metadata.uid, began) for each in services}
+        services.sort(key=lambda each: (not _has_a_change(each), since[each.metadata.uid]))
+        until = began + READ_TICK_SECONDS.limit
+        await asyncio.gather(*(self._remember(each, until=until) for each in services if not each.metadata.deleting))
+        left = {
+            each.metadata.uid: since[each.metadata.uid]
+            for each in services
+            if _key(each) not in self._read and not each.metadata.deleting
+        }
+        if left:
+            READ_TICK_SECONDS.exceeded()
+            logger.warning("no time left to read adopted Deployments in this tick", extra={"services": len(left)})
+        return left
 
     def pods(self) -> Iterator[Sequence[PodView]]:
         """The pods of each Deployment that was read and is adopted."""
@@ -63,13 +95,17 @@ class Adopting:
             raise found
         return found or await self._adopt(service)
 
-    async def _remember(self, service: VLLMService) -> None:
-        try:
-            async with self._gate:
+    async def _remember(self, service: VLLMService, *, until: float) -> None:
+        async with self._gate:
+            # One that was begun is ended: were each slower than the limit, none would ever be read.
+            if self._monotonic() > until and not _has_a_change(service):
+                return
+            try:
                 self._read[_key(service)] = await self._adopt(service)
-        except Exception as error:
-            # A poisoned object is reported on itself and never stops the others.
-            self._read[_key(service)] = error
+            except Exception as error:
+                # A poisoned object is reported on itself and never stops the others.
+                self._read[_key(service)] = error
+            self._beat()
 
     async def _adopt(self, service: VLLMService) -> Adopted | Unadoptable:
         try:
@@ -78,6 +114,10 @@ class Adopting:
             if error.status != FORBIDDEN:
                 raise
             return Unadoptable(Reason.FORBIDDEN, str(error))
+
+
+def _has_a_change(service: VLLMService) -> bool:
+    return service.status.active_change is not None
 
 
 def _key(service: VLLMService) -> Key:
@@ -129,7 +169,7 @@ async def adopt(
         pod
         async for page in cluster.pages(POD, namespace=key.namespace, selector=selector)
         for pod in page.objects
-        if _runs_for(pod, key.name)
+        if _runs_for(pod, key.name) and not is_cut(pod)
     ]
     scaled = service.spec.scaling is not None
     autoscalers = (*autoscaler_of(found), *(await _autoscalers(key, cluster=cluster) if scaled else ()))
@@ -175,6 +215,8 @@ async def _autoscalers(deployment: Key, *, cluster: Cluster) -> Sequence[str]:
     found = []
     async for page in cluster.pages(AUTOSCALER, namespace=deployment.namespace):
         for each in page.objects:
+            if is_cut(each):
+                continue
             scales = each["spec"]["scaleTargetRef"]
             if (scales.get("kind"), scales.get("name")) == ("Deployment", deployment.name):
                 found.append(f"HorizontalPodAutoscaler {each['metadata']['name']}")

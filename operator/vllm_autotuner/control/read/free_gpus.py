@@ -7,15 +7,17 @@ Must not: decide, write, or raise.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from vllm_autotuner.api.service import VLLMService
-from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.budgets import READ_TICK_SECONDS
+from vllm_autotuner.cluster.adapter import Cluster, Object
+from vllm_autotuner.cluster.bounded_json import is_cut
 from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Refused
-from vllm_autotuner.cluster.kinds import NODE, POD, RESOURCE_QUOTA
+from vllm_autotuner.cluster.kinds import NODE, POD, RESOURCE_QUOTA, Kind
 from vllm_autotuner.control.read.gpu_views import (
     HeldDevices,
     NodeView,
@@ -58,22 +60,50 @@ class _Seen:
 class FreeGpuLookup:
     """What was last seen of the cluster's devices."""
 
-    def __init__(self, cluster: Cluster, *, enabled: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, *, enabled: bool, monotonic: Callable[[], float], beat: Callable[[], None]
+    ) -> None:
+        """`beat` is called after each page that was read."""
         self._cluster = cluster
         self._enabled = enabled
+        self._monotonic = monotonic
+        self._beat = beat
         self._seen: _Seen | None = None
         self._looked_at: datetime | None = None
+        self._reading: AsyncIterator[_Seen | None] | None = None
+        """A look that a tick had no time to end."""
+        self._out_of_time = False
         self._told = ""
 
+    def begin_tick(self) -> None:
+        """Give the tick that begins its whole budget. A look that the last one did not go on with is forgotten."""
+        if not self._out_of_time:
+            self._reading = None
+        self._out_of_time = False
+
     def is_due(self, now: datetime) -> bool:
-        """Whether the last answer is too old."""
-        return self._enabled and (self._looked_at is None or now - self._looked_at >= LOOK_EVERY)
+        """Whether the last answer is too old, and this tick has time for another one."""
+        return self._enabled and not self._out_of_time and self._is_old(now)
+
+    def _is_old(self, now: datetime) -> bool:
+        # Also where it is of a time before the clock was set back.
+        return self._looked_at is None or abs(now - self._looked_at) >= LOOK_EVERY
 
     async def look(self, now: datetime) -> None:
-        """Read everything. A failed read makes the free GPUs unknown until the next look."""
+        """Read everything, as far as this tick has time for it; the next look goes on there.
+
+        A failed read makes the free GPUs unknown until the next look.
+        """
         self._looked_at = now
+        until = self._monotonic() + READ_TICK_SECONDS.limit
+        reading, self._reading = self._reading or self._read(), None
         try:
-            self._seen = await self._read()
+            async for self._seen in reading:
+                self._beat()
+                if self._seen is None and self._monotonic() > until:
+                    READ_TICK_SECONDS.exceeded()
+                    self._reading, self._looked_at, self._out_of_time = reading, None, True
+                    return
             self._told = ""
         except ClusterError as error:
             self._seen = None
@@ -87,39 +117,41 @@ class FreeGpuLookup:
 
         `pods`: the names of its own pods. The requested resources are read from them.
         """
-        if self._seen is None or self.is_due(now):
+        if self._seen is None or self._is_old(now):
             return None
         return _free_gpus_of(self._seen, service, pods)
 
-    async def _read(self) -> _Seen:
-        nodes = [
-            view
-            async for page in self._cluster.pages(NODE)
-            for body in page.objects
-            if (view := node_view(body)) is not None
-        ]
+    async def _read(self) -> AsyncIterator[_Seen | None]:
+        """Yield None after each page, and at the end what was seen."""
+        nodes: list[NodeView] = []
+        async for bodies in self._pages(NODE):
+            nodes += [view for body in bodies if (view := node_view(body)) is not None]
+            yield None
         if not nodes:
-            return _Seen()
+            yield _Seen()
+            return
         pods: dict[tuple[str, str], HeldDevices] = {}
         held: dict[str, dict[str, int]] = {}
-        async for page in self._cluster.pages(POD, fields=ON_NODES):
-            for body in page.objects:
-                if (pod := held_devices(body)) is None:
-                    continue
+        left: dict[str, dict[str, int]] = {}
+        async for bodies in self._pages(POD, fields=ON_NODES):
+            for pod in filter(None, map(held_devices, bodies)):
                 pods[pod.namespace, pod.name] = pod
                 for resource, count in pod.devices.items():
                     of_node = held.setdefault(resource, {})
                     of_node[pod.node] = of_node.get(pod.node, 0) + count
-        return _Seen(nodes=tuple(nodes), pods=pods, held=held, left=await self._quotas())
-
-    async def _quotas(self) -> Mapping[str, Mapping[str, int]]:
-        left: dict[str, dict[str, int]] = {}
-        async for page in self._cluster.pages(RESOURCE_QUOTA):
-            for body in page.objects:
+            yield None
+        async for bodies in self._pages(RESOURCE_QUOTA):
+            for body in bodies:
                 of_namespace = left.setdefault(body["metadata"]["namespace"], {})
                 for resource, count in devices_left(body).items():
                     of_namespace[resource] = min(count, of_namespace.get(resource, count))
-        return left
+            yield None
+        yield _Seen(nodes=tuple(nodes), pods=pods, held=held, left=left)
+
+    async def _pages(self, kind: Kind, *, fields: str = "") -> AsyncIterator[Sequence[Object]]:
+        """All of a kind but those that are too large: what such a pod holds is not known, and costs nobody else."""
+        async for page in self._cluster.pages(kind, fields=fields):
+            yield [body for body in page.objects if not is_cut(body)]
 
 
 def _free_gpus_of(seen: _Seen, service: VLLMService, names: Iterable[str]) -> FreeGpus | None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from vllm_autotuner.api.annotations import whole_number
 from vllm_autotuner.api.pod_template import refusal
 from vllm_autotuner.api.service import InvalidReason, InvalidService, VLLMService, parse_service
+from vllm_autotuner.cluster.bounded_json import OBJECT_TOO_LARGE, is_cut
 from vllm_autotuner.cluster.field_managers import last_writer, scaled_by, taken_by, template_list
 from vllm_autotuner.workload.labels import CHANGE, CONFIG_HASH, HASH_VERSION, METADATA_HASH, SERVICE, STABLE, TRACK
 from vllm_autotuner.workload.pod_permissions import refused_fields
@@ -175,7 +176,7 @@ def service_entry(body: Body, *, pod_permissions: frozenset[str] = frozenset()) 
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     kept = {**body, "metadata": metadata}
     spec = body.get("spec") or {}
-    if why := refusal(spec.get("podTemplate")):
+    if not is_cut(body) and (why := refusal(spec.get("podTemplate"))):
         # Kept for as long as the object is there: the reason is enough, and a hundred such objects would fill memory.
         kept["spec"] = {**spec, "podTemplate": why}
     service = _permitted(parse_service(kept), allowed=pod_permissions)
@@ -207,7 +208,8 @@ def _permitted(service: VLLMService | InvalidService, *, allowed: frozenset[str]
 
 
 def deployment_view(body: Body) -> DeploymentView:
-    """Read a Deployment."""
+    """Read a Deployment. Raises ValueError for one that is too large."""
+    _require_whole(body)
     metadata, spec, status = body["metadata"], _part(body, "spec"), _part(body, "status")
     engine = _named(_parts(_part(_part(spec, "template"), "spec"), "containers"), ENGINE_CONTAINER)
     env = {each.get("name", ""): str(each["value"]) for each in _parts(engine, "env") if "value" in each}
@@ -260,7 +262,8 @@ def _taken(body: Body, env: Iterable[str]) -> Mapping[str, str]:
 
 
 def pod_view(body: Body, *, container: str = ENGINE_CONTAINER) -> PodView:
-    """Read a pod, and the container in it that is the engine."""
+    """Read a pod, and the container in it that is the engine. Raises ValueError for one that is too large."""
+    _require_whole(body)
     metadata, spec, status = body["metadata"], _part(body, "spec"), _part(body, "status")
     engine = _named(_parts(status, "containerStatuses"), container)
     labels = _part(metadata, "labels")
@@ -289,6 +292,11 @@ def pod_view(body: Body, *, container: str = ENGINE_CONTAINER) -> PodView:
         track=labels.get(TRACK, STABLE),
         change=labels.get(CHANGE, ""),
     )
+
+
+def _require_whole(body: Body) -> None:
+    if is_cut(body):
+        raise ValueError(OBJECT_TOO_LARGE)
 
 
 def _progressing(status: Body) -> Progressing | None:

@@ -125,6 +125,8 @@ class FleetLoop:
         """uid -> since when (Unix seconds) a service is not decided, because looks at its metrics fail."""
         self._behind: Mapping[str, float] = {}
         """The services for which the last tick had no time: uid -> since when there was none, as `_began`."""
+        self._unread: Mapping[str, float] = {}
+        """The services whose adopted Deployment the last tick had no time to read, in the same way."""
         self._limits = NO_LIMITS
         self._began = context.monotonic()
         """When this tick did."""
@@ -135,7 +137,9 @@ class FleetLoop:
         self._health = SelfHealth(interval=context.settings.interval, window=context.settings.window)
         # An operator for named namespaces has no permission to list nodes, nor the pods of other namespaces.
         looks = not context.settings.namespaces and not context.settings.nodes_on_demand
-        self._free_gpus = FreeGpuLookup(context.cluster, enabled=looks)
+        self._free_gpus = FreeGpuLookup(
+            context.cluster, enabled=looks, monotonic=context.monotonic, beat=context.heartbeat.beat
+        )
         self._services = self._services_anew()
 
     def _services_anew(self) -> ServiceTick:
@@ -179,6 +183,8 @@ class FleetLoop:
         # Before the snapshot: what arrives after it is not in it, and would be decided and announced once more.
         self._in_flight = self._effects.on_their_way()
         started, fleet = context.wall(), context.registry.snapshot()
+        # Where the clock was set back, this process would count as just started until the clock has caught up.
+        self._watching_since = min(self._watching_since, started)
         since = self._refresh_slots.now if self._refresh_slots is not None else started
         self._refresh_slots = RefreshSlots(services=len(fleet.services), since=since, now=started)
         uids = {entry.uid for entry in fleet.services.values()}
@@ -189,8 +195,11 @@ class FleetLoop:
             self._held.pop(gone, None)
         self._export.keep_only(fleet.services.keys())
         await self._note_deletions(fleet.services)
-        adopting = Adopting(fleet.services, cluster=context.cluster)
-        await adopting.read_all()
+        self._free_gpus.begin_tick()
+        adopting = Adopting(
+            fleet.services, cluster=context.cluster, monotonic=context.monotonic, beat=context.heartbeat.beat
+        )
+        self._unread = await adopting.read_all(put_off=self._unread)
         await self._services.read_logs(fleet, adopting=adopting)
         self._sources.begin_tick()
         # Once and not for each part: it looks at the whole fleet.
@@ -293,7 +302,7 @@ class FleetLoop:
             if self._context.monotonic() - breathed > LONGEST_BREATH:
                 await asyncio.sleep(0)
                 breathed = self._context.monotonic()
-            if entry.uid in self._in_flight or self._waits_for_metrics(entry, look):
+            if entry.uid in self._in_flight or entry.uid in self._unread or self._waits_for_metrics(entry, look):
                 continue
             async with self._isolated(key, entry):
                 try:
@@ -346,7 +355,8 @@ class FleetLoop:
         if self._decided.get(entry.uid) != entry.resource_version:
             return False  # somebody wrote it: that is decided at once
         held = HELD_LOOKS * self._context.settings.interval.total_seconds()
-        return snapshot.at - self._held.setdefault(entry.uid, snapshot.at) < held
+        since = self._held[entry.uid] = min(self._held.get(entry.uid, snapshot.at), snapshot.at)
+        return snapshot.at - since < held
 
     async def _settle(self) -> None:
         """Wait for what is on its way, as long as that does not delay the next tick."""
@@ -440,9 +450,9 @@ class FleetLoop:
     async def _isolated(self, key: Key, entry: ServiceEntry) -> AsyncIterator[None]:
         try:
             yield
-        except NotFound:
-            self._context.registry.services.evict(key, uid=entry.uid)
         except ClusterError as error:
+            if isinstance(error, NotFound) and self._context.registry.services.get(key) is None:
+                return  # it was deleted meanwhile
             logger.warning("failed to handle service", extra={"service": "/".join(key), "error": str(error)})
             if isinstance(error, Unavailable):
                 self._health.api_failed(entry.uid, at=self._context.wall())

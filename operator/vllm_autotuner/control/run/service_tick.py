@@ -7,6 +7,7 @@ Must not: decide anything.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.service import InvalidService, VLLMService
@@ -123,9 +124,9 @@ class ServiceTick:
         if service.metadata.deleting or self._is_left_to_a_writer(service):
             return None
         if isinstance(service, InvalidService):
-            await self._handle_unreadable(key, entry, service, look=look, adopting=adopting, operator_of=operator_of)
+            await self._handle_unreadable(entry, service, look=look, adopting=adopting, operator_of=operator_of)
             return None
-        adopted = await self._adopted(entry, service, adopting=adopting)
+        adopted = await self._adopted(entry, service, look=look, adopting=adopting)
         if isinstance(adopted, Unadoptable):
             return None
         await self.status_writer.catch_up(entry, service.status)
@@ -173,10 +174,10 @@ class ServiceTick:
 
     async def _decide_from_the_api(self, decided: Decided, *, look: Look, adopting: Adopting) -> Decided | None:
         """Decide again, once, because the object was written since the watch saw it. None when it cannot be decided."""
-        fresh = await self.status_writer.read(decided.key)
+        fresh = await self.status_writer.read(decided.entry)
         if not isinstance(fresh.service, VLLMService):
             return None
-        adopted = await self._adopted(fresh, fresh.service, adopting=adopting)
+        adopted = await self._adopted(fresh, fresh.service, look=look, adopting=adopting)
         if isinstance(adopted, Unadoptable):
             return None
         inputs = await self._read(fresh.service, look=look, adopted=adopted, operator=decided.inputs.operator)
@@ -195,9 +196,7 @@ class ServiceTick:
         decided, service, entry = persisted.decided, persisted.service, persisted.entry
         status, adopted = decided.decision.status, decided.adopted
 
-        async def unchanged() -> bool:
-            return await self._may_follow(decided.key, entry)
-
+        unchanged = partial(self._may_follow, entry)
         try:
             if adopted is None:
                 await self._workload_writer.follow(
@@ -209,8 +208,10 @@ class ServiceTick:
                     now=decided.inputs.now,
                     idle=decided.inputs.operator.refresh_due,
                 )
-            elif adopted.differs(status) and await unchanged():
-                await adopted.follow(status, cluster=self._context.cluster, epoch=self._context.election.epoch)
+            else:
+                await self._workload_writer.tidy(service, status, fleet=look.fleet, unchanged=unchanged)
+                if adopted.differs(status) and await unchanged():
+                    await adopted.follow(status, cluster=self._context.cluster, epoch=self._context.election.epoch)
         except Refused as error:
             reason = Reason.FORBIDDEN if error.status == FORBIDDEN else Reason.INVALID_SPEC
             self.memory.refused(service, Refusal(reason, str(error)))
@@ -222,10 +223,10 @@ class ServiceTick:
         change = service.status.active_change if service.status is not None else None
         return change is not None and not self._context.cluster.writes
 
-    async def _may_follow(self, key: Key, entry: ServiceEntry) -> bool:
+    async def _may_follow(self, entry: ServiceEntry) -> bool:
         """Whether the status is stored, and still the one to follow."""
         # A leader with a lagging watch must not undo newer writes: the next tick decides on fresh state (T04).
-        return self._context.cluster.writes and await self.status_writer.is_unchanged(key, entry)
+        return self._context.cluster.writes and await self.status_writer.is_unchanged(entry)
 
     def _decide(self, inputs: Inputs) -> Decision:
         with self._context.metrics.deciding():
@@ -249,18 +250,19 @@ class ServiceTick:
         )
 
     async def _adopted(
-        self, entry: ServiceEntry, service: VLLMService, *, adopting: Adopting
+        self, entry: ServiceEntry, service: VLLMService, *, look: Look, adopting: Adopting
     ) -> Adopted | Unadoptable | None:
         """What is known of the Deployment that a service names; None where it has one of our own."""
         found = await adopting.of(service)
         if isinstance(found, Unadoptable):
             status, ended = not_adopted(service, found, now=self._context.wall())
-            await self.status_writer.persist(entry, service, status, ended=ended)
+            service, written = await self.status_writer.persist(entry, service, status, ended=ended)
+            unchanged = partial(self._may_follow, written)
+            await self._workload_writer.tidy(service, status, fleet=look.fleet, unchanged=unchanged)
         return found
 
     async def _handle_unreadable(
         self,
-        key: Key,
         entry: ServiceEntry,
         unreadable: InvalidService,
         *,
@@ -282,12 +284,11 @@ class ServiceTick:
         _, written = await self.status_writer.persist(entry, service, after, ended=decision.ended)
         self.memory.put(entry.uid, decision.history)
 
-        async def unchanged() -> bool:
-            return await self._may_follow(key, written)
-
+        unchanged = partial(self._may_follow, written)
         if adopted is None:
             await self._workload_writer.undo(service, after, fleet=look.fleet, unchanged=unchanged)
             return
+        await self._workload_writer.tidy(service, after, fleet=look.fleet, unchanged=unchanged)
         change = after.active_change
         undoing = change is not None and change.state is ChangeState.ROLLING_BACK
         if undoing and adopted.differs(after) and await unchanged():

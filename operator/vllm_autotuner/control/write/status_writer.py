@@ -6,7 +6,8 @@ Must not: decide, or touch a workload.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
@@ -102,18 +103,21 @@ class StatusWriter:
         before, now = entry.body["status"], self._wall()
         after = unreadable(service, before, now=now)
         if after != before:
-            body = await self._cluster.write_status(
-                entry.namespace, entry.name, after, resource_version=entry.resource_version
-            )
+            with self._forgotten_if_gone(entry):
+                body = await self._cluster.write_status(
+                    entry.namespace, entry.name, after, resource_version=entry.resource_version
+                )
             self._seen(body, unwritten=not self._cluster.writes)
 
-    async def read(self, key: Key) -> ServiceEntry:
-        """Read the object from the API server. Raises NotFound when it was deleted."""
-        return self._seen(await self._cluster.read_service(key.namespace, key.name))
+    async def read(self, entry: ServiceEntry) -> ServiceEntry:
+        """Read the object of `entry` from the API server. Raises NotFound when it was deleted."""
+        with self._forgotten_if_gone(entry):
+            body = await self._cluster.read_service(entry.namespace, entry.name)
+        return self._seen(body)
 
-    async def is_unchanged(self, key: Key, entry: ServiceEntry) -> bool:
+    async def is_unchanged(self, entry: ServiceEntry) -> bool:
         """Whether spec and status are still those of `entry`; metadata is ignored, other controllers write it."""
-        one, other = entry.body, (await self.read(key)).body
+        one, other = entry.body, (await self.read(entry)).body
         return (one["metadata"]["uid"], one["spec"], one.get("status")) == (
             other["metadata"]["uid"],
             other["spec"],
@@ -130,14 +134,15 @@ class StatusWriter:
         wire = to_wire(parse_status(wire))
         for attempts_left in reversed(range(ATTEMPTS)):
             try:
-                body = await self._cluster.write_status(
-                    entry.namespace, entry.name, wire, resource_version=entry.resource_version
-                )
+                with self._forgotten_if_gone(entry):
+                    body = await self._cluster.write_status(
+                        entry.namespace, entry.name, wire, resource_version=entry.resource_version
+                    )
                 break
             except Conflict:
                 if not attempts_left:
                     raise
-                fresh = await self.read(Key(entry.namespace, entry.name))
+                fresh = await self.read(entry)
                 if _read_by_us(fresh.body) != _read_by_us(entry.body):
                     raise
                 entry = fresh
@@ -156,6 +161,15 @@ class StatusWriter:
         if lost:
             where = f"{stored.namespace}/{stored.name}"
             logger.warning("left out of a status that another version wrote", extra={"service": where, "parts": lost})
+
+    @contextmanager
+    def _forgotten_if_gone(self, entry: ServiceEntry) -> Iterator[None]:
+        # Here and not where all errors end up: a child that is not there says nothing about its VLLMService.
+        try:
+            yield
+        except NotFound:
+            self._registry.services.evict(Key(entry.namespace, entry.name), uid=entry.uid)
+            raise
 
     def _seen(self, body: Body, *, unwritten: bool = False) -> ServiceEntry:
         """Put an answer into the registry and return its entry. Raises NotFound when the object was deleted."""

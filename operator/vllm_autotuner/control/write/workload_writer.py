@@ -80,7 +80,7 @@ class WorkloadWriter:
         """
         key, uid = Key(service.metadata.namespace, service.metadata.name), service.metadata.uid
         own = fleet.deployments.get(key)
-        too_many = surplus(status, fleet.deployments_of(key), service_uid=uid)
+        deletions = self._deletions(service, status, fleet=fleet)
         missing = [trial for trial in trials(status) if not _runs(trial, service, fleet=fleet)]
         body = wanted_deployment(service, status, own)
         # Fields that another field manager keeps overwriting are left to it (G33), and only those.
@@ -90,12 +90,12 @@ class WorkloadWriter:
             memory.unseen(uid)  # the Service has these labels, too
         seen_at = memory.seen_at(uid)
         exposed = own is not None and seen_at is not None
-        if exposed and idle and not (too_many or write) and seen_at is not None and now - seen_at >= LOOK_AFTER:
+        if exposed and idle and not (deletions or write) and seen_at is not None and now - seen_at >= LOOK_AFTER:
             exposed = await self._is_exposed(service)
             memory.seen(uid, at=now)
-        if not (too_many or missing or write or not exposed) or not await unchanged():
+        if not (deletions or missing or write or not exposed) or not await unchanged():
             return
-        effects: list[Effect] = [partial(self._delete, found, service, status) for found in too_many]
+        effects = [*deletions]
         if write is not None:
             effects.append(write)
         if not exposed:
@@ -116,9 +116,8 @@ class WorkloadWriter:
 
         Trial Deployments are deleted. A Deployment that runs the value under test gets the old value back.
         """
-        key = Key(service.metadata.namespace, service.metadata.name)
-        too_many = surplus(status, fleet.deployments_of(key), service_uid=service.metadata.uid)
-        own, change = fleet.deployments.get(key), status.active_change
+        own = fleet.deployments.get(Key(service.metadata.namespace, service.metadata.name))
+        deletions, change = self._deletions(service, status, fleet=fleet), status.active_change
         back = (
             change is not None
             and change.state is ChangeState.ROLLING_BACK
@@ -126,13 +125,30 @@ class WorkloadWriter:
             and own is not None
             and own.config_hash == change.to.config_hash != change.from_.config_hash
         )
-        if not (too_many or back) or not await unchanged():
+        if not (deletions or back) or not await unchanged():
             return
-        effects: list[Effect] = [partial(self._delete, found, service, status) for found in too_many]
+        effects = [*deletions]
         if back and change is not None:
             effects.append(partial(self._restore, service, change))
         if failed := await _each(effects):
             raise failed[0]
+
+    async def tidy(
+        self, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot, unchanged: Unchanged
+    ) -> None:
+        """Delete the trial Deployments that the written status does not ask for, and touch nothing else.
+
+        For a service that names a Deployment: a change may have been in progress when it still had one of its own.
+        What fails is logged, so that the flags of that Deployment are written all the same; the next tick tries again.
+        """
+        deletions = self._deletions(service, status, fleet=fleet)
+        if deletions and await unchanged():
+            await _each(deletions)
+
+    def _deletions(self, service: VLLMService, status: VLLMServiceStatus, *, fleet: RegistrySnapshot) -> list[Effect]:
+        key = Key(service.metadata.namespace, service.metadata.name)
+        too_many = surplus(status, fleet.deployments_of(key), service_uid=service.metadata.uid)
+        return [partial(self._delete, found, service, status) for found in too_many]
 
     def _write(
         self, own: DeploymentView | None, body: dict[str, Any], *, service: VLLMService, status: VLLMServiceStatus
