@@ -119,7 +119,6 @@ app = typer.Typer(
     name="vllm-autotuner",
     cls=Commands,
     help="Find the bottleneck of a vLLM deployment, and tune it: one safe, measured, reversible change at a time.",
-    no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=True,
