@@ -140,7 +140,7 @@ def test_an_edited_status_is_no_patch(advice: dict[str, str], key: str, says: st
 
 
 def test_without_a_recommendation_there_is_nothing_to_commit() -> None:
-    with pytest.raises(CommandError, match="has no recommendation"):
+    with pytest.raises(CommandError, match="no recommendation: see `vllm-autotuner explain chat -n prod`"):
         export_text(service({}), form=PatchFormat.STRATEGIC)
 
 

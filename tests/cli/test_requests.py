@@ -122,6 +122,13 @@ def test_a_pause_and_its_end(api: ApiStub) -> None:
     assert annotations(api, "dev") == {}
 
 
+@pytest.mark.parametrize(("command", "next_one"), [("pause", "resume"), ("approve", "export")])
+def test_the_command_that_is_named_next_can_be_pasted(api: ApiStub, command: str, next_one: str) -> None:
+    api.add("dev", "chat")
+    _, text, error = told(command, "chat", "-n", "dev")
+    assert f"`vllm-autotuner {next_one} chat -n dev`" in text + error
+
+
 def test_what_the_spec_pauses_no_annotation_resumes(api: ApiStub) -> None:
     api.add("prod", "chat", spec={"paused": True})
     code, _, error = told("resume", "chat")
