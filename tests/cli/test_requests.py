@@ -107,11 +107,17 @@ def test_two_requests_are_two(api: ApiStub) -> None:
     assert annotations(api) != first
 
 
-def test_an_operator_that_does_not_answer_is_not_taken_for_done(api: ApiStub) -> None:
-    api.add("prod", "chat")
-    code, text, _ = told("retry", "chat", "--wait", "0")
-    assert code == 0
-    assert "the operator has not answered within 0 s. Is it running?" in text
+@pytest.mark.parametrize("command", ["reject", "rollback", "retry"])
+def test_an_operator_that_does_not_answer_is_not_taken_for_done(api: ApiStub, command: str) -> None:
+    api.add("prod", "chat", status={"recommendation": ADVICE})
+    code, text, error = told(command, "chat", "--wait", "0")
+    assert (code, text) == (2, "")
+    assert error.startswith(f"no answer: prod/chat: {command} requested; the operator has not answered within 0 s.")
+
+
+@pytest.mark.parametrize("command", ["approve", "reject", "rollback", "pause", "resume", "retry"])
+def test_a_wrong_option_is_not_taken_for_an_operator_that_does_not_answer(api: ApiStub, command: str) -> None:
+    assert told(command, "chat", "--wiat", "0")[0] == 1
 
 
 def test_a_pause_and_its_end(api: ApiStub) -> None:

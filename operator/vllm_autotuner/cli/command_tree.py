@@ -19,7 +19,11 @@ LOOK, SERVICES, REQUESTS, OPERATOR = "Without Kubernetes", "Services", "Requests
 
 def _request(name: str, help_: str) -> LazyCommand:
     return LazyCommand(
-        module=f"{CLI}.service.requests", help=help_, panel=REQUESTS, examples=f"{name.upper()}_EXAMPLES"
+        module=f"{CLI}.service.requests",
+        help=help_,
+        panel=REQUESTS,
+        usage_exits_one=True,
+        examples=f"{name.upper()}_EXAMPLES",
     )
 
 

@@ -1,4 +1,4 @@
-"""The exit code of a usage error, for commands whose exit code 2 means "no data"."""
+"""The exit code of a usage error, for commands whose exit code 2 means "no data" or "no answer"."""
 
 from typing import Any, Final
 

@@ -40,6 +40,8 @@ WAIT: Final = 45.0
 LOOK_EVERY: Final = 1.0
 """Seconds."""
 CODES: Final = "Exit codes: 0 done or accepted, 1 error or without effect."
+ANSWERED_CODES: Final = f"{CODES[:-1]}, 2 the operator has not answered within --wait."
+NO_ANSWER: Final = 2
 APPROVE_EXAMPLES: Final = f"""
 Examples:
 
@@ -60,7 +62,7 @@ Examples:
 
     vllm-autotuner reject chat -n prod
 
-{CODES}
+{ANSWERED_CODES}
 """
 ROLLBACK_EXAMPLES: Final = f"""
 Examples:
@@ -69,7 +71,7 @@ Examples:
 
     vllm-autotuner rollback chat -n prod
 
-{CODES}
+{ANSWERED_CODES}
 """
 PAUSE_EXAMPLES: Final = f"""
 Examples:
@@ -96,7 +98,7 @@ Examples:
 
     vllm-autotuner retry chat -n prod
 
-{CODES}
+{ANSWERED_CODES}
 """
 
 Tell: TypeAlias = Callable[[Mapping[str, Any]], dict[str, str | None]]
@@ -206,14 +208,12 @@ def _answer(body: Mapping[str, Any], kind: str, nonce: str, *, done: str, wait: 
     except CommandError as error:
         raise failed(error, code=1) from None
     if handled is None:
-        _say(
-            f"{_key(body)}: {kind} requested; the operator has not answered within {wait:g} s. "
-            f"Is it running? vllm-autotuner explain {_named(body)} shows its answer"
-        )
-    elif answer := handled.get("answer"):
+        requested = f"{_key(body)}: {kind} requested; the operator has not answered within {wait:g} s"
+        hint = f"Is it running? vllm-autotuner explain {_named(body)} shows its answer"
+        raise failed(f"{requested}. {hint}", code=NO_ANSWER, kind="no answer")
+    if answer := handled.get("answer"):
         raise failed(f"{_key(body)}: {answer}", code=1, kind="without effect")
-    else:
-        _say(f"{_key(body)}: {done}")
+    _say(f"{_key(body)}: {done}")
 
 
 async def _handled(name: str, kind: str, nonce: str, *, wait: float, where: ClusterOptions) -> Mapping[str, Any] | None:
