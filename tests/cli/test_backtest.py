@@ -133,7 +133,9 @@ def test_how_far_it_is_goes_to_the_progress_bar(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        pytest.param((), "no source was named", id="no source"),
+        pytest.param(
+            (), "no source was named: give exactly one of --prometheus URL and --recording FILE\n", id="no source"
+        ),
         pytest.param(("--recording", "x.om", "--prometheus", "http://p"), "two sources", id="two sources"),
         pytest.param(("--recording", "x.om"), "x.om", id="no such recording"),
         pytest.param(("--recording", "x.om", "--since", "7d"), "--since, --namespace", id="since of a recording"),

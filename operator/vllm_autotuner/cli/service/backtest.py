@@ -61,6 +61,7 @@ Examples:
 Exit codes: 0 replayed, 1 error, 2 no data.
 """
 NO_DATA: Final = 2
+SOURCES: Final = "exactly one of --prometheus URL and --recording FILE"
 RECORDED_PACE: Final = 30.0
 """Seconds between evaluations of a recording without --every."""
 
@@ -111,7 +112,7 @@ def backtest(
         subject = typed_subject(objectives, platform)
         address = prometheus_of(source.prometheus, match=source.match, access=access.access())
         request = Request(
-            source=source_of(prometheus=address, recording=source.recording, metrics=None),
+            source=source_of(prometheus=address, recording=source.recording, metrics=None, give=SOURCES),
             subject=subject,
             every=period.pace(),
             back=None if address is None else period.back(),
@@ -136,7 +137,7 @@ async def _replayed(request: Request) -> list[History]:
         case RecordingFile(path):
             return await _recorded(path, request)
         case DirectScrape():
-            raise CommandError("give one of --prometheus URL and --recording FILE: a scrape has no history")
+            raise CommandError(f"give {SOURCES}: a scrape has no history")
 
 
 async def _recorded(path: Path, request: Request) -> list[History]:
