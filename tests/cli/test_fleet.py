@@ -95,6 +95,7 @@ def test_wrong_options_are_refused(api: ApiStub, options: tuple[str, ...], why: 
     code, _, error = told("status", *options)
     assert code == 2
     assert why in " ".join(error.replace("│", " ").split())
+    assert "2 wrong options" in told("status", "--help")[1]
 
 
 @pytest.mark.parametrize(("word", "value"), [("on", "true"), ("off", "false")])

@@ -43,6 +43,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         module=f"{CLI}.record.command",
         help="Record the metrics of running engines into a file for `diagnose --recording` and `promtool`.",
         panel=LOOK,
+        usage_exits_one=True,
     ),
     "simulate": LazyCommand(
         module=f"{CLI}.simulate.command",
