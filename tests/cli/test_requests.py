@@ -128,6 +128,13 @@ def test_a_pause_and_its_end(api: ApiStub) -> None:
     assert annotations(api, "dev") == {}
 
 
+def test_what_becomes_of_a_paused_change_stands_in_the_help() -> None:
+    shown = " ".join(told("pause", "--help")[1].split())
+    assert (
+        "A change that is paused for 24 hours is rolled back; one in its bake is kept if its pods are ready." in shown
+    )
+
+
 @pytest.mark.parametrize(("command", "next_one"), [("pause", "resume"), ("approve", "export")])
 def test_the_command_that_is_named_next_can_be_pasted(api: ApiStub, command: str, next_one: str) -> None:
     api.add("dev", "chat")

@@ -89,7 +89,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "rollback",
         "Roll back the change under way; after a failed rollback, try the last known good configuration once more.",
     ),
-    "pause": _request("pause", "Pause tuning of a service. A change that is paused for 24 hours is rolled back."),
+    "pause": _request("pause", "Pause tuning of a service."),
     "resume": _request("resume", "End the pause of a service."),
     "retry": _request(
         "retry",

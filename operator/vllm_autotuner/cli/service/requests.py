@@ -158,7 +158,10 @@ def rollback(name: Name, *, wait: Wait = WAIT, cluster: ClusterOptions) -> None:
 
 @with_groups
 def pause(name: Name, *, cluster: ClusterOptions) -> None:
-    """Pause tuning of a service. A change that is paused for 24 hours is rolled back."""
+    """Pause tuning of a service.
+
+    A change that is paused for 24 hours is rolled back; one in its bake is kept if its pods are ready.
+    """
     body = _annotated(name, lambda body: {PAUSE: "true"}, where=cluster)
     _say(
         f"{_key(body)}: paused. Serving goes on, with the replicas of now; "
