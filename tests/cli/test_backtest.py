@@ -2,9 +2,12 @@
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 from tests.builders import targets
 from tests.planning.situations import CAPPED, diagnosis, line, with_steps
 from typer.testing import CliRunner
@@ -15,6 +18,7 @@ from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.cli.evaluate.evaluation import ServiceReport
 from vllm_autotuner.cli.evaluate.moments import CONFIRM, MOST_LOOKS, sparse
 from vllm_autotuner.cli.evaluate.service_groups import ServiceName
+from vllm_autotuner.cli.service import backtest
 from vllm_autotuner.cli.service.replayed_history import History
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import StepPoint
@@ -102,10 +106,36 @@ def test_a_recording_for_people_and_for_programs() -> None:
     assert sum(service["classes"].values()) == service["looks"]
 
 
+def test_the_times_of_a_recommendation_are_whole_where_the_output_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    fp8 = replace(SEATS, knob=Knob.KV_CACHE_DTYPE, current="auto", value="fp8_e4m3", limited_by="KV cache at lengths")
+    history = History(NAME)
+    for at in (1_795_211_040.123, 1_795_218_300.5):
+        history.see(report(fp8), at=at)
+    backtest._print(history)
+    shown = capsys.readouterr().out
+    assert "2026-11-20T21:44Z   2026-11-20T23:45Z   2" in shown
+    assert "ConcurrencyCapped" in shown
+    assert "…" not in shown
+
+
+def test_how_far_it_is_goes_to_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    bar = Progress(console=Console(file=StringIO()))
+    monkeypatch.setattr(backtest, "progress", lambda console: bar)
+    found = CliRunner().invoke(app, ["backtest", "--recording", str(RECORDINGS / "seats-saturation.om.gz")])
+    assert found.exit_code == 0
+    [task] = bar.tasks
+    assert (task.description, task.finished, task.completed > 1) == ("evaluating", True, True)
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        pytest.param((), "no source was named", id="no source"),
+        pytest.param(
+            (), "no source was named: give exactly one of --prometheus URL and --recording FILE\n", id="no source"
+        ),
         pytest.param(("--recording", "x.om", "--prometheus", "http://p"), "two sources", id="two sources"),
         pytest.param(("--recording", "x.om"), "x.om", id="no such recording"),
         pytest.param(("--recording", "x.om", "--since", "7d"), "--since, --namespace", id="since of a recording"),

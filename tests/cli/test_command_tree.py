@@ -37,6 +37,12 @@ def test_an_unknown_command_is_refused_with_a_similar_one() -> None:
     assert "'diagnose'" in found.stderr
 
 
+def test_without_a_command_the_help_is_shown_as_a_usage_error() -> None:
+    found = CliRunner().invoke(app, [])
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert found.stderr == CliRunner().invoke(app, ["--help"]).stdout
+
+
 def test_the_version_is_that_of_the_package() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout == f"vllm-autotuner {version('vllm-autotuner')}\n"
 

@@ -96,7 +96,11 @@ def test_what_only_a_person_can_change_is_said_with_its_price() -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        pytest.param((), "no source was named", id="neither a name nor a source"),
+        pytest.param(
+            (),
+            "no source was named: give NAME, or exactly one of --prometheus URL and --recording FILE\n",
+            id="neither a name nor a source",
+        ),
         pytest.param(("--recording", "no.om"), "no.om", id="no such recording"),
         pytest.param(("chat", "--recording", str(SEATS)), "not both", id="a name and a recording"),
         pytest.param(("chat", "--plot", "x.png"), "--plot needs metrics", id="a plot without metrics"),

@@ -140,7 +140,7 @@ def test_an_edited_status_is_no_patch(advice: dict[str, str], key: str, says: st
 
 
 def test_without_a_recommendation_there_is_nothing_to_commit() -> None:
-    with pytest.raises(CommandError, match="has no recommendation"):
+    with pytest.raises(CommandError, match="no recommendation: see `vllm-autotuner explain chat -n prod`"):
         export_text(service({}), form=PatchFormat.STRATEGIC)
 
 
@@ -150,7 +150,11 @@ def test_without_a_recommendation_there_is_nothing_to_commit() -> None:
         (["chat", "--format", "toml"], 2, "toml"),
         (["chat", "--values-key", "a"], 1, "--values-key needs --format helm"),
         ([], 2, "Missing argument"),
-        (["chat", "--kubeconfig", "/no/such"], 1, "no kubeconfig: /no/such does not exist; use --kubeconfig FILE"),
+        (
+            ["chat", "--kubeconfig", "/no/such"],
+            1,
+            "no kubeconfig: /no/such does not exist or is empty; use --kubeconfig FILE",
+        ),
     ],
 )
 def test_wrong_questions(args: list[str], code: int, says: str) -> None:

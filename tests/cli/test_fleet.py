@@ -95,15 +95,22 @@ def test_wrong_options_are_refused(api: ApiStub, options: tuple[str, ...], why: 
     code, _, error = told("status", *options)
     assert code == 2
     assert why in " ".join(error.replace("│", " ").split())
+    assert "2 wrong options" in told("status", "--help")[1]
 
 
-@pytest.mark.parametrize(("word", "value"), [("on", "true"), ("off", "false")])
-def test_the_kill_switch_is_one_key_of_the_limits(api: ApiStub, word: str, value: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "value", "says"),
+    [
+        pytest.param("on", "true", "within one tick (15 s); replicas stay as they are", id="on"),
+        pytest.param("off", "false", "as their mode and the mode ceiling say", id="off"),
+    ],
+)
+def test_the_kill_switch_is_one_key_of_the_limits(api: ApiStub, word: str, value: str, says: str) -> None:
     limits = {"data": {"modeCeiling": "Approve", "killSwitch": "?"}}
     api.config_maps["vllm-autotuner", "vllm-autotuner-limits"] = limits
     code, text, _ = told("kill-switch", word)
     assert code == 0
-    assert text.startswith(f"kill switch {word}: ")
+    assert (text.startswith(f"kill switch {word}: "), says in text) == (True, True)
     assert limits["data"] == {"modeCeiling": "Approve", "killSwitch": value}
 
 
@@ -111,6 +118,11 @@ def test_a_release_of_another_name(api: ApiStub) -> None:
     code, _, error = told("kill-switch", "on", "-n", "ops")
     assert code == 1
     assert "ConfigMap ops/vllm-autotuner-limits not found: --namespace and --configmap" in error
+    assert "`kubectl get configmap -A | grep limits`" in error
+
+
+def test_what_the_kill_switch_does_to_replicas_stands_in_its_help() -> None:
+    assert "While it is on, replicas stay as they are" in " ".join(told("kill-switch", "--help")[1].split())
 
 
 def test_savings_of_the_last_month_stand_in_the_wide_table(api: ApiStub) -> None:

@@ -295,6 +295,11 @@ def test_a_wrong_option_is_one_line(
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("args", [[], ["--nonsense"]], ids=["nothing given", "an unknown option"])
+def test_a_usage_error_is_not_taken_for_nothing_to_record(args: list[str]) -> None:
+    assert run(*args).exit_code == 1
+
+
 @pytest.mark.parametrize(
     ("status", "text", "says"),
     [

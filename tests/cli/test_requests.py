@@ -107,11 +107,17 @@ def test_two_requests_are_two(api: ApiStub) -> None:
     assert annotations(api) != first
 
 
-def test_an_operator_that_does_not_answer_is_not_taken_for_done(api: ApiStub) -> None:
-    api.add("prod", "chat")
-    code, text, _ = told("retry", "chat", "--wait", "0")
-    assert code == 0
-    assert "the operator has not answered within 0 s. Is it running?" in text
+@pytest.mark.parametrize("command", ["reject", "rollback", "retry"])
+def test_an_operator_that_does_not_answer_is_not_taken_for_done(api: ApiStub, command: str) -> None:
+    api.add("prod", "chat", status={"recommendation": ADVICE})
+    code, text, error = told(command, "chat", "--wait", "0")
+    assert (code, text) == (2, "")
+    assert error.startswith(f"no answer: prod/chat: {command} requested; the operator has not answered within 0 s.")
+
+
+@pytest.mark.parametrize("command", ["approve", "reject", "rollback", "pause", "resume", "retry"])
+def test_a_wrong_option_is_not_taken_for_an_operator_that_does_not_answer(api: ApiStub, command: str) -> None:
+    assert told(command, "chat", "--wiat", "0")[0] == 1
 
 
 def test_a_pause_and_its_end(api: ApiStub) -> None:
@@ -120,6 +126,20 @@ def test_a_pause_and_its_end(api: ApiStub) -> None:
     assert annotations(api, "dev") == {PAUSE: "true"}
     assert told("resume", "chat", "-n", "dev")[:2] == (0, "dev/chat: tuning resumes\n")
     assert annotations(api, "dev") == {}
+
+
+def test_what_becomes_of_a_paused_change_stands_in_the_help() -> None:
+    shown = " ".join(told("pause", "--help")[1].split())
+    assert (
+        "A change that is paused for 24 hours is rolled back; one in its bake is kept if its pods are ready." in shown
+    )
+
+
+@pytest.mark.parametrize(("command", "next_one"), [("pause", "resume"), ("approve", "export")])
+def test_the_command_that_is_named_next_can_be_pasted(api: ApiStub, command: str, next_one: str) -> None:
+    api.add("dev", "chat")
+    _, text, error = told(command, "chat", "-n", "dev")
+    assert f"`vllm-autotuner {next_one} chat -n dev`" in text + error
 
 
 def test_what_the_spec_pauses_no_annotation_resumes(api: ApiStub) -> None:

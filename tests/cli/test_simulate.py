@@ -269,6 +269,11 @@ def test_without_matplotlib_everything_but_the_plot_is_there(
         pytest.param(["--rate", "1", "--sweep", "speed=1..2"], "write one of maxNumSeqs", id="no such knob"),
         pytest.param(["--rate", "1", "--sweep", "maxNumSeqs=9..2"], "write a range from 1 or more", id="backwards"),
         pytest.param(["--rate", "1", "--sweep", "maxNumSeqs=a,b"], "write a range that doubles", id="no numbers"),
+        pytest.param(
+            ["--rate", "1", "--sweep", "kvCacheDtype=auto,banana,fp8"],
+            "no KV-cache dtype 'banana'; write some of auto, bfloat16, fp8, fp8_e4m3, fp8_e5m2",
+            id="no such dtype",
+        ),
         pytest.param(["--rate", "1", "--sweep", "replicas=100"], "write a whole number from 1 to 64", id="too many"),
         pytest.param(["--rate", "1", "--plot", "picture.exe"], "ends in .png, .svg, .pdf", id="no picture"),
         pytest.param(["--rate", "1", "--plot", "/no/such/x.png"], "folder /no/such does not exist", id="no folder"),

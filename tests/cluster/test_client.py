@@ -111,9 +111,19 @@ async def test_a_missing_kubeconfig_is_refused_and_says_how_to_name_one(
 ) -> None:
     absent = tmp_path / "absent"
     monkeypatch.setenv("KUBECONFIG", f"{absent}:")
-    with pytest.raises(Refused, match=f"no kubeconfig: {absent} does not exist; use --kubeconfig FILE"):
+    with pytest.raises(Refused, match=f"no kubeconfig: {absent} does not exist or is empty; use --kubeconfig FILE"):
         async with connect(absent if named else None):
             pass
+
+
+async def test_an_empty_kubeconfig_beside_another_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    monkeypatch.setenv("KUBECONFIG", f"{empty}:{kubeconfig(tmp_path, 'http://127.0.0.1:1')}")
+    async with connect() as connection:
+        assert connection.server == "http://127.0.0.1:1"
 
 
 async def test_a_folder_is_no_kubeconfig(tmp_path: Path) -> None:

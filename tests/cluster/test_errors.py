@@ -99,6 +99,11 @@ def test_answers_are_split_by_what_to_do_next(
     assert str(error).startswith("PATCH /x: ")
 
 
+def test_a_page_of_a_proxy_is_not_repeated() -> None:
+    error = from_response(status=503, body=b"\n<html><h1>503</h1></html>", headers={}, request="GET /x")
+    assert str(error) == "GET /x: HTTP503"
+
+
 @pytest.mark.fault("T53")
 @pytest.mark.parametrize(
     ("headers", "body", "seconds"),

@@ -13,6 +13,7 @@ from vllm_autotuner.cli.options.kubernetes import ClusterOptions
 
 if TYPE_CHECKING:
     from vllm_autotuner.cluster.adapter import Cluster
+    from vllm_autotuner.cluster.errors import ClusterError
 
 __all__ = ["connected"]
 
@@ -26,7 +27,7 @@ async def connected(where: ClusterOptions, *, missing: str) -> "AsyncIterator[tu
     # The Kubernetes client takes a second to import, which `--help` should not.
     from vllm_autotuner.cluster.adapter import Cluster
     from vllm_autotuner.cluster.client import connect, namespace_in_use
-    from vllm_autotuner.cluster.errors import NO_ANSWER, ClusterError, NotFound
+    from vllm_autotuner.cluster.errors import ClusterError, NotFound
     from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
 
     namespace = where.namespace
@@ -38,5 +39,24 @@ async def connected(where: ClusterOptions, *, missing: str) -> "AsyncIterator[tu
     except NotFound:
         raise CommandError(missing.format(namespace=namespace)) from None
     except ClusterError as error:
-        hint = "the API server does not answer; is --context the right one? " if error.reason == NO_ANSWER else ""
-        raise CommandError(f"{hint}{error}") from None
+        raise CommandError(f"{_what_to_do(error)}{error}") from None
+
+
+def _what_to_do(error: "ClusterError") -> str:
+    from vllm_autotuner.cluster.errors import FORBIDDEN, NO_ANSWER, UNAUTHORIZED, UNREADABLE, Unavailable
+
+    if error.reason == NO_ANSWER:
+        return "the API server does not answer; is --context the right one? "
+    if error.reason == UNREADABLE:
+        return "what answers is no API server, perhaps a proxy that wants a login; is --context the right one? "
+    if error.status is None:
+        return ""
+    if error.status == UNAUTHORIZED:
+        why = "the API server does not accept your credentials; log in again"
+    elif error.status == FORBIDDEN:
+        why = "ask an administrator for this permission"
+    elif isinstance(error, Unavailable):
+        why = "the API server, or a proxy before it, cannot answer now; try again in a minute"
+    else:
+        why = "the API server refuses this"
+    return f"HTTP {error.status}: {why}. "

@@ -19,7 +19,11 @@ LOOK, SERVICES, REQUESTS, OPERATOR = "Without Kubernetes", "Services", "Requests
 
 def _request(name: str, help_: str) -> LazyCommand:
     return LazyCommand(
-        module=f"{CLI}.service.requests", help=help_, panel=REQUESTS, examples=f"{name.upper()}_EXAMPLES"
+        module=f"{CLI}.service.requests",
+        help=help_,
+        panel=REQUESTS,
+        usage_exits_one=True,
+        examples=f"{name.upper()}_EXAMPLES",
     )
 
 
@@ -39,6 +43,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         module=f"{CLI}.record.command",
         help="Record the metrics of running engines into a file for `diagnose --recording` and `promtool`.",
         panel=LOOK,
+        usage_exits_one=True,
     ),
     "simulate": LazyCommand(
         module=f"{CLI}.simulate.command",
@@ -84,7 +89,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "rollback",
         "Roll back the change under way; after a failed rollback, try the last known good configuration once more.",
     ),
-    "pause": _request("pause", "Pause tuning of a service. A change that is paused for 24 hours is rolled back."),
+    "pause": _request("pause", "Pause tuning of a service."),
     "resume": _request("resume", "End the pause of a service."),
     "retry": _request(
         "retry",
@@ -119,7 +124,6 @@ app = typer.Typer(
     name="vllm-autotuner",
     cls=Commands,
     help="Find the bottleneck of a vLLM deployment, and tune it: one safe, measured, reversible change at a time.",
-    no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=True,

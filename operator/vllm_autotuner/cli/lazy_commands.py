@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
-from vllm_autotuner.cli.options.usage_errors import UsageErrorExitsOne
+from vllm_autotuner.cli.options.usage_errors import USAGE_ERROR, UsageErrorExitsOne
 
 __all__ = ["LazyCommand", "LazyGroup", "loaded"]
 
@@ -29,7 +29,7 @@ class LazyCommand:
     """The first line of its docstring."""
     panel: str
     usage_exits_one: bool = False
-    """For commands whose exit code 2 means "no data"."""
+    """For commands whose exit code 2 means "no data" or "no answer"."""
     examples: str = "EXAMPLES"
 
 
@@ -48,6 +48,14 @@ class LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Names in the order of the table, not of the alphabet."""
         return [*self.COMMANDS]
+
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without arguments a usage error that shows the help: typer's own would leave it to `format_help` to print."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help(), err=True)
+            ctx.exit(USAGE_ERROR)
+        return super().parse_args(ctx, args)
 
     @override
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -177,14 +177,14 @@ async def connect(
     """
     configuration, files = Configuration(), _kubeconfigs(kubeconfig)
     by_account = kubeconfig is None and context is None and _in_cluster()
-    if not by_account and not any(map(os.path.exists, files)):
-        message = f"no kubeconfig: {_shown(files)} does not exist; use --kubeconfig FILE, or set KUBECONFIG"
+    if not by_account and not any(map(_holds_something, files)):
+        message = f"no kubeconfig: {_shown(files)} does not exist or is empty; use --kubeconfig FILE, or set KUBECONFIG"
         raise Refused(message, reason=NOT_CONFIGURED)
     try:
         if by_account:
             kubernetes_config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         else:
-            await _load_kubeconfig(configuration, kubeconfig=kubeconfig, context=context)
+            await _load_kubeconfig(configuration, kubeconfig=_joined(files), context=context)
         configuration.connection_pool_maxsize = pool_size
         # As kubectl does: OpenSSL's strict mode (Python 3.13's default) refuses the CA of many existing clusters.
         configuration.disable_strict_ssl_verification = True
@@ -209,9 +209,8 @@ def namespace_in_use(kubeconfig: Path | None = None, *, context: str | None = No
     if kubeconfig is None and context is None and _in_cluster():
         return own_namespace() or DEFAULT_NAMESPACE
     try:
-        known, current = kubernetes_config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
-            str(kubeconfig) if kubeconfig is not None else None
-        )
+        files = _joined(_kubeconfigs(kubeconfig))
+        known, current = kubernetes_config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
     except Exception:  # as in `connect`, which has told what is wrong with the file
         return DEFAULT_NAMESPACE
     chosen = current if context is None else next((each for each in known if each["name"] == context), None)
@@ -236,13 +235,22 @@ def _kubeconfigs(kubeconfig: Path | None) -> list[Path]:
     return [Path(each).expanduser() for each in named or ["~/.kube/config"]]
 
 
+def _holds_something(file: Path) -> bool:
+    return file.exists() and not (file.is_file() and file.stat().st_size == 0)
+
+
+def _joined(files: Sequence[Path]) -> str:
+    """The files as KUBECONFIG names them. An empty one is passed over, as by kubectl: the library fails on it."""
+    return os.pathsep.join(str(file) for file in files if _holds_something(file))
+
+
 def _shown(files: Sequence[Path]) -> str:
     return " and ".join(str(path) for path in files)
 
 
-async def _load_kubeconfig(configuration: Configuration, *, kubeconfig: Path | None, context: str | None) -> None:
+async def _load_kubeconfig(configuration: Configuration, *, kubeconfig: str, context: str | None) -> None:
     loader = await kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
-        config_file=str(kubeconfig) if kubeconfig is not None else None,
+        config_file=kubeconfig,
         context=context,
         client_configuration=configuration,
         persist_config=False,

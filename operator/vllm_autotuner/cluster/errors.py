@@ -50,6 +50,8 @@ LONGEST_RETRY_AFTER: Final = 30.0
 """Seconds; more is taken as this. The API server asks for 1 s to 5 s, and a proxy before it for as much as it likes:
 meanwhile no write is made, no rollback either. Our choice: two ticks."""
 
+UNAUTHORIZED: Final = 401
+"""The HTTP status of credentials that the API does not accept."""
 FORBIDDEN: Final = 403
 """The HTTP status of a missing permission, which only an administrator can give."""
 
@@ -89,7 +91,7 @@ class Unavailable(ClusterError):
         self.retry_after = retry_after
 
 
-_UNAVAILABLE: Final = frozenset({401, 408, 425, 429})
+_UNAVAILABLE: Final = frozenset({UNAUTHORIZED, 408, 425, 429})
 """4xx that pass by themselves. 401: a rotated token is read again from its file within a minute."""
 
 
@@ -97,7 +99,8 @@ def from_response(*, status: int, body: bytes, headers: Mapping[str, str], reque
     """Turn an HTTP answer outside 2xx into an error. `request` names it for people, e.g. `PATCH deployments/chat`."""
     answer = _status_object(body)
     reason = str(answer.get("reason") or f"HTTP{status}")
-    told = str(answer.get("message") or body[:200].decode(errors="replace") or reason)
+    plain = "" if body.lstrip().startswith(b"<") else body[:200].decode(errors="replace")
+    told = str(answer.get("message") or plain or reason)
     message = f"{request}: {told}"
     if status in (409, 410) or "metadata.uid" in _fields_of(answer):
         # A uid that does not fit is "invalid" (422) to the API: the object was deleted and created again under us.

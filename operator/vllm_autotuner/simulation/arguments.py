@@ -14,7 +14,7 @@ from vllm_autotuner.simulation.sequence import SchedulingPolicy
 
 VERSION: Final = "0.32.0"
 DEFAULT_MODEL: Final = "Qwen/Qwen3-0.6B"
-_KV_CACHE_DTYPES: Final = ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
+KV_CACHE_DTYPES: Final = ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 
 def human_readable_int_or_auto(text: str) -> int:
@@ -30,7 +30,7 @@ SIMULATED: Final[Mapping[str, dict[str, Any]]] = {
     "--tensor-parallel-size": {"type": int, "default": 1},
     "--block-size": {"type": int},
     "--gpu-memory-utilization": {"type": float, "default": 0.92},
-    "--kv-cache-dtype": {"choices": _KV_CACHE_DTYPES, "default": "auto"},
+    "--kv-cache-dtype": {"choices": KV_CACHE_DTYPES, "default": "auto"},
     "--num-gpu-blocks-override": {"type": int},
     "--enable-prefix-caching": {"action": argparse.BooleanOptionalAction},
     "--max-num-batched-tokens": {"type": human_readable_int},

@@ -99,6 +99,7 @@ def diagnose(
                 prometheus=prometheus_of(source.prometheus, match=source.match, access=let_in),
                 recording=source.recording,
                 metrics=sampling.scrape(source.metrics, access=let_in),
+                give="exactly one of --prometheus URL, --metrics URL and --recording FILE",
             ),
             subject=typed_subject(objectives, platform),
             at=time.at,

@@ -81,14 +81,16 @@ def source_name(source: Source) -> str:
             return " ".join(target.place for target in targets)
 
 
-def source_of(*, prometheus: RemotePrometheus | None, recording: Path | None, metrics: DirectScrape | None) -> Source:
-    """Take the one source that was named. Raises CommandError for none or several."""
+def source_of(
+    *, prometheus: RemotePrometheus | None, recording: Path | None, metrics: DirectScrape | None, give: str
+) -> Source:
+    """Take the one source that was named. Raises CommandError for none or several, with what the command takes."""
     named: list[Source] = [one for one in (prometheus, metrics) if one is not None]
     if recording is not None:
         named.append(RecordingFile(recording))
     if len(named) != 1:
         how = "two sources were named" if named else "no source was named"
-        raise CommandError(f"{how}: give exactly one of --prometheus URL, --metrics URL and --recording FILE")
+        raise CommandError(f"{how}: give {give}")
     return named[0]
 
 

@@ -138,10 +138,10 @@ def _read_rfc3339(text: str) -> float:
     return moment.timestamp()
 
 
-def rfc3339(time: float) -> str:
-    """Write Unix seconds as RFC 3339 in UTC, to the millisecond."""
+def rfc3339(time: float, *, timespec: str = "milliseconds") -> str:
+    """Write Unix seconds as RFC 3339 in UTC, to the millisecond or to what `timespec` of `isoformat` names."""
     try:
         moment = datetime.fromtimestamp(time, tz=UTC)
     except (OverflowError, ValueError, OSError):
         return f"{time:g}"
-    return moment.isoformat(timespec="milliseconds").replace(".000", "").replace("+00:00", "Z")
+    return moment.isoformat(timespec=timespec).replace(".000", "").replace("+00:00", "Z")

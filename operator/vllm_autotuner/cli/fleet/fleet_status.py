@@ -41,7 +41,7 @@ Examples:
 
     vllm-autotuner status -A -o json | jq -r '.services[] | select(.conditions != []) | .name'
 
-Exit codes: 0 shown (also when there are none), 1 error.
+Exit codes: 0 shown (also when there are none), 1 error, 2 wrong options.
 """
 FORMATS: Final = ("table", "wide", "json", "yaml")
 MONTH: Final = timedelta(days=30)

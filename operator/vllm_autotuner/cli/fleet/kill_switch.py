@@ -55,6 +55,7 @@ def kill_switch(
 ) -> None:
     """Stop all tuning of the cluster within one tick (15 s), or allow it again. Serving goes on.
 
+    While it is on, replicas stay as they are. Once it is off, a modeCeiling in the same ConfigMap still holds.
     The next `helm upgrade` writes the chart's value (limits.killSwitch) again.
     """
     where = ClusterOptions(namespace=namespace, context=context, kubeconfig=kubeconfig)
@@ -63,14 +64,17 @@ def kill_switch(
     except CommandError as error:
         raise failed(error, code=1) from None
     done = (
-        "on: no change begins, and those under way are rolled back, within one tick (15 s)"
+        "on: no change begins, and those under way are rolled back, within one tick (15 s); replicas stay as they are"
         if switch is Switch.ON
-        else "off: services are tuned again as their mode says"
+        else "off: services are tuned again as their mode and the mode ceiling say"
     )
     answers().print(Text(f"kill switch {done}"), soft_wrap=True)
 
 
 async def _set(where: ClusterOptions, name: str, *, on: bool) -> None:
-    missing = f"ConfigMap {{namespace}}/{name} not found: --namespace and --configmap name that of your release"
+    missing = (
+        f"ConfigMap {{namespace}}/{name} not found: --namespace and --configmap name that of your release; "
+        "see `kubectl get configmap -A | grep limits`"
+    )
     async with connected(where, missing=missing) as (cluster, namespace):
         await cluster.set_data(namespace, name, {KILL_SWITCH: "true" if on else "false"})

@@ -1,13 +1,14 @@
-"""The exit code of a usage error, for commands whose exit code 2 means "no data"."""
+"""The exit code of a usage error, for commands whose exit code 2 means "no data" or "no answer"."""
 
 from typing import Any, Final
 
 from typer.core import TyperCommand
 from typing_extensions import override
 
-__all__ = ["UsageErrorExitsOne"]
+__all__ = ["USAGE_ERROR", "UsageErrorExitsOne"]
 
-USUAL: Final = 2
+USAGE_ERROR: Final = 2
+"""The exit code of a usage error, as click has it."""
 
 
 class UsageErrorExitsOne(TyperCommand):
@@ -19,6 +20,6 @@ class UsageErrorExitsOne(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            if getattr(error, "exit_code", None) == USUAL:
+            if getattr(error, "exit_code", None) == USAGE_ERROR:
                 error.exit_code = 1  # type: ignore[attr-defined]  # the class is private to typer
             raise

@@ -25,7 +25,7 @@ from vllm_autotuner.cli.evaluate.metrics_source import (
     open_recording,
     source_of,
 )
-from vllm_autotuner.cli.evaluate.moments import recorded, rfc3339, sparse
+from vllm_autotuner.cli.evaluate.moments import Schedule, recorded, rfc3339, sparse
 from vllm_autotuner.cli.evaluate.service_groups import by_labels, one_service
 from vllm_autotuner.cli.options.access_options import AccessOptions
 from vllm_autotuner.cli.options.groups import with_groups
@@ -35,7 +35,7 @@ from vllm_autotuner.cli.options.platform_options import PlatformOptions
 from vllm_autotuner.cli.options.source import ServiceFilter, StoredSource
 from vllm_autotuner.cli.options.values import duration_of
 from vllm_autotuner.cli.service.replayed_history import History, replay
-from vllm_autotuner.cli.terminal import answers, failed, printable
+from vllm_autotuner.cli.terminal import answers, failed, printable, progress, remarks
 from vllm_autotuner.engine.flags import FlagError
 from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.prometheus import PrometheusSource
@@ -61,6 +61,7 @@ Examples:
 Exit codes: 0 replayed, 1 error, 2 no data.
 """
 NO_DATA: Final = 2
+SOURCES: Final = "exactly one of --prometheus URL and --recording FILE"
 RECORDED_PACE: Final = 30.0
 """Seconds between evaluations of a recording without --every."""
 
@@ -111,7 +112,7 @@ def backtest(
         subject = typed_subject(objectives, platform)
         address = prometheus_of(source.prometheus, match=source.match, access=access.access())
         request = Request(
-            source=source_of(prometheus=address, recording=source.recording, metrics=None),
+            source=source_of(prometheus=address, recording=source.recording, metrics=None, give=SOURCES),
             subject=subject,
             every=period.pace(),
             back=None if address is None else period.back(),
@@ -136,14 +137,14 @@ async def _replayed(request: Request) -> list[History]:
         case RecordingFile(path):
             return await _recorded(path, request)
         case DirectScrape():
-            raise CommandError("give one of --prometheus URL and --recording FILE: a scrape has no history")
+            raise CommandError(f"give {SOURCES}: a scrape has no history")
 
 
 async def _recorded(path: Path, request: Request) -> list[History]:
     opened = open_recording(path)
     schedule = recorded(opened.span, every=request.every or RECORDED_PACE)
     evaluation = Evaluation(opened.recording, grouping=one_service, subject=request.subject, settings=WindowSettings())
-    return list((await replay(evaluation, ticks=schedule.ticks, shown=schedule.shown)).values())
+    return await _histories(evaluation, schedule, doing="evaluating")
 
 
 async def _remote(source: RemotePrometheus, request: Request) -> list[History]:
@@ -158,9 +159,17 @@ async def _remote(source: RemotePrometheus, request: Request) -> list[History]:
             settings=WindowSettings(),
             wanted=request.wanted,
         )
-        return list((await replay(evaluation, ticks=schedule.ticks, shown=schedule.shown)).values())
+        return await _histories(evaluation, schedule, doing="querying Prometheus")
     finally:
         await client.close()
+
+
+async def _histories(evaluation: Evaluation, schedule: Schedule, *, doing: str) -> list[History]:
+    ticks = schedule.ticks
+    with progress(remarks()) as bar:
+        task = bar.add_task(doing, total=len(ticks))
+        found = await replay(evaluation, ticks=ticks, shown=schedule.shown, looked=lambda: bar.advance(task))
+    return list(found.values())
 
 
 def _print(history: History) -> None:
@@ -173,13 +182,14 @@ def _print(history: History) -> None:
         return
     table = Table(title="Recommendations, oldest first", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("from", "until", "evaluations", "class", "change", "limited by", "prediction error"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=column in ("from", "until", "class"))
     for each in history.standing:
         proposal = each.proposal
         now = "default" if proposal.current is None else proposal.current
         tested = "not tested" if each.error is None else f"{each.error:.1%} off, {len(each.misses)} windows"
         cells = (f"{proposal.knob.value} {now} -> {proposal.value}", proposal.limited_by or "", tested)
-        table.add_row(rfc3339(each.since), rfc3339(each.until), str(each.looks), each.named.value,
+        since, until = (rfc3339(time, timespec="minutes") for time in (each.since, each.until))
+        table.add_row(since, until, str(each.looks), each.named.value,
                       *(Text(printable(cell)) for cell in cells))  # fmt: skip
     console.print(table)
     console.print(

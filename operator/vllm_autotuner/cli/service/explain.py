@@ -136,6 +136,7 @@ def _request(
             prometheus=prometheus_of(source.prometheus, match=source.match, access=access),
             recording=source.recording,
             metrics=None,
+            give="NAME, or exactly one of --prometheus URL and --recording FILE",
         ),
         subject=subject,
         at=at,

@@ -58,7 +58,8 @@ def export_text(
     """
     found = service.status.recommendation
     if found is None:
-        raise CommandError(f"{service.key} has no recommendation: see `vllm-autotuner explain {service.metadata.name}`")
+        named = f"{service.metadata.name} -n {service.metadata.namespace}"
+        raise CommandError(f"{service.key} has no recommendation: see `vllm-autotuner explain {named}`")
     values = _recommended(found)
     about = _of_service(service, values) if deployment is None else _of_deployment(deployment, values)
     patch: dict[str, Any] = {

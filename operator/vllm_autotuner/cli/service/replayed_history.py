@@ -4,7 +4,7 @@ The same evaluation as in the operator, one moment after the other; nothing is c
 configuration that ran. Must not: print, open a source, or count a prediction as tested without a load that tested it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
@@ -97,15 +97,19 @@ class History:
 
 
 async def replay(
-    evaluation: Evaluation, *, ticks: Sequence[float], shown: frozenset[float]
+    evaluation: Evaluation, *, ticks: Sequence[float], shown: frozenset[float], looked: Callable[[], None]
 ) -> dict[ServiceName, History]:
-    """Evaluate every tick, and take note of those that are shown. Raises CommandError when the source fails."""
+    """Evaluate every tick, and take note of those that are shown. Raises CommandError when the source fails.
+
+    `looked`: called after each tick.
+    """
     found: dict[ServiceName, History] = {}
     for at in ticks:
         await evaluation.look(at)
         if at in shown:
             for report in evaluation.reports():
                 found.setdefault(report.service, History(report.service)).see(report, at=at)
+        looked()
     return found
 
 

@@ -40,6 +40,8 @@ WAIT: Final = 45.0
 LOOK_EVERY: Final = 1.0
 """Seconds."""
 CODES: Final = "Exit codes: 0 done or accepted, 1 error or without effect."
+ANSWERED_CODES: Final = f"{CODES[:-1]}, 2 the operator has not answered within --wait."
+NO_ANSWER: Final = 2
 APPROVE_EXAMPLES: Final = f"""
 Examples:
 
@@ -60,7 +62,7 @@ Examples:
 
     vllm-autotuner reject chat -n prod
 
-{CODES}
+{ANSWERED_CODES}
 """
 ROLLBACK_EXAMPLES: Final = f"""
 Examples:
@@ -69,7 +71,7 @@ Examples:
 
     vllm-autotuner rollback chat -n prod
 
-{CODES}
+{ANSWERED_CODES}
 """
 PAUSE_EXAMPLES: Final = f"""
 Examples:
@@ -96,7 +98,7 @@ Examples:
 
     vllm-autotuner retry chat -n prod
 
-{CODES}
+{ANSWERED_CODES}
 """
 
 Tell: TypeAlias = Callable[[Mapping[str, Any]], dict[str, str | None]]
@@ -121,7 +123,7 @@ def approve(name: Name, *, identity: ReviewedId = None, cluster: ClusterOptions)
             way = (
                 "the operator needs no approval"
                 if mode == "Automatic"
-                else f"set spec.tuning.mode to Approve, or apply `vllm-autotuner export {name}`"
+                else f"set spec.tuning.mode to Approve, or apply `vllm-autotuner export {_named(body)}`"
             )
             raise CommandError(f"{_key(body)} is in mode {mode}: {way}")
         return {APPROVE: _recommendation(body, reviewed=identity)["id"]}
@@ -132,7 +134,7 @@ def approve(name: Name, *, identity: ReviewedId = None, cluster: ClusterOptions)
     _say(
         f"{_key(body)}: approved {_values(advice)}. "
         + (f"It begins when this no longer holds: {held}." if held else "It begins within a tick (15 s).")
-        + f" Watch it: vllm-autotuner explain {name} -n {body['metadata']['namespace']}"
+        + f" Watch it: vllm-autotuner explain {_named(body)}"
     )
 
 
@@ -156,9 +158,15 @@ def rollback(name: Name, *, wait: Wait = WAIT, cluster: ClusterOptions) -> None:
 
 @with_groups
 def pause(name: Name, *, cluster: ClusterOptions) -> None:
-    """Pause tuning of a service. A change that is paused for 24 hours is rolled back."""
+    """Pause tuning of a service.
+
+    A change that is paused for 24 hours is rolled back; one in its bake is kept if its pods are ready.
+    """
     body = _annotated(name, lambda body: {PAUSE: "true"}, where=cluster)
-    _say(f"{_key(body)}: paused. Serving goes on, with the replicas of now; end it with `vllm-autotuner resume {name}`")
+    _say(
+        f"{_key(body)}: paused. Serving goes on, with the replicas of now; "
+        f"end it with `vllm-autotuner resume {_named(body)}`"
+    )
 
 
 @with_groups
@@ -203,14 +211,12 @@ def _answer(body: Mapping[str, Any], kind: str, nonce: str, *, done: str, wait: 
     except CommandError as error:
         raise failed(error, code=1) from None
     if handled is None:
-        _say(
-            f"{_key(body)}: {kind} requested; the operator has not answered within {wait:g} s. "
-            f"Is it running? vllm-autotuner explain {metadata['name']} -n {metadata['namespace']} shows its answer"
-        )
-    elif answer := handled.get("answer"):
+        requested = f"{_key(body)}: {kind} requested; the operator has not answered within {wait:g} s"
+        hint = f"Is it running? vllm-autotuner explain {_named(body)} shows its answer"
+        raise failed(f"{requested}. {hint}", code=NO_ANSWER, kind="no answer")
+    if answer := handled.get("answer"):
         raise failed(f"{_key(body)}: {answer}", code=1, kind="without effect")
-    else:
-        _say(f"{_key(body)}: {done}")
+    _say(f"{_key(body)}: {done}")
 
 
 async def _handled(name: str, kind: str, nonce: str, *, wait: float, where: ClusterOptions) -> Mapping[str, Any] | None:
@@ -227,10 +233,9 @@ async def _handled(name: str, kind: str, nonce: str, *, wait: float, where: Clus
 
 def _recommendation(body: Mapping[str, Any], *, reviewed: str | None) -> Mapping[str, Any]:
     """The current recommendation. Raises CommandError when there is none, or not the reviewed one."""
-    name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
     advice = (body.get("status") or {}).get("recommendation")
     if not advice:
-        raise CommandError(f"{_key(body)} has no recommendation: see `vllm-autotuner explain {name} -n {namespace}`")
+        raise CommandError(f"{_key(body)} has no recommendation: see `vllm-autotuner explain {_named(body)}`")
     if reviewed is not None and advice["id"] != reviewed:
         raise CommandError(f"the recommendation is now {_values(advice)}, not {reviewed}")
     return dict(advice)
@@ -242,6 +247,11 @@ def _values(advice: Mapping[str, Any]) -> str:
 
 def _key(body: Mapping[str, Any]) -> str:
     return f"{body['metadata']['namespace']}/{body['metadata']['name']}"
+
+
+def _named(body: Mapping[str, Any]) -> str:
+    """The service as a command takes it, from whichever namespace the shell is in."""
+    return f"{body['metadata']['name']} -n {body['metadata']['namespace']}"
 
 
 def _say(text: str) -> None:

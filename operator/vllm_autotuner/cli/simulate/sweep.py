@@ -17,6 +17,7 @@ from vllm_autotuner.cli.simulate.run_figures import Figures, figures_of
 from vllm_autotuner.cli.simulate.simulated_service import Run, Scenario, run
 from vllm_autotuner.performance.knee import largest_batch_within
 from vllm_autotuner.performance.step_time import NoFit, fit_step_time
+from vllm_autotuner.simulation.arguments import KV_CACHE_DTYPES
 from vllm_autotuner.simulation.configuration import StartupRefused
 
 __all__ = ["Row", "Sweep", "SweepResult", "sweep", "sweep_of"]
@@ -91,8 +92,9 @@ def _refuse_impossible(knob: Knob, value: int | str, *, text: str) -> None:
 def _values(knob: Knob, rest: str, *, text: str) -> Sequence[int | str]:
     words = [word.strip() for word in rest.split(",")]
     if knob is Knob.KV_CACHE_DTYPE:
-        if not all(re.fullmatch(r"[a-z][a-z0-9_]{0,31}", word) for word in words):
-            raise CommandError(f"--sweep {text!r}: write KV-cache dtypes, as kvCacheDtype=auto,fp8")
+        if (strange := next((word for word in words if word not in KV_CACHE_DTYPES), None)) is not None:
+            known = ", ".join(KV_CACHE_DTYPES)
+            raise CommandError(f"--sweep {text!r}: no KV-cache dtype {strange!r}; write some of {known}")
         return words
     if found := re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", rest.strip()):
         low, high = int(found[1]), int(found[2])
