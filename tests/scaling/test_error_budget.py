@@ -132,6 +132,26 @@ def test_a_few_far_slower_requests_do_not_make_all_late(
         assert budget_spent(late, over=TEN_MINUTES, since=None, beyond_chance=beyond_chance) is spent
 
 
+@pytest.mark.parametrize(("slow_windows", "spent"), [(0, False), (4, True)])
+def test_an_outlier_excuses_no_window_whose_quantile_is_late(slow_windows: int, spent: bool) -> None:
+    """Now p95 is 0.45 s at a mean of 0.52, by one request of 60 s. A fifth of the windows took 20 s on average."""
+    now = Distribution(buckets={0.4: 0.0, 0.5: 999.0, 80.0: 1000.0, float("inf"): 1000.0}, total=510.0, count=1000.0)
+    case = of_first_tokens(
+        observation(ttft=now, first_tokens=windows([0.5] * (20 - slow_windows) + [20.0] * slow_windows))
+    )
+    assert budget_spent(case, over=TEN_MINUTES, since=None, beyond_chance=False) is spent
+
+
+def test_a_step_that_makes_several_tokens_is_as_long_as_it_may_be_for_them() -> None:
+    """Speculative decoding without a TPOT: 100 ms a step, of three tokens each, within 50 ms for a token."""
+    case = of_tokens([0.1] * 20, now=NOT_MEASURED)
+    (pod,) = case.observation.engines
+    drafts = replace(pod, generation_tokens=30_000.0, accepted_tokens=20_000.0)
+    drafted = replace(case, observation=replace(case.observation, engines=(drafts,)))
+    for seen, spent in ((case, True), (drafted, False)):
+        assert budget_spent(seen, over=TEN_MINUTES, since=None, beyond_chance=False) is spent
+
+
 def test_what_was_late_on_other_replicas_says_nothing_of_these() -> None:
     tokens = of_tokens([0.06] * 10 + [0.04] * 10, now=latency(0.04, tail=0.045))
     first = of_first_tokens(observation(ttft=latency(0.2), first_tokens=windows([3.0] * 10 + [0.2] * 10)))

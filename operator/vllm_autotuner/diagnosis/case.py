@@ -207,7 +207,7 @@ def _tpot(case: Case) -> Distribution:
     observation = case.observation
     if observation.tpot.count >= FEWEST_FINISHED and observation.tpot.buckets:
         return observation.tpot
-    return observation.itl
+    return observation.itl.divided(observation.tokens_per_step)
 
 
 def waiting_share(engine: EngineWindow) -> float:

@@ -40,8 +40,8 @@ class DecodeBandwidthBound:
         limit = target.seconds * (self.stay.limit if self.diagnosis in case.holding else 1.0)
         if reading.value <= limit:
             return Fails()
-        itl = number(case.observation.itl.mean)
-        if itl is not None and itl <= limit:
+        itl, a_step = number(case.observation.itl.mean), case.observation.tokens_per_step
+        if itl is not None and itl / a_step <= limit:
             # Finished requests also reflect the past; the inter-token latency reflects the current steps.
             return Fails()
         prefilling = any(is_prefilling(engine) for engine in case.engines) or prompts_dominate(case.engines)
@@ -55,7 +55,7 @@ class DecodeBandwidthBound:
             if not isinstance(model, StepTime):
                 return Unknown(f"TPOT misses its objective at batch size {batch:.0f}; no smaller batch was observed")
             # Without the tail: it comes from bursts of the current batch, which a single sequence does not have.
-            alone = model.predict(1)
+            alone = model.predict(1) / a_step
             if alone <= target.seconds:
                 return Fails()
             how = f"the model fitted to {model.points} windows predicts {told_seconds(alone)} for a single sequence"

@@ -8,7 +8,7 @@ Must not: invent a quantile without observations.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vllm_autotuner.observation.reading import Absence, Measured, NoData, Reading, number
 from vllm_autotuner.observation.shape import shape_of
@@ -53,6 +53,13 @@ class Distribution:
                 return Measured(self._inside(below_edge, edge, share=share))
             below_edge, below_count = edge, cumulative
         return Measured(below_edge)
+
+    def divided(self, by: float) -> "Distribution":
+        """Return the same observations in a unit that is so many times as large."""
+        if by == 1:
+            return self
+        buckets = {edge / by: count for edge, count in self.buckets.items()}
+        return replace(self, buckets=buckets, total=None if self.total is None else self.total / by)
 
     def _inside(self, low: float, high: float, *, share: float) -> float:
         mean = self.mean

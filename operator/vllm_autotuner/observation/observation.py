@@ -88,8 +88,9 @@ class Observation:
 
     def tokens_by_window(self, *, over: float) -> dict[float, float]:
         """Output tokens of all engines in each window that ended within so many seconds, by its end (Unix seconds)."""
+        each = self.tokens_per_step
         made = [
-            (one.time, one.tokens * self.tokens_per_step, one.window)
+            (one.time, one.tokens * each, one.window)
             for one in self.steps
             if one.time is not None and one.time > self.at - over
         ]

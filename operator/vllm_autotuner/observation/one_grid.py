@@ -17,17 +17,28 @@ def on_one_grid(points: Iterable[tuple[float, float, float | None]], *, window: 
 
     `points`: (end in Unix seconds, amount, seconds of its window or None for `window`). The grid is that of the engines
     with this window. What was counted in another one lies evenly in it, and is shared out by how much they overlap.
+    Only windows that have ended are told, and of different windows none in which the shorter ones were not yet there.
     Worked: 60 s, points (60, 6), (120, 6) beside (120, 12, in 120 s): 12 at 60 and 12 at 120.
     """
     known = [(end, amount, own or window) for end, amount, own in points]
-    newest = max((end for end, _, own in known if own == window), default=max((end for end, *_ in known), default=0.0))
+    if not known:
+        return {}
+    last = max(end for end, *_ in known)
+    newest = max((end for end, _, own in known if own == window), default=last)
+    # An engine in which nothing runs has no points: the others go on.
+    newest += window * math.floor((last - newest) / window)
+    begins: dict[float, float] = {}
+    for end, _, own in known:
+        begins[own] = min(end - own, begins.get(own, math.inf))
+    # Those of a pod that came later begin within what is looked back on, and not about its beginning.
+    first = max(begin for begin in begins.values() if begin < min(begins.values()) + window)
     sums: dict[float, float] = defaultdict(float)
     for end, amount, own in known:
         nearest, farthest = math.floor((newest - end) / window), math.ceil((newest - end + own) / window)
-        # What ends after the grid does is the beginning of a window that the other engines have not ended yet.
         for back in range(max(0, nearest), farthest):
             edge = newest - back * window
             overlap = min(end, edge) - max(end - own, edge - window)
-            if overlap > 0:
+            # At Unix times, close is within two seconds.
+            if overlap > 0 and (edge - window > first or math.isclose(edge - window, first)):
                 sums[edge] += amount * (overlap / own)
     return dict(sorted(sums.items()))

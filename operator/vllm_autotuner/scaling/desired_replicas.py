@@ -199,16 +199,19 @@ class _Question:
         one_more = max(1, self.supply.ready) + 1
         if likely is None:
             return None
-        return min(max(likely, min(surely or one_more, one_more)), self._enough_for_all(known))
+        return min(
+            max(likely, min(surely or one_more, one_more)), self._enough_for_all(known, share=least / known.rate)
+        )
 
-    def _enough_for_all(self, known: Capacity) -> int:
-        """Replicas that hold every request of now within the objectives, where requests take longer than a window.
+    def _enough_for_all(self, known: Capacity, *, share: float) -> int:
+        """Replicas that hold every request there is within the objectives, where requests take longer than a window.
 
         What began within one window is no rate yet then: of jobs of ten minutes, twenty that came at once are twenty.
+        `share`: of its batch that a replica surely serves within the objectives.
         """
         seen = self.case.observation
-        held = sum(engine.moments[-1].running + engine.moments[-1].waiting for engine in seen.engines)
-        each = known.batch * seen.cores_per_pod
+        held = sum(max(moment.running + moment.waiting for moment in engine.moments) for engine in seen.engines)
+        each = known.batch * share * seen.cores_per_pod
         if (number(seen.e2e.mean) or 0.0) <= seen.window or not each > 0:
             return self.scaling.max_replicas
         return max(1, math.ceil(held / each))

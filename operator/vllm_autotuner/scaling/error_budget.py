@@ -31,8 +31,10 @@ def budget_spent(case: Case, *, over: timedelta, since: float | None, beyond_cha
     seen, targets = case.observation, case.targets
     begin = max(seen.at - over.total_seconds(), -math.inf if since is None else since)
     first = [(one.mean, one.requests) for one in seen.first_tokens if one.time - (one.window or seen.window) >= begin]
+    # A step with a draft makes several tokens of a sequence: the objective is about tokens.
+    a_step = seen.tokens_per_step
     tokens = [
-        (one.itl, one.tokens)
+        (one.itl / a_step, one.tokens)
         for one in seen.steps
         if one.time is not None and one.time - (one.window or seen.window) >= begin
     ]
@@ -95,7 +97,12 @@ def _late_share(windows: Sequence[tuple[float, float]], *, tail: float, target: 
     z = NormalDist().inv_cdf(target.quantile)
     aside = math.sqrt(max(0.0, z**2 - 2 * math.log(tail)))
     width = z + aside if tail < 1 else z - aside
-    return sum(weight * _over(target.seconds, mean=mean, width=width) for mean, weight in windows) / everything
+    over = 0.0
+    for mean, weight in windows:
+        # Few far slower requests excuse a mean, but not a quantile that is over the target itself.
+        late = tail < 1 and mean * tail > target.seconds
+        over += weight * (1.0 if late else _over(target.seconds, mean=mean, width=width))
+    return over / everything
 
 
 def _over(seconds: float, *, mean: float, width: float) -> float:

@@ -224,7 +224,11 @@ def _restarts(facts: Facts, targets: Targets) -> Iterable[Finding]:
 
 def _families(facts: Facts, targets: Targets) -> Iterable[Finding]:
     for key, engine in facts.engines.items():
-        missing = [meaning for meaning, entry in NAMES.items() if not engine.names.intersection(entry.names)]
+        missing = [
+            meaning
+            for meaning, entry in NAMES.items()
+            if not engine.names.intersection(entry.names) and meaning is not Meaning.ACCEPTED_TOKENS
+        ]
         wrong = [meaning for meaning in missing if CONSEQUENCES.get(meaning, (False, ""))[0]]
         old = [entry.names[0] for entry in NAMES.values() if _only_old(entry.names, engine.names)]
         about = f"{_named(key)} ({_generation(old, missing)})"
