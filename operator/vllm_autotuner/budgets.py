@@ -92,9 +92,9 @@ OBJECT_BYTES: Final = Budget(
     unit="bytes of JSON of one object",
     reason="Anybody who may create a pod or a Deployment chooses what it has; 1.3 MB of it take up to 28 MB of memory, "
     "and a page of a list has many objects. A VLLMService has 230 KB at most, a usual Deployment 20 KB.",
-    beyond="its managedFields are read as empty, then the largest of its spec, labels, finalizers and owners. Without "
-    "its spec a VLLMService is Stalled with InvalidSpec, as is one that names such a Deployment; a Deployment or pod "
-    "of a service, and a pod that holds GPUs, is not seen",
+    beyond="its spec is not read, nor, if that is not enough, what is largest of its metadata. Such a VLLMService is "
+    "Stalled with InvalidSpec, as is one that names such a Deployment; a Deployment or pod of a service, and a pod "
+    "that holds GPUs, is not seen",
 )
 JSON_DEPTH: Final = Budget(
     name="json-depth",

@@ -478,6 +478,23 @@ def test_an_engine_that_died_between_two_ticks_died_all_the_same(state: ChangeSt
     assert advance(change(state), world(rollout=long_ago)).change.state is not ROLLING_BACK, "an old pod is no evidence"
 
 
+@pytest.mark.parametrize(
+    ("last", "goes_on"),
+    [
+        pytest.param(timedelta(minutes=1), True, id="one came a minute ago"),
+        pytest.param(STRATEGY.provisioning_deadline, False, id="none for as long as one may take"),
+        pytest.param(None, False, id="none at all"),
+    ],
+)
+def test_a_rollout_in_place_ends_where_no_further_pod_comes(last: timedelta | None, goes_on: bool) -> None:
+    """Ten replicas have ten times the time of one; the first that does not come is enough to give up."""
+    now = NOW + 2 * STRATEGY.provisioning_deadline
+    given = change(PROVISIONING, replicas=10, deadline=NOW + 10 * STRATEGY.provisioning_deadline)
+    pods = rollout(settled=False, replicas=10, newest_since=None if last is None else now - last)
+    after = advance(given, world(now, rollout=pods)).change
+    assert after.state is (PROVISIONING if goes_on else ROLLING_BACK)
+
+
 @pytest.mark.parametrize("state", [VERIFYING, WARMING_UP, ANALYZING, HELD, BAKING, ROLLING_BACK])
 def test_every_state_is_entered_with_a_deadline(state: ChangeState) -> None:
     """I4: whatever is entered ends."""

@@ -211,6 +211,20 @@ async def test_an_object_with_a_usual_spec_is_read_beside_its_managed_fields() -
     assert (found["metadata"]["managedFields"], len(found["status"]["x"])) == ([], 150_000)
 
 
+async def test_no_object_is_read_without_its_owners_that_would_be_too_large_with_them() -> None:
+    """Whoever declares the flags of a Deployment stands in its managedFields: without them nobody would."""
+    managed = json.dumps([{"manager": "argocd-controller", "fieldsV1": json.loads(wide(7_000))}])
+    annotations = json.dumps({"note": "y" * (OBJECT_BYTES.limit - 5_000)})
+    more = f'"managedFields":{managed},"annotations":{annotations},"labels"'
+    assert is_cut(await decoded(workload("one", spec=wide(2_000)).replace('"labels"', more, 1).encode()))
+
+
+@pytest.mark.parametrize("size", [300_000, 100_000])
+async def test_labels_that_are_larger_than_the_spec_do_not_hide_that_it_is_cut(size: int) -> None:
+    found = await decoded(workload("one", spec=volumes(size), labels=wide(400_000)).encode())
+    assert is_cut(found)
+
+
 async def test_with_the_annotations_goes_the_spec_that_they_may_pause() -> None:
     annotations = json.dumps({f"{number}": "" for number in range(60_000)})
     found = await decoded(

@@ -6,9 +6,10 @@ import pytest
 from tests.control.objects import deployment_object, pod_object, service_object
 
 from vllm_autotuner.api.service import InvalidService, VLLMService
+from vllm_autotuner.cluster.bounded_json import OBJECT_TOO_LARGE
 from vllm_autotuner.control.read import registry as registry_module
 from vllm_autotuner.control.read.registry import Key, Registry, Shelf
-from vllm_autotuner.control.read.views import ServiceEntry, service_entry
+from vllm_autotuner.control.read.views import ServiceEntry, deployment_view, service_entry
 from vllm_autotuner.control.shard import WHOLE
 
 CHAT = Key("prod", "chat")
@@ -70,6 +71,21 @@ def test_see_says_whether_anything_changed() -> None:
     assert not shelf.see(service_object(version="9"))
     assert shelf.see(service_object(version="11"), deleted=True)
     assert not shelf.see(service_object(version="11"), deleted=True)
+
+
+def test_an_object_that_becomes_too_large_is_not_there_until_it_is_shorter() -> None:
+    """Its last view would stand for ever, so that no change of it ended."""
+    shelf = Shelf(deployment_view, has=lambda namespace: True)
+
+    def deployment(version: str, spec: Any) -> dict[str, Any]:
+        about = {"namespace": CHAT.namespace, "name": CHAT.name, "uid": "u1", "resourceVersion": version}
+        return {"metadata": about, "spec": spec}
+
+    assert shelf.see(deployment("1", {"replicas": 2}))
+    assert shelf.see(deployment("2", OBJECT_TOO_LARGE))
+    assert shelf.get(CHAT) is None
+    assert not shelf.see(deployment("2", OBJECT_TOO_LARGE))
+    assert shelf.see(deployment("3", {"replicas": 2}))
 
 
 def test_eviction_is_for_one_object_not_for_a_name() -> None:

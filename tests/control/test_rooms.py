@@ -176,6 +176,22 @@ async def test_a_slow_list_goes_on_in_the_next_tick() -> None:
     assert [kind for kind, _ in cluster.asked] == ["Node", "Pod", "ResourceQuota"]
 
 
+async def test_while_a_slow_list_is_read_the_last_answer_holds() -> None:
+    pods = [gpu_pod("chat-0", devices=2), *(gpu_pod(f"other-{number}") for number in range(4))]
+    cluster = Devices(nodes=[node_object("a")], pods=pods)
+    looked = free_gpu_lookup(cluster)
+    await looked.look(START)
+    cluster.takes, later = 4.0, START + LOOK_EVERY
+    looked.begin_tick()
+    assert looked.is_due(later)
+    await looked.look(later)
+    assert not looked.is_due(later), "out of time"
+    assert looked.of(service(), ["chat-0"], now=later) is not None
+    looked.begin_tick()
+    looked.begin_tick()
+    assert looked.of(service(), ["chat-0"], now=later) is None, "nobody goes on with it"
+
+
 async def test_a_list_that_no_tick_went_on_with_is_begun_anew() -> None:
     cluster = Devices(nodes=[node_object("a")], pods=[gpu_pod("chat-0"), gpu_pod("other")])
     cluster.takes = 4.0

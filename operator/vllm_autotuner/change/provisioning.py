@@ -35,10 +35,11 @@ def provision(change: ActiveChange, world: World) -> Step:
         return _provision_trial(change, world)
     if world.rollout.config_hash == change.to.config_hash and world.rollout.settled:
         return Step(_verifying(change, f"{counted(world.rollout.ready, 'pod')} ready", world=world))
-    if late(change, now=world.now):
+    stuck = _stands_still(change, world)
+    if stuck or late(change, now=world.now):
         why = world.rollout.unschedulable or "the new pods did not become ready"
-        pods = max(1, change.replicas or 1)
-        return Step(back(change, f"{_timed_out(world, pods=pods)}: {why}", world=world, harmful=False))
+        waited = _timed_out(world, pods=1 if stuck else max(1, change.replicas or 1))
+        return Step(back(change, f"{waited}: {why}", world=world, harmful=False))
     return Step(change)
 
 
@@ -89,6 +90,12 @@ def promote(change: ActiveChange, world: World) -> ActiveChange:
         if change.baseline_ref is not None and waited >= 2 * ROOM_WITHIN:
             return change.updated(baseline_ref=None)
     return change
+
+
+def _stands_still(change: ActiveChange, world: World) -> bool:
+    """Whether no pod has become ready for as long as one may take: the others would not, either."""
+    moments = [moment for moment in (change.state_since, world.rollout.newest_since) if moment is not None]
+    return bool(moments) and world.now - max(moments) >= world.strategy.provisioning_deadline
 
 
 def _timed_out(world: World, *, pods: int) -> str:

@@ -31,15 +31,16 @@ LIMITS: Final[Mapping[bytes, tuple[Budget, bytes]]] = {
 }
 """Fields without a schema, and what is read instead: the first is the user's, and the second repeats its every key."""
 PARTS: Final[Mapping[bytes, tuple[int, bytes]]] = {
-    b'"managedFields"': (0, b"[]"),
+    b'"spec"': (0, json.dumps(OBJECT_TOO_LARGE).encode()),
+    b'"managedFields"': (1, b"[]"),
     b'"labels"': (1, b"{}"),
     b'"ownerReferences"': (1, b"[]"),
     b'"finalizers"': (1, b"[]"),
-    b'"spec"': (1, json.dumps(OBJECT_TOO_LARGE).encode()),
     b'"annotations"': (2, b"{}"),
 }
 """What an object that is too large loses, and what is read instead: by rank, and the largest part of a rank first. The
-annotations go after the spec: with them gone and the spec read, a pause would be ignored. Data of a ConfigMap stay."""
+spec goes first, and with it the object is refused: read without the rest, it would have no owner, no labels, and no
+pause. Data of a ConfigMap stay."""
 _WHERE: Final = {b'"items"': 3, b'"object"': 2}
 """At which depth the objects of a list and of an event are."""
 LARGE: Final = 128 * 1024

@@ -90,23 +90,23 @@ class FreeGpuLookup:
         return self._looked_at is None or abs(now - self._looked_at) >= LOOK_EVERY
 
     async def look(self, now: datetime) -> None:
-        """Read everything, as far as this tick has time for it; the next look goes on there.
+        """Read everything, as far as this tick has time for it; the next look goes on there, and the last answer holds.
 
         A failed read makes the free GPUs unknown until the next look.
         """
-        self._looked_at = now
         until = self._monotonic() + READ_TICK_SECONDS.limit
         reading, self._reading = self._reading or self._read(), None
         try:
-            async for self._seen in reading:
+            async for seen in reading:
                 self._beat()
-                if self._seen is None and self._monotonic() > until:
+                if seen is not None:
+                    self._seen, self._looked_at, self._told = seen, now, ""
+                elif self._monotonic() > until:
                     READ_TICK_SECONDS.exceeded()
-                    self._reading, self._looked_at, self._out_of_time = reading, None, True
+                    self._reading, self._out_of_time = reading, True
                     return
-            self._told = ""
         except ClusterError as error:
-            self._seen = None
+            self._seen, self._looked_at = None, now
             if self._told != error.reason:
                 self._told = error.reason
                 forbidden = isinstance(error, Refused) and error.status == FORBIDDEN
@@ -117,7 +117,7 @@ class FreeGpuLookup:
 
         `pods`: the names of its own pods. The requested resources are read from them.
         """
-        if self._seen is None or self._is_old(now):
+        if self._seen is None or (self._is_old(now) and self._reading is None):
             return None
         return _free_gpus_of(self._seen, service, pods)
 

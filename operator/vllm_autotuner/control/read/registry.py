@@ -21,6 +21,7 @@ from vllm_autotuner.control.read.views import (
     DeploymentView,
     PodView,
     ServiceEntry,
+    TooLarge,
     deployment_view,
     pod_view,
     service_entry,
@@ -95,6 +96,12 @@ class Shelf(Generic[V]):
             return False
         try:
             view = self._read(body)
+        except TooLarge as error:
+            # Its last view would stand for ever: as after a restart, it is not there until it is shorter.
+            logger.warning(
+                "object not read", extra={"kind": body.get("kind"), "key": "/".join(key), "error": str(error)}
+            )
+            return self._kept.pop(key, None) is not None
         except Exception:
             # One object that trips the reader must not stop the watch, or the start, of all others.
             logger.exception("failed to parse object", extra={"kind": body.get("kind"), "key": "/".join(key)})

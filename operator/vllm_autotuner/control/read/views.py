@@ -208,7 +208,7 @@ def _permitted(service: VLLMService | InvalidService, *, allowed: frozenset[str]
 
 
 def deployment_view(body: Body) -> DeploymentView:
-    """Read a Deployment. Raises ValueError for one that is too large."""
+    """Read a Deployment. Raises TooLarge."""
     _require_whole(body)
     metadata, spec, status = body["metadata"], _part(body, "spec"), _part(body, "status")
     engine = _named(_parts(_part(_part(spec, "template"), "spec"), "containers"), ENGINE_CONTAINER)
@@ -262,7 +262,7 @@ def _taken(body: Body, env: Iterable[str]) -> Mapping[str, str]:
 
 
 def pod_view(body: Body, *, container: str = ENGINE_CONTAINER) -> PodView:
-    """Read a pod, and the container in it that is the engine. Raises ValueError for one that is too large."""
+    """Read a pod, and the container in it that is the engine. Raises TooLarge."""
     _require_whole(body)
     metadata, spec, status = body["metadata"], _part(body, "spec"), _part(body, "status")
     engine = _named(_parts(status, "containerStatuses"), container)
@@ -294,9 +294,13 @@ def pod_view(body: Body, *, container: str = ENGINE_CONTAINER) -> PodView:
     )
 
 
+class TooLarge(ValueError):
+    """An object of which not everything was read."""
+
+
 def _require_whole(body: Body) -> None:
     if is_cut(body):
-        raise ValueError(OBJECT_TOO_LARGE)
+        raise TooLarge(OBJECT_TOO_LARGE)
 
 
 def _progressing(status: Body) -> Progressing | None:
