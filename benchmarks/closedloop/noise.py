@@ -19,6 +19,8 @@ STARTUP_SPREAD: Final = (0.05, 0.25)
 """Standard deviation of the logarithm of a pod's start-up: images and weights that are near, or are not. Our choice."""
 LOST: Final = (0.01, 0.04)
 """Part of the scrapes that time out: a few in a hundred."""
+LATE: Final = (0.0, 0.05)
+"""Seconds by which a scrape may be late: a Prometheus with time to spare evens out 2 ms, a throttled one is later."""
 INTERVALS: Final = (15, 30)
 """Seconds between scrapes: Prometheus' most common settings."""
 
@@ -31,6 +33,8 @@ class Noise:
     pod_spread: float = 0.0
     startup_spread: float = 0.0
     lost: float = 0.0
+    late: float = 0.0
+    """Seconds by which a scrape is late at most."""
     interval: int = 15
     """Seconds between the scrapes of one pod."""
     phases: bool = False
@@ -49,9 +53,12 @@ class Noise:
     def scrapes(self, pod: int, *, after: float, until: float) -> Iterator[float]:
         """Yield when a pod is scraped in (after, until], without the scrapes that are lost."""
         phase = random_stream(self.seed, "phase", pod).uniform(0.0, self.interval) if self.phases else 0.0
-        number = math.floor((after - phase) / self.interval) + 1
-        while (at := phase + number * self.interval) <= until:
-            if not self.lost or random_stream(self.seed, "scrape", pod, number).random() >= self.lost:
+        # One that was due before and is late may fall into this time.
+        number = math.floor((after - self.late - phase) / self.interval) + 1
+        while (due := phase + number * self.interval) <= until:
+            at = due + (random_stream(self.seed, "late", pod, number).uniform(0.0, self.late) if self.late else 0.0)
+            kept = not self.lost or random_stream(self.seed, "scrape", pod, number).random() >= self.lost
+            if kept and after < at <= until:
                 yield at
             number += 1
 
@@ -70,4 +77,5 @@ def drawn_noise(seed: int, *, name: str) -> Noise:
         lost=draws.uniform(*LOST),
         interval=draws.choice(INTERVALS),
         phases=True,
+        late=draws.uniform(*LATE),
     )
