@@ -173,7 +173,7 @@ READ_TICK_SECONDS: Final = Budget(
     reason="A third of a tick. Where the API server takes 3 s for an answer, 500 adopted Deployments take over 3 "
     "minutes, and a list of 15,000 pods longer: the liveness probe ends the operator, and running changes wait.",
     beyond="the remaining Deployments are read in a later tick, those with a running change in each; the list of pods "
-    "goes on in the next one, and until it is complete the free GPUs are not known",
+    "goes on in the next one, and until it is complete the last answer holds",
 )
 REPORT_TICK_SECONDS: Final = Budget(
     name="report-tick-seconds",

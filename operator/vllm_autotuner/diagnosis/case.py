@@ -29,6 +29,7 @@ __all__ = [
     "kv_mean",
     "mean_batch",
     "mean_running",
+    "over_mean",
     "queues",
     "reaches_behind",
     "seems_to_become_fewer",
@@ -198,8 +199,13 @@ def tpot_tail(case: Case) -> float:
 
 def tail_of(at_quantile: Reading, mean: Reading) -> float:
     """A latency at a quantile over its mean, at least 1; 1 where either is not measured."""
+    return max(1.0, over_mean(at_quantile, mean))
+
+
+def over_mean(at_quantile: Reading, mean: Reading) -> float:
+    """A latency at a quantile over its mean; 1 where either is not measured."""
     if isinstance(at_quantile, Measured) and isinstance(mean, Measured) and mean.value > 0:
-        return max(1.0, at_quantile.value / mean.value)
+        return at_quantile.value / mean.value
     return 1.0
 
 

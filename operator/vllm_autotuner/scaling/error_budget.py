@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from statistics import NormalDist
 
-from vllm_autotuner.diagnosis.case import Case, by_chance, is_late, surely, ttft_reading
+from vllm_autotuner.diagnosis.case import Case, by_chance, is_late, over_mean, surely, ttft_reading
 from vllm_autotuner.diagnosis.objectives import Target
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import FirstTokens
-from vllm_autotuner.observation.reading import Measured, Reading
+from vllm_autotuner.observation.reading import Reading
 from vllm_autotuner.observation.shape import log_normal
 
 __all__ = ["budget_spent", "late_for"]
@@ -77,9 +77,7 @@ def _ratio(at_quantile: Reading, mean: Reading) -> float:
     Below 1 where a few requests that take far longer than the rest lift the mean above the quantile; within noise of 1
     it is 1, because the lower confidence bound of a narrow spread lies just below its mean.
     """
-    if not isinstance(at_quantile, Measured) or not isinstance(mean, Measured) or not mean.value > 0:
-        return 1.0
-    ratio = at_quantile.value / mean.value
+    ratio = over_mean(at_quantile, mean)
     return ratio if 0 < ratio < 1 - NOISE else max(1.0, ratio)
 
 

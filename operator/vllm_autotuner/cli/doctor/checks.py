@@ -224,6 +224,7 @@ def _restarts(facts: Facts, targets: Targets) -> Iterable[Finding]:
 
 def _families(facts: Facts, targets: Targets) -> Iterable[Finding]:
     for key, engine in facts.engines.items():
+        # An engine that drafts nothing has no drafts to count, whatever its version.
         missing = [
             meaning
             for meaning, entry in NAMES.items()
