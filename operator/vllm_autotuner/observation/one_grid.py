@@ -21,8 +21,12 @@ def on_one_grid(points: Iterable[tuple[float, float, float | None]], *, window: 
     Worked: 60 s, points (60, 6), (120, 6) beside (120, 12, in 120 s): 12 at 60 and 12 at 120.
     """
     known = [(end, amount, own or window) for end, amount, own in points]
-    if not known:
-        return {}
+    sums: dict[float, float] = defaultdict(float)
+    if all(own == window for _, _, own in known):
+        # Each candidate of a decision asks. Alike windows end together: a subquery is asked at multiples of its step.
+        for end, amount, _ in known:
+            sums[end] += amount
+        return dict(sorted(sums.items()))
     last = max(end for end, *_ in known)
     newest = max((end for end, _, own in known if own == window), default=last)
     # An engine in which nothing runs has no points: the others go on.
@@ -32,7 +36,6 @@ def on_one_grid(points: Iterable[tuple[float, float, float | None]], *, window: 
         begins[own] = min(end - own, begins.get(own, math.inf))
     # Those of a pod that came later begin within what is looked back on, and not about its beginning.
     first = max(begin for begin in begins.values() if begin < min(begins.values()) + window)
-    sums: dict[float, float] = defaultdict(float)
     for end, amount, own in known:
         nearest, farthest = math.floor((newest - end) / window), math.ceil((newest - end + own) / window)
         for back in range(max(0, nearest), farthest):
