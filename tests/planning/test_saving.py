@@ -12,8 +12,10 @@ from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.planning.max_num_seqs import fit_to_kv_cache
 from vllm_autotuner.planning.plan import Plan, plan
 from vllm_autotuner.planning.platform import Platform
+from vllm_autotuner.planning.proposal import Proposal
 
 TWO_ENGINES = steady(9, 18, 12, base=0.014, per_sequence=0.0003)
 """5.6 requests/s, which one engine serves with about 44 sequences; 0.005 of the KV cache each."""
@@ -176,6 +178,23 @@ def test_a_number_like_one_that_was_left_is_not_returned_to(left: str, again: bo
     now = replace(situation(FULL, **CALM, knobs=ONE_GPU, platform=QWEN_32B), left=(("maxNumSeqs", left),))
     found = plan(now).proposal
     assert (found is not None and found.knob is Knob.MAX_NUM_SEQS) == again
+
+
+THRASHES: dict[str, Any] = {"primary": DiagnosisClass.PREEMPTION_THRASH, "knobs": ONE_GPU, "platform": QWEN_32B}
+
+
+def test_a_thrashing_cache_is_fitted_to_what_it_holds_beside_so_few_slots() -> None:
+    """22 sequences beside 1024 slots, 48 beside as many: with 22 slots more than half of it would stand empty."""
+    crowded = steady(12, 24, 30, **LOAD, pods=1, pool=SMALL, waiting=5.0)
+    found = fit_to_kv_cache(situation(crowded, **THRASHES))
+    assert isinstance(found, Proposal)
+    assert (found.value, found.kv_cache_tokens) == (48, 18_176)
+    assert "holds 22 sequences" in found.reason
+    assert "it holds 48" in found.reason
+    given = steady(12, 24, 30, **LOAD, pods=1, pool=replace(SMALL, given=True), waiting=5.0)
+    as_held = fit_to_kv_cache(situation(given, **THRASHES))
+    assert isinstance(as_held, Proposal)
+    assert (as_held.value, as_held.kv_cache_tokens) == (22, None)
 
 
 def test_a_cache_that_the_user_has_set_gains_nothing_from_fewer_slots() -> None:

@@ -31,7 +31,7 @@ from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.capped_value import HEADROOM, LARGEST_STEP, Limit, Limited, limited, user_limits
 from vllm_autotuner.planning.current_replica import UnknownReplica, rate_now
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
-from vllm_autotuner.planning.forecast import longest_length, pool_with
+from vllm_autotuner.planning.forecast import longest_length, pool_tokens, pool_with
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 
@@ -157,10 +157,13 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
 
 
 def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
-    """Lower max-num-seqs to what the KV cache holds without preemptions, at most halving the current batch."""
+    """Lower max-num-seqs to what the KV cache then holds without preemptions, at most halving the current batch.
+
+    The memory of the slots that go becomes KV cache: of 1024 slots beside a small cache more than it holds now.
+    """
     observation = situation.observation
-    batch, pool = max(busy_batch(engine) for engine in observation.engines), kv_bound(observation)
-    if pool is None:
+    batch, now = max(busy_batch(engine) for engine in observation.engines), kv_bound(observation)
+    if now is None:
         return NothingToGain(UNKNOWN_CAPACITY)
     if _of_fewer_replicas(situation):
         return NothingToGain("the counted preemptions still cover the time before the newest replica")
@@ -169,7 +172,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     # With fewer slots requests wait for one, which is too late as well.
     if not queues(observation) and (why := not_slow_now(situation)) is not None:
         return why
-    bounds = situation.tuning.max_num_seqs
+    bounds, pool = situation.tuning.max_num_seqs, _held_with_as_many_slots(situation, held=now)
     step = Limit(name=STEP_LIMIT, low=math.ceil(batch / LARGEST_STEP))
     limits = (step, *_failed_below(situation, batch=batch))
     found = limited(pool, limits=(*limits, *user_limits("maxNumSeqs", bounds)))
@@ -186,12 +189,26 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
         current=situation.knobs.max_num_seqs,
         value=found.value,
         target=ChangeTarget.TPOT,
-        reason=f"The KV cache holds {pool} sequences at observed lengths; more run, so some are preempted and "
-        "recomputed.",
+        # What slots take is inferred: where the value counts on it, the pods of its trial must show it.
+        kv_cache_tokens=pool_tokens(observation) if found.value > now * (1 + NOISE) else None,
+        reason=f"The KV cache holds {now} sequences at observed lengths; more run, so some are preempted and "
+        "recomputed." + (f" With the memory of the slots that go it holds {pool}." if pool > now * (1 + NOISE) else ""),
         confidence=Confidence.MEDIUM,
         limited_by=found.limited_by,
         recommend_only="" if bounds is not None else NO_BOUNDS,
     )
+
+
+def _held_with_as_many_slots(situation: Situation, *, held: int) -> int:
+    """The most sequences for which the cache of an engine with as many slots has room; `held` where it is not known."""
+    most = held
+    # The first is the cache beside too few slots, so its slots take a little from the second.
+    for _ in range(2):
+        cache, tokens = pool_with(situation, max_num_seqs=most), pool_tokens(situation.observation)
+        if not isinstance(cache, PoolEstimate) or not tokens:
+            return held
+        most = max(held, math.floor(held * cache.tokens / tokens))
+    return most
 
 
 def _largest(
