@@ -349,6 +349,25 @@ def test_a_shorter_queue_at_as_many_tokens_is_no_merit(pairs: list[Pair], judgem
     assert ("requests wait on both sides" in found.text) is (judgement is INCONCLUSIVE)
 
 
+@pytest.mark.parametrize(
+    ("ours", "judgement"),
+    [
+        pytest.param([71, 0, 0, 0, 0, 0, 0, 0, 0, 0], KEEP, id="what a pod begins with drains once"),
+        pytest.param([71, 20, 0, 0, 0, 0, 0, 0, 0, 0], KEEP, id="in two windows"),
+        pytest.param([71, 20, 0, 0, 10, 18, 0, 13, 6, 0], INCONCLUSIVE, id="another comes"),
+        pytest.param([0, 0, 10, 18, 0, 13, 6, 0, 0, 5], INCONCLUSIVE, id="it comes and goes"),
+        pytest.param([71, 60, 50, 40, 30, 20, 10, 5, 3, 2], INCONCLUSIVE, id="it has not drained yet"),
+    ],
+)
+def test_the_queue_that_a_pod_begins_with_is_not_what_is_left(ours: list[int], judgement: Judgement) -> None:
+    """A router that sees an empty pod sends it what waits elsewhere."""
+    pairs = [
+        Pair(candidate=pair.candidate.updated(waiting=float(waiting)), reference=pair.reference.updated(waiting=80.0))
+        for pair, waiting in zip(variants(*CURED), ours, strict=True)
+    ]
+    assert judged(pairs, final=True) is judgement
+
+
 def test_a_shorter_queue_does_no_harm_to_a_change_for_tpot() -> None:
     pairs = queued(variants((3.0, 0.02), (9.0, 0.04)), ours=10.0, theirs=30.0)
     assert judged(pairs, target=TPOT, final=True) is KEEP
