@@ -98,18 +98,33 @@ def test_while_a_change_is_tried_nothing_is_recommended() -> None:
     assert "Recommended" not in found.reasons
 
 
-def test_the_change_is_not_taken_again_within_the_cooldown() -> None:
-    found = desk()
-    found.until("Provisioning", CAPPED)
-    found.until(None, HELPED)
-    more = observation(engine(running=128.0, waiting=90.0, kv=0.32), ttft=latency(6.0))
-    found.ticks(20, more)
+def test_after_a_rollback_no_other_value_is_tried_within_the_cooldown() -> None:
+    found = reach("Analyzing")
+    found.until("RollingBack", HARMED)
+    found.until(None, CAPPED)
+    found.ticks(20, CAPPED)
     assert found.read.active_change is None
     assert found.read.recommendation is not None
     assert "Not applied: cooling down until" in found.read.recommendation.reason
     found.now += timedelta(hours=6)
-    found.tick(more)
+    found.tick(CAPPED)
     assert found.read.active_change is not None
+
+
+def test_a_kept_step_that_was_not_enough_is_followed_by_the_next_one() -> None:
+    """A service at a tenth of its slots missed every objective for six hours, with the remedy known (closed loop)."""
+    found = desk()
+    found.until("Provisioning", CAPPED)
+    found.until(None, HELPED)
+    more = observation(engine(running=128.0, waiting=90.0, kv=0.32), ttft=latency(6.0))
+    found.until("Provisioning", more)
+    change, status = found.read.active_change, found.read
+    assert change is not None
+    assert (change.from_value, change.to_value) == ("128", "256")
+    assert status.cooldown_until is not None
+    assert found.now < status.cooldown_until
+    assert status.budget is not None
+    assert status.budget.changes_today == 2
 
 
 # The rollback stories

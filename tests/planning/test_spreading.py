@@ -183,6 +183,15 @@ def test_preemptions_that_make_nothing_late_are_left_alone(waiting: float, tpot:
     assert isinstance(found, NothingToGain) is refused
 
 
+@pytest.mark.parametrize(("tpot", "target"), [(SLOW, ChangeTarget.TPOT), (latency(0.04), ChangeTarget.TTFT)])
+def test_fewer_slots_are_judged_by_what_preemptions_make_late(tpot: Distribution, target: ChangeTarget) -> None:
+    """TTFT fell from 50 s to 0.2 s, and the change was undone as TPOT, in time before, stayed (closed loop, kv-fp8)."""
+    seen = observation(engine(running=64.0, waiting=20.0, kv=0.99, preemptions=30.0), tpot=tpot)
+    found = fit_to_kv_cache(situation(seen, primary=DiagnosisClass.PREEMPTION_THRASH, seats=256))
+    assert isinstance(found, Proposal)
+    assert found.target is target
+
+
 @pytest.mark.parametrize("output", [256.0, 1024.0])
 def test_what_the_kv_cache_does_not_hold_waits_rather_than_be_computed_twice(output: float) -> None:
     """It holds 58 of 64: six wait for their turn, evicted or not."""

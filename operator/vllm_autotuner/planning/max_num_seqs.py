@@ -170,8 +170,8 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     if seems_to_become_fewer(observation):
         return NothingToGain("the backlog is draining and will end the preemptions sooner than a change")
     # With fewer slots requests wait for one, which is too late as well.
-    if not queues(observation) and (why := not_slow_now(situation)) is not None:
-        return why
+    if (in_time := not_slow_now(situation)) is not None and not queues(observation):
+        return in_time
     bounds, pool = situation.tuning.max_num_seqs, _held_with_as_many_slots(situation, held=now)
     step = Limit(name=STEP_LIMIT, low=math.ceil(batch / LARGEST_STEP))
     limits = (step, *_failed_below(situation, batch=batch))
@@ -188,7 +188,8 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,
         value=found.value,
-        target=ChangeTarget.TPOT,
+        # What is computed twice delays tokens, or only those who wait behind it.
+        target=ChangeTarget.TPOT if in_time is None else ChangeTarget.TTFT,
         # What slots take is inferred: where the value counts on it, the pods of its trial must show it.
         kv_cache_tokens=pool_tokens(observation) if found.value > now * (1 + NOISE) else None,
         reason=f"The KV cache holds {now} sequences at observed lengths; more run, so some are preempted and "
