@@ -268,6 +268,18 @@ NOISY_TTFT = [
             id="barely inside, and TTFT is still missed",
         ),
         pytest.param(
+            with_means(variants((2.1, 0.0485), (5.0, 0.042), tokens=(1400.0, 1000.0)), ttft=0.5, tpot=1.15),
+            TTFT,
+            KEEP,
+            id="barely inside, TTFT is still missed, and more tokens are generated",
+        ),
+        pytest.param(
+            with_means(variants((2.1, 0.0485), (5.0, 0.042), tokens=(1400.0, 1000.0)), ttft=0.5, tpot=1.2),
+            TTFT,
+            INCONCLUSIVE,
+            id="more tokens, and over by what the mean grew by",
+        ),
+        pytest.param(
             with_means(variants((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.2),
             TTFT,
             INCONCLUSIVE,
@@ -357,12 +369,13 @@ def test_a_shorter_queue_at_as_many_tokens_is_no_merit(pairs: list[Pair], judgem
         pytest.param([71, 20, 0, 0, 10, 18, 0, 13, 6, 0], INCONCLUSIVE, id="another comes"),
         pytest.param([0, 0, 10, 18, 0, 13, 6, 0, 0, 5], INCONCLUSIVE, id="it comes and goes"),
         pytest.param([71, 60, 50, 40, 30, 20, 10, 5, 3, 2], INCONCLUSIVE, id="it has not drained yet"),
+        pytest.param([39, 0, 0, 0, 0, 0, 0, 0, 0, 0], INCONCLUSIVE, id="no more than waits elsewhere"),
     ],
 )
 def test_the_queue_that_a_pod_begins_with_is_not_what_is_left(ours: list[int], judgement: Judgement) -> None:
     """A router that sees an empty pod sends it what waits elsewhere."""
     pairs = [
-        Pair(candidate=pair.candidate.updated(waiting=float(waiting)), reference=pair.reference.updated(waiting=80.0))
+        Pair(candidate=pair.candidate.updated(waiting=float(waiting)), reference=pair.reference.updated(waiting=40.0))
         for pair, waiting in zip(variants(*CURED), ours, strict=True)
     ]
     assert judged(pairs, final=True) is judgement

@@ -38,7 +38,7 @@ from vllm_autotuner.control.decide.tick import begin_at_its_turn, decide
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.observation.distribution import Distribution
-from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.observation.observation import FirstTokens, Observation
 
 UNDER_TEST = ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
 REJECT = f"{PREFIX}{RequestKind.REJECT}"
@@ -125,6 +125,25 @@ def test_a_kept_step_that_was_not_enough_is_followed_by_the_next_one() -> None:
     assert found.now < status.cooldown_until
     assert status.budget is not None
     assert status.budget.changes_today == 2
+
+
+@pytest.mark.parametrize(
+    ("mean", "state"),
+    [
+        pytest.param(0.4, "Baking", id="first tokens come in time"),
+        pytest.param(4.0, "RollingBack", id="in most windows they do not, though the newest looks well"),
+    ],
+)
+def test_what_saves_gpus_has_to_keep_the_objectives_for_the_whole_bake(mean: float, state: str) -> None:
+    found = reach("Analyzing")
+    found.until("Baking", HELPED)
+    found.status["activeChange"]["target"] = "GPUs"
+    began = found.now.timestamp()
+    windows = tuple(FirstTokens(mean=mean, requests=40.0, time=began + 5.0 * each, window=5.0) for each in (1, 2, 3))
+    found.tick(replace(HELPED, first_tokens=windows))
+    change = found.read.active_change
+    assert change is not None
+    assert change.state.value == state
 
 
 # The rollback stories

@@ -10,8 +10,8 @@ With m the margin of an objective (`MARGINS`), it is
 If the means are known, they must agree: a quantile is only known to its bucket, so near an edge it moves by a sixth for
 a difference of 2 %, and hides or invents harm. Hurt: the mean is worse by half of m as well. Safe: the interval of the
 mean's ratios ends below 1 + m as well, or its growth leaves the reference's level inside the target.
-Both hurt and safe need proof; without proof of either, the effect is unclear. If another objective is cured, `inside`
-is enough: a rollback would certainly miss that objective again.
+Both hurt and safe need proof; without proof of either, the effect is unclear. If another objective is cured, or helped
+while more tokens are generated, `inside` is enough: a rollback would certainly miss that objective again, by more.
 Separate from how the ratios are obtained: `comparison` takes them from the same windows of candidate and reference,
 `before_after` from different times of one service.
 Must not: look at windows, or count them.
@@ -110,9 +110,10 @@ def concluded(
 ) -> tuple[Judgement, str]:
     """Keep if the target is helped and all else is safe, Revert if any objective is hurt; with the reason in words.
 
-    If the target is cured, all else need only be inside. A candidate that saves GPUs must only be safe. So must one
-    against a queue that is gone on both sides, because the extra pods of the trial drained it and will not stay; TPOT
-    must then be as good as well, even if its objective has reserve. `rejected`: None if unknown.
+    If the target is cured, or helped while throughput is too, all else need only be inside. A candidate that saves GPUs
+    must only be safe. So must one against a queue that is gone on both sides, because the extra pods of the trial
+    drained it and will not stay; TPOT must then be as good as well, even if its objective has reserve. `rejected`: None
+    if unknown.
     """
     if hurt := [effect.objective.value for effect in effects if effect.hurt]:
         return Judgement.REVERT, f"{' and '.join(hurt)} regressed"
@@ -127,9 +128,13 @@ def concluded(
             return Judgement.KEEP, "no regression, and fewer GPUs are needed"
         if _is_relieved(effects, question=question):
             return Judgement.KEEP, "no regression; the extra pods of the trial drained the queue"
-    cured = any(effect.merits.cured for effect in effects if effect.objective is question.target)
-    if cured and serves_all and all(effect.merits.safe or effect.merits.inside for effect in latencies):
-        return Judgement.KEEP, f"{question.target.value} improved and now meets its objective"
+    if serves_all and all(effect.merits.safe or effect.merits.inside for effect in latencies):
+        merits = [effect.merits for effect in effects if effect.objective is question.target]
+        if any(each.cured for each in merits):
+            return Judgement.KEEP, f"{question.target.value} improved and now meets its objective"
+        more = any(each.merits.helped for each in effects if each.objective is ChangeTarget.THROUGHPUT)
+        if more and any(each.helped for each in merits):
+            return Judgement.KEEP, f"{question.target.value} improved, and more tokens are generated"
     return Judgement.INCONCLUSIVE, "neither better nor worse"
 
 

@@ -23,17 +23,19 @@ def is_shorter_queue_alone(
     `served`: tokens per second of the candidate over those of the reference; None if unknown. A candidate that serves
     more, or leaves no queue, has a better reason.
     """
-    left = mean_queue(_since_it_drained(ours))
-    if objective is not ChangeTarget.TTFT or not 1 <= left < mean_queue(theirs) * (1 - NOISE):
+    usual = mean_queue(theirs)
+    if objective is not ChangeTarget.TTFT or not 1 <= mean_queue(_since_it_drained(ours, usual)) < usual * (1 - NOISE):
         return False
     return served is None or served <= 1 + NOISE
 
 
-def _since_it_drained(windows: Sequence[Measurement]) -> Sequence[Measurement]:
-    """Without the queue that a pod begins with: a router that sees it empty sends it what waits elsewhere.
+def _since_it_drained(windows: Sequence[Measurement], usual: float) -> Sequence[Measurement]:
+    """Without the queue that a pod begins with: a router that sees it empty sends it more than usually waits elsewhere.
 
-    All of them where the queue of the first window never drains.
+    All of them where the queue of the first window is no longer than that, or never drains.
     """
+    if not windows or (windows[0].waiting or 0.0) <= usual:
+        return windows
     drained = (number for number, window in enumerate(windows) if window.waiting is not None and window.waiting < 1)
     return windows[next(drained, 0) :]
 
