@@ -35,7 +35,7 @@ async def seen(*engines: Engine, keys: tuple[str, ...] = ("chat-0",), expected: 
 def replicas(found: Diagnosis, given: Observation, *, current: int = 1) -> int:
     """What would be asked for after a long wait."""
     return desired_replicas(
-        Supply(current=current, ready=current, newest_since=None, pods_changed_at=None),
+        Supply(current=current, rolled_out=True, ready=current, newest_since=None, pods_changed_at=None),
         scaling=Scaling(min_replicas=1, max_replicas=8, scale_out=ScaleOut(), scale_in=ScaleIn()),
         situation=Situation(
             diagnosis=found, case=Case(observation=given, targets=SLOW, knobs=EngineKnobs(max_num_seqs=64))

@@ -35,6 +35,7 @@ def desired(
     held: float = 0.0,
     current: int = 2,
     ready: int | None = None,
+    rolled_out: bool = True,
     tpot: float = 0.05,
     ttft: float = 2.0,
     seats: int | None = None,
@@ -51,6 +52,7 @@ def desired(
     contributing = tuple(Contribution(diagnosis=each, message="") for each in beside)
     supply = Supply(
         current=current,
+        rolled_out=rolled_out,
         ready=current if ready is None else ready,
         newest_since=None if newest is None else NOW - timedelta(seconds=newest),
         pods_changed_at=None if asked is None else NOW - timedelta(seconds=asked),
@@ -114,6 +116,12 @@ CASES = (
         given={"primary": DiagnosisClass.IDLE, "held": 600, "current": 5},
         replicas=1,
         says="idle for 600 s",
+    ),
+    Case(
+        id="idle, but the new pods of an upgrade may not start",
+        given={"primary": DiagnosisClass.IDLE, "held": 600, "current": 5, "rolled_out": False},
+        replicas=5,
+        says="pods are being replaced",
     ),
     Case(
         id="idle for as long as the user says",
@@ -371,6 +379,12 @@ EARLIER, CALM = [90.0] * 4, [60.0] * 16
 SPARE = carrying(EARLIER + CALM, engines=2)
 """Two serve 144 in a window at their highest five minutes: one alone would run 62 sequences, twice as many as ever."""
 SPARE_FOR: Mapping[str, Any] = {"primary": DiagnosisClass.UNDERUTILIZED, "seen": SPARE}
+
+
+@pytest.mark.parametrize(("rolled_out", "replicas"), [(True, 1), (False, 2)])
+def test_no_replica_goes_while_an_upgrade_is_rolled_out(rolled_out: bool, replicas: int) -> None:
+    """The new image did not start: the replica that went could not come back (closed loop, bad-upgrade)."""
+    assert desired(**SPARE_FOR, rolled_out=rolled_out).replicas == replicas
 
 
 def test_one_leaves_where_the_rest_carry_the_highest_load() -> None:

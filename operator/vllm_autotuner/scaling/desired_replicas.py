@@ -65,7 +65,7 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, situation: Situation, 
         return Scale(replicas=inside, reason=f"spec.scaling allows {scaling.min_replicas} to {scaling.max_replicas}")
     held = now - datetime.fromtimestamp(diagnosis.since, tz=now.tzinfo)
     if diagnosis.primary is DiagnosisClass.IDLE and held >= scaling.scale_in.stabilization:
-        return _from_idle(current, held=held, scaling=scaling, observation=case.observation)
+        return _from_idle(supply, held=held, scaling=scaling, observation=case.observation)
     if (why_never := _never(diagnosis)) is not None:
         return Scale(replicas=current, reason=why_never)
     replica = situation.replica
@@ -86,8 +86,11 @@ def _never(diagnosis: Diagnosis) -> str | None:
     return None
 
 
-def _from_idle(current: int, *, held: timedelta, scaling: Scaling, observation: Observation) -> Scale:
+def _from_idle(supply: Supply, *, held: timedelta, scaling: Scaling, observation: Observation) -> Scale:
     """Scale in directly to the minimum."""
+    current = supply.current
+    if not supply.rolled_out:
+        return Scale(replicas=current, reason="idle, but pods are being replaced, and the new ones may not start")
     if current <= scaling.min_replicas:
         return Scale(replicas=current, reason="idle, at scaling.minReplicas")
     if not observation.everybody_reports:
@@ -225,7 +228,7 @@ class _Question:
         current = supply.current
         moments = [moment for moment in (supply.newest_since, supply.pods_changed_at) if moment is not None]
         whole = supply.ready == current and len(seen.engines) >= current and seen.everybody_reports
-        if current <= self.scaling.min_replicas or not whole or not self._may_be_spare():
+        if current <= self.scaling.min_replicas or not (whole and supply.rolled_out) or not self._may_be_spare():
             return None
         if any(self.now - moment < self._stable for moment in moments):
             return None

@@ -33,6 +33,9 @@ class Supply:
 
     current: int
     """The number of replicas currently requested."""
+    rolled_out: bool
+    """Every pod has the live configuration. While pods are replaced, one that goes may not come back: the new ones may
+    not start."""
     ready: int
     newest_since: datetime | None
     """When the newest replica became ready. Only waiting since then shows that it was not enough."""

@@ -245,6 +245,7 @@ def _scale(status: VLLMServiceStatus, inputs: Inputs, *, situation: Situation) -
     rollout = inputs.workload.rollout
     supply = Supply(
         current=situation.replicas,
+        rolled_out=rollout.rolled_out,
         ready=rollout.ready,
         newest_since=rollout.newest_since,
         start_up=rollout.start_up,
