@@ -19,7 +19,7 @@ from tests.change.worlds import (
 )
 
 from vllm_autotuner.api.spec import StrategyType
-from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, ChangeTarget, Outcome, VLLMServiceStatus
+from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.edges import EDGES
 from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.provisioning import ROOM_WITHIN, UNSCHEDULABLE_FOR
@@ -299,21 +299,6 @@ CASES = (
         to=ROLLING_BACK,
         why="the engine crashed",
         harmful=True,
-    ),
-    Case(
-        id="what saves GPUs has to keep the objectives, at the end as well",
-        state=BAKING,
-        change={"target": ChangeTarget.GPUS, **LATE},
-        world={"rollout": FOLLOWED, "overspent": True},
-        to=ROLLING_BACK,
-        why="regressed during bake: more requests were late than the objectives allow",
-        harmful=False,
-    ),
-    Case(
-        id="what helps one is not blamed for late requests",
-        state=BAKING,
-        change={"target": ChangeTarget.TTFT},
-        world={"rollout": FOLLOWED, "overspent": True},
     ),
     Case(id="in silence the clock stops", state=BAKING, change=LATE, world={"rollout": FOLLOWED, "blind": True}),
     Case(

@@ -280,6 +280,18 @@ NOISY_TTFT = [
             id="more tokens, and over by what the mean grew by",
         ),
         pytest.param(
+            with_means(variants((0.2, 0.0485), (0.4, 0.042), tokens=(1400.0, 1000.0)), ttft=0.5, tpot=1.15),
+            TTFT,
+            INCONCLUSIVE,
+            id="more tokens, and TTFT was never missed",
+        ),
+        pytest.param(
+            with_means(variants((1.6, 0.0485), (1.0, 0.042), tokens=(1400.0, 1000.0)), ttft=1.6, tpot=1.15),
+            ChangeTarget.THROUGHPUT,
+            INCONCLUSIVE,
+            id="more tokens, which were the target, for slower ones",
+        ),
+        pytest.param(
             with_means(variants((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.2),
             TTFT,
             INCONCLUSIVE,
@@ -369,6 +381,7 @@ def test_a_shorter_queue_at_as_many_tokens_is_no_merit(pairs: list[Pair], judgem
         pytest.param([71, 20, 0, 0, 10, 18, 0, 13, 6, 0], INCONCLUSIVE, id="another comes"),
         pytest.param([0, 0, 10, 18, 0, 13, 6, 0, 0, 5], INCONCLUSIVE, id="it comes and goes"),
         pytest.param([71, 60, 50, 40, 30, 20, 10, 5, 3, 2], INCONCLUSIVE, id="it has not drained yet"),
+        pytest.param([71, 60, 50, 40, 30, 20, 10, 5, 3, 0], INCONCLUSIVE, id="it has only just drained"),
         pytest.param([39, 0, 0, 0, 0, 0, 0, 0, 0, 0], INCONCLUSIVE, id="no more than waits elsewhere"),
     ],
 )

@@ -122,15 +122,6 @@ def circuit(id: str, *, held: bool, **fields: Any) -> Case:  # noqa: A002
     )
 
 
-def ended(knob: str, before: str | None, after: str, *, outcome: str = "Succeeded", hours: float = 1) -> dict[str, Any]:
-    """An entry of the history."""
-    values = {"fromValue": before, "toValue": after} if before else {"toValue": after}
-    return {"id": "a", "knob": knob, **values, "outcome": outcome, "finishedAt": at(hours=hours)}
-
-
-FP8_KEPT = ended("kvCacheDtype", "auto", "fp8")
-SAVES: Mapping[str, Any] = {"target": ChangeTarget.GPUS}
-TO_E5M2: Mapping[str, Any] = {"knob": Knob.KV_CACHE_DTYPE, "current": "fp8", "value": "fp8_e5m2"}
 CASES = (
     mode("Automatic changes by itself", "Automatic", allowed=True),
     mode("Recommend changes nothing", "Recommend", allowed=False),
@@ -334,31 +325,6 @@ CASES = (
         status={"cooldownUntil": at(seconds=-1)},
         reason=HoldReason.COOLDOWN,
         says="2026-11-21T12:00:01Z",
-    ),
-    *(
-        Case(
-            id=f"in the cooldown: {name}",
-            link=chain.cooled_down,
-            status={"cooldownUntil": at(hours=-5), "history": entries},
-            changed={"knobs": EngineKnobs(max_num_seqs=128, kv_cache_dtype="fp8")},
-            proposal=given,
-            reason=None if goes_on else HoldReason.COOLDOWN,
-            says="" if goes_on else "cooling down until",
-        )
-        for name, entries, given, goes_on in (
-            ("a kept step was not enough", [ended("maxNumSeqs", "64", "128")], {}, True),
-            ("another knob after a kept one", [ended("kvCacheDtype", None, "fp8")], {}, True),
-            ("somebody has put back what it left", [ended("maxNumSeqs", "128", "160")], {}, False),
-            ("a knob of another version", [ended("blockSize", "16", "32")], {}, False),
-            ("the way back", [ended("maxNumSeqs", "192", "128")], {}, False),
-            ("the way back, with another knob between", [ended("maxNumSeqs", "192", "128"), FP8_KEPT], {}, False),
-            ("the same long ago", [ended("maxNumSeqs", "192", "128", hours=7), FP8_KEPT], {}, True),
-            ("a failure before", [ended("maxNumSeqs", "128", "256", outcome="RolledBack"), FP8_KEPT], {}, False),
-            ("the value before is not known", [ended("maxNumSeqs", None, "128")], {}, False),
-            ("objectives are met, and GPUs can be saved", [ended("maxNumSeqs", "64", "128")], SAVES, False),
-            ("a step that was undone", [ended("maxNumSeqs", "128", "256", outcome="RolledBack")], {}, False),
-            ("a type after a type", [FP8_KEPT], TO_E5M2, False),
-        )
     ),
     Case(id="no budget was ever touched", link=chain.within_budget),
     used("a change is left today", changes=1, start=at(hours=2), held=False),

@@ -133,8 +133,8 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     ),
     Invariant(
         id="G11",
-        sentence="no change begins during the cooldown of the previous one, unless it goes on from a kept one",
-        reason="a change that was undone, or that met the objectives, needs time; one that was not enough does not",
+        sentence="no change begins during the cooldown of the previous one",
+        reason="the effect of a change takes time to show",
         broken=rested,
     ),
     Invariant(

@@ -41,19 +41,15 @@ def not_paused(moment: Moment) -> Iterator[str]:
 
 
 def rested(moment: Moment) -> Iterator[str]:
-    """The previous status.cooldownUntil, unless a user's retry ended the cooldown in the same write.
-
-    Or unless the last change was kept, still runs, and this one is no way back and not only for GPUs.
-    """
-    began, before = moment.began, NOTHING if moment.before is None else moment.before.status
-    until = before.get("cooldownUntil")
-    if retried(moment) or began is None or until is None or _time(began["startedAt"]) >= _time(until):
-        return
-    last = next(reversed(before.get("history") or ()), NOTHING)
-    effective = before.get("effective") or NOTHING
-    follows = last.get("outcome") == "Succeeded" and str(effective.get(last["knob"])) == last.get("toValue")
-    if not follows or began.get("target") == "GPUs" or began.get("toValue") == last.get("fromValue"):
-        yield f"change {began['id']} began at {began['startedAt']}, before {until}"
+    """The previous status.cooldownUntil, unless a user's retry ended the cooldown in the same write."""
+    until = moment.before.status.get("cooldownUntil") if moment.before is not None else None
+    if (
+        not retried(moment)
+        and moment.began is not None
+        and until is not None
+        and _time(moment.began["startedAt"]) < _time(until)
+    ):
+        yield f"change {moment.began['id']} began at {moment.began['startedAt']}, before {until}"
 
 
 def within_budget(moment: Moment) -> Iterator[str]:

@@ -197,6 +197,15 @@ def test_a_thrashing_cache_is_fitted_to_what_it_holds_beside_so_few_slots() -> N
     assert (as_held.value, as_held.kv_cache_tokens) == (22, None)
 
 
+def test_a_value_that_a_bound_has_raised_counts_on_no_larger_cache() -> None:
+    """Its trial would end as its pods export none."""
+    given = steady(12, 24, 30, **LOAD, pods=1, pool=replace(SMALL, given=True), waiting=5.0)
+    found = fit_to_kv_cache(situation(given, **THRASHES, tuning=bounds(26, 1024)))
+    assert isinstance(found, Proposal)
+    assert (found.value, found.kv_cache_tokens) == (26, None)
+    assert "memory" not in found.reason
+
+
 def test_a_cache_that_the_user_has_set_gains_nothing_from_fewer_slots() -> None:
     found = healthy(steady(6, 12, 9, **LOAD, pool=replace(SMALL, given=True)), knobs=ONE_GPU, platform=QWEN_32B)
     assert any("flags set the size of its KV cache" in each for each in found.passed_over), found.passed_over

@@ -157,5 +157,4 @@ class Tuning(ApiModel):
     """The limit on the number of changes."""
 
     cooldown: Duration = timedelta(hours=6)
-    """Minimum time between the end of a change and the next one, unless the change was kept, an objective is still
-    missed, and the next one goes on from it. Default: 6h."""
+    """Minimum time between the end of a change and the next one. Default: 6h."""

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Final, TypeVar, assert_never
 
+from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Strategy, StrategyType
 from vllm_autotuner.api.status import (
     ANALYSIS_LENGTH,
@@ -32,7 +33,15 @@ from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = ["Finding", "analyze", "bake_harms", "kept_reason", "longest", "shown_windows", "with_unwatched_time"]
+__all__ = [
+    "Finding",
+    "analyze",
+    "bake_harms",
+    "kept_reason",
+    "longest",
+    "shown_windows",
+    "with_unwatched_time",
+]
 
 LONGEST_ANALYSIS: Final = 6
 """Upper limit of the analysis, in multiples of spec.tuning.strategy.analysis, where that is more than the windows that
@@ -125,8 +134,19 @@ def _compared(
         target=change.target,
         final=final,
         gpus=gpus,
-        missed_before=frozenset(each for each in LATENCIES if _missed(each, change.before, targets=world.targets)),
+        # Fewer slots cannot end a queue: where the trial's pods have, nothing is shown for them.
+        missed_before=frozenset() if _lowers_slots(change) else _missed_before(change, world),
     )
+
+
+def _missed_before(change: ActiveChange, world: World) -> frozenset[ChangeTarget]:
+    return frozenset(each for each in LATENCIES if _missed(each, change.before, targets=world.targets))
+
+
+def _lowers_slots(change: ActiveChange) -> bool:
+    """Whether it lowers max-num-seqs. From a default that is not known slots only become fewer (`PRESENT_UNKNOWN`)."""
+    before, after = change.from_.max_num_seqs, change.to.max_num_seqs
+    return change.knob == Knob.MAX_NUM_SEQS and after is not None and (before is None or after < before)
 
 
 def _missed(objective: ChangeTarget, windows: Sequence[Measurement], *, targets: Targets) -> bool:

@@ -25,6 +25,7 @@ from vllm_autotuner.change.measured_window import (
     is_queue,
     level_of,
     mean_of,
+    mean_queue,
     requests_in,
     window_length,
 )
@@ -37,7 +38,7 @@ from vllm_autotuner.change.objective_effect import (
     throughput_effect,
 )
 from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, rejects_grossly
-from vllm_autotuner.change.shorter_queue import is_shorter_queue_alone, without_luck
+from vllm_autotuner.change.shorter_queue import is_shorter_queue_alone, since_it_drained, without_luck
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.diagnosis.objectives import Targets
@@ -274,7 +275,8 @@ def _is_longer_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bo
 
 
 def _is_shorter_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
-    ours, theirs = [pair.candidate for pair in pairs], [pair.reference for pair in pairs]
+    theirs = [pair.reference for pair in pairs]
+    ours = since_it_drained([pair.candidate for pair in pairs], usual=mean_queue(theirs))
     return is_shorter_queue_alone(objective, ours, theirs, served=_tokens_served(pairs))
 
 

@@ -163,10 +163,6 @@ def _bake(change: ActiveChange, world: World) -> Step:
     change, harm = bake_harms(change, world)
     if harm:
         return Step(back(change, f"regressed during bake: {harm}", world=world, harmful=True))
-    if change.target is ChangeTarget.GPUS and world.overspent:
-        # Every window but a few may be as good: what saves GPUs has to keep the objectives. The load may have grown.
-        why = "regressed during bake: more requests were late than the objectives allow"
-        return Step(back(change, why, world=world, harmful=False))
     return _baked(change, kept_reason(change, world)) if late(change, now=world.now) else Step(change)
 
 

@@ -110,10 +110,10 @@ def concluded(
 ) -> tuple[Judgement, str]:
     """Keep if the target is helped and all else is safe, Revert if any objective is hurt; with the reason in words.
 
-    If the target is cured, or helped while throughput is too, all else need only be inside. A candidate that saves GPUs
-    must only be safe. So must one against a queue that is gone on both sides, because the extra pods of the trial
-    drained it and will not stay; TPOT must then be as good as well, even if its objective has reserve. `rejected`: None
-    if unknown.
+    If the target is cured, or was missed and is helped while throughput is too, all else need only be inside. A
+    candidate that saves GPUs must only be safe. So must one against a queue that is gone on both sides, because the
+    extra pods of the trial drained it and will not stay; TPOT must then be as good as well, even if its objective has
+    reserve. `rejected`: None if unknown.
     """
     if hurt := [effect.objective.value for effect in effects if effect.hurt]:
         return Judgement.REVERT, f"{' and '.join(hurt)} regressed"
@@ -128,12 +128,13 @@ def concluded(
             return Judgement.KEEP, "no regression, and fewer GPUs are needed"
         if _is_relieved(effects, question=question):
             return Judgement.KEEP, "no regression; the extra pods of the trial drained the queue"
-    if serves_all and all(effect.merits.safe or effect.merits.inside for effect in latencies):
-        merits = [effect.merits for effect in effects if effect.objective is question.target]
-        if any(each.cured for each in merits):
+    target = next((effect for effect in latencies if effect.objective is question.target), None)
+    if target is not None and serves_all and all(effect.merits.safe or effect.merits.inside for effect in latencies):
+        if target.merits.cured:
             return Judgement.KEEP, f"{question.target.value} improved and now meets its objective"
+        missed = target.reference > target_of(question.target, question.targets).seconds
         more = any(each.merits.helped for each in effects if each.objective is ChangeTarget.THROUGHPUT)
-        if more and any(each.helped for each in merits):
+        if target.merits.helped and missed and more:
             return Judgement.KEEP, f"{question.target.value} improved, and more tokens are generated"
     return Judgement.INCONCLUSIVE, "neither better nor worse"
 

@@ -90,8 +90,6 @@ class World:
     watching_since: datetime | None = None
     """Since when this operator process leads; None: all the time."""
     paused: bool = False
-    overspent: bool = False
-    """More requests of the bake were late than the objectives allow, beyond chance."""
     unreadable: bool = False
     """The spec cannot be read: no verdict; a rollback continues."""
     abort: str = ""

@@ -18,7 +18,7 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.change_windows import why_closed
 from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
 from vllm_autotuner.guardrails.contest import REPLICAS, gave_up_replicas
-from vllm_autotuner.guardrails.cooldown import BUDGET_WINDOW, is_next_step
+from vllm_autotuner.guardrails.cooldown import BUDGET_WINDOW
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.planning.bounds import opted_in, outside, with_value
@@ -205,15 +205,12 @@ def one_at_a_time(proposal: Proposal, context: Context) -> Answer:
 
 
 def cooled_down(proposal: Proposal, context: Context) -> Answer:
-    """The cooldown after the last change has passed, or this is the next step of a kept one (G11)."""
-    status, cooldown = context.status, context.spec.tuning.cooldown
-    until = status.cooldown_until
-    if until is None or context.now >= until or _makes_it_start(proposal):
-        return Allow()
-    if is_next_step(proposal, history=status.history, knobs=context.knobs, cooldown=cooldown, now=context.now):
-        return Allow()
-    message = f"cooling down until {until:%Y-%m-%dT%H:%M:%SZ} (spec.tuning.cooldown)"
-    return Hold(reason=HoldReason.COOLDOWN, message=message)
+    """The cooldown after the last change has passed (G11)."""
+    until = context.status.cooldown_until
+    if until is not None and not _makes_it_start(proposal) and context.now < until:
+        message = f"cooling down until {until:%Y-%m-%dT%H:%M:%SZ} (spec.tuning.cooldown)"
+        return Hold(reason=HoldReason.COOLDOWN, message=message)
+    return Allow()
 
 
 def within_budget(proposal: Proposal, context: Context) -> Answer:

@@ -178,6 +178,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     found = limited(pool, limits=(*limits, *user_limits("maxNumSeqs", bounds)))
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
+    larger = min(found.value, pool) > now * (1 + NOISE)
     # The max-num-seqs in effect, where it is known: even far above the batch it still allows the preemptions.
     seats = _seats(situation)
     if found.value > seats * (1 - NOISE):
@@ -191,7 +192,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
         # What is computed twice delays tokens, or only those who wait behind it.
         target=ChangeTarget.TPOT if in_time is None else ChangeTarget.TTFT,
         # What slots take is inferred: where the value counts on it, the pods of its trial must show it.
-        kv_cache_tokens=pool_tokens(observation) if found.value > now * (1 + NOISE) else None,
+        kv_cache_tokens=pool_tokens(observation) if larger else None,
         reason=f"The KV cache holds {now} sequences at observed lengths; more run, so some are preempted and "
         "recomputed." + (f" With the memory of the slots that go it holds {pool}." if pool > now * (1 + NOISE) else ""),
         confidence=Confidence.MEDIUM,

@@ -34,7 +34,6 @@ from vllm_autotuner.control.decide.prediction_tracking import tracked
 from vllm_autotuner.control.decide.proposing import Ideas, change_just_ended, ideas
 from vllm_autotuner.control.decide.recent_windows import steady_windows
 from vllm_autotuner.control.decide.status_report import described
-from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History, case_of, diagnose
 from vllm_autotuner.diagnosis.objectives import Targets, targets_of
@@ -43,8 +42,6 @@ from vllm_autotuner.guardrails.contest import after_interference, gave_up_pods, 
 from vllm_autotuner.planning.bounds import opted_in, outside, value_of, void
 from vllm_autotuner.planning.plan import LADDER
 from vllm_autotuner.planning.worth import MET
-from vllm_autotuner.scaling.error_budget import budget_spent
-from vllm_autotuner.scaling.request_rate import REMEMBERED
 
 __all__ = ["Decision", "Turn", "begin_at_its_turn", "decide", "decide_without_spec", "may_need_gpus"]
 
@@ -91,7 +88,7 @@ def decide(inputs: Inputs) -> Decision:
         status, ended = _contested(status, inputs)
     if ended is None:
         taken_back = any(command.kind == RequestKind.ROLLBACK for command in commands)
-        status, ended = _change(status, inputs, case=case, diagnosis=diagnosis, targets=targets, taken_back=taken_back)
+        status, ended = _change(status, inputs, diagnosis=diagnosis, targets=targets, taken_back=taken_back)
     status = _effective(status, inputs)
     # The cause of a failed start comes from the pods, so missing metrics do not matter.
     seen = not _blind(inputs, diagnosis) or diagnosis.primary is DiagnosisClass.STARTUP_FAILURE
@@ -160,7 +157,7 @@ def decide_without_spec(inputs: Inputs) -> Decision:
     requests = [each for each in asked(service, now=inputs.now) if each.kind == RequestKind.ROLLBACK]
     for request in requests if status.active_change is not None else ():
         status = answered(status, request, spec=service.spec, now=inputs.now)
-    status, ended = _change(status, inputs, case=case, diagnosis=diagnosis, targets=targets, taken_back=bool(requests))
+    status, ended = _change(status, inputs, diagnosis=diagnosis, targets=targets, taken_back=bool(requests))
     return Decision(status=status, history=history, diagnosis=diagnosis, ended=ended)
 
 
@@ -225,15 +222,8 @@ def _contested(
     return finished(status, change, ending, spec=inputs.service.spec, now=inputs.now), (change, ending)
 
 
-def _overspent(change: ActiveChange, case: Case) -> bool:
-    """Whether more requests were late since the bake began than the objectives allow, beyond chance."""
-    if change.state is not ChangeState.BAKING or change.state_since is None:
-        return False
-    return budget_spent(case, over=REMEMBERED, since=change.state_since.timestamp(), beyond_chance=True)
-
-
 def _change(
-    status: VLLMServiceStatus, inputs: Inputs, *, case: Case, diagnosis: Diagnosis, targets: Targets, taken_back: bool
+    status: VLLMServiceStatus, inputs: Inputs, *, diagnosis: Diagnosis, targets: Targets, taken_back: bool
 ) -> tuple[VLLMServiceStatus, tuple[ActiveChange, Ending] | None]:
     if status.active_change is None:
         return status, None
@@ -250,7 +240,6 @@ def _change(
         variants=inputs.workload.variants,
         watching_since=inputs.operator.watching_since,
         paused=inputs.paused,
-        overspent=_overspent(change, case),
         unreadable=inputs.unreadable,
         abort=DECLINED if taken_back else _abort(change, inputs),
     )

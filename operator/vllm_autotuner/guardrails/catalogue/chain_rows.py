@@ -120,8 +120,7 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         name="Cooldown after a change, back-off after a failure",
         prevents="churn",
         default=(
-            "cooldown {api.tuning:Tuning.cooldown}, but not before the next step of a kept change that leaves an "
-            "objective missed; a harmful value is retried after "
+            "cooldown {api.tuning:Tuning.cooldown}; a harmful value is retried after "
             "{change.failure_memory:FIRST_RETRY}, one without a clear effect after "
             "{change.failure_memory:UNCLEAR_RETRY}; each further failure doubles the wait, up to "
             "{change.failure_memory:LONGEST_RETRY}"
@@ -132,8 +131,7 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
             "change.finishing:finished",
         ),
         tests=(
-            "tests/control/test_tick.py::test_after_a_rollback_no_other_value_is_tried_within_the_cooldown",
-            "tests/control/test_tick.py::test_a_kept_step_that_was_not_enough_is_followed_by_the_next_one",
+            "tests/control/test_tick.py::test_the_change_is_not_taken_again_within_the_cooldown",
             "tests/change/test_memory.py::test_how_long_a_candidate_rests",
         ),
     ),
