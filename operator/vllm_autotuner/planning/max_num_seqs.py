@@ -194,7 +194,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
         # What slots take is inferred: where the value counts on it, the pods of its trial must show it.
         kv_cache_tokens=pool_tokens(observation) if larger else None,
         reason=f"The KV cache holds {now} sequences at observed lengths; more run, so some are preempted and "
-        "recomputed." + (f" With the memory of the slots that go it holds {pool}." if pool > now * (1 + NOISE) else ""),
+        "recomputed." + (f" With the memory of the slots that go it holds {pool}." if larger else ""),
         confidence=Confidence.MEDIUM,
         limited_by=found.limited_by,
         recommend_only="" if bounds is not None else NO_BOUNDS,
