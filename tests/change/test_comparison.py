@@ -374,24 +374,28 @@ def test_a_shorter_queue_at_as_many_tokens_is_no_merit(pairs: list[Pair], judgem
 
 
 @pytest.mark.parametrize(
-    ("ours", "judgement"),
+    ("ours", "windows", "judgement"),
     [
-        pytest.param([71, 0, 0, 0, 0, 0, 0, 0, 0, 0], KEEP, id="what a pod begins with drains once"),
-        pytest.param([71, 20, 0, 0, 0, 0, 0, 0, 0, 0], KEEP, id="in two windows"),
-        pytest.param([71, 20, 0, 0, 10, 18, 0, 13, 6, 0], INCONCLUSIVE, id="another comes"),
-        pytest.param([0, 0, 10, 18, 0, 13, 6, 0, 0, 5], INCONCLUSIVE, id="it comes and goes"),
-        pytest.param([71, 60, 50, 40, 30, 20, 10, 5, 3, 2], INCONCLUSIVE, id="it has not drained yet"),
-        pytest.param([71, 60, 50, 40, 30, 20, 10, 5, 3, 0], INCONCLUSIVE, id="it has only just drained"),
-        pytest.param([39, 0, 0, 0, 0, 0, 0, 0, 0, 0], INCONCLUSIVE, id="no more than waits elsewhere"),
+        pytest.param([71, 0, 0, 0, 0, 0, 0, 0, 0, 0], 9, KEEP, id="what a pod begins with drains once"),
+        pytest.param([71, 20, 0, 0, 0, 0, 0, 0, 0, 0], 8, KEEP, id="in two windows"),
+        pytest.param([71, 20, 0, 0, 10, 18, 0, 13, 6, 0], 8, INCONCLUSIVE, id="another comes"),
+        pytest.param([0, 0, 10, 18, 0, 13, 6, 0, 0, 5], 10, INCONCLUSIVE, id="it comes and goes"),
+        pytest.param([71, 60, 50, 40, 30, 20, 10, 5, 3, 2], 10, INCONCLUSIVE, id="it has not drained yet"),
+        pytest.param([71, 60, 50, 40, 30, 20, 10, 5, 3, 0], 10, INCONCLUSIVE, id="it has only just drained"),
+        pytest.param([39, 0, 0, 0, 0, 0, 0, 0, 0, 0], 10, INCONCLUSIVE, id="no more than waits elsewhere"),
+        pytest.param([None, 0, 0, 0, 0, 0, 0, 0, 0, 0], 10, KEEP, id="nobody knows what it began with"),
     ],
 )
-def test_the_queue_that_a_pod_begins_with_is_not_what_is_left(ours: list[int], judgement: Judgement) -> None:
-    """A router that sees an empty pod sends it what waits elsewhere."""
+def test_windows_count_from_when_a_canary_has_drained_what_it_began_with(
+    ours: list[int | None], windows: int, judgement: Judgement
+) -> None:
+    """A router that sees an empty pod sends it what waits elsewhere: with more slots in a larger, slower batch."""
     pairs = [
-        Pair(candidate=pair.candidate.updated(waiting=float(waiting)), reference=pair.reference.updated(waiting=40.0))
+        Pair(candidate=pair.candidate.updated(waiting=waiting), reference=pair.reference.updated(waiting=40.0))
         for pair, waiting in zip(variants(*CURED), ours, strict=True)
     ]
-    assert judged(pairs, final=True) is judgement
+    found = compare(pairs, targets=TARGETS, target=TTFT, final=True)
+    assert (found.windows, found.judgement) == (windows, judgement)
 
 
 def test_a_shorter_queue_does_no_harm_to_a_change_for_tpot() -> None:

@@ -5,6 +5,7 @@ yields one ratio that is independent of the load, and only the ratios are judged
 
 Method. For each objective the ratios candidate / reference of all windows (as logarithms) get a Hodges-Lehmann centre
 and a Wilcoxon interval (`signed_rank`); `objective_effect` says when that means hurt, safe or helped.
+Windows count from when the candidate has served the queue that it began with.
 Keep: the target of the change is helped and both latencies are safe, or cured and both inside. Revert: one is hurt.
 Else Inconclusive. Verdicts are only sought after `LOOKS` windows and when time is up; a gross violation ends the
 analysis at once. Missing numbers are evidence in neither direction. Error rates: docs/benchmarks.md, "Verdicts".
@@ -38,7 +39,7 @@ from vllm_autotuner.change.objective_effect import (
     throughput_effect,
 )
 from vllm_autotuner.change.rejections import Rejections, rejected_share, rejections, rejects_grossly
-from vllm_autotuner.change.shorter_queue import is_shorter_queue_alone, since_it_drained, without_luck
+from vllm_autotuner.change.shorter_queue import is_shorter_queue_alone, without_luck
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.diagnosis.objectives import Targets
@@ -122,7 +123,7 @@ def compare(
         gpus=gpus,
         missed_before=missed_before,
     )
-    usable = [pair for pair in pairs if is_complete(pair.candidate) and is_complete(pair.reference)]
+    usable = _since_it_drained([pair for pair in pairs if is_complete(pair.candidate) and is_complete(pair.reference)])
     ours, theirs = [pair.candidate for pair in usable], [pair.reference for pair in usable]
     length = window_length(ours)
     requests = requests_in(ours, length=length), requests_in(theirs, length=length)
@@ -158,6 +159,19 @@ def comparison(
         reference_requests=requests[1],
         text="; ".join(part for part in (why, *told, f"{windows} windows, {counts} requests") if part),
     )
+
+
+def _since_it_drained(pairs: list[Pair]) -> list[Pair]:
+    """Without the windows in which the candidate serves what it began with: a router sends an empty pod what waits.
+
+    All of them where its first queue is no longer than what waits at the reference, or drains only after half of them.
+    """
+    if not pairs or (pairs[0].candidate.waiting or 0.0) <= mean_queue([pair.reference for pair in pairs]):
+        return pairs
+    waiting = (pair.candidate.waiting for pair in pairs)
+    drained = (number for number, one in enumerate(waiting) if one is not None and one < 1)
+    left = pairs[next(drained, len(pairs)) :]
+    return left if 2 * len(left) > len(pairs) else pairs
 
 
 def _judged(
@@ -275,8 +289,7 @@ def _is_longer_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bo
 
 
 def _is_shorter_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
-    theirs = [pair.reference for pair in pairs]
-    ours = since_it_drained([pair.candidate for pair in pairs], usual=mean_queue(theirs))
+    ours, theirs = [pair.candidate for pair in pairs], [pair.reference for pair in pairs]
     return is_shorter_queue_alone(objective, ours, theirs, served=_tokens_served(pairs))
 
 

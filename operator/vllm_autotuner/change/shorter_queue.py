@@ -12,7 +12,7 @@ from vllm_autotuner.change.measured_window import mean_queue
 from vllm_autotuner.change.objective_effect import Merits
 from vllm_autotuner.observation.noise import NOISE
 
-__all__ = ["is_shorter_queue_alone", "since_it_drained", "without_luck"]
+__all__ = ["is_shorter_queue_alone", "without_luck"]
 
 
 def is_shorter_queue_alone(
@@ -26,19 +26,6 @@ def is_shorter_queue_alone(
     if objective is not ChangeTarget.TTFT or not 1 <= mean_queue(ours) < mean_queue(theirs) * (1 - NOISE):
         return False
     return served is None or served <= 1 + NOISE
-
-
-def since_it_drained(windows: Sequence[Measurement], *, usual: float) -> Sequence[Measurement]:
-    """Without the queue that a canary begins with: a router that sees it empty sends it more than waits elsewhere.
-
-    `usual`: what waits elsewhere. All windows where the queue of the first one is no longer than that, or drains only
-    after half of them.
-    """
-    if not windows or (windows[0].waiting or 0.0) <= usual:
-        return windows
-    drained = (number for number, window in enumerate(windows) if window.waiting is not None and window.waiting < 1)
-    left = windows[next(drained, len(windows)) :]
-    return left if 2 * len(left) > len(windows) else windows
 
 
 def without_luck(merits: Merits) -> Merits:
