@@ -14,17 +14,23 @@ RANGE: Final = range(20_000, 32_000)
 """Below the kernel's range for outgoing connections: none of those takes a port between our look and its use."""
 
 
-def free_ports(count: int) -> list[int]:
-    """Return `count` different ports that nobody on this machine listens on at this moment.
+_given: Final[set[int]] = set()
+"""Ports that this process has chosen before: whoever asked may be seconds away from listening."""
 
-    From a random start, so that beds started at the same time do not choose alike.
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different ports that nobody on this machine listens on at this moment, and none of them twice.
+
+    In a random order, so that beds started at the same time do not choose alike: not that of `random`, which a test may
+    have seeded.
     """
     found: list[int] = []
-    for candidate in random.sample(RANGE, len(RANGE)):
+    for candidate in random.SystemRandom().sample(RANGE, len(RANGE)):
         if len(found) == count:
             break
-        if is_free(candidate):
+        if candidate not in _given and is_free(candidate):
             found.append(candidate)
+    _given.update(found)
     return found
 
 

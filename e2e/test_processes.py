@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -200,6 +201,15 @@ def test_free_ports_are_different_and_free() -> None:
 
     assert len(set(ports)) == 20
     assert all(is_free(port) for port in ports)
+
+
+def test_a_free_port_is_given_once_however_a_test_has_seeded_chance() -> None:
+    """An operator took seconds to listen, and another one that was started meanwhile had chosen its port."""
+    given = []
+    for _ in range(50):
+        random.seed(1)
+        given += free_ports(3)
+    assert len(set(given)) == 150
 
 
 def test_a_port_belongs_to_the_process_that_listens_and_to_no_other(processes: Processes) -> None:
