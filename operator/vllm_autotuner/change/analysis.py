@@ -28,20 +28,12 @@ from vllm_autotuner.change.edges import late
 from vllm_autotuner.change.measured_window import LATENCIES, is_complete, level_of
 from vllm_autotuner.change.objective_effect import target_of
 from vllm_autotuner.change.verdict import Judgement, WindowVerdict, judge_window, measure_per_pod
-from vllm_autotuner.change.world import World, reaches_the_service
+from vllm_autotuner.change.world import World, raises_slots, reaches_the_service
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = [
-    "Finding",
-    "analyze",
-    "bake_harms",
-    "kept_reason",
-    "longest",
-    "shown_windows",
-    "with_unwatched_time",
-]
+__all__ = ["Finding", "analyze", "bake_harms", "kept_reason", "longest", "shown_windows", "with_unwatched_time"]
 
 LONGEST_ANALYSIS: Final = 6
 """Upper limit of the analysis, in multiples of spec.tuning.strategy.analysis, where that is more than the windows that
@@ -134,19 +126,15 @@ def _compared(
         target=change.target,
         final=final,
         gpus=gpus,
-        # Fewer slots cannot end a queue: where the trial's pods have, nothing is shown for them.
-        missed_before=frozenset() if _lowers_slots(change) else _missed_before(change, world),
+        missed_before=_missed_before(change, world),
     )
 
 
 def _missed_before(change: ActiveChange, world: World) -> frozenset[ChangeTarget]:
+    if change.knob == Knob.MAX_NUM_SEQS and not raises_slots(change):
+        # Fewer slots cannot end a queue: where the trial's pods have, nothing is shown for them.
+        return frozenset()
     return frozenset(each for each in LATENCIES if _missed(each, change.before, targets=world.targets))
-
-
-def _lowers_slots(change: ActiveChange) -> bool:
-    """Whether it lowers max-num-seqs. From a default that is not known slots only become fewer (`PRESENT_UNKNOWN`)."""
-    before, after = change.from_.max_num_seqs, change.to.max_num_seqs
-    return change.knob == Knob.MAX_NUM_SEQS and after is not None and (before is None or after < before)
 
 
 def _missed(objective: ChangeTarget, windows: Sequence[Measurement], *, targets: Targets) -> bool:

@@ -12,7 +12,17 @@ from vllm_autotuner.change.verification import Verification
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
 
-__all__ = ["NO_VARIANTS", "Ending", "Rollout", "Step", "Variant", "Variants", "World", "reaches_the_service"]
+__all__ = [
+    "NO_VARIANTS",
+    "Ending",
+    "Rollout",
+    "Step",
+    "Variant",
+    "Variants",
+    "World",
+    "raises_slots",
+    "reaches_the_service",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,3 +127,9 @@ class Step:
 def reaches_the_service(change: ActiveChange) -> bool:
     """Whether the service's own pods have or are getting the new configuration."""
     return change.strategy is StrategyType.IN_PLACE or change.promoted
+
+
+def raises_slots(change: ActiveChange) -> bool:
+    """Whether it raises max-num-seqs. What is raised is known (`PRESENT_UNKNOWN`): from a default only fewer come."""
+    before, after = change.from_.max_num_seqs, change.to.max_num_seqs
+    return before is not None and after is not None and after > before

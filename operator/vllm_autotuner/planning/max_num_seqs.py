@@ -203,10 +203,10 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
 
 def _held_with_as_many_slots(situation: Situation, *, held: int) -> int:
     """The most sequences for which the cache of an engine with as many slots has room; `held` where it is not known."""
-    most = held
+    most, tokens = held, pool_tokens(situation.observation)
     # The first is the cache beside too few slots, so its slots take a little from the second.
     for _ in range(2):
-        cache, tokens = pool_with(situation, max_num_seqs=most), pool_tokens(situation.observation)
+        cache = pool_with(situation, max_num_seqs=most)
         if not isinstance(cache, PoolEstimate) or not tokens:
             return held
         most = max(held, math.floor(held * cache.tokens / tokens))

@@ -227,8 +227,10 @@ class _Question:
         supply, seen = self.supply, self.case.observation
         current = supply.current
         moments = [moment for moment in (supply.newest_since, supply.pods_changed_at) if moment is not None]
-        whole = supply.ready == current and len(seen.engines) >= current and seen.everybody_reports
-        if current <= self.scaling.min_replicas or not (whole and supply.rolled_out) or not self._may_be_spare():
+        whole = (
+            supply.rolled_out and supply.ready == current and len(seen.engines) >= current and seen.everybody_reports
+        )
+        if current <= self.scaling.min_replicas or not whole or not self._may_be_spare():
             return None
         if any(self.now - moment < self._stable for moment in moments):
             return None

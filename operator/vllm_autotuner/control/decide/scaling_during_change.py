@@ -11,6 +11,7 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget
+from vllm_autotuner.change.world import raises_slots
 from vllm_autotuner.diagnosis.case import Case, Sustained, waiting_share
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import Observation
@@ -91,7 +92,5 @@ def _beside(change: ActiveChange) -> _Beside | None:
     if change.knob == Knob.MAX_NUM_SEQS:
         if change.target is ChangeTarget.TPOT:
             return _FEWER_SLOTS
-        # What is raised is known (`PRESENT_UNKNOWN`): from the engine's default slots only become fewer.
-        before, after = change.from_.max_num_seqs, change.to.max_num_seqs
-        return _MORE_SLOTS if before is not None and after is not None and after > before else _MORE_CACHE
+        return _MORE_SLOTS if raises_slots(change) else _MORE_CACHE
     return next((beside for knob, beside in _BESIDE.items() if change.knob == knob), None)
