@@ -56,6 +56,14 @@ def test_what_is_named_when(states: Sequence[Observation], expected: Sequence[Di
     assert [found.primary for found in evaluated(states)] == list(expected)
 
 
+def test_a_burst_that_no_class_is_named_for_ends_the_time_without_requests() -> None:
+    """With bursts of half a minute every five it is never idle for longer, though it is always named so."""
+    quiet, burst = observation(engine(running=0, kv=0.0, finished=0.0, generation_tokens=0.0)), observation()
+    found = evaluated([*[quiet] * 10, burst, *[quiet] * 10])
+    assert {each.primary for each in found} == {DiagnosisClass.IDLE}
+    assert [each.since - NOW for each in (found[9], found[10], found[-1])] == [0, 10 * TICK, 10 * TICK]
+
+
 def test_since_is_when_it_was_named() -> None:
     found = evaluated([HEALTHY, HEALTHY, FULL, FULL, FULL])
     assert [one.since - NOW for one in found] == [0, 0, 0, 45, 45]

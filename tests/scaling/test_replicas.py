@@ -450,10 +450,10 @@ def test_tokens_that_a_draft_had_right_are_no_steps(per_step: float) -> None:
     assert desired(DiagnosisClass.UNDERUTILIZED, seen=drafted(SPARE, per_step=per_step)).replicas == 1
 
 
-def test_only_one_leaves_at_a_time() -> None:
-    assert (
-        desired(DiagnosisClass.UNDERUTILIZED, current=5, seen=carrying(EARLIER + [10.0] * 16, engines=5)).replicas == 4
-    )
+@pytest.mark.parametrize("primary", [DiagnosisClass.UNDERUTILIZED, DiagnosisClass.IDLE])
+def test_only_one_leaves_at_a_time(primary: DiagnosisClass) -> None:
+    """Idle is what it is between two requests as well, and never for ten minutes where they are five apart."""
+    assert desired(primary, held=60, current=5, seen=carrying(EARLIER + [10.0] * 16, engines=5)).replicas == 4
 
 
 def test_a_sequence_that_takes_much_of_the_cache_keeps_the_replica() -> None:

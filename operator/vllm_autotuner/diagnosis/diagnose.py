@@ -111,6 +111,9 @@ def diagnose(case: Case, *, history: History) -> tuple[Diagnosis, History]:
     if seen.primary is held.primary:
         named = replace(fresh, since=held.since)
         return named, History(named=named, learned=learned)
+    if held.primary is DiagnosisClass.IDLE:
+        # A burst that is over before a class is confirmed has ended the time without requests all the same.
+        held = replace(held, since=observation.at)
     count = history.seen + 1 if history.candidate is seen.primary else 1
     contradictions = history.contradictions + 1
     if count >= CONFIRMATIONS or contradictions >= MOST_CONTRADICTIONS:

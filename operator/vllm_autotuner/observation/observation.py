@@ -81,20 +81,24 @@ class Observation:
     recent_output_length: Distribution = field(default_factory=Distribution)
     """Over the state window: mean and count only."""
     steps: tuple[StepPoint, ...] = ()
+    quiet: tuple[tuple[float, float | None], ...] = ()
+    """Windows in which an engine was seen to make no token: when each ended (Unix seconds), and its seconds as
+    `StepPoint.window` has them."""
     first_tokens: tuple[FirstTokens, ...] = ()
     """Over the long window, for each engine and state window in it."""
     pods: PodsView | None = None
     """None where no Kubernetes tells."""
 
-    def tokens_by_window(self, *, over: float) -> dict[float, float]:
-        """Output tokens of all engines in each window that ended within so many seconds, by its end (Unix seconds)."""
+    def tokens_by_window(self, *, over: float, quiet: bool = False) -> dict[float, float]:
+        """Output tokens of all engines in each window that ended within so many seconds, by its end (Unix seconds).
+
+        `quiet`: with 0 for the windows in which none were made. A window of which nothing is known is in neither.
+        """
         each = self.tokens_per_step
-        made = [
-            (one.time, one.tokens * each, one.window)
-            for one in self.steps
-            if one.time is not None and one.time > self.at - over
-        ]
-        return on_one_grid(made, window=self.window)
+        made = [(one.time, one.tokens * each, one.window) for one in self.steps if one.time is not None]
+        if quiet:
+            made += [(end, 0.0, window) for end, window in self.quiet]
+        return on_one_grid([one for one in made if one[0] > self.at - over], window=self.window)
 
     def requests_by_window(self) -> dict[float, float]:
         """First tokens of all engines in each window of the long one, by its end (Unix seconds)."""
@@ -236,6 +240,7 @@ def observe(
         recent_prompt_length=distribution_of(series, Meaning.PROMPT_LENGTH, snapshot=snapshot),
         recent_output_length=distribution_of(series, Meaning.OUTPUT_LENGTH, snapshot=snapshot),
         steps=tuple(point for one in series for point in _step_points(one)),
+        quiet=tuple((time, one.window) for one in series for time in _quiet_windows(one)),
         first_tokens=tuple(each for one in series for each in _first_tokens(one)),
         pods=pods,
     )
@@ -270,6 +275,12 @@ def _step_points(series: EngineSeries) -> Iterable[StepPoint]:
                 prompts=share,
                 window=series.window,
             )
+
+
+def _quiet_windows(series: EngineSeries) -> Iterable[float]:
+    """Where one of the two is not known, nothing is."""
+    counts = series.steps.get(StepPart.ITL_COUNT, {})
+    return (time for time in series.steps.get(StepPart.RUNNING, {}) if counts.get(time) == 0)
 
 
 def _first_tokens(series: EngineSeries) -> Iterable[FirstTokens]:

@@ -66,8 +66,9 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, situation: Situation, 
     held = now - datetime.fromtimestamp(diagnosis.since, tz=now.tzinfo)
     if diagnosis.primary is DiagnosisClass.IDLE and held >= scaling.scale_in.stabilization:
         return _from_idle(supply, held=held, scaling=scaling, observation=case.observation)
-    if (why_never := _never(diagnosis)) is not None:
-        return Scale(replicas=current, reason=why_never)
+    never = _never(diagnosis)
+    if never is not None and diagnosis.primary is not DiagnosisClass.IDLE:
+        return Scale(replicas=current, reason=never)
     replica = situation.replica
     known = None
     if not isinstance(replica, UnknownReplica):
@@ -75,7 +76,8 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, situation: Situation, 
     question = _Question(
         supply=supply, scaling=scaling, diagnosis=diagnosis, case=case, capacity=known, held=held, now=now
     )
-    return question.fewer() or question.more()
+    # Between two requests that are minutes apart a service is idle, and never for long.
+    return question.fewer() or (question.more() if never is None else Scale(replicas=current, reason=never))
 
 
 def _never(diagnosis: Diagnosis) -> str | None:
@@ -262,7 +264,7 @@ class _Question:
     def _may_be_spare(self) -> bool:
         """Whether to check if fewer are enough: `Healthy` must last, because it also holds between two bursts."""
         match self.diagnosis.primary:
-            case DiagnosisClass.UNDERUTILIZED:
+            case DiagnosisClass.UNDERUTILIZED | DiagnosisClass.IDLE:
                 return True
             case DiagnosisClass.HEALTHY:
                 return self.held >= self._stable

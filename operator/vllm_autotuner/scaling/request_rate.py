@@ -25,7 +25,7 @@ def peak_rate(seen: Observation, *, over: timedelta) -> float | None:
 
 def peak_tokens_per_second(seen: Observation, *, over: timedelta) -> float | None:
     """The most output tokens per second of all engines in any five minutes of `over`; None if too little was seen."""
-    made = seen.tokens_by_window(over=over.total_seconds())
+    made = seen.tokens_by_window(over=over.total_seconds(), quiet=True)
     if len(made) * seen.window < LEAST_SEEN * over.total_seconds():
         return None
     return highest_mean(made, window=seen.window) / seen.window
