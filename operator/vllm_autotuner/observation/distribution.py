@@ -61,6 +61,18 @@ class Distribution:
         buckets = {edge / by: count for edge, count in self.buckets.items()}
         return replace(self, buckets=buckets, total=None if self.total is None else self.total / by)
 
+    def without_zeros(self, share: float) -> "Distribution":
+        """Return it less `share` (0..1) of its observations that were 0: no more than its first bucket has.
+
+        Worked: 400 with a mean of 30 ms of which a quarter are 0 are 300 with a mean of 40 ms.
+        """
+        everything = max(self.buckets.values(), default=0.0)
+        if not everything > 0:
+            return self
+        share = min(share, self.buckets[min(self.buckets)] / everything)
+        buckets = {edge: count - share * everything for edge, count in self.buckets.items()}
+        return replace(self, buckets=buckets, count=self.count * (1 - share))
+
     def _inside(self, low: float, high: float, *, share: float) -> float:
         mean = self.mean
         if not isinstance(mean, Measured) or not 0 < mean.value < math.inf:

@@ -220,6 +220,7 @@ def observe(
         else:
             fresh.append(window)
             series.append(found)
+    lengths = _lengths(series, Meaning.OUTPUT_LENGTH)
     return Observation(
         at=snapshot.at,
         window=max((one.window or snapshot.state_window for one in series), default=snapshot.state_window),
@@ -229,14 +230,14 @@ def observe(
         expected=expected,
         ttft=distribution_of(series, Meaning.TTFT, snapshot=snapshot),
         itl=distribution_of(series, Meaning.ITL, snapshot=snapshot),
-        tpot=distribution_of(series, Meaning.TPOT, snapshot=snapshot),
+        tpot=distribution_of(series, Meaning.TPOT, snapshot=snapshot).without_zeros(_share_of_one_token(lengths)),
         e2e=distribution_of(series, Meaning.E2E, snapshot=snapshot),
         queue_time=distribution_of(series, Meaning.QUEUE_TIME, snapshot=snapshot),
         prefill_time=distribution_of(series, Meaning.PREFILL_TIME, snapshot=snapshot),
         decode_time=distribution_of(series, Meaning.DECODE_TIME, snapshot=snapshot),
         step_tokens=distribution_of(series, Meaning.STEP_TOKENS, snapshot=snapshot),
         prompt_length=_lengths(series, Meaning.PROMPT_LENGTH),
-        output_length=_lengths(series, Meaning.OUTPUT_LENGTH),
+        output_length=lengths,
         recent_prompt_length=distribution_of(series, Meaning.PROMPT_LENGTH, snapshot=snapshot),
         recent_output_length=distribution_of(series, Meaning.OUTPUT_LENGTH, snapshot=snapshot),
         steps=tuple(point for one in series for point in _step_points(one)),
@@ -257,6 +258,12 @@ def _lengths(series: Sequence[EngineSeries], meaning: Meaning) -> Distribution:
             for one in series
         ]
     )
+
+
+def _share_of_one_token(output_length: Distribution) -> float:
+    """Share of the requests that ended with one token or none: vLLM counts their time per output token as 0."""
+    everything = max(output_length.buckets.values(), default=0.0)
+    return output_length.buckets.get(1.0, 0.0) / everything if everything > 0 else 0.0
 
 
 def _step_points(series: EngineSeries) -> Iterable[StepPoint]:
