@@ -40,7 +40,9 @@ async def test_prompt_tokens_that_no_cache_held_are_told_apart() -> None:
     assert found.prompt_tokens_computed == pytest.approx(400 * SAMPLED)
     assert found.prompt_tokens == pytest.approx(500 * SAMPLED)
     split = frozenset(name for name in RATES if name.startswith("vllm:prompt_tokens_by_source"))
-    assert (await one(Engine(without=split))).prompt_tokens_computed is None
+    assert (await one(Engine(without=split))).prompt_tokens_computed == pytest.approx(400 * SAMPLED), "less the hits"
+    hits = frozenset({"vllm:prefix_cache_hits_total"})
+    assert (await one(Engine(without=split | hits))).prompt_tokens_computed is None
 
 
 async def test_the_hit_rate_is_over_all_engines_that_tell() -> None:

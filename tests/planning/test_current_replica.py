@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.builders import NOT_MEASURED, WINDOW, engine, latency, observation, targets
+from tests.builders import NOT_MEASURED, NOW, WINDOW, engine, latency, observation, targets
 from tests.scaling.loads import BASE, LENGTH, SLOPE, batch_of, carrying, queue, served
 
 from benchmarks.capacity_agreement import SCENES, case_at
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.case import Case
-from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.observation.observation import FirstTokens, Observation, StepPoint
 from vllm_autotuner.performance.capacity import Replica, capacity
 from vllm_autotuner.performance.step_time import StepTime
 from vllm_autotuner.planning.current_replica import (
@@ -67,10 +67,10 @@ def test_a_replica_is_what_was_measured() -> None:
     found = replica_of(carrying(BUSY, engines=2), seats=64)
     assert found.step.base == pytest.approx(BASE)
     assert found.step.per_sequence == pytest.approx(SLOPE)
-    assert found.output == pytest.approx(LENGTH)
+    assert found.output == pytest.approx(LENGTH + 1)
     assert found.seats == 64
     assert found.held == pytest.approx(900, rel=0.01), "a sequence takes 0.1 % of the KV cache, of which 90 % are used"
-    assert found.held_longer == pytest.approx(1.0)
+    assert found.held_longer == pytest.approx(LENGTH / (LENGTH + 1)), "the first token comes with the prompt"
     assert found.crowding == pytest.approx(1.0)
     assert found.tail == pytest.approx(1.1, rel=0.02)
     assert found.rate(batch_of(126.0)) == pytest.approx(126 / WINDOW)
@@ -145,7 +145,23 @@ def test_a_slot_is_held_for_the_prompt_too() -> None:
     """Half as many sequences again ran as the tokens account for."""
     seen = carrying(BUSY)
     more = replace(seen, steps=tuple(replace(each, running=1.5 * each.running) for each in seen.steps))
-    assert replica_of(more).held_longer == pytest.approx(1.5)
+    assert replica_of(more).held_longer == pytest.approx(1.5 * LENGTH / (LENGTH + 1))
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 200])
+def test_the_first_token_of_a_request_ends_no_step_of_its_batch(tokens: int) -> None:
+    """Requests of two tokens make one step each: 60 in a window, of 10 ms, are 60 requests and 120 tokens."""
+    steps = tuple(
+        StepPoint(running=batch, itl=0.01, tokens=batch / 0.01 * WINDOW, time=NOW - WINDOW * back)
+        for back, batch in enumerate((20.0, 30.0, 20.0, 30.0))
+    )
+    first = tuple(FirstTokens(mean=0.1, requests=one.tokens / (tokens - 1), time=one.time or 0.0) for one in steps)
+    seen = replace(
+        carrying(BUSY), steps=steps, first_tokens=first, recent_output_length=latency(float(tokens), count=100)
+    )
+    assert replica_of(seen).held_longer == pytest.approx((tokens - 1) / tokens)
+    made = seen.tokens_by_window(over=600)
+    assert made[NOW] == pytest.approx(20 / 0.01 * WINDOW * tokens / (tokens - 1))
 
 
 def test_the_first_window_of_a_service_tells_nothing_of_how_long_slots_are_held() -> None:
@@ -153,7 +169,7 @@ def test_the_first_window_of_a_service_tells_nothing_of_how_long_slots_are_held(
     seen = carrying(BUSY)
     first = min(each.time for each in seen.steps if each.time is not None)
     steps = tuple(replace(each, tokens=each.tokens / 2) if each.time == first else each for each in seen.steps)
-    assert replica_of(replace(seen, steps=steps)).held_longer == pytest.approx(1.0)
+    assert replica_of(replace(seen, steps=steps)).held_longer == pytest.approx(LENGTH / (LENGTH + 1))
 
 
 def test_first_tokens_are_those_that_were_measured_while_nothing_waits() -> None:

@@ -13,7 +13,7 @@ from vllm_autotuner.observation.snapshot import EngineKey
 BASE, SLOPE = 0.010, 0.0001
 """Seconds of a step, and for each sequence in it."""
 LENGTH = 800.0
-"""Tokens of an answer."""
+"""Tokens of an answer after its first, which ends no step of its batch."""
 TAIL = 1.1
 """p95 of TPOT over its mean."""
 
@@ -69,7 +69,7 @@ def carrying(
         "ttft": latency(0.2),
         "itl": latency(pace, count=2000),
         "tpot": latency(pace, tail=TAIL * pace),
-        "recent_output_length": latency(LENGTH),
+        "recent_output_length": latency(LENGTH + 1),
     }
     return observation(
         *(_made(pod, requests=load[-1] * pod.sampled / WINDOW) for pod, load in zip(pods, alike, strict=True)),
@@ -78,7 +78,7 @@ def carrying(
 
 
 def _made(pod: EngineWindow, *, requests: float) -> EngineWindow:
-    return replace(pod, finished=requests, generation_tokens=requests * LENGTH)
+    return replace(pod, finished=requests, generation_tokens=requests * (LENGTH + 1))
 
 
 def queue(more: float, *, first: float = 0.0) -> list[float]:
@@ -102,4 +102,4 @@ def drafted(seen: Observation, *, per_step: float) -> Observation:
     )
     mean = number(seen.tpot.mean) or 0.0
     tpot = latency(mean / per_step, tail=TAIL * mean / per_step)
-    return replace(seen, engines=engines, recent_output_length=latency(LENGTH * per_step), tpot=tpot)
+    return replace(seen, engines=engines, recent_output_length=latency(LENGTH * per_step + 1), tpot=tpot)

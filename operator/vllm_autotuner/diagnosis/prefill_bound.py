@@ -87,7 +87,7 @@ DOMINANT: Final = Threshold(
 
 def prompts_dominate(engines: Sequence[EngineWindow]) -> bool:
     """Whether steps are long because of the prompts in them, so that TPOT is high without too large a batch."""
-    # Engines that do not export the source of prompt tokens are old: there all prompt tokens count as computed.
+    # Engines that tell neither the source of prompt tokens nor hits: there all prompt tokens count as computed.
     prompts = sum(
         (engine.prompt_tokens or 0.0) if engine.prompt_tokens_computed is None else engine.prompt_tokens_computed
         for engine in engines

@@ -107,8 +107,8 @@ class EngineWindow:
     prompt_tokens: float | None
     generation_tokens: float | None
     stalled_for: float | None
-    """Seconds since a prompt or output token was last counted; at least that long when none was in the fetched
-    samples. None when the token counters are not exported."""
+    """Seconds until its last scrape in which no prompt or output token was counted; at least that long when none was in
+    the fetched samples. None when the token counters are not exported."""
     itl: Reading
     """Mean inter-token latency of this engine (seconds)."""
     pool: KVPool
@@ -118,7 +118,7 @@ class EngineWindow:
     finished_by: Mapping[str, float] = field(default_factory=dict)
     """Requests finished in the window by reason (stop, length, abort, ...). Empty when not exported."""
     prompt_tokens_computed: float | None = None
-    """Prompt tokens that were not found in a cache. None when the engine does not tell their source."""
+    """Prompt tokens that were not found in a cache. None when the engine tells neither their source nor its hits."""
     accepted_tokens: float | None = None
     """Output tokens that a draft had right (speculative decoding). None when not exported: nothing is drafted."""
     prefix_hits: float | None = None
@@ -165,23 +165,28 @@ def engine_window(key: EngineKey, series: EngineSeries, *, snapshot: FleetSnapsh
         known = parts(meaning)
         return sum(known.values()) if known else None
 
+    computed = parts(Meaning.PROMPT_TOKENS_BY_SOURCE).get(COMPUTED)
+    prompted, hits = grown(Meaning.PROMPT_TOKENS), grown(Meaning.PREFIX_HITS)
+    if computed is None and prompted is not None and hits is not None:
+        # Hits are counted when a request is scheduled, its tokens with its first output token.
+        computed = max(0.0, prompted - hits)
     prefill = series.sums.get(Meaning.PREFILL_TIME)
     return EngineWindow(
         key=key,
         moments=moments,
         preemptions=grown(Meaning.PREEMPTIONS),
         finished=grown(Meaning.FINISHED),
-        prompt_tokens=grown(Meaning.PROMPT_TOKENS),
+        prompt_tokens=prompted,
         generation_tokens=grown(Meaning.GENERATION_TOKENS),
-        stalled_for=_stalled_for(series, at=snapshot.at),
+        stalled_for=_stalled_for(series),
         itl=distribution_of([series], Meaning.ITL, snapshot=snapshot).mean,
         pool=_pool(series.cache_info.labels if series.cache_info is not None else None),
         labels=series.labels,
         rejected=grown(Meaning.REJECTED),
         finished_by=parts(Meaning.FINISHED),
-        prompt_tokens_computed=parts(Meaning.PROMPT_TOKENS_BY_SOURCE).get(COMPUTED),
+        prompt_tokens_computed=computed,
         accepted_tokens=grown(Meaning.ACCEPTED_TOKENS),
-        prefix_hits=grown(Meaning.PREFIX_HITS),
+        prefix_hits=hits,
         prefix_queries=grown(Meaning.PREFIX_QUERIES),
         prefill_seconds=None
         if prefill is None
@@ -225,7 +230,7 @@ def _lately(series: EngineSeries) -> Endings | None:
     )
 
 
-def _stalled_for(series: EngineSeries, *, at: float) -> float | None:
+def _stalled_for(series: EngineSeries) -> float | None:
     counters = [
         one
         for meaning in (Meaning.PROMPT_TOKENS, Meaning.GENERATION_TOKENS)
@@ -238,7 +243,8 @@ def _stalled_for(series: EngineSeries, *, at: float) -> float | None:
         max((time for time, before, after in _steps_of(one) if after != before), default=one.times[0])
         for one in counters
     ]
-    return at - max(moved)
+    # Not until now: of the time since its last scrape nothing is known, and that may be a minute.
+    return max(one.times[-1] for one in counters) - max(moved)
 
 
 def _steps_of(series: Series) -> Iterable[tuple[float, float, float]]:

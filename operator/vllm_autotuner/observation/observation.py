@@ -96,6 +96,8 @@ class Observation:
         """
         each = self.tokens_per_step
         made = [(one.time, one.tokens * each, one.window) for one in self.steps if one.time is not None]
+        # No interval ends with the first token of a request, and of two tokens it is half.
+        made += [(one.time, one.requests, one.window) for one in self.first_tokens]
         if quiet:
             made += [(end, 0.0, window) for end, window in self.quiet]
         return on_one_grid([one for one in made if one[0] > self.at - over], window=self.window)

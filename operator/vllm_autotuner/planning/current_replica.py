@@ -145,7 +145,8 @@ def _line(case: Case) -> StepTime | None:
 def _held_longer(seen: Observation) -> float:
     """By what factor requests hold their slot longer than their tokens take: the batch over what makes the tokens.
 
-    Below 1 where a step makes several tokens of a sequence (speculative decoding).
+    Below 1 where a step makes several tokens of a sequence (speculative decoding), and of short outputs: the first
+    token comes with the prompt.
 
     Without the first window that is remembered: where a service has just begun it was there for a part of it, so more
     ran in it than its tokens tell. The first one of a replica that came later is one of many.
@@ -153,7 +154,12 @@ def _held_longer(seen: Observation) -> float:
     first = min((point.time for point in seen.steps if point.time is not None), default=None)
     whole = [point for point in seen.steps if point.time is None or point.time != first]
     taken = sum(point.running * (point.window or seen.window) for point in whole)
-    needed = sum(point.tokens * point.itl for point in whole) * seen.tokens_per_step
+    made = sum(point.tokens for point in whole) * seen.tokens_per_step
+    times = {point.time for point in whole}
+    firsts = sum(one.requests for one in seen.first_tokens if one.time in times)
+    needed = (
+        sum(point.tokens * point.itl for point in whole) * seen.tokens_per_step * (1 + firsts / made if made else 1)
+    )
     return taken / needed if needed > 0 and taken > 0 else 1.0
 
 
