@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from tests.change.worlds import (
+    BEFORE,
     NEW,
     NOW,
     OLD,
     STRATEGY,
     canary_change,
     canary_world,
+    measured,
     rollout,
     seen,
     silent,
@@ -19,7 +21,7 @@ from tests.change.worlds import (
 )
 
 from vllm_autotuner.api.spec import StrategyType
-from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, Outcome, VLLMServiceStatus
+from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, ConfigRef, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.edges import EDGES
 from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.provisioning import ROOM_WITHIN, UNSCHEDULABLE_FOR
@@ -405,6 +407,34 @@ def test_a_change_for_a_larger_kv_cache_is_undone_where_none_is_exported(
     assert (
         after.state_reason == f"no clear effect: the KV cache is not over 10% larger: {cache:,} tokens, 20,000 before"
     )
+
+
+@pytest.mark.parametrize(
+    ("slots", "larger", "cache", "kept"),
+    [
+        pytest.param(96, None, None, True, id="more slots"),
+        pytest.param(48, None, None, False, id="fewer slots cannot end a queue"),
+        pytest.param(48, 20_000.0, 31_000, True, id="with a larger cache they can"),
+        pytest.param(48, 20_000.0, None, False, id="whether it is larger is not known"),
+    ],
+)
+def test_what_the_extra_pods_of_a_trial_drained_speaks_for_what_can_drain_it(
+    slots: int, larger: float | None, cache: int | None, kept: bool
+) -> None:
+    at = NOW + timedelta(minutes=5)
+    given = canary_change(
+        ANALYZING,
+        to=ConfigRef(max_num_seqs=slots, config_hash=NEW),
+        kv_cache_tokens=larger,
+        before=(BEFORE,),
+        analysis=Analysis(started_at=NOW, last=measured(9, tpot=0.02), reference=measured(9, tpot=0.02)),
+    )
+    trial = Variants(
+        canary=variant(observation=seen(tpot=0.02, cache=cache, at=at)),
+        baseline=variant(OLD, observation=seen(tpot=0.02, at=at)),
+    )
+    after = advance(given, canary_world(at, variants=trial)).change
+    assert after.state is (PROMOTING if kept else ROLLING_BACK)
 
 
 @pytest.mark.parametrize("state", [*BEFORE_PROMOTION, PROMOTING, BAKING])

@@ -475,6 +475,25 @@ def test_where_the_trial_takes_the_queue_away_as_good_is_enough(
 
 
 @pytest.mark.parametrize(
+    ("slow", "missed", "windows", "judgement"),
+    [
+        pytest.param(1, {TTFT}, 9, KEEP, id="what had waited is served in the first window"),
+        pytest.param(4, {TTFT}, 6, KEEP, id="in four"),
+        pytest.param(5, {TTFT}, 10, INCONCLUSIVE, id="in half of the time"),
+        pytest.param(2, set(), 10, INCONCLUSIVE, id="nothing was late before the trial"),
+    ],
+)
+def test_windows_count_from_when_both_sides_have_served_what_waited_before(
+    slow: int, missed: set[ChangeTarget], windows: int, judgement: Judgement
+) -> None:
+    """More slots serve it in a larger batch, and a window may have first tokens that waited and no queue any more."""
+    backlog, later = variants((3.0, 0.03), (9.0, 0.02), windows=slow), variants(*UNCLEAR)[slow:]
+    pairs = [*queued(backlog, ours=0.0, theirs=0.0), *queued(later, ours=0.0, theirs=0.0)]
+    found = compare(pairs, targets=TARGETS, target=TTFT, final=True, missed_before=frozenset(missed))
+    assert (found.windows, found.judgement) == (windows, judgement)
+
+
+@pytest.mark.parametrize(
     ("candidate", "reference", "missed_before", "judgement"),
     [
         pytest.param(0.028, 0.042, {TPOT}, KEEP, id="two thirds, and the extra pods put the reference in time"),

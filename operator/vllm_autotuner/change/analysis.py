@@ -87,11 +87,14 @@ def _no_larger_cache(change: ActiveChange, world: World) -> str | None:
 
     How much memory an engine sets aside is inferred when the change is proposed: its pods tell.
     """
-    before = change.kv_cache_tokens
-    exported = [engine.pool.tokens for engine in _tried(change, world).engines if engine.pool.tokens]
-    if before is None or not exported or max(exported) > before * (1 + NOISE):
+    before, exported = change.kv_cache_tokens, _cache_of_trial(change, world)
+    if before is None or exported is None or exported > before * (1 + NOISE):
         return None
-    return f"the KV cache is not over {NOISE:.0%} larger: {max(exported):,.0f} tokens, {before:,.0f} before"
+    return f"the KV cache is not over {NOISE:.0%} larger: {exported:,.0f} tokens, {before:,.0f} before"
+
+
+def _cache_of_trial(change: ActiveChange, world: World) -> float | None:
+    return max((engine.pool.tokens for engine in _tried(change, world).engines if engine.pool.tokens), default=None)
 
 
 def _anew_since_replicas_came(change: ActiveChange, world: World) -> ActiveChange:
@@ -131,8 +134,9 @@ def _compared(
 
 
 def _missed_before(change: ActiveChange, world: World) -> frozenset[ChangeTarget]:
-    if change.knob == Knob.MAX_NUM_SEQS and not raises_slots(change):
-        # Fewer slots cannot end a queue: where the trial's pods have, nothing is shown for them.
+    larger_cache = change.kv_cache_tokens is not None and _cache_of_trial(change, world) is not None
+    if change.knob == Knob.MAX_NUM_SEQS and not raises_slots(change) and not larger_cache:
+        # Fewer slots alone cannot end a queue: where the trial's pods have, nothing is shown for them.
         return frozenset()
     return frozenset(each for each in LATENCIES if _missed(each, change.before, targets=world.targets))
 

@@ -124,7 +124,9 @@ def compare(
         gpus=gpus,
         missed_before=missed_before,
     )
-    usable = _since_it_drained([pair for pair in pairs if is_complete(pair.candidate) and is_complete(pair.reference)])
+    usable = _since_it_drained(
+        [pair for pair in pairs if is_complete(pair.candidate) and is_complete(pair.reference)], question=question
+    )
     ours, theirs = [pair.candidate for pair in usable], [pair.reference for pair in usable]
     length = window_length(ours)
     requests = requests_in(ours, length=length), requests_in(theirs, length=length)
@@ -162,17 +164,35 @@ def comparison(
     )
 
 
-def _since_it_drained(pairs: list[Pair]) -> list[Pair]:
-    """Without the windows in which the candidate serves what it began with: a router sends an empty pod what waits.
+def _since_it_drained(pairs: list[Pair], *, question: Question) -> list[Pair]:
+    """Without the windows in which the trial serves what waited when it began: with more slots in a slower batch.
 
-    All of them where its first queue is no longer than what waits at the reference, or drains only after half of them.
+    On the candidate, as a router sends an empty pod what waits; where TTFT was missed before the trial and no longer is
+    on either side, on both. All of them where its first queue is no longer than what waits at a reference that goes on
+    queueing, or drains only after half of them.
     """
-    if not pairs or (pairs[0].candidate.waiting or 0.0) <= mean_queue([pair.reference for pair in pairs]):
+    limit, half = question.targets.ttft.seconds, len(pairs) // 2
+    relieved = ChangeTarget.TTFT in question.missed_before and all(
+        _has_drained(pair.reference, limit=limit) for pair in pairs[half:]
+    )
+    if not relieved and (
+        not pairs or (pairs[0].candidate.waiting or 0.0) <= mean_queue([pair.reference for pair in pairs])
+    ):
         return pairs
-    waiting = (pair.candidate.waiting for pair in pairs)
-    drained = (number for number, one in enumerate(waiting) if one is not None and one < 1)
+    drained = (
+        number
+        for number, pair in enumerate(pairs)
+        if _has_drained(pair.candidate, limit=limit if relieved else math.inf)
+        and (not relieved or _has_drained(pair.reference, limit=limit))
+    )
     left = pairs[next(drained, len(pairs)) :]
     return left if 2 * len(left) > len(pairs) else pairs
+
+
+def _has_drained(window: Measurement, *, limit: float) -> bool:
+    """Whether nothing waits, and no first token of the window comes from what did."""
+    first = level_of(window, ChangeTarget.TTFT)
+    return window.waiting is not None and window.waiting < 1 and first is not None and first <= limit
 
 
 def _judged(

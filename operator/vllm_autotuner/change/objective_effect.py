@@ -72,6 +72,8 @@ class Merits:
     """The proven advantages of the candidate for one objective. All false without windows that can prove them."""
 
     safe: bool = False
+    as_good: bool = False
+    """Safe by the ratio, whatever reserve the objective has."""
     helped: bool = False
     cured: bool = False
     inside: bool = False
@@ -148,7 +150,7 @@ def _is_relieved(effects: Sequence[ObjectiveEffect], *, question: Question) -> b
     first, tokens = (next((one for one in effects if one.objective is each), None) for each in LATENCIES)
     if first is None or tokens is None:
         return False
-    return first.reference <= question.targets.ttft.seconds and tokens.high < 1 + MARGINS[ChangeTarget.TPOT]
+    return first.reference <= question.targets.ttft.seconds and tokens.merits.as_good
 
 
 def latency_effect(
@@ -188,6 +190,7 @@ def latency_effect(
         hurt=worse and over,
         merits=Merits(
             safe=as_good or well_inside,
+            as_good=as_good,
             helped=helped,
             cured=helped and missed and ours.high < 0,
             inside=not over and highest < 0,
