@@ -134,6 +134,11 @@ CASES: Final[tuple[Case, ...]] = (
     Case(id="no port", changes={"engine.port": 0}, refused="spec.engine.port"),
     Case(id="a port that no TCP has", changes={"engine.port": 65536}, refused="spec.engine.port"),
     Case(id="a Deployment of the user's own", changes=ADOPTING),
+    Case(id="a Deployment with dots in its name", changes={**ADOPTING, "targetRef.name": "chat.v2"}),
+    *(
+        Case(id=f"{name!r} is no name", changes={**ADOPTING, "targetRef.name": name}, refused="name of a Deployment")
+        for name in (".", "..", "chat/status", "../pods", "Chat", "chat.", "-chat", "")
+    ),
     Case(id="neither engine nor targetRef", changes={"engine": ..., "model": ...}, refused=_EXACTLY_ONE_WORKLOAD),
     Case(id="both engine and targetRef", changes={"targetRef": {"name": "chat"}}, refused=_EXACTLY_ONE_WORKLOAD),
     Case(id="an engine without a model", changes={"model": ...}, refused="set model.name"),
@@ -232,7 +237,7 @@ CASES: Final[tuple[Case, ...]] = (
     _arg("--host=127.0.0.1", refused="it listens everywhere", id="another address"),
     _arg("--config=/etc/vllm.yaml", refused="instead of --config", id="a file that could hide a tuned flag"),
     _arg('--override={"text": "--max-num-seqs"}', refused=None, id="a tuned flag inside another value"),
-    _arg("--seed\n--max-num-seqs", refused=None, id="a tuned flag on a second line of one word"),
+    _arg("--seed\n--max-num-seqs", refused="one word per item", id="a tuned flag on a second line of one word"),
     Case(
         id="engine arguments in the pod template",
         changes={"podTemplate.spec": {"containers": [{"name": "vllm", "args": ["--max-num-seqs=1"]}]}},

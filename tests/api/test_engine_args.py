@@ -34,7 +34,17 @@ def test_is_refused_with_the_field_to_use(spelling: str) -> None:
         ARGUMENT.validate_python(spelling)
 
 
-@pytest.mark.parametrize("harmless", ["64", "--seed", "-O3", "--max-num-batched-tokens", "--kv-transfer-config", "-t"])
+@pytest.mark.parametrize("joined", ["--max-num-seqs 64", "--enable-prefix-caching --max-num-seqs 64", "-tp\t2", "-O 3"])
+def test_several_words_in_one_item_are_refused(joined: str) -> None:
+    """The engine would read them as one word, and no rule of the others sees a tuned flag in it."""
+    with pytest.raises(ValidationError, match="write one word per item"):
+        ARGUMENT.validate_python(joined)
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    ["64", "--seed", "-O3", "--max-num-batched-tokens", "--kv-transfer-config", "-t", '--x={"a": 1}', "two words"],
+)
 def test_anything_else_is_accepted(harmless: str) -> None:
     assert tuned_knob(harmless) is None
     assert ARGUMENT.validate_python(harmless) == harmless

@@ -333,6 +333,30 @@ def test_every_binding_leads_from_an_existing_role_to_the_account_of_the_pods(re
     assert only(documents, "ServiceAccount")["metadata"]["name"] == "tuner"
 
 
+def test_an_account_that_exists_is_used_and_not_made(render: Render) -> None:
+    documents = render({"serviceAccount": {"create": False, "name": "tuner"}})
+    assert not [document for document in documents if document["kind"] == "ServiceAccount"]
+    assert only(documents, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "tuner"
+
+
+def test_a_key_of_the_values_stands_once_beside_the_charts_own(render: Render) -> None:
+    """YAML with a key twice is refused by kustomize. The selector is made of the chart's labels: those stay."""
+    given = {"app.kubernetes.io/instance": "mine", "team": "chat"}
+    documents = render(
+        {
+            "podLabels": given,
+            "podAnnotations": {"prometheus.io/scrape": "false"},
+            "podMonitor": {"enabled": True, "labels": given},
+        }
+    )
+    deployment = only(documents, "Deployment")["spec"]
+    pod = deployment["template"]["metadata"]
+    assert deployment["selector"]["matchLabels"].items() <= pod["labels"].items()
+    assert pod["labels"]["team"] == "chat"
+    assert pod["annotations"]["prometheus.io/scrape"] == "false"
+    assert only(documents, "PodMonitor")["metadata"]["labels"].items() >= given.items()
+
+
 ALL_OPTIONS = {
     "prometheus": {
         "url": "https://mimir:443/prometheus",

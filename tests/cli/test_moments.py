@@ -6,7 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_autotuner.cli.errors import CommandError
-from vllm_autotuner.cli.evaluate.moments import REMOTE_TICKS, TICK, WARM_UP, Span, moment_of, recorded, remote, rfc3339
+from vllm_autotuner.cli.evaluate.moments import (
+    MOST_LOOKS,
+    REMOTE_TICKS,
+    SHORTEST_STEP,
+    TICK,
+    WARM_UP,
+    Span,
+    moment_of,
+    recorded,
+    remote,
+    rfc3339,
+)
 from vllm_autotuner.cli.options.values import duration_of
 from vllm_autotuner.diagnosis.diagnose import CONFIRMATIONS
 
@@ -30,7 +41,7 @@ def test_a_long_recording_is_not_evaluated_from_its_beginning_for_one_moment() -
     assert ticks[-1] - ticks[0] == WARM_UP
 
 
-@given(st.floats(0, 1e9), st.floats(0.1, 5_000), st.floats(0.1, 10_000))
+@given(st.floats(0, 1e9), st.floats(0.1, 5_000), st.floats(SHORTEST_STEP, 10_000))
 def test_a_timeline_shows_every_step_and_the_end(first: float, length: float, every: float) -> None:
     span = Span(first, first + length)
     if length / every > 2_000:
@@ -50,6 +61,20 @@ def test_a_prometheus_is_asked_often_enough_to_confirm_a_change() -> None:
     ticks = remote(1000.0).ticks
     assert ticks[-1] == 1000.0
     assert len(ticks) == REMOTE_TICKS > CONFIRMATIONS + 1
+
+
+def test_a_prometheus_is_asked_a_bounded_number_of_times() -> None:
+    """Each look is a round of queries: a year at the pace of the operator would be two million."""
+    hour, year = remote(1e9, back=3600.0).ticks, remote(1e9, back=31_536_000.0).ticks
+    assert len(hour) == 241
+    assert len(year) <= 2 * MOST_LOOKS
+    assert year[-1] == 1e9
+    assert year[0] < 1e9 - 31_000_000
+
+
+def test_a_step_shorter_than_any_scrape_is_refused() -> None:
+    with pytest.raises(CommandError, match="write at least 1s"):
+        recorded(Span(first=0.0, last=3600.0), every=0.001)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,15 @@ def test_a_length_that_goes_with_it_is_part_of_what_is_approved() -> None:
     assert (shorter.max_model_len, without.max_model_len) == (4096, None)
 
 
+def test_a_window_that_never_opens_is_told_before_a_change_waits_for_it() -> None:
+    desk = Desk()
+    desk.edit(tuning__windows=[{"schedule": "0 2 * * *", "timeZone": "Mars/Phobos", "duration": "4h"}])
+    desk.tick(HEALTHY)
+    told = desk.condition(ConditionType.RECOMMENDATION_AVAILABLE)
+    assert told is not None
+    assert told.message.startswith("nothing to recommend; spec.tuning.windows[0] never opens: unknown time zone")
+
+
 def test_nothing_to_propose_takes_it_back() -> None:
     assert shown(None, (), before=STANDING) is None
 

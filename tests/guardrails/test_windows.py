@@ -11,7 +11,7 @@ from tests.guardrails.test_chain import context, proposal
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Window
 from vllm_autotuner.guardrails.chain import Allow, in_window, objections
-from vllm_autotuner.guardrails.change_windows import why_closed
+from vllm_autotuner.guardrails.change_windows import why_closed, why_never_open
 
 NIGHT = {"schedule": "0 2 * * *", "timeZone": "Europe/Berlin", "duration": "2h"}
 
@@ -149,6 +149,10 @@ def test_what_is_misconfigured_is_closed_and_says_why(broken: Window, says: str)
     assert "the next one opens at 2026-11-22T02:00:00Z" in beside
     assert "windows[1] never opens" in beside
     assert why_closed((broken, window()), now=at("2026-11-21T03:00")) == ""
+    told = why_never_open((window(), broken))
+    assert "windows[1] never opens: " in told
+    assert says in told
+    assert why_never_open((window(),)) == ""
 
 
 def test_the_message_stays_short_however_many_are_misconfigured() -> None:

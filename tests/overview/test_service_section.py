@@ -28,6 +28,17 @@ def table(body: dict[str, Any]) -> str:
     return fleet_table([(row_of(body), None)], link=lambda row: "#s", caption="one")
 
 
+def test_a_row_says_what_needs_a_person_before_what_the_engines_do() -> None:
+    """Of a service whose spec is refused, no engine says anything: that is not the reason."""
+    stalled = {"type": "Stalled", "status": "True", "reason": "InvalidSpec", "message": "invalid label value"}
+    blind = {"class": "MetricsBlind", "message": "No vLLM engine reports fresh metrics."}
+    body = full()
+    body["status"] |= {"diagnosis": blind, "conditions": [stalled]}
+    assert (row_of(body).conditions, row_of(body).message) == (("Stalled",), "invalid label value")
+    body["status"]["conditions"] = [{**stalled, "status": "False"}]
+    assert row_of(body).message == "No vLLM engine reports fresh metrics."
+
+
 def test_it_says_what_was_decided_and_why() -> None:
     text = Elements(section(full())).text
     for part in (

@@ -35,6 +35,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{- /* A list of our labels or annotations and the user's: theirs win. One mapping, as a key may stand in both. */}}
+{{- define "vllm-autotuner.overlaid" -}}
+{{- toYaml (merge (deepCopy (last .)) (first . | fromYaml)) }}
+{{- end }}
+
 {{- /* Every Prometheus server with all its settings: the operator's own, then prometheus.sources by name. `at` is where
 they stand in the values, `folder` where their files are mounted. */}}
 {{- define "vllm-autotuner.servers" -}}

@@ -1,7 +1,7 @@
 """Validates `spec.engine.args`: flags with a field of their own in the spec are rejected.
 
 A tuned flag hidden in the arguments would override every decision of the operator, so it is rejected in each spelling
-that argparse accepts: `--max-num-seqs 64`, `--max-num-seqs=64`, `--max_num_seqs`, `-tp`, and unambiguous abbreviations.
+that argparse accepts: `--max-num-seqs`, `--max-num-seqs=64`, `--max_num_seqs`, `-tp`, and unambiguous abbreviations.
 """
 
 import re
@@ -40,6 +40,7 @@ _RESERVED: Final[tuple[tuple[str, str], ...]] = (
         _spellings("(port|host)"),
         "use spec.engine.port instead of --port, and no --host: it listens everywhere",
     ),
+    (r"^-[^=\s]*\s", "write one word per item: a flag and its value are two items, or joined by '='"),
     (_spellings("config"), "write the flags into spec.engine.args instead of --config: a file could hide tuned flags"),
 )
 

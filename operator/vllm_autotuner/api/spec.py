@@ -231,7 +231,14 @@ class TargetRef(ApiModel):
     kind: Literal["Deployment"] = "Deployment"
     """Only Deployment. Default: Deployment."""
 
-    name: Annotated[str, Field(min_length=1, max_length=253)]
+    name: Annotated[
+        str,
+        *matching(
+            r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+            max_length=253,
+            message="write the name of a Deployment: lower-case letters, digits, '-' and '.'",
+        ),
+    ]
     """Its name, in the same namespace."""
 
 

@@ -1,7 +1,9 @@
 """The command tree. Each command has a module of its own, which is imported when the command is run."""
 
+import os
 import sys
 from collections.abc import Mapping
+from errno import ENOSPC
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
@@ -151,4 +153,12 @@ def _root(
 
 def main() -> None:
     """Run the command line; as the plugin of kubectl it calls itself what was typed."""
-    app(prog_name="kubectl vllm" if Path(sys.argv[0]).stem == PLUGIN else None)
+    try:
+        app(prog_name="kubectl vllm" if Path(sys.argv[0]).stem == PLUGIN else None)
+    except OSError as error:
+        if error.errno != ENOSPC:
+            raise
+        # What is still to be flushed at the end would fail as well.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        typer.echo(f"error: cannot write the output: {error.strerror}", err=True)
+        raise SystemExit(1) from None

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from vllm_autotuner.api.cron import Schedule, parse_schedule
 from vllm_autotuner.api.spec import Window
 
-__all__ = ["why_closed"]
+__all__ = ["why_closed", "why_never_open"]
 
 _FARTHEST: Final = timedelta(days=9 * 366)
 """Every valid schedule opens within this time: the longest gap is that of 29 February around a year such as 2100."""
@@ -57,6 +57,26 @@ class _Opening:
         return _moments(self.schedule, self.zone, day) if self.schedule.falls_on(day) else ()
 
 
+def why_never_open(windows: Sequence[Window]) -> str:
+    """Which of the windows can never open, and why; empty if there is none. It need not be asked when one is closed."""
+    faults = []
+    for index, window in enumerate(windows):
+        try:
+            _understood(window)
+        except _Misconfigured as error:
+            faults.append(_fault(index, error))
+    return _told(faults)
+
+
+def _fault(index: int, error: _Misconfigured) -> str:
+    return f"windows[{index}] never opens: {error}"
+
+
+def _told(faults: Sequence[str]) -> str:
+    more = [f"and {len(faults) - 1} more"] if len(faults) > 1 else []
+    return "; ".join((*faults[:1], *more))
+
+
 def why_closed(windows: Sequence[Window], *, now: datetime) -> str:
     """Why no window is open, and when the next one opens; empty if one is open or none is configured."""
     coming, faults = [], []
@@ -67,12 +87,12 @@ def why_closed(windows: Sequence[Window], *, now: datetime) -> str:
                 return ""
             coming.append(opening.next(now))
         except _Misconfigured as error:
-            faults.append(f"windows[{index}] never opens: {error}")
+            faults.append(_fault(index, error))
     if not windows:
         return ""
     following = f"the next one opens at {min(coming):%Y-%m-%dT%H:%M:%SZ}" if coming else "none of them ever opens"
-    more = [f"and {len(faults) - 1} more"] if len(faults) > 1 else []
-    return "; ".join((f"outside the change windows (spec.tuning.windows): {following}", *faults[:1], *more))
+    told = f"outside the change windows (spec.tuning.windows): {following}"
+    return "; ".join(each for each in (told, _told(faults)) if each)
 
 
 def _understood(window: Window) -> _Opening:

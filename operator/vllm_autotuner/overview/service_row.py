@@ -52,22 +52,30 @@ def row_of(body: Mapping[str, Any]) -> ServiceRow:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     diagnosis, summary = status.get("diagnosis") or {}, status.get("summary") or {}
     effective = status.get("effective") or {}
-    holds = {each["type"] for each in status.get("conditions") or [] if each.get("status") == "True"}
+    holds = {each["type"]: each for each in status.get("conditions") or [] if each.get("status") == "True"}
+    alarms = tuple(each for each in ALARMS if each in holds)
     return ServiceRow(
         namespace=metadata["namespace"],
         name=metadata["name"],
         mode=(spec.get("tuning") or {}).get("mode") or "Recommend",
         diagnosis=diagnosis.get("class") or NO_DIAGNOSIS,
         since=diagnosis.get("since"),
-        message=diagnosis.get("message") or ("" if status else "no status yet: is the operator running?"),
+        message=_message(status, alarm=holds[alarms[0]] if alarms else None),
         ready=f"{status.get('readyReplicas') or 0}/{effective.get('replicas') or '?'}",
         effective=summary.get("effective"),
         ttft=summary.get("ttft"),
         tpot=summary.get("tpot"),
         kv_usage=summary.get("kvUsage"),
         next=_next(status, summary),
-        conditions=tuple(each for each in ALARMS if each in holds),
+        conditions=alarms,
     )
+
+
+def _message(status: Mapping[str, Any], *, alarm: Mapping[str, Any] | None) -> str:
+    """What needs a person before what the engines do: of a service that is refused no engine tells anything."""
+    diagnosis = status.get("diagnosis") or {}
+    told = (alarm or {}).get("message") or diagnosis.get("message")
+    return str(told or ("" if status else "no status yet: is the operator running?"))
 
 
 def worst_first(rows: Iterable[ServiceRow]) -> list[ServiceRow]:

@@ -33,6 +33,9 @@ MOST_LOOKS: Final = 500
 evaluated every 20 minutes."""
 CLOSEST: Final = 15.0
 """Seconds: the interval of the operator, and the shortest useful one for a Prometheus."""
+SHORTEST_STEP: Final = 1.0
+"""Seconds between evaluations of a recording that may be asked for: engines are scraped less often, and an hour in
+milliseconds would take days."""
 CONFIRM: Final = 15.0
 """Seconds before each evaluation of a sparse replay at which another one confirms it: a class must be seen twice in a
 row, and twenty minutes apart the state may have changed."""
@@ -57,8 +60,11 @@ class Schedule:
 def recorded(span: Span, *, at: float | None = None, every: float | None = None, everything: bool = False) -> Schedule:
     """Plan the evaluation of a recording: its end, the moment `at`, or every `every` seconds of its length and its end.
 
-    `everything` evaluates all of it where neither is given. Raises CommandError when `at` lies outside of it.
+    `everything` evaluates all of it where neither is given. Raises CommandError when `at` lies outside of it, and for
+    an `every` of which the samples tell nothing.
     """
+    if every is not None and every < SHORTEST_STEP:
+        raise CommandError(f"--every {every:g}s is too short: no metrics are scraped that often; write at least 1s")
     if every is not None:
         return _timeline(span, every=every)
     if everything and at is None:
@@ -90,7 +96,12 @@ def _timeline(span: Span, *, every: float) -> Schedule:
 
 
 def remote(at: float, *, back: float | None = None) -> Schedule:
-    """Plan the evaluation of a Prometheus at `at`, from `back` seconds before it (None: as few as needed)."""
+    """Plan the evaluation of a Prometheus at `at`, from `back` seconds before it (None: as few as needed).
+
+    At the pace of the operator; where that is over `MOST_LOOKS`, as far apart as in `sparse`.
+    """
+    if back is not None and back > MOST_LOOKS * REMOTE_TICK:
+        return Schedule(ticks=sparse(at, back=back, pace=None).ticks)
     looks = REMOTE_TICKS if back is None else max(REMOTE_TICKS, 1 + math.floor(back / REMOTE_TICK))
     return Schedule(ticks=tuple(at - REMOTE_TICK * index for index in range(looks - 1, -1, -1)))
 

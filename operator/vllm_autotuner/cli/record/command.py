@@ -66,6 +66,10 @@ PROCESS_START: Final = "process_start_time_seconds"
 """Kept beside the engine's own families: it shows a restart."""
 
 
+class _NoEngine(Unreadable):
+    """A page of metrics, and not of vLLM."""
+
+
 @with_groups
 def record(*, wanted: RecordOptions, access: AccessOptions) -> None:
     """Record the metrics of running engines into a file for `diagnose --recording` and `promtool`.
@@ -74,6 +78,8 @@ def record(*, wanted: RecordOptions, access: AccessOptions) -> None:
     """
     try:
         found = asyncio.run(_run(wanted.plan(), access=access.access()))
+    except _NoEngine as error:
+        raise failed(error, code=NOTHING) from None
     except (CommandError, SourceError) as error:
         raise failed(error, code=FAILED) from None
     if not found:
@@ -153,7 +159,7 @@ def _into(spool: Spool, *, everything: bool) -> Received:
         except Unreadable as error:
             raise Unreadable(f"{target.place} does not return metrics ({error})") from error
         if not any(sample.name.startswith(ENGINE_PREFIX) for sample in samples):
-            raise Unreadable(f"{target.place} returns metrics, but none of vLLM")
+            raise _NoEngine(f"{target.place} returns metrics, but none of vLLM")
         labels = (("instance", target.pod),) if target.pod else ()
         spool.add(samples, families=Families(page), time=at, labels=labels)
 

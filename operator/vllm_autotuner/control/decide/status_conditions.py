@@ -22,6 +22,7 @@ from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.ownership_status import ownership
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
+from vllm_autotuner.guardrails.change_windows import why_never_open
 from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
 from vllm_autotuner.guardrails.contest import gave_up_pods
 
@@ -154,9 +155,12 @@ def _recommending(status: VLLMServiceStatus, inputs: Inputs) -> tuple[ConditionT
     if change is not None:
         message = f"change in progress: {change.knob} -> {change.to_value}"
         return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.CHANGE_ACTIVE, message
+    # Told before a change waits for it: that may be months after the typing error.
+    never = f"; spec.tuning.{why}" if (why := why_never_open(inputs.service.spec.tuning.windows)) else ""
     if found is None:
-        return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.NOTHING_TO_IMPROVE, "nothing to recommend"
-    message = f"{found.knob} {found.current or 'default'} -> {found.recommended}"
+        message = f"nothing to recommend{never}"
+        return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.NOTHING_TO_IMPROVE, message
+    message = f"{found.knob} {found.current or 'default'} -> {found.recommended}{never}"
     awaiting = inputs.mode is Mode.APPROVE
     reason = Reason.AWAITING_APPROVAL if awaiting else Reason.RECOMMENDED
     if awaiting:
