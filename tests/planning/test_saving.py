@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.builders import NOW
 from tests.planning.situations import QWEN_32B, bounds, scaling, situation, steady
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
@@ -99,7 +100,19 @@ def test_nothing_is_saved_that_puts_tokens_over_their_objective() -> None:
 def test_a_few_minutes_of_load_are_too_little_to_save_gpus_by(minutes: float) -> None:
     """What came a while ago may come again: a change outlasts the moment."""
     short = steady(9, 18, 12, base=0.014, per_sequence=0.0003, minutes=minutes)
-    assert "too few minutes of load were seen" in why_not(healthy(short), "maxNumSeqs")
+    assert "too few minutes of this load were seen" in why_not(healthy(short), "maxNumSeqs")
+
+
+def test_a_load_that_has_just_fallen_may_come_back() -> None:
+    """A quarter of an hour of night after a day: a smaller setting would be taken back in hours."""
+    fallen = replace(
+        TWO_ENGINES,
+        steps=tuple(
+            replace(one, tokens=one.tokens * (4 if one.time is not None and one.time < NOW - 900 else 1))
+            for one in TWO_ENGINES.steps
+        ),
+    )
+    assert "too few minutes of this load were seen" in why_not(healthy(fallen), "maxNumSeqs")
 
 
 FP8 = Tuning(kv_cache_dtype=AllowedStrings(allowed=("auto", "fp8")))

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.engine.defaults import default_max_num_seqs
+from vllm_autotuner.observation.noise import DEVIATIONS, NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.capacity import FirstToken, Replica, capacity, load_at, replicas_for
@@ -107,8 +108,16 @@ def planned_rate(seen: Observation) -> float | None:
 
 
 def is_known_for_long(seen: Observation) -> bool:
-    """Whether most of the time that `planned_rate` looks back on was seen under load: enough to save GPUs by."""
-    return len(seen.tokens_by_window(over=NEWEST_STRETCHES[1])) * seen.window >= LEAST_SEEN * NEWEST_STRETCHES[1]
+    """Whether most of the time that `planned_rate` looks back on was seen under load, and it is the load of all that is
+    remembered: enough to save GPUs by.
+
+    A load that has just fallen may come back, and what saves GPUs is taken back after hours.
+    """
+    made, ever = (seen.tokens_by_window(over=over) for over in (NEWEST_STRETCHES[1], math.inf))
+    if len(made) * seen.window < LEAST_SEEN * NEWEST_STRETCHES[1]:
+        return False
+    now, before = (highest_mean(each, window=seen.window) for each in (made, ever))
+    return before <= now * (1 + DEVIATIONS * NOISE)
 
 
 def current_setting(situation: Situation) -> Setting:

@@ -54,7 +54,7 @@ def not_worth(before: Outlook, after: Outlook, *, met: bool, saving: bool, fixed
         return (
             "the load needs as many GPUs with it"
             if saving
-            else "objectives are met, and spec.tuning.saveGpus is off or too few minutes of load were seen"
+            else "objectives are met, and spec.tuning.saveGpus is off or too few minutes of this load were seen"
         )
     if fixed and after.capacity * before.gpus > before.capacity * after.gpus * (1 + NOISE):
         return ""
