@@ -63,9 +63,22 @@ BOUNDS = (
         id="the fullest engine decides for all",
         seen=observation(
             engine(pod="chat-0", running=64.0, kv=0.32),
-            engine(pod="chat-1", running=10.0, kv=0.5),
+            engine(pod="chat-1", running=10.0, kv=0.95),
         ),
-        holds=18,
+        holds=9,
+    ),
+    Bound(
+        id="one long request on an engine that is nearly empty tells nothing",
+        seen=observation(
+            engine(pod="chat-0", running=64.0, kv=0.32),
+            engine(pod="chat-1", running=1.0, kv=0.12),
+        ),
+        holds=180,
+    ),
+    Bound(
+        id="nor does what is left of a batch",
+        seen=observation(engine(running=[64.0] * 12 + [1.0] * 3, kv=[0.32] * 12 + [0.12] * 3)),
+        holds=180,
     ),
     Bound(
         id="an engine without usage does not hide one that tells",

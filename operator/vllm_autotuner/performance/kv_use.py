@@ -14,6 +14,9 @@ __all__ = ["kv_bound"]
 
 BUSY: Final = 0.9
 """Quantile of use per sequence: sequences grow in step, the mean of a young batch flatters. Our choice."""
+LEAST_BATCH: Final = 0.5
+"""Part of the largest batch below which sequences tell nothing of a full cache: one long request alone would say that
+it holds eight. Our choice."""
 LEAST_USE: Final = 1e-6
 """Share of the KV cache below which usage counts as none: one block of the largest cache is a multiple of that."""
 
@@ -24,7 +27,9 @@ def kv_bound(observation: Observation) -> int | None:
     First choice: the measured KV cache usage per running sequence. Second: the cache in tokens over the median
     request (prompt and output), which overestimates a sequence's mean share and so errs on the safe side.
     """
-    by_use = [bound for engine in observation.engines if (bound := _by_use(engine)) is not None]
+    largest = max((moment.running for engine in observation.engines for moment in engine.moments), default=0.0)
+    bounds = (_by_use(engine, least=LEAST_BATCH * largest) for engine in observation.engines)
+    by_use = [bound for bound in bounds if bound is not None]
     if by_use:
         return min(by_use)
     prompt, output = observation.prompt_length.quantile(0.5), observation.output_length.quantile(0.5)
@@ -35,9 +40,10 @@ def kv_bound(observation: Observation) -> int | None:
     return max(1, math.floor(min(pools) * (1 - KV_MARGIN) / length)) if length > 0 else None
 
 
-def _by_use(engine: EngineWindow) -> int | None:
-    busy = [moment for moment in engine.moments if (moment.kv or 0.0) > LEAST_USE and moment.running > 0]
-    if not busy:
+def _by_use(engine: EngineWindow, *, least: float) -> int | None:
+    """By the scrapes in which at least `least` sequences ran, or as many as fill the cache; None without any."""
+    used = [(moment.running, moment.kv) for moment in engine.moments if moment.kv is not None and moment.kv > LEAST_USE]
+    shares = sorted(kv / running for running, kv in used if running > 0 and (running >= least or kv >= 1 - KV_MARGIN))
+    if not shares:
         return None
-    shares = sorted((moment.kv or 0.0) / moment.running for moment in busy)
     return max(1, math.floor((1 - KV_MARGIN) / shares[min(len(shares) - 1, round(BUSY * len(shares)))]))
