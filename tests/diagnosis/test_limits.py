@@ -348,3 +348,20 @@ def test_a_tpot_at_the_objective_blames_no_link() -> None:
         seen, targets=targets(), knobs=EngineKnobs(tensor_parallel_size=4), history=History(learned={2: FLAT})
     )
     assert found.primary is DiagnosisClass.HEALTHY
+
+
+@pytest.mark.parametrize("seats", [None, 256])
+def test_a_few_long_prompts_at_a_time_are_no_cap(seats: int | None) -> None:
+    """Prompts of 60,000 tokens are computed one after the other: one runs, and the flag is left out."""
+    busy = engine(
+        running=1.0,
+        waiting=12.0,
+        kv=0.35,
+        finished=12.0,
+        prompt_tokens=720_000.0,
+        prompt_tokens_computed=720_000.0,
+        generation_tokens=240.0,
+        prefill_seconds=27.0,
+    )
+    seen = observation(busy, ttft=latency(25.0), prefill_time=latency(2.3), tpot=latency(0.02), itl=latency(0.02))
+    assert named(seen, seats=seats).primary is DiagnosisClass.PREFILL_BOUND
