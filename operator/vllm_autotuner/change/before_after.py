@@ -2,7 +2,8 @@
 
 Separate from `comparison`, which has pairs: here the load may change between the two periods. A window after the change
 therefore counts only where its load does not favour the conclusion:
-  better or safe: windows with at least the load of before (within tolerance), as a lighter load proves nothing;
+  better or safe: windows with at least the load of before (within tolerance), as a lighter load proves nothing; all
+                  of them where the load was the same on the whole, but for chance;
   worse:          windows with at most the load of before (within tolerance), as a heavier load explains a regression.
 Load is the rate of incoming requests: finished requests plus the growth of running and waiting ones since the previous
 window. Running requests alone do not measure load, because most changes alter them. If requests queued before and still
