@@ -1,5 +1,8 @@
-"""What is kept from look to look is what one whole question would be answered with."""
+"""What is kept import json
+import json
+from look to look is what one whole question would be answered with."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -151,6 +154,21 @@ def test_series_of_one_target_keep_their_times_once() -> None:
         one, other = memory._series["a"].values()
         assert one.times is other.times
         assert not memory._times, "of a look that has ended nothing else is kept"
+
+
+def test_a_series_is_one_in_whatever_order_its_labels_are_written() -> None:
+    """Behind one address two servers may answer in turn."""
+    memory = SeriesMemory(QUESTION)
+    memory.begin_whole(["a"], at=100.0)
+    labels = {"__name__": "vllm:a", "namespace": "a", "pod": "p-\u00e9"}
+    for time, names in enumerate(([*labels], [*labels][::-1], [*labels])):
+        written = {name: labels[name] for name in names}
+        text = json.dumps(written, separators=(",", ":"), ensure_ascii=False).encode()
+        assert memory.labels_of(text) == (labels if time == 2 else None)
+        memory.take(text, written, [(50.0 + time, 1.0)])
+    memory.cover(["a"], at=100.0, whole=True)
+    (found,) = memory.answer(["a"], at=100.0)
+    assert [*found.times] == [50.0, 51.0, 52.0]
 
 
 def test_what_is_kept_is_forgotten_with_its_namespace_and_with_time() -> None:

@@ -130,6 +130,8 @@ class AnswerReader:
         self._series = self._allowance.answer()
         self._texts: dict[str, str] = {}
         self._again_at = 0
+        self._moment: tuple[float] | None = None
+        """The time of the last single value: an instant has one."""
 
     def feed(self, chunk: bytes) -> None:
         """Read the next part of the body. Raises Unusable for a series that does not follow the API, or TooLarge."""
@@ -222,7 +224,9 @@ class AnswerReader:
             return memory.take(text, labels, points)
         if len(points) == 1:
             ((time, value),) = points
-            return Series(labels=labels, times=(time,), values=(value,))
+            if self._moment != (time,):
+                self._moment = (time,)
+            return Series(labels=labels, times=self._moment, values=(value,))
         times, values = array("d", [time for time, _ in points]), array("d", [value for _, value in points])
         return Series(labels=labels, times=times, values=values)
 
@@ -232,9 +236,7 @@ class AnswerReader:
         except msgspec.MsgspecError as error:
             shown = text[:120].decode(errors="replace")
             raise Unusable(f"the answer does not follow the Prometheus API: {shown}") from error
-        if self._memory is None and len(text) <= LONGEST_LABEL:
-            return metric  # of a look only
-        # What is kept has the same few names and texts in every series.
+        # The same few names and texts stand in every series.
         return {
             intern(label[:LONGEST_LABEL]): self._texts.setdefault(cut := value[:LONGEST_LABEL], cut)
             for label, value in metric.items()

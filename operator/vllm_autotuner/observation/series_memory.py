@@ -7,6 +7,7 @@ latest after as long as the question looks back.
 Must not: do I/O, or hold more than one question asks for.
 """
 
+import json
 import math
 import zlib
 from array import array
@@ -46,9 +47,11 @@ class SeriesMemory:
         self._question = question
         self._series: dict[str, dict[int, Series]] = {}
         """By namespace and the hash of their labels: a look asks about a part of the fleet."""
-        self._places: dict[int, tuple[str, int]] = {}
-        """Hash of labels as the server writes them -> their place: they are read once, not in every look. A place may
-        be empty; there are at most twice as many as series."""
+        self._places: dict[int, dict[int, Series]] = {}
+        """Hash of labels as the server writes them -> the series of their namespace: they are read once, not in every
+        look. They may not be among these any more; there are at most twice as many as series."""
+        self._aliases: dict[int, int] = {}
+        """Hash of labels that are written in another order -> that of the same in order. Empty beside a Prometheus."""
         self._covered: dict[str, _Coverage] = {}
         self._times: dict[bytes, array[float]] = {}
         """Of the look under way, each list once: all series of a target are scraped at the same moments."""
@@ -89,18 +92,22 @@ class SeriesMemory:
 
     def labels_of(self, text: bytes) -> Mapping[str, str] | None:
         """The labels of a series that is known under this text; None where it has to be read."""
-        place = self._places.get(hash(text))
-        found = self._series.get(place[0], {}).get(place[1]) if place is not None else None
+        written = hash(text)
+        beside = self._places.get(written)
+        found = None if beside is None else beside.get(self._aliases.get(written, written))
         return found.labels if found is not None else None
 
     def take(self, text: bytes, labels: Mapping[str, str], points: Points) -> Series:
         """Add what was read of a series, and return all that is known of it. `text`: its labels as they were sent."""
-        place = self._places.get(hash(text))
-        if place is None:
-            place = self._places[hash(text)] = (labels.get("namespace", ""), hash(frozenset(labels.items())))
-        namespace, number = place
-        times, values = array("d", [time for time, _ in points]), array("d", [value for _, value in points])
+        namespace, written = labels.get("namespace", ""), hash(text)
         beside = self._series.setdefault(namespace, {})
+        if self._places.get(written) is not beside:
+            self._places[written] = beside
+            if [*labels] != sorted(labels):
+                in_order = json.dumps(dict(sorted(labels.items())), separators=(",", ":"), ensure_ascii=False)
+                self._aliases[written] = hash(in_order.encode())
+        number = self._aliases.get(written, written)
+        times, values = array("d", [time for time, _ in points]), array("d", [value for _, value in points])
         known = beside.get(number)
         if known is None or not known.times or not times:
             self._note_gap(namespace, before=None, first=times[0] if times else None)
@@ -166,7 +173,8 @@ class SeriesMemory:
     def forget(self, namespaces: Iterable[str]) -> None:
         """Drop all that is known of these namespaces."""
         for each in frozenset(namespaces) & self._covered.keys():
-            self._series.pop(each, None)
+            # Emptied, as places lead to it.
+            self._series.pop(each, {}).clear()
             del self._covered[each]
         self._tidy()
 
@@ -180,5 +188,8 @@ class SeriesMemory:
         self._times.clear()
         if len(self._places) > 2 * sum(map(len, self._series.values())):
             self._places = {
-                text: place for text, place in self._places.items() if place[1] in self._series.get(place[0], {})
+                written: beside
+                for written, beside in self._places.items()
+                if self._aliases.get(written, written) in beside
             }
+            self._aliases = {written: number for written, number in self._aliases.items() if written in self._places}
