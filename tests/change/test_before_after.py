@@ -214,6 +214,12 @@ CASES = (
         judgement=KEEP,
     ),
     Case(
+        id="a fifth less is another load, however few the requests are",
+        before=period(ttft=5.0, rate=1.0, windows=1),
+        after=period(later=20, rate=0.8),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
         id="the same part less of many is another load",
         before=period(ttft=5.0, rate=12.0, windows=1),
         after=period(later=20, rate=10.3),

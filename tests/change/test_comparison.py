@@ -493,6 +493,16 @@ def test_windows_count_from_when_both_sides_have_served_what_waited_before(
     assert (found.windows, found.judgement) == (windows, judgement)
 
 
+@pytest.mark.parametrize(("target", "gpus"), [(TTFT, (1, 1)), (TPOT, (1, 1)), (ChangeTarget.GPUS, (2, 1))])
+def test_what_only_the_candidate_is_slow_with_counts(target: ChangeTarget, gpus: tuple[int, int]) -> None:
+    """The reference has served what waited from the first window on: nothing else explains the candidate's."""
+    slow, later = variants((2.5, 0.08), (0.5, 0.02), windows=4), variants(*UNCLEAR)[4:]
+    pairs = queued([*slow, *later], ours=0.0, theirs=0.0)
+    found = compare(pairs, targets=TARGETS, target=target, final=True, missed_before=frozenset({TTFT}), gpus=gpus)
+    assert found.windows == 10
+    assert found.judgement is not KEEP
+
+
 @pytest.mark.parametrize(
     ("candidate", "reference", "missed_before", "judgement"),
     [

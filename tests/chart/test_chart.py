@@ -357,6 +357,19 @@ def test_a_key_of_the_values_stands_once_beside_the_charts_own(render: Render) -
     assert only(documents, "PodMonitor")["metadata"]["labels"].items() >= given.items()
 
 
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_labels_and_annotations_may_be_left_out(render: Render, nothing: object) -> None:
+    documents = render(
+        {
+            "podLabels": nothing,
+            "podAnnotations": nothing,
+            "podMonitor": {"enabled": True, "labels": nothing},
+            "prometheusRule": {"enabled": True, "labels": nothing},
+        }
+    )
+    assert only(documents, "Deployment")["spec"]["template"]["metadata"]["annotations"]["prometheus.io/port"] == "8080"
+
+
 ALL_OPTIONS = {
     "prometheus": {
         "url": "https://mimir:443/prometheus",

@@ -365,3 +365,19 @@ def test_a_few_long_prompts_at_a_time_are_no_cap(seats: int | None) -> None:
     )
     seen = observation(busy, ttft=latency(25.0), prefill_time=latency(2.3), tpot=latency(0.02), itl=latency(0.02))
     assert named(seen, seats=seats).primary is DiagnosisClass.PREFILL_BOUND
+
+
+def test_a_full_batch_that_is_given_new_prompts_all_the_time_is_capped() -> None:
+    """Of 256 that run, one is a prompt at any time: its share of the time is that of one, and no reason."""
+    busy = engine(
+        running=256.0,
+        waiting=300.0,
+        kv=0.35,
+        finished=200.0,
+        prompt_tokens=400_000.0,
+        prompt_tokens_computed=400_000.0,
+        generation_tokens=60_000.0,
+        prefill_seconds=28.0,
+    )
+    seen = observation(busy, ttft=latency(25.0), prefill_time=latency(0.2), tpot=latency(0.02), itl=latency(0.02))
+    assert named(seen, seats=None).primary is DiagnosisClass.CONCURRENCY_CAPPED

@@ -10,6 +10,15 @@ from vllm_autotuner.observation.reading import Absence, Measured, NoData
 INF = math.inf
 
 
+def test_zeros_are_taken_out_as_far_as_the_first_bucket_has_them() -> None:
+    counted = Distribution(buckets={0.01: 100.0, 0.05: 400.0, INF: 400.0}, total=12.0, count=400.0)
+    assert counted.without_zeros(0.25).mean == Measured(12.0 / 300)
+    assert counted.without_zeros(0.25).buckets == {0.01: 0.0, 0.05: 300.0, INF: 300.0}
+    assert counted.without_zeros(0.9) == counted.without_zeros(0.25)
+    assert counted.without_zeros(0.0).buckets == counted.buckets
+    assert Distribution().without_zeros(0.5) == Distribution()
+
+
 @pytest.mark.parametrize(
     ("buckets", "q", "expected"),
     [

@@ -1,12 +1,14 @@
 """Requests of one token, as guards and classifiers make them: vLLM counts their time per output token as 0."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
 from tests.simulation.virtual import config
 
+from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.metrics_text import Sample
-from vllm_autotuner.observation.observation import Observation, observe
+from vllm_autotuner.observation.observation import Observation, _of_several_tokens, observe
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.observation.snapshot import WindowSettings, take_snapshot
@@ -45,3 +47,22 @@ async def test_they_do_not_make_the_tokens_of_others_look_late() -> None:
 
 async def test_without_others_there_is_no_time_per_token() -> None:
     assert not isinstance((await seen([1], rate=5.0)).tpot.mean, Measured)
+
+
+@pytest.mark.parametrize(
+    ("mean", "interval", "left"),
+    [
+        pytest.param(
+            0.030, 0.040, 300.0, id="a quarter of them are 0: the mean lacks as much"
+        ),
+        pytest.param(0.040, 0.040, 400.0, id="they ended long ago: nothing of now lowers the mean"),
+        pytest.param(0.036, 0.040, 360.0, id="fewer of them came lately"),
+        pytest.param(0.030, None, 300.0, id="the intervals are not known"),
+    ],
+)
+def test_no_more_are_taken_out_than_the_mean_lacks(mean: float, interval: float | None, left: float) -> None:
+    """How many ended with one token is known of half an hour, and a fast model has all its requests in one bucket."""
+    lengths = Distribution(buckets={1.0: 25.0, 100.0: 100.0, math.inf: 100.0})
+    counted = Distribution(buckets={0.05: 400.0, math.inf: 400.0}, total=400 * mean, count=400.0)
+    itl = Distribution() if interval is None else Distribution(buckets={}, total=1000 * interval, count=1000.0)
+    assert _of_several_tokens(counted, itl=itl, lengths=lengths).count == pytest.approx(left)

@@ -35,6 +35,9 @@ def test_a_row_says_what_needs_a_person_before_what_the_engines_do() -> None:
     body = full()
     body["status"] |= {"diagnosis": blind, "conditions": [stalled]}
     assert (row_of(body).conditions, row_of(body).message) == (("Stalled",), "invalid label value")
+    paused = {**stalled, "type": "Paused", "message": "spec.paused is true"}
+    body["status"]["conditions"] = [paused]
+    assert (row_of(body).conditions, row_of(body).message) == (("Paused",), "No vLLM engine reports fresh metrics.")
     body["status"]["conditions"] = [{**stalled, "status": "False"}]
     assert row_of(body).message == "No vLLM engine reports fresh metrics."
 

@@ -148,6 +148,15 @@ def test_a_slot_is_held_for_the_prompt_too() -> None:
     assert replica_of(more).held_longer == pytest.approx(1.5 * LENGTH / (LENGTH + 1))
 
 
+def test_first_tokens_of_a_window_without_steps_tell_nothing_of_its_tokens() -> None:
+    """Requests so short that the gauge of running ones is 0 at each scrape: of that window only they are known."""
+    seen = carrying(BUSY)
+    last = max(one.time for one in seen.steps if one.time is not None)
+    without = replace(seen, steps=tuple(one for one in seen.steps if one.time != last))
+    assert last in seen.tokens_by_window(over=600)
+    assert last not in without.tokens_by_window(over=600)
+
+
 @pytest.mark.parametrize("tokens", [2, 3, 200])
 def test_the_first_token_of_a_request_ends_no_step_of_its_batch(tokens: int) -> None:
     """Requests of two tokens make one step each: 60 in a window, of 10 ms, are 60 requests and 120 tokens."""

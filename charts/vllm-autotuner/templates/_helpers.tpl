@@ -37,7 +37,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- /* A list of our labels or annotations and the user's: theirs win. One mapping, as a key may stand in both. */}}
 {{- define "vllm-autotuner.overlaid" -}}
-{{- toYaml (merge (deepCopy (last .)) (first . | fromYaml)) }}
+{{- toYaml (mergeOverwrite (first . | fromYaml) (default dict (last .))) }}
 {{- end }}
 
 {{- /* Every Prometheus server with all its settings: the operator's own, then prometheus.sources by name. `at` is where

@@ -134,7 +134,8 @@ def _compared(
 
 
 def _missed_before(change: ActiveChange, world: World) -> frozenset[ChangeTarget]:
-    larger_cache = change.kv_cache_tokens is not None and _cache_of_trial(change, world) is not None
+    before, exported = change.kv_cache_tokens, _cache_of_trial(change, world)
+    larger_cache = before is not None and exported is not None and exported > before * (1 + NOISE)
     if change.knob == Knob.MAX_NUM_SEQS and not raises_slots(change) and not larger_cache:
         # Fewer slots alone cannot end a queue: where the trial's pods have, nothing is shown for them.
         return frozenset()

@@ -63,6 +63,9 @@ __all__ = ["compare_periods"]
 SAME_LOAD: Final = NOISE
 """Loads that differ by less count as equal: below 10 % is noise. The tolerance grows to the chance variation of the
 request count per window (1 / square root of it) where that is larger."""
+FARTHEST_ALIKE: Final = 0.15
+"""Part by which the load may be lighter and still be told by chance from that of before. A load that is a fifth lighter
+ends queues by itself. Our choice."""
 FEWEST_BEFORE: Final = 3
 """Windows before the change that an early verdict needs. With fewer, only the last look counts. Our choice."""
 
@@ -248,7 +251,7 @@ def _comparable(old: _Period, new: _Period) -> Sequence[Measurement]:
 
 
 def _is_alike(old: _Period, new: _Period) -> bool:
-    """Whether as many requests came after as before, within noise or what chance does to so many.
+    """Whether as many requests came after as before, within noise or what chance does to so many, a sixth at most.
 
     Worked: 135 in the window before and 1,200 in ten after it differ by a ninth; by chance they may by 18 %.
     """
@@ -256,7 +259,7 @@ def _is_alike(old: _Period, new: _Period) -> bool:
     if old.load is None or new.load is None or not all(counts):
         return False
     chance = DEVIATIONS * math.sqrt(sum(1 / count for count in counts if count))
-    return new.load >= old.load * (1 - max(SAME_LOAD, chance))
+    return new.load >= old.load * (1 - min(FARTHEST_ALIKE, max(SAME_LOAD, chance)))
 
 
 def _scaled(load: float | None, factor: float) -> float | None:

@@ -167,29 +167,24 @@ def comparison(
 def _since_it_drained(pairs: list[Pair], *, question: Question) -> list[Pair]:
     """Without the windows in which the trial serves what waited when it began: with more slots in a slower batch.
 
-    On the candidate, as a router sends an empty pod what waits; where TTFT was missed before the trial and no longer is
-    on either side, on both. All of them where its first queue is no longer than what waits at a reference that goes on
-    queueing, or drains only after half of them.
+    Where its extra pods have put a missed TTFT in time, until the reference has served it: of its windows the candidate
+    has no say. Else, as a router sends an empty pod what waits, until a candidate has that began with a longer queue
+    than waits at the reference. All windows where it takes half of them.
     """
-    limit, half = question.targets.ttft.seconds, len(pairs) // 2
-    relieved = ChangeTarget.TTFT in question.missed_before and all(
-        _has_drained(pair.reference, limit=limit) for pair in pairs[half:]
-    )
-    if not relieved and (
-        not pairs or (pairs[0].candidate.waiting or 0.0) <= mean_queue([pair.reference for pair in pairs])
-    ):
-        return pairs
-    drained = (
-        number
-        for number, pair in enumerate(pairs)
-        if _has_drained(pair.candidate, limit=limit if relieved else math.inf)
-        and (not relieved or _has_drained(pair.reference, limit=limit))
-    )
-    left = pairs[next(drained, len(pairs)) :]
+    limit = question.targets.ttft.seconds
+    served = [_has_drained(pair.reference, limit=limit) for pair in pairs]
+    missed = question.target is ChangeTarget.TTFT and ChangeTarget.TTFT in question.missed_before
+    if missed and served[:1] == [False] and served[-1]:
+        left = pairs[max(number for number, done in enumerate(served) if not done) + 1 :]
+    elif pairs and (pairs[0].candidate.waiting or 0.0) > mean_queue([pair.reference for pair in pairs]):
+        drained = (number for number, pair in enumerate(pairs) if _has_drained(pair.candidate))
+        left = pairs[next(drained, len(pairs)) :]
+    else:
+        left = pairs
     return left if 2 * len(left) > len(pairs) else pairs
 
 
-def _has_drained(window: Measurement, *, limit: float) -> bool:
+def _has_drained(window: Measurement, *, limit: float = math.inf) -> bool:
     """Whether nothing waits, and no first token of the window comes from what did."""
     first = level_of(window, ChangeTarget.TTFT)
     return window.waiting is not None and window.waiting < 1 and first is not None and first <= limit

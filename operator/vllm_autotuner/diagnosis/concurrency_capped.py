@@ -20,7 +20,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
 from vllm_autotuner.diagnosis.pool import HIGHEST, has_room
-from vllm_autotuner.diagnosis.prefill_bound import works_on_prompts
+from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_share
 from vllm_autotuner.observation.engine_window import EngineWindow
 
 __all__ = ["ConcurrencyCapped"]
@@ -31,7 +31,7 @@ class ConcurrencyCapped:
     """Requests wait, max-num-seqs sequences run, the KV cache has room and TPOT meets its objective.
 
     The engine does not export max-num-seqs. Where the spec does not set it, a running count pinned at its own maximum
-    while the KV cache is far from full is taken as the cap, with less confidence, unless the engine works on prompts.
+    while the KV cache is far from full is taken as the cap, with less confidence, unless half of what runs are prompts.
     If TTFT misses its objective and all slots are in use whenever requests wait, the queue need not last: slots that
     are nearly sufficient cause a queue that appears and drains.
     """
@@ -104,10 +104,10 @@ class ConcurrencyCapped:
         return case.knobs.max_num_seqs or max(moment.running for moment in engine.moments)
 
     def _pinned(self, engine: EngineWindow, *, case: Case, holding: bool) -> bool:
-        if case.knobs.max_num_seqs is None and works_on_prompts(engine):
-            # Prompts are computed a few at a time: what runs is no cap, and one that is known would be far above it.
-            return False
         slots = self._slots(engine, case=case)
+        if case.knobs.max_num_seqs is None and (prefill_share(engine) or 0.0) >= BUSY.limit * slots:
+            # Long prompts are computed a few at a time, and that is what runs: no cap, which would be far above it.
+            return False
         limit = self.sustained.stay.limit if holding else self.slots_used.limit
         return slots >= 1 and self._used(engine, slots=slots, case=case) >= limit and has_room(engine)
 

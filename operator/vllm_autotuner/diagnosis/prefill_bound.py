@@ -32,7 +32,6 @@ __all__ = [
     "prefill_shares",
     "prompts_contend",
     "prompts_dominate",
-    "works_on_prompts",
 ]
 
 BUSY: Final = Threshold(
@@ -97,8 +96,7 @@ def prompts_dominate(engines: Sequence[EngineWindow]) -> bool:
     return prompts > 0 and prompts >= DOMINANT.limit * generated
 
 
-def works_on_prompts(engine: EngineWindow) -> bool:
-    """Whether an engine is busy with prompts."""
+def _works_on_prompts(engine: EngineWindow) -> bool:
     # Prefill times are counted when a request finishes: until enough have, use the token counts.
     too_few = (engine.finished or 0.0) < FEWEST_FINISHED
     return bool(is_prefilling(engine)) or (too_few and prompts_dominate([engine]))
@@ -159,7 +157,7 @@ class PrefillBound:
     def _queued(self, queueing: tuple[EngineWindow, ...], *, case: Case) -> tuple[str, Confidence] | None:
         """Return why prefill causes the queue in most of the engines that queue; None if it does not."""
         blocked = [engine for engine in queueing if is_full(engine) or self._slots_bind(engine, case)]
-        prefilling = [engine for engine in queueing if engine not in blocked and works_on_prompts(engine)]
+        prefilling = [engine for engine in queueing if engine not in blocked and _works_on_prompts(engine)]
         if 2 * len(prefilling) <= len(queueing):
             return None
         waiting = sum(engine.moments[-1].waiting for engine in prefilling)

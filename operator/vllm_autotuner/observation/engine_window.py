@@ -244,7 +244,7 @@ def _stalled_for(series: EngineSeries) -> float | None:
         for one in counters
     ]
     # Not until now: of the time since its last scrape nothing is known, and that may be a minute.
-    return max(one.times[-1] for one in counters) - max(moved)
+    return series.gauges[Meaning.RUNNING].times[-1] - max(moved)
 
 
 def _steps_of(series: Series) -> Iterable[tuple[float, float, float]]:

@@ -22,7 +22,7 @@ from vllm_autotuner.observation.engine_window import (
 from vllm_autotuner.observation.noise import DEVIATIONS
 from vllm_autotuner.observation.one_grid import on_one_grid
 from vllm_autotuner.observation.pod_starts import PodsView
-from vllm_autotuner.observation.reading import NoData
+from vllm_autotuner.observation.reading import NoData, number
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot, StepPart
 
 __all__ = [
@@ -96,10 +96,12 @@ class Observation:
         """
         each = self.tokens_per_step
         made = [(one.time, one.tokens * each, one.window) for one in self.steps if one.time is not None]
-        # No interval ends with the first token of a request, and of two tokens it is half.
-        made += [(one.time, one.requests, one.window) for one in self.first_tokens]
         if quiet:
             made += [(end, 0.0, window) for end, window in self.quiet]
+        # No interval ends with the first token of a request, and of two tokens it is half. Where no step is known of a
+        # window, its other tokens are not either.
+        known = {end for end, *_ in made}
+        made += [(one.time, one.requests, one.window) for one in self.first_tokens if one.time in known]
         return on_one_grid([one for one in made if one[0] > self.at - over], window=self.window)
 
     def requests_by_window(self) -> dict[float, float]:
@@ -222,7 +224,7 @@ def observe(
         else:
             fresh.append(window)
             series.append(found)
-    lengths = _lengths(series, Meaning.OUTPUT_LENGTH)
+    lengths, itl = _lengths(series, Meaning.OUTPUT_LENGTH), distribution_of(series, Meaning.ITL, snapshot=snapshot)
     return Observation(
         at=snapshot.at,
         window=max((one.window or snapshot.state_window for one in series), default=snapshot.state_window),
@@ -231,8 +233,8 @@ def observe(
         unreadable=unreadable,
         expected=expected,
         ttft=distribution_of(series, Meaning.TTFT, snapshot=snapshot),
-        itl=distribution_of(series, Meaning.ITL, snapshot=snapshot),
-        tpot=distribution_of(series, Meaning.TPOT, snapshot=snapshot).without_zeros(_share_of_one_token(lengths)),
+        itl=itl,
+        tpot=_of_several_tokens(distribution_of(series, Meaning.TPOT, snapshot=snapshot), itl=itl, lengths=lengths),
         e2e=distribution_of(series, Meaning.E2E, snapshot=snapshot),
         queue_time=distribution_of(series, Meaning.QUEUE_TIME, snapshot=snapshot),
         prefill_time=distribution_of(series, Meaning.PREFILL_TIME, snapshot=snapshot),
@@ -262,10 +264,18 @@ def _lengths(series: Sequence[EngineSeries], meaning: Meaning) -> Distribution:
     )
 
 
-def _share_of_one_token(output_length: Distribution) -> float:
-    """Share of the requests that ended with one token or none: vLLM counts their time per output token as 0."""
-    everything = max(output_length.buckets.values(), default=0.0)
-    return output_length.buckets.get(1.0, 0.0) / everything if everything > 0 else 0.0
+def _of_several_tokens(tpot: Distribution, *, itl: Distribution, lengths: Distribution) -> Distribution:
+    """Without the requests of one token, whose time per output token vLLM counts as 0.
+
+    How many there are is known of the long window only: no more of now than the mean lacks to that of the intervals.
+    With a draft an interval is longer than a token; then none of them is taken for 0 that is not.
+    """
+    everything = max(lengths.buckets.values(), default=0.0)
+    share = lengths.buckets.get(1.0, 0.0) / everything if everything > 0 else 0.0
+    mean, interval = number(tpot.mean), number(itl.mean)
+    if mean is not None and interval:
+        share = min(share, max(0.0, 1 - mean / interval))
+    return tpot.without_zeros(share)
 
 
 def _step_points(series: EngineSeries) -> Iterable[StepPoint]:

@@ -15,6 +15,8 @@ __all__ = ["ServiceRow", "as_dict", "row_of", "worst_first"]
 NO_DIAGNOSIS: Final = "-"
 ALARMS: Final = ("RollbackFailed", "Stalled", "CircuitOpen", "OwnershipConflict", "Paused")
 """Conditions that need a person, the most urgent first. They exist only while they hold."""
+EXPLAINED: Final = frozenset({"RollbackFailed", "Stalled", "OwnershipConflict"})
+"""Those whose reason stands in their message alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ def row_of(body: Mapping[str, Any]) -> ServiceRow:
         mode=(spec.get("tuning") or {}).get("mode") or "Recommend",
         diagnosis=diagnosis.get("class") or NO_DIAGNOSIS,
         since=diagnosis.get("since"),
-        message=_message(status, alarm=holds[alarms[0]] if alarms else None),
+        message=_message(status, alarm=next((holds[each] for each in alarms if each in EXPLAINED), None)),
         ready=f"{status.get('readyReplicas') or 0}/{effective.get('replicas') or '?'}",
         effective=summary.get("effective"),
         ttft=summary.get("ttft"),
