@@ -52,9 +52,7 @@ async def test_without_others_there_is_no_time_per_token() -> None:
 @pytest.mark.parametrize(
     ("mean", "interval", "left"),
     [
-        pytest.param(
-            0.030, 0.040, 300.0, id="a quarter of them are 0: the mean lacks as much"
-        ),
+        pytest.param(0.030, 0.040, 300.0, id="a quarter of them are 0: the mean lacks as much"),
         pytest.param(0.040, 0.040, 400.0, id="they ended long ago: nothing of now lowers the mean"),
         pytest.param(0.036, 0.040, 360.0, id="fewer of them came lately"),
         pytest.param(0.030, None, 300.0, id="the intervals are not known"),
