@@ -29,7 +29,7 @@ async def seen(outputs: Sequence[int], *, rate: float) -> Observation:
         fleet.advance(float(second))
         for name, labels, value in scraped(fleet.pods[0]):
             recording.add(Sample(name=name, labels=labels, value=value, time=None), time=float(second))
-    found = await take_snapshot(recording, at=120.0, settings=WindowSettings(state=60.0))
+    found = await take_snapshot(recording, at=120.0, settings=WindowSettings(state=60))
     return observe(found, found.engines)
 
 
