@@ -12,4 +12,4 @@ NOISE: Final = 0.1
 
 DEVIATIONS: Final = 2.0
 """Times the square root of a count of requests by which another one must differ: by less they differ by chance, where
-arrivals are independent (Poisson). The usual choice: 19 of 20."""
+arrivals are independent (Poisson). Of a fitted slope, its standard errors. The usual choice: 19 of 20."""

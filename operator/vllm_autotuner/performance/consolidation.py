@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from vllm_autotuner.observation.noise import DEVIATIONS
 from vllm_autotuner.observation.observation import StepPoint
 from vllm_autotuner.performance.step_time import FEWEST_POINTS, windows_of_newest_mix
 
@@ -23,8 +24,6 @@ LARGEST_SHARE: Final = 0.2
 """By how much of the step of a single sequence each further one lengthens it, where this engine has not shown less.
 24 measured curves of 8B to 70B models: 0.004 to 0.08, and 0.13 to 0.17 for prompts of 32 times the output. vLLM on two
 CPU cores: 0.05 to 0.4, which is why an answer from here is told apart from one that was measured."""
-DEVIATIONS: Final = 2.0
-"""Standard errors by which the slope may be steeper than the line of the windows: 19 of 20. The usual choice."""
 
 
 @dataclass(frozen=True, slots=True)
