@@ -69,10 +69,6 @@ BURSTS = tuple(
     for one, waiting in zip(period(ttft=5.0), (6.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 10.0, 0.0, 2.0), strict=True)
 )
 """Two requests wait on average, and none usually."""
-UNEVEN = tuple(
-    one.updated(requests_per_second=rate) for one, rate in zip(period(later=20), (3.4, 4.5) * 5, strict=True)
-)
-"""As many requests on the whole as at four a second, and fewer in every second window."""
 CALM = period()
 BUSY = period(ttft=1.5)
 
@@ -200,24 +196,6 @@ CASES = (
         before=period(ttft=5.0, rate=1.2, windows=1),
         after=period(later=20, rate=1.03),
         judgement=KEEP,
-    ),
-    Case(
-        id="every second window has less by chance: the same load on the whole",
-        before=period(ttft=5.0, rate=4.0),
-        after=UNEVEN,
-        judgement=KEEP,
-    ),
-    Case(
-        id="a change begins in a minute that has more than most: by chance 135 come where 120 do",
-        before=period(ttft=5.0, rate=4.5, windows=1),
-        after=period(later=20, rate=4.0),
-        judgement=KEEP,
-    ),
-    Case(
-        id="a fifth less is another load, however few the requests are",
-        before=period(ttft=5.0, rate=1.0, windows=1),
-        after=period(later=20, rate=0.8),
-        judgement=INCONCLUSIVE,
     ),
     Case(
         id="the same part less of many is another load",

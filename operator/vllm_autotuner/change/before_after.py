@@ -2,8 +2,7 @@
 
 Separate from `comparison`, which has pairs: here the load may change between the two periods. A window after the change
 therefore counts only where its load does not favour the conclusion:
-  better or safe: windows with at least the load of before (within tolerance), as a lighter load proves nothing; all
-                  of them where the load was the same on the whole, but for chance;
+  better or safe: windows with at least the load of before (within tolerance), as a lighter load proves nothing;
   worse:          windows with at most the load of before (within tolerance), as a heavier load explains a regression.
 Load is the rate of incoming requests: finished requests plus the growth of running and waiting ones since the previous
 window. Running requests alone do not measure load, because most changes alter them. If requests queued before and still
@@ -56,16 +55,13 @@ from vllm_autotuner.change.shorter_queue import is_shorter_queue_alone, without_
 from vllm_autotuner.change.signed_rank import Interval, interval
 from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.diagnosis.objectives import Targets
-from vllm_autotuner.observation.noise import DEVIATIONS, NOISE
+from vllm_autotuner.observation.noise import NOISE
 
 __all__ = ["compare_periods"]
 
 SAME_LOAD: Final = NOISE
 """Loads that differ by less count as equal: below 10 % is noise. The tolerance grows to the chance variation of the
 request count per window (1 / square root of it) where that is larger."""
-FARTHEST_ALIKE: Final = 0.15
-"""Part by which the load may be lighter and still be told by chance from that of before. A load that is a fifth lighter
-ends queues by itself. Our choice."""
 FEWEST_BEFORE: Final = 3
 """Windows before the change that an early verdict needs. With fewer, only the last look counts. Our choice."""
 
@@ -183,7 +179,7 @@ def _judged(
     if not effects:
         return when_due(Judgement.INCONCLUSIVE, windows=count, last=last), "too few windows with comparable load"
     judgement, why = concluded(effects, rejected=rejected, question=question)
-    harder = _comparable(old, new)
+    harder = _comparable(old, new, question=question)
     if judgement is Judgement.INCONCLUSIVE and _is_shorter_queue_alone(question.target, old, harder):
         why = "requests waited before and wait now, and fewer of them explain TTFT: no more tokens are generated"
     return when_due(judgement, windows=count, last=last), why
@@ -218,7 +214,7 @@ def _shares(windows: Sequence[Measurement]) -> list[float]:
 def _effects(old: _Period, new: _Period, *, question: Question) -> tuple[ObjectiveEffect, ...]:
     """The effects on the objectives that have enough comparable windows."""
     level = level_at(len(new.windows))
-    harder = _comparable(old, new)
+    harder = _comparable(old, new, question=question)
     effects = []
     for objective in LATENCIES:
         good = _latency(objective, old, harder, level=level, question=question)
@@ -239,27 +235,16 @@ def _is_shorter_queue_alone(objective: ChangeTarget, old: _Period, windows: Sequ
     return is_shorter_queue_alone(objective, windows, old.windows, served=served)
 
 
-def _comparable(old: _Period, new: _Period) -> Sequence[Measurement]:
+def _comparable(old: _Period, new: _Period, *, question: Question) -> Sequence[Measurement]:
     """The windows that can show that nothing became worse: those with no less load than before.
 
-    All of them where the load was the same on the whole, but for chance: of windows with the same load every second is
-    lighter, and a change begins in a minute that has more than most.
+    All of them where a change must only do no harm and the load was the same on the whole: of windows with the same
+    load by chance every second is lighter, and without them too few are left.
     """
-    if _is_alike(old, new):
+    alike = old.load is not None and new.load is not None and new.load >= old.load * (1 - old.same)
+    if question.target is ChangeTarget.GPUS and alike:
         return [window for window, load in zip(new.windows, new.loads, strict=True) if load is not None]
     return _under(new, at_least=_scaled(old.load, 1 - old.same))
-
-
-def _is_alike(old: _Period, new: _Period) -> bool:
-    """Whether as many requests came after as before, within noise or what chance does to so many, a sixth at most.
-
-    Worked: 135 in the window before and 1,200 in ten after it differ by a ninth; by chance they may by 18 %.
-    """
-    counts = [requests_in(period.windows, length=period.length) for period in (old, new)]
-    if old.load is None or new.load is None or not all(counts):
-        return False
-    chance = DEVIATIONS * math.sqrt(sum(1 / count for count in counts if count))
-    return new.load >= old.load * (1 - min(FARTHEST_ALIKE, max(SAME_LOAD, chance)))
 
 
 def _scaled(load: float | None, factor: float) -> float | None:
