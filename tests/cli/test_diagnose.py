@@ -265,6 +265,7 @@ def test_every_class_has_words_and_advice() -> None:
         pytest.param(["--prometheus", "http://x", "--at", "+90s"], "start of a recording", id="an offset from what"),
         pytest.param(["--recording", KV, "--engine-args", "--max-num-seqs many"], "--max-num-seqs", id="a value"),
         pytest.param(["--recording", KV, "--engine-args", "--max-num-seqs"], "the value is missing", id="no value"),
+        pytest.param(["--recording", KV, "--engine-args", "max-num-seqs 64"], "write --max-num-seqs", id="no dashes"),
         pytest.param(["--recording", KV, "--engine-args", "'"], "Close the quotes", id="an open quote"),
         pytest.param(["--recording", KV, "--engine-args", "-tp 1000"], "tensor_parallel_size", id="an absurd value"),
         pytest.param(["--recording", KV, "--bogus"], "No such option", id="an unknown option"),

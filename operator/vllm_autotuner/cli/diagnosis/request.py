@@ -21,7 +21,7 @@ from vllm_autotuner.cli.options.platform_options import PlatformOptions, load_ca
 from vllm_autotuner.cli.options.source import ServiceFilter
 from vllm_autotuner.cli.options.values import duration_of, one_of
 from vllm_autotuner.diagnosis.objectives import targets_of
-from vllm_autotuner.engine.flags import parse_command_line
+from vllm_autotuner.engine.flags import TUNED_FLAGS, parse_command_line
 from vllm_autotuner.observation.access import Access, PrometheusAddress
 from vllm_autotuner.observation.label_matchers import matcher
 
@@ -101,6 +101,9 @@ def _knobs(engine_args: str | None) -> EngineKnobs:
     if engine_args is None:
         return EngineKnobs()
     flags = parse_command_line(engine_args)
+    for word in engine_args.split():
+        if word.partition("=")[0].replace("_", "-") in TUNED_FLAGS:
+            raise CommandError(f"--engine-args: {word!r} is no flag; write --{word}")
     try:
         return knobs_in(flags)
     except ValidationError as error:
