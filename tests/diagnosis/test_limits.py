@@ -350,34 +350,30 @@ def test_a_tpot_at_the_objective_blames_no_link() -> None:
     assert found.primary is DiagnosisClass.HEALTHY
 
 
+def prompted(*, running: float, finished: float, prompts: float, generated: float, seconds: float) -> Observation:
+    """Requests wait with room in the cache; `seconds` of the window went into `prompts` tokens."""
+    busy = engine(
+        running=running,
+        waiting=max(12.0, running),
+        kv=0.35,
+        finished=finished,
+        prompt_tokens=prompts,
+        prompt_tokens_computed=prompts,
+        generation_tokens=generated,
+        prefill_seconds=seconds,
+    )
+    each = latency(seconds / finished)
+    return observation(busy, ttft=latency(25.0), prefill_time=each, tpot=latency(0.02), itl=latency(0.02))
+
+
 @pytest.mark.parametrize("seats", [None, 256])
 def test_a_few_long_prompts_at_a_time_are_no_cap(seats: int | None) -> None:
     """Prompts of 60,000 tokens are computed one after the other: one runs, and the flag is left out."""
-    busy = engine(
-        running=1.0,
-        waiting=12.0,
-        kv=0.35,
-        finished=12.0,
-        prompt_tokens=720_000.0,
-        prompt_tokens_computed=720_000.0,
-        generation_tokens=240.0,
-        prefill_seconds=27.0,
-    )
-    seen = observation(busy, ttft=latency(25.0), prefill_time=latency(2.3), tpot=latency(0.02), itl=latency(0.02))
+    seen = prompted(running=1.0, finished=12.0, prompts=720_000.0, generated=240.0, seconds=27.0)
     assert named(seen, seats=seats).primary is DiagnosisClass.PREFILL_BOUND
 
 
 def test_a_full_batch_that_is_given_new_prompts_all_the_time_is_capped() -> None:
     """Of 256 that run, one is a prompt at any time: its share of the time is that of one, and no reason."""
-    busy = engine(
-        running=256.0,
-        waiting=300.0,
-        kv=0.35,
-        finished=200.0,
-        prompt_tokens=400_000.0,
-        prompt_tokens_computed=400_000.0,
-        generation_tokens=60_000.0,
-        prefill_seconds=28.0,
-    )
-    seen = observation(busy, ttft=latency(25.0), prefill_time=latency(0.2), tpot=latency(0.02), itl=latency(0.02))
+    seen = prompted(running=256.0, finished=200.0, prompts=400_000.0, generated=60_000.0, seconds=28.0)
     assert named(seen, seats=None).primary is DiagnosisClass.CONCURRENCY_CAPPED

@@ -88,9 +88,15 @@ def _no_larger_cache(change: ActiveChange, world: World) -> str | None:
     How much memory an engine sets aside is inferred when the change is proposed: its pods tell.
     """
     before, exported = change.kv_cache_tokens, _cache_of_trial(change, world)
-    if before is None or exported is None or exported > before * (1 + NOISE):
+    if before is None or exported is None or _has_larger_cache(change, world):
         return None
     return f"the KV cache is not over {NOISE:.0%} larger: {exported:,.0f} tokens, {before:,.0f} before"
+
+
+def _has_larger_cache(change: ActiveChange, world: World) -> bool:
+    """Whether a change for a larger KV cache is known to have one."""
+    before, exported = change.kv_cache_tokens, _cache_of_trial(change, world)
+    return before is not None and exported is not None and exported > before * (1 + NOISE)
 
 
 def _cache_of_trial(change: ActiveChange, world: World) -> float | None:
@@ -134,9 +140,7 @@ def _compared(
 
 
 def _missed_before(change: ActiveChange, world: World) -> frozenset[ChangeTarget]:
-    before, exported = change.kv_cache_tokens, _cache_of_trial(change, world)
-    larger_cache = before is not None and exported is not None and exported > before * (1 + NOISE)
-    if change.knob == Knob.MAX_NUM_SEQS and not raises_slots(change) and not larger_cache:
+    if change.knob == Knob.MAX_NUM_SEQS and not raises_slots(change) and not _has_larger_cache(change, world):
         # Fewer slots alone cannot end a queue: where the trial's pods have, nothing is shown for them.
         return frozenset()
     return frozenset(each for each in LATENCIES if _missed(each, change.before, targets=world.targets))

@@ -5,7 +5,7 @@ yields one ratio that is independent of the load, and only the ratios are judged
 
 Method. For each objective the ratios candidate / reference of all windows (as logarithms) get a Hodges-Lehmann centre
 and a Wilcoxon interval (`signed_rank`); `objective_effect` says when that means hurt, safe or helped.
-Windows count from when the candidate has served the queue that it began with.
+Windows count from when what waited at the beginning has been served (`_since_it_drained`).
 Keep: the target of the change is helped and both latencies are safe, or it is cured, or was missed and is helped with
 more tokens, and both are inside. Revert: one is hurt.
 Else Inconclusive. Verdicts are only sought after `LOOKS` windows and when time is up; a gross violation ends the

@@ -58,7 +58,7 @@ class _Opening:
 
 
 def why_never_open(windows: Sequence[Window]) -> str:
-    """Which of the windows can never open, and why; empty if there is none. It need not be asked when one is closed."""
+    """Which of the windows can never open, and why; empty if there is none."""
     faults = []
     for index, window in enumerate(windows):
         try:

@@ -94,15 +94,17 @@ class Observation:
 
         `quiet`: with 0 for the windows in which none were made. A window of which nothing is known is in neither.
         """
-        each = self.tokens_per_step
-        made = [(one.time, one.tokens * each, one.window) for one in self.steps if one.time is not None]
+        each, begin = self.tokens_per_step, self.at - over
+        made = [
+            (one.time, one.tokens * each, one.window) for one in self.steps if one.time is not None and one.time > begin
+        ]
         if quiet:
-            made += [(end, 0.0, window) for end, window in self.quiet]
+            made += [(end, 0.0, window) for end, window in self.quiet if end > begin]
         # No interval ends with the first token of a request, and of two tokens it is half. Where no step is known of a
         # window, its other tokens are not either.
         known = {end for end, *_ in made}
         made += [(one.time, one.requests, one.window) for one in self.first_tokens if one.time in known]
-        return on_one_grid([one for one in made if one[0] > self.at - over], window=self.window)
+        return on_one_grid(made, window=self.window)
 
     def requests_by_window(self) -> dict[float, float]:
         """First tokens of all engines in each window of the long one, by its end (Unix seconds)."""
@@ -268,7 +270,7 @@ def _of_several_tokens(tpot: Distribution, *, itl: Distribution, lengths: Distri
     """Without the requests of one token, whose time per output token vLLM counts as 0.
 
     How many there are is known of the long window only: no more of now than the mean lacks to that of the intervals.
-    With a draft an interval is longer than a token; then none of them is taken for 0 that is not.
+    With a draft an interval has several tokens: then the mean always lacks something, and the share alone decides.
     """
     everything = max(lengths.buckets.values(), default=0.0)
     share = lengths.buckets.get(1.0, 0.0) / everything if everything > 0 else 0.0

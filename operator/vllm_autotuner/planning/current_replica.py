@@ -154,13 +154,11 @@ def _held_longer(seen: Observation) -> float:
     first = min((point.time for point in seen.steps if point.time is not None), default=None)
     whole = [point for point in seen.steps if point.time is None or point.time != first]
     taken = sum(point.running * (point.window or seen.window) for point in whole)
-    made = sum(point.tokens for point in whole) * seen.tokens_per_step
-    times = {point.time for point in whole}
+    times, each = {point.time for point in whole}, seen.tokens_per_step
     firsts = sum(one.requests for one in seen.first_tokens if one.time in times)
-    needed = (
-        sum(point.tokens * point.itl for point in whole) * seen.tokens_per_step * (1 + firsts / made if made else 1)
-    )
-    return taken / needed if needed > 0 and taken > 0 else 1.0
+    made = sum(point.tokens for point in whole) * each
+    needed = sum(point.tokens * point.itl for point in whole) * each
+    return taken / (needed * (1 + firsts / made)) if needed > 0 and taken > 0 else 1.0
 
 
 def _tail(case: Case, *, itl: float) -> float:

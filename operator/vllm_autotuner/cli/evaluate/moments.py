@@ -63,9 +63,9 @@ def recorded(span: Span, *, at: float | None = None, every: float | None = None,
     `everything` evaluates all of it where neither is given. Raises CommandError when `at` lies outside of it, and for
     an `every` of which the samples tell nothing.
     """
-    if every is not None and every < SHORTEST_STEP:
-        raise CommandError(f"--every {every:g}s is too short: no metrics are scraped that often; write at least 1s")
     if every is not None:
+        if every < SHORTEST_STEP:
+            raise CommandError(f"--every {every:g}s is too short: no metrics are scraped that often; write at least 1s")
         return _timeline(span, every=every)
     if everything and at is None:
         # Coarser over a long recording, but never coarser than the operator looks.
