@@ -7,15 +7,30 @@ from typing import Any
 
 import pytest
 from tests.builders import engine
-from tests.change.worlds import NOW, OLD, STRATEGY, TARGETS, analysis, change, rollout, seen, silent, world
+from tests.change.worlds import (
+    NOW,
+    OLD,
+    STRATEGY,
+    TARGETS,
+    analysis,
+    canary_change,
+    canary_world,
+    change,
+    measured,
+    rollout,
+    seen,
+    silent,
+    world,
+)
 
-from vllm_autotuner.api.status import ActiveChange, ChangeState, ChangeTarget, Outcome
+from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, ChangeState, ChangeTarget, Outcome
 from vllm_autotuner.change.analysis import longest
 from vllm_autotuner.change.comparison import GROSS_WINDOWS
 from vllm_autotuner.change.edges import EDGES, IllegalMove, moved
 from vllm_autotuner.change.machine import Ending, World, advance
 from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.verification import NotEffective, Undecided
+from vllm_autotuner.change.world import Variants
 from vllm_autotuner.observation.observation import Observation
 
 PROVISIONING, VERIFYING = ChangeState.PROVISIONING, ChangeState.VERIFYING
@@ -493,6 +508,55 @@ def test_a_rollout_in_place_ends_where_no_further_pod_comes(last: timedelta | No
     pods = rollout(settled=False, replicas=10, newest_since=None if last is None else now - last)
     after = advance(given, world(now, rollout=pods)).change
     assert after.state is (PROVISIONING if goes_on else ROLLING_BACK)
+
+
+OLD_PODS_SERVE = rollout(settled=False, ready=1, older_ready=1)
+
+
+def started_in_place(given: World, *, windows: int, **changed: Any) -> ActiveChange:
+    """Provisioning over so many windows of 30 s; `before` begins with one that ended with the proposal."""
+    going = change(PROVISIONING, replicas=1, before=measured(1, ttft=5.0), **changed)
+    for number in range(1, windows + 1):
+        at = NOW + timedelta(seconds=30 * number)
+        going = advance(going, replace(given, now=at, observation=replace(given.observation, at=at.timestamp()))).change
+    return going
+
+
+def test_while_the_new_pod_starts_the_old_one_is_measured() -> None:
+    """A change begins as soon as its diagnosis holds: of the load that it is for there is one window by then."""
+    still_late = world(rollout=OLD_PODS_SERVE, observation=seen(ttft=5.0))
+    going = started_in_place(still_late, windows=6)
+    assert going.state is PROVISIONING
+    assert [window.at for window in going.before] == [NOW + timedelta(seconds=30 * number) for number in range(7)]
+    going = started_in_place(still_late, windows=20, deadline=NOW + timedelta(hours=1))
+    assert len(going.before) == MEASUREMENTS_LENGTH
+    assert going.before[-1].at == NOW + timedelta(seconds=600)
+
+
+def two_pods() -> Observation:
+    found = seen()
+    return replace(found, engines=(*found.engines, engine(pod="chat-1", running=0.0)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(world(rollout=rollout(settled=False, ready=2, older_ready=1)), id="the new pod serves as well"),
+        pytest.param(world(rollout=rollout(settled=False, ready=0, older_ready=0)), id="the old pod is gone"),
+        pytest.param(world(rollout=OLD_PODS_SERVE, blind=True, observation=silent()), id="metrics are missing"),
+        pytest.param(world(rollout=OLD_PODS_SERVE, unreadable=True), id="the spec, and with it the targets, is unread"),
+        pytest.param(world(rollout=OLD_PODS_SERVE, observation=two_pods()), id="another pod reports"),
+        pytest.param(world(rollout=OLD_PODS_SERVE, observation=quiet(NOW)), id="a window without requests"),
+    ],
+)
+def test_a_window_that_is_not_the_old_pods_alone_is_none_of_before(given: World) -> None:
+    assert len(started_in_place(given, windows=6).before) == 1
+
+
+def test_what_is_measured_before_a_canary_is_left_alone() -> None:
+    """Its baseline is measured beside it."""
+    given = canary_world(rollout=OLD_PODS_SERVE, variants=Variants())
+    assert len(advance(canary_change(PROVISIONING, before=measured(1)), given).change.before) == 1
 
 
 @pytest.mark.parametrize("state", [VERIFYING, WARMING_UP, ANALYZING, HELD, BAKING, ROLLING_BACK])

@@ -18,6 +18,7 @@ from vllm_autotuner.api.status import Outcome
 
 ENOUGH = 44
 """Ticks after which every one of these stories is over, also when a restart cost it a window."""
+BEFORE = re.compile(r" vs \d+ requests")
 TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 
@@ -91,10 +92,12 @@ def figures(found: Bed) -> dict[str, Any]:
     status = copy.deepcopy(found.api.objects["VLLMService", "chat"]["status"])
     # Made from the time of the question.
     status.get("recommendation", {}).pop("id", None)
+    # A tick that is lost while the new pod starts is a window of before that was not measured.
+    told = BEFORE.sub("", TIMES.sub("T", json.dumps(status)))
     template = found.deployment()["spec"]
     events = sorted((event.reason, event.transition.split("/")[0]) for event in found.api.events.values())
     return {
-        "status": json.loads(TIMES.sub("T", json.dumps(status))),
+        "status": json.loads(told),
         "deployment": template,
         "rollouts": dict(found.api.applies),
         "deletes": dict(found.api.deletes),

@@ -2,7 +2,7 @@
 
 Separate from the state machine, because these steps depend on free GPUs. A canary that finds no node ends the change
 before the service is touched (T19); trial pods release their GPUs when the service's own pods need them.
-Must not: judge the pods once they serve.
+Must not: judge the pods once they serve, or count a window in which one of them does as one of before.
 """
 
 from datetime import timedelta
@@ -14,7 +14,9 @@ from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome
 from vllm_autotuner.api.wording import counted
 from vllm_autotuner.change.crash_blame import baseline_crashed
 from vllm_autotuner.change.edges import late, moved
+from vllm_autotuner.change.measured_window import collected
 from vllm_autotuner.change.rollback import back
+from vllm_autotuner.change.verdict import measure_per_pod
 from vllm_autotuner.change.world import Ending, Step, Variant, World
 
 __all__ = ["promote", "provision"]
@@ -40,7 +42,22 @@ def provision(change: ActiveChange, world: World) -> Step:
         why = world.rollout.unschedulable or "the new pods did not become ready"
         waited = _timed_out(world, pods=1 if stuck else max(1, change.replicas or 1))
         return Step(back(change, f"{waited}: {why}", world=world, harmful=False))
-    return Step(change)
+    return Step(_with_windows_before(change, world))
+
+
+def _with_windows_before(change: ActiveChange, world: World) -> ActiveChange:
+    """Go on measuring the old configuration while its pods alone serve, under the load that the change is for.
+
+    A change begins as soon as its diagnosis holds, often with a single window of before, which shows nothing.
+    """
+    rollout, pods = world.rollout, {engine.key.pod for engine in world.observation.engines}
+    # A new pod may answer its first scrape before it is ready: without load, it would lower what each pod has.
+    alone = rollout.older_ready == rollout.ready == rollout.replicas == len(pods)
+    if not alone or world.blind or world.unreadable:
+        return change
+    found = measure_per_pod(world.observation, targets=world.targets)
+    before = collected(change.before, found, length=timedelta(seconds=world.observation.window))
+    return change if before == change.before else change.updated(before=before)
 
 
 def _provision_trial(change: ActiveChange, world: World) -> Step:
