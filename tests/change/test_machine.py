@@ -528,6 +528,7 @@ def test_while_the_new_pod_starts_the_old_one_is_measured() -> None:
     going = started_in_place(still_late, windows=6)
     assert going.state is PROVISIONING
     assert [window.at for window in going.before] == [NOW + timedelta(seconds=30 * number) for number in range(7)]
+    assert going.baseline == going.before[-1]
     going = started_in_place(still_late, windows=20, deadline=NOW + timedelta(hours=1))
     assert len(going.before) == MEASUREMENTS_LENGTH
     assert going.before[-1].at == NOW + timedelta(seconds=600)

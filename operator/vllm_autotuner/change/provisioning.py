@@ -57,7 +57,7 @@ def _with_windows_before(change: ActiveChange, world: World) -> ActiveChange:
         return change
     found = measure_per_pod(world.observation, targets=world.targets)
     before = collected(change.before, found, length=timedelta(seconds=world.observation.window))
-    return change if before == change.before else change.updated(before=before)
+    return change if before == change.before else change.updated(before=before, baseline=found)
 
 
 def _provision_trial(change: ActiveChange, world: World) -> Step:
