@@ -145,7 +145,7 @@ def test_a_pod_of_several_engine_cores_has_their_capacity_and_gpus(cores: int) -
 def effects(**changes: float | None) -> Outlook:
     known: dict[str, float | None] = {
         "tpot": 0.04, "ttft": 1.0, "goodput": 1000.0, "capacity": 5.0, "needed": 2, "needed_gpus": 2, "missing": 0.0,
-        "gpus": 2,
+        "gpus": 2, "surely_enough": True,
     }  # fmt: skip
     return Outlook(**{**known, **changes})  # type: ignore[arg-type]  # fields by name
 
@@ -169,6 +169,13 @@ SHORT = {"missing": 0.3, "needed": 2}
         pytest.param({}, {"needed_gpus": None}, {}, "would need more GPUs", id="no number of GPUs suffices"),
         pytest.param({}, {"needed_gpus": 1}, {}, "", id="fewer GPUs"),
         pytest.param({}, {"needed_gpus": 1}, {"met": True}, "", id="fewer GPUs while objectives are met"),
+        pytest.param(
+            {}, {"needed_gpus": 1, "surely_enough": False}, {"met": True}, "may not serve", id="perhaps too few"
+        ),
+        pytest.param(
+            {"needed_gpus": 3}, {"needed_gpus": 2}, {"met": True}, "as many GPUs", id="fewer than nobody uses"
+        ),
+        pytest.param({"needed_gpus": 3}, {"needed_gpus": 2}, {"saving": False}, "", id="those of now will do"),
         pytest.param(
             {}, {"needed_gpus": 1}, {"met": True, "saving": False}, "saveGpus is off", id="the user wants none then"
         ),

@@ -11,11 +11,12 @@ from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Scaling, Tuning
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.max_num_seqs import fit_to_kv_cache
 from vllm_autotuner.planning.plan import Plan, plan
-from vllm_autotuner.planning.platform import Platform
+from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.proposal import Proposal
 
 TWO_ENGINES = steady(9, 18, 12, base=0.014, per_sequence=0.0003)
@@ -287,11 +288,34 @@ STARVED = steady(18, 30, 24, **LOAD, pool=SMALL)
 """22 sequences fill nine tenths of the cache of each of two engines, and 24 run."""
 
 
-@pytest.mark.parametrize("primary", [DiagnosisClass.KV_CACHE_SATURATED, DiagnosisClass.HEALTHY])
-def test_a_larger_cache_is_judged_by_doing_no_harm_though_requests_are_late(primary: DiagnosisClass) -> None:
-    found = healthy(STARVED, primary=primary, knobs=ONE_GPU, platform=QWEN_32B, scale=scaling(high=8)).proposal
+def test_a_larger_cache_is_judged_by_doing_no_harm_though_requests_are_late() -> None:
+    saturated, scale = DiagnosisClass.KV_CACHE_SATURATED, scaling(high=8)
+    found = healthy(STARVED, primary=saturated, knobs=ONE_GPU, platform=QWEN_32B, scale=scale).proposal
     assert found is not None
     assert (found.knob, found.target) == (Knob.MAX_NUM_SEQS, ChangeTarget.GPUS)
+
+
+def test_gpus_that_are_not_in_use_are_not_saved() -> None:
+    """By the model the load needs a third replica, which nobody misses, and with the setting it would not."""
+    found = healthy(STARVED, knobs=ONE_GPU, platform=QWEN_32B, scale=scaling(high=8))
+    assert "the load needs as many GPUs with it" in why_not(found, "maxNumSeqs")
+
+
+@pytest.mark.parametrize("scale", [None, scaling(1, 1)])
+def test_a_smaller_degree_that_may_not_serve_the_load_is_refused(scale: Scaling | None) -> None:
+    """Where no replica can be added, those that would be needed must not count as those there are."""
+    busy = steady(
+        22, 33, 44, base=0.0065, per_sequence=0.00006, pods=1, kv_each=0.0012, prefill=0.005, prompt=1024, output=256,
+        pool=KVPool(tokens=900_000),
+    )  # fmt: skip
+    knobs, allowed = EngineKnobs(max_num_seqs=64, tensor_parallel_size=2), AllowedInts(allowed=(1, 2))
+    platform = replace(
+        platform_named("meta-llama/Llama-3.1-8B", gpu="NVIDIA-H100-80GB-HBM3", catalogue=Catalogue()), devices_ours=True
+    )
+    found = healthy(
+        busy, knobs=knobs, replicas=1, tuning=Tuning(tensor_parallel_size=allowed), platform=platform, scale=scale
+    )
+    assert "may not serve the load" in why_not(found, "tensorParallelSize 1")
 
 
 BOTH = Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2)), max_num_seqs=IntBounds(min=1, max=4096))

@@ -91,6 +91,8 @@ class Outlook:
     needed: int | None = None
     """Replicas that serve the load within the objectives, within the user's bounds; None if no number does."""
     needed_gpus: int | None = None
+    surely_enough: bool = False
+    """Whether so many serve the load by the low end of their capacity as well."""
     missing: float | None = None
     """Share of the requests (0..1) beyond what so many replicas serve within the objectives."""
 
@@ -189,6 +191,7 @@ def outlook(setting: Setting, *, situation: Situation, runs: bool = False, too_f
         limited_by=known.limited_by,
         needed=needed,
         needed_gpus=None if needed is None else needed * gpus_each,
+        surely_enough=needed is not None and rate <= needed * known.low,
         missing=max(0.0, 1 - serves / rate),
     )
 

@@ -56,7 +56,7 @@ def smaller_degree(situation: Situation) -> Proposal | NothingToGain:
     if degree is None:
         return NothingToGain(f"spec.tuning.tensorParallelSize allows no smaller size down to half the current {now}")
     return _proposal(situation, degree, target=ChangeTarget.TPOT, reason=f"{situation.diagnosis.message} With {degree} "
-                     "GPU(s) per replica, the freed GPUs serve more as additional replicas.")  # fmt: skip
+                     "GPU(s) per replica, less of each step is communication.")  # fmt: skip
 
 
 def _degrees(situation: Situation) -> tuple[int, ...]:
