@@ -1,5 +1,6 @@
 """What the status remembers of scale-ins, as the plan and `explain` ask for it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.planning.situations import scaling, steady
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.status import ChangeState, Effective, VLLMServiceStatus
 from vllm_autotuner.control.decide.scaling_history import replicas_too_few, scale_ins_after
+from vllm_autotuner.observation.engine_window import StepPoint
 from vllm_autotuner.scaling.request_rate import peak_tokens_per_second
 from vllm_autotuner.scaling.supply import Scale
 
@@ -64,3 +66,21 @@ def test_replicas_that_are_added_during_a_change_say_nothing_of_fewer() -> None:
     assert failed.failed_at == desk.now
     trying = status.updated(active_change=change(ChangeState.ANALYZING))
     assert scale_ins_after(trying, more, inputs=inputs) == status.scale_ins
+
+
+def test_a_load_that_has_just_risen_is_remembered_as_it_is_now() -> None:
+    """Five minutes of which four were before the step: by their mean a third of the load would be too much."""
+    desk = Desk()
+    desk.edit(scaling={"minReplicas": 1, "maxReplicas": 4}, replicas=None)
+    desk.ticks(2, CAPPED)
+    effective, now = desk.read.effective, CAPPED.generated_per_second
+    assert effective is not None
+    assert now is not None
+    seen = replace(CAPPED, steps=tuple(
+        StepPoint(running=1.0, itl=0.02, tokens=now, time=CAPPED.at - CAPPED.window * age) for age in range(12)
+    ))  # fmt: skip
+    assert peak_tokens_per_second(seen, over=timedelta(minutes=5)) == pytest.approx(now / CAPPED.window)
+    tried = ScaleInTried(replicas=1, at=desk.now - timedelta(hours=2), config_hash=effective.config_hash)
+    status = desk.read.updated(active_change=None, scale_ins=(tried,))
+    (failed,) = scale_ins_after(status, Scale(replicas=2, reason="", lacking=True), inputs=desk.inputs(seen))
+    assert failed.tokens_per_second == pytest.approx(now)

@@ -46,13 +46,27 @@ def test_queues_of_engines_add_up() -> None:
 
 
 def test_what_was_before_the_newest_replica_does_not_count() -> None:
-    # It grew until the middle of the window, when a replica came, and has shrunk since.
-    middle = SCRAPES // 2
-    levels = [100 + 10.0 * min(scrape, middle) - 10.0 * max(0, scrape - middle) for scrape in range(SCRAPES)]
+    # It grew until the last scrapes, when a replica came, and has shrunk since.
+    levels = [100 + 5.0 * scrape for scrape in range(LAST)] + [100.0]
     seen = observation(engine(waiting=levels))
-    came = seen.engines[0].moments[middle].time - INTERVAL / 2
+    came = seen.engines[0].moments[-2].time - INTERVAL / 2
     assert ends_by_itself(seen, since=None) is None
     assert ends_by_itself(seen, since=came) is not None
+
+
+@pytest.mark.parametrize(
+    ("levels", "ends"),
+    [
+        pytest.param([0.0, 386.0, 262.0, 138.0], True, id="it came in the window, and most of it is served"),
+        pytest.param([0.0, 0.0, 386.0, 262.0], False, id="seen once since its peak"),
+        pytest.param([0.0, 386.0, 380.0, 375.0], False, id="hardly any of it is"),
+        pytest.param([10.0, 12.0, 9.0, 10.0], False, id="it only varies"),
+    ],
+)
+def test_a_queue_is_served_from_its_peak_on(levels: list[float], ends: bool) -> None:
+    """The scrape from before a burst says nothing of how fast it is served."""
+    seen = observation(engine(waiting=levels, scrapes=len(levels)))
+    assert (ends_by_itself(seen, since=None) is not None) is ends
 
 
 def test_an_engine_that_was_seen_once_may_be_the_one_whose_queue_grows() -> None:

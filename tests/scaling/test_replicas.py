@@ -471,6 +471,79 @@ def test_prompts_that_would_fill_the_time_of_the_rest_keep_the_replica(share: fl
     assert desired(**{**SPARE_FOR, "seen": replace(SPARE, engines=busy)}).replicas == replicas
 
 
+@pytest.mark.parametrize(
+    ("begun", "ended", "replicas"),
+    [
+        pytest.param(540, 240, 2, id="of the last ten minutes"),
+        pytest.param(1500, 1200, 1, id="longer ago"),
+        pytest.param(0, 0, 1, id="none"),
+    ],
+)
+def test_long_prompts_of_minutes_ago_keep_the_replica(begun: float, ended: float, replicas: int) -> None:
+    """Prompts take 1 % of the time now. Documents of 24,000 tokens took 37 %, with few outputs."""
+    engines = tuple(replace(one, prefill_seconds=0.01 * one.sampled) for one in SPARE.engines)
+    longer = [ended <= AT - (point.time or 0.0) < begun for point in SPARE.steps]
+    steps = tuple(
+        replace(point, running=1.5, itl=0.05, tokens=300.0, prompts=3000.0) if long else replace(point, prompts=0.5)
+        for point, long in zip(SPARE.steps, longer, strict=True)
+    )
+    found = desired(**{**SPARE_FOR, "seen": replace(SPARE, engines=engines, steps=steps)})
+    assert found.replicas == replicas
+    assert ("prompts of the last 10m" in found.reason) is (replicas == 2)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "finished", "replicas"),
+    [
+        pytest.param([0.0] * 10 + [300.0] * 5, None, 2, id="requests wait, and no class tells of it yet"),
+        pytest.param(0.0, 0.2, 2, id="five times as many come as are served"),
+        pytest.param([0.0] * 14 + [1.0], None, 1, id="one waits for a step"),
+    ],
+)
+def test_no_replica_leaves_in_the_first_seconds_of_a_burst(
+    waiting: float | list[float], finished: float | None, replicas: int
+) -> None:
+    seen = carrying(EARLIER + [60.0] * 16, engines=2, waiting=waiting)
+    if finished is not None:
+        rising = [
+            replace(
+                one,
+                finished=(one.finished or 0.0) * finished,
+                moments=tuple(replace(moment, running=10.0 * number) for number, moment in enumerate(one.moments)),
+            )
+            for one in seen.engines
+        ]
+        seen = replace(seen, engines=tuple(rising))
+    assert desired(**{**SPARE_FOR, "seen": seen}).replicas == replicas
+
+
+def one_is_full(*, engines: int, others: float) -> Observation:
+    """Each of `engines` runs so many sequences; only in the first one 64 run, and 30 wait."""
+    seen = carrying(EARLIER + [60.0] * 16, engines=engines)
+    full, *rest = [
+        replace(one, moments=tuple(replace(moment, running=running, waiting=waiting) for moment in one.moments))
+        for index, one in enumerate(seen.engines)
+        for running, waiting in [(64.0, 30.0) if index == 0 else (others, 0.0)]
+    ]
+    return replace(seen, engines=(full, *rest))
+
+
+@pytest.mark.parametrize(
+    ("engines", "others", "replicas"),
+    [
+        pytest.param(4, 3.0, 4, id="three of four have room"),
+        pytest.param(4, 40.0, 5, id="the others are busy as well"),
+        pytest.param(2, 3.0, 3, id="it is one of two"),
+    ],
+)
+def test_one_full_engine_among_empty_ones_is_not_helped_by_another(engines: int, others: float, replicas: int) -> None:
+    """Requests that are sent by their adapter or session: each replica that is added is empty, and the next one too."""
+    capped = DiagnosisClass.CONCURRENCY_CAPPED
+    found = desired(capped, held=600, current=engines, high=16, seen=one_is_full(engines=engines, others=others))
+    assert found.replicas == replicas
+    assert ("1 engine of 4 has a queue while the others have room" in found.reason) is (replicas == 4)
+
+
 @pytest.mark.parametrize(("age", "replicas"), [(None, 2), (1200, 1)])
 def test_a_burst_that_was_late_keeps_the_replica_while_it_is_remembered(age: float | None, replicas: int) -> None:
     """Half an hour ago, with as many replicas as now: one fewer would have been worse."""

@@ -106,6 +106,16 @@ class Observation:
         made += [(one.time, one.requests, one.window) for one in self.first_tokens if one.time in known]
         return on_one_grid(made, window=self.window)
 
+    def prompts_by_window(self, *, over: float) -> dict[float, float]:
+        """Prompt tokens that all engines computed in each window that ended within so many seconds, by its end."""
+        begin = self.at - over
+        computed = [
+            (one.time, one.prompts * one.tokens, one.window)
+            for one in self.steps
+            if one.time is not None and one.time > begin and one.prompts is not None
+        ]
+        return on_one_grid(computed, window=self.window)
+
     def requests_by_window(self) -> dict[float, float]:
         """First tokens of all engines in each window of the long one, by its end (Unix seconds)."""
         return on_one_grid([(one.time, one.requests, one.window) for one in self.first_tokens], window=self.window)

@@ -77,6 +77,10 @@ def _after(engine: EngineWindow, since: float | None) -> list[Moment]:
 
 
 def _pace(moments: list[Moment]) -> float:
-    """Requests per second by which the queue grows."""
-    elapsed = moments[-1].time - moments[0].time
-    return (moments[-1].waiting - moments[0].waiting) / elapsed if elapsed > 0 else 0.0
+    """Requests per second by which the queue grows: since its peak, where it has clearly fallen in several scrapes."""
+    peak = max(range(len(moments)), key=lambda index: moments[index].waiting)
+    last = moments[-1]
+    falls = peak < len(moments) - 2 and _clearly_fewer(last.waiting, than=moments[peak].waiting)
+    first = moments[peak] if falls else moments[0]
+    elapsed = last.time - first.time
+    return (last.waiting - first.waiting) / elapsed if elapsed > 0 else 0.0

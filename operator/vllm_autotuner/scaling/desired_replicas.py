@@ -12,10 +12,12 @@ from typing import Final
 
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import Scaling
-from vllm_autotuner.diagnosis.case import Case, queues, reaches_behind
+from vllm_autotuner.api.wording import counted
+from vllm_autotuner.diagnosis.case import Case, busy_batch, queues, reaches_behind
 from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
+from vllm_autotuner.diagnosis.prefill_bound import BUSY
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
@@ -26,7 +28,7 @@ from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
 from vllm_autotuner.scaling.error_budget import budget_spent, late_for
 from vllm_autotuner.scaling.failed_scale_ins import most_too_few, tried_again_from
-from vllm_autotuner.scaling.request_rate import REMEMBERED, peak_rate, peak_tokens_per_second
+from vllm_autotuner.scaling.request_rate import REMEMBERED, busiest_with_prompts, peak_rate, peak_tokens_per_second
 from vllm_autotuner.scaling.supply import Scale, Supply
 
 __all__ = ["SCALE_OUT_ON", "desired_replicas", "hides_queue"]
@@ -44,6 +46,9 @@ SCALE_OUT_ON: Final = frozenset(
 RunawayOutputs, even if it only contributes."""
 SERVES: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED})
 LATELY: Final = "more was late in the last minutes than they allow"
+ROOM: Final = 0.5
+"""Part of the batch of a full engine below which another one has room for what waits there. Our choice, as
+`kv_use.LEAST_BATCH`."""
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """The classes of `SCALE_OUT_ON` that can hold without a queue; then no request has waited."""
 
@@ -165,9 +170,25 @@ class _Question:
         if waited < self.scaling.scale_out.waiting_for:
             threshold = self.scaling.scale_out.waiting_for.total_seconds()
             return f"demand has exceeded capacity for {waited.total_seconds():.0f} s (threshold {threshold:.0f} s)"
-        if (why := self._why_not_yet()) is not None:
+        if (why := self._why_not_yet() or self._why_uneven()) is not None:
             return why
         return ends_by_itself(seen, since=self._newest, within=max(ENDS_WITHIN, self.supply.serves_in))
+
+    def _why_uneven(self) -> str | None:
+        """Say that requests wait where the others have room; None if not, or if the load of all is not known.
+
+        One more replica gets its share of what the router shares out, and the full engine what it is sent all the same.
+        """
+        engines = self.case.observation.engines
+        full = [engine for engine in engines if engine.moments[-1].waiting > 0]
+        others = [busy_batch(engine) for engine in engines if engine.moments[-1].waiting <= 0]
+        needed = self._needed_now()
+        if not full or 2 * len(full) >= len(engines) or needed is None or needed > self.supply.current:
+            return None
+        if max(others) > ROOM * min(map(busy_batch, full)):
+            return None
+        queue = f"{counted(len(full), 'engine')} of {len(engines)} {'has' if len(full) == 1 else 'have'} a queue"
+        return f"{queue} while the others have room: look at how requests are routed"
 
     def _why_not_for_lateness(self) -> str | None:
         """Return why late tokens add no replica; None if they do."""
@@ -232,7 +253,7 @@ class _Question:
         whole = (
             supply.rolled_out and supply.ready == current and len(seen.engines) >= current and seen.everybody_reports
         )
-        if current <= self.scaling.min_replicas or not whole or not self._may_be_spare():
+        if current <= self.scaling.min_replicas or not whole or not self._may_be_spare() or _a_burst_has_begun(seen):
             return None
         if any(self.now - moment < self._stable for moment in moments):
             return None
@@ -254,6 +275,10 @@ class _Question:
         against = 0 if load is None else most_too_few(supply.failed, load=load)
         if against >= current - 1:
             return Scale(replicas=current, reason=f"{against} replica(s) were too few at this load before")
+        prompts = busiest_with_prompts(seen, over=lately) * current / (current - 1)
+        if prompts > BUSY.limit:
+            why = f"the prompts of the last {format_duration(lately)} would take {prompts:.0%} of the time of each"
+            return Scale(replicas=current, reason=f"{current - 1} replica(s) may be too few: {why}")
         return Scale(
             replicas=current - 1,
             reason=f"{current - 1} replica(s) carry the highest load of the last {format_duration(lately)}: "
@@ -270,6 +295,13 @@ class _Question:
                 return self.held >= self._stable
             case _:
                 return False
+
+
+def _a_burst_has_begun(seen: Observation) -> bool:
+    """Whether more requests came than are served, in a window whose class does not tell of it yet."""
+    waiting = sum(engine.moments[-1].waiting for engine in seen.engines)
+    running = sum(engine.moments[-1].running for engine in seen.engines)
+    return seen.pressure > 1 or waiting > NOISE * running
 
 
 def _waits_now(seen: Observation) -> bool:

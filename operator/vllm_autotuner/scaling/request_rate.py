@@ -4,14 +4,16 @@ Pure. Must not: look at a replica's capacity, or foretell (decision 14 says why)
 """
 
 from datetime import timedelta
+from statistics import fmean
 from typing import Final
 
+from vllm_autotuner.diagnosis.prefill_bound import prefill_shares
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.state_windows import WindowSettings
 from vllm_autotuner.planning.current_replica import highest_mean, output_tokens
 from vllm_autotuner.planning.forecast import LEAST_SEEN
 
-__all__ = ["REMEMBERED", "peak_rate", "peak_tokens_per_second"]
+__all__ = ["REMEMBERED", "busiest_with_prompts", "peak_rate", "peak_tokens_per_second"]
 
 REMEMBERED: Final = timedelta(seconds=WindowSettings().long)
 """The longest time that can be looked back on; of a longer one too little is always seen."""
@@ -29,3 +31,14 @@ def peak_tokens_per_second(seen: Observation, *, over: timedelta) -> float | Non
     if len(made) * seen.window < LEAST_SEEN * over.total_seconds():
         return None
     return highest_mean(made, window=seen.window) / seen.window
+
+
+def busiest_with_prompts(seen: Observation, *, over: timedelta) -> float:
+    """The largest share of its time (0..1) that prompts took of an engine in any five minutes of `over`.
+
+    By the prompt tokens of then and what one takes now; 0 where it was no more than now, or if it is not known.
+    Worked: prompts take 2 % now, and came twenty times as fast eight minutes ago: 40 %.
+    """
+    shares, tokens = prefill_shares(seen.engines), seen.prompts_by_window(over=over.total_seconds())
+    now, most = next(reversed(tokens.values()), 0.0), highest_mean(tokens, window=seen.window)
+    return fmean(shares) * most / now if shares and most > now > 0 else 0.0

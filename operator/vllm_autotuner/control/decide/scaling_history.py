@@ -65,6 +65,7 @@ def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) 
         ready=inputs.workload.rollout.ready,
         scale=scale,
         config_hash=before.config_hash,
-        load=seen.generated_per_second if lately is None else lately,
+        # Bursts are compared by their mean; a load that has just risen is not told by one.
+        load=max((one for one in (seen.generated_per_second, lately) if one is not None), default=None),
         now=inputs.now,
     )
