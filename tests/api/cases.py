@@ -65,6 +65,8 @@ def _arg(*words: str, refused: str | None, id: str) -> Case:  # noqa: A002
 
 _EXACTLY_ONE_WRITER = "set exactly one of replicas"
 _EXACTLY_ONE_WORKLOAD = "set exactly one of engine"
+_MORE_DEVICES = "set the devices of a pod in podTemplate"
+ONE_GPU = {"accelerator": {"product": "NVIDIA-L4"}}
 _DURATION = "write a positive duration such as 500ms, 30s"
 _QUANTILE = "write the quantile as a string between"
 _WINDOW = {"schedule": "0 2 * * *", "duration": "4h"}
@@ -139,6 +141,12 @@ CASES: Final[tuple[Case, ...]] = (
         Case(id=f"{name!r} is no name", changes={**ADOPTING, "targetRef.name": name}, refused="name of a Deployment")
         for name in (".", "..", "chat/status", "../pods", "Chat", "chat.", "-chat", "")
     ),
+    *(
+        Case(id=f"{word} beside an accelerator", changes={**ONE_GPU, "engine.args": [word, "2"]}, refused=_MORE_DEVICES)
+        for word in ("--pipeline-parallel-size", "--data_parallel_size=2", "-pp", "-dp=2")
+    ),
+    Case(id="more devices by the pod template", changes={"engine.args": ["-dp", "2"]}),
+    Case(id="a flag that begins alike", changes={**ONE_GPU, "engine.args": ["--data-parallel-backend=mp"]}),
     Case(id="neither engine nor targetRef", changes={"engine": ..., "model": ...}, refused=_EXACTLY_ONE_WORKLOAD),
     Case(id="both engine and targetRef", changes={"targetRef": {"name": "chat"}}, refused=_EXACTLY_ONE_WORKLOAD),
     Case(id="an engine without a model", changes={"model": ...}, refused="set model.name"),

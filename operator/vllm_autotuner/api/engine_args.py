@@ -45,6 +45,10 @@ _RESERVED: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
+MORE_DEVICES: Final = _spellings("(pipeline|data)_parallel_size", short="-pp|-dp")
+"""Flags by which a replica needs more devices than its tensor-parallel size says."""
+
+
 def _check(argument: str) -> str:
     for pattern, message in _RESERVED:
         if re.search(pattern, argument) is not None:

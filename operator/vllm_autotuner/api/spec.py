@@ -4,6 +4,7 @@ Errors that are visible in the object alone are rejected here and, by the same r
 that need the cluster (GPUs, model geometry, a Deployment to adopt) run later and set a condition.
 """
 
+import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -11,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field, StrictBool
 
 from vllm_autotuner.api.annotations import PREFIX
-from vllm_autotuner.api.engine_args import ARGS_MAX_ITEMS, CommandWord, EngineArg
-from vllm_autotuner.api.fields import DnsLabel, Duration, Quantile, matching
+from vllm_autotuner.api.engine_args import ARGS_MAX_ITEMS, MORE_DEVICES, CommandWord, EngineArg
+from vllm_autotuner.api.fields import DnsLabel, Duration, Quantile, cel_string, matching
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import PUBLISHED_DEFAULT, ApiModel, Rule
 from vllm_autotuner.api.pod_template import PodTemplate
@@ -320,6 +321,15 @@ class VLLMServiceSpec(ApiModel):
             cel="!has(self.model) || !has(self.targetRef)",
             message="remove model: the Deployment that targetRef names decides which model it serves",
             holds=lambda spec: spec.model is None or spec.target_ref is None,
+        ),
+        Rule(
+            cel="!has(self.accelerator) || !has(self.engine) || !has(self.engine.args)"
+            f" || !self.engine.args.exists(word, word.matches({cel_string(MORE_DEVICES)}))",
+            message="remove accelerator and set the devices of a pod in podTemplate, as --pipeline-parallel-size and "
+            "--data-parallel-size need more: accelerator asks for one for each rank of tensorParallelSize",
+            holds=lambda spec: spec.accelerator is None
+            or spec.engine is None
+            or not any(re.search(MORE_DEVICES, word) for word in spec.engine.args),
         ),
         Rule(
             cel="has(self.targetRef) || has(self.replicas) != has(self.scaling)",
