@@ -212,6 +212,22 @@ CASES = (
 )
 
 
+def test_windows_with_the_load_of_before_are_waited_for() -> None:
+    """By chance every second window has less load than the median of before, and shows nothing of an improvement."""
+    by_turns = tuple(
+        one.updated(requests_per_second=4.0 if index % 2 else 3.0)
+        for index, one in enumerate(period(later=20, ttft=0.4, rate=4.0, windows=12))
+    )
+    assert judged(QUEUED, by_turns[:10], final=False) is None
+    assert judged(QUEUED, by_turns[:11], final=False) is None
+    assert judged(QUEUED, by_turns, final=False) is KEEP
+    assert judged(QUEUED, by_turns[:10], final=True) is INCONCLUSIVE
+    lighter = period(later=20, ttft=0.4, rate=2.0, windows=20)
+    assert judged(QUEUED, lighter, final=False) is None
+    worse = period(later=20, ttft=9.0, rate=2.0, windows=10, waiting=10, tokens=500)
+    assert judged(QUEUED, worse, final=False) is REVERT
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id}: {case.judgement}")
 def test_ten_windows_after(case: Case) -> None:
     assert judged(case.before, case.after, target=case.target) is case.judgement

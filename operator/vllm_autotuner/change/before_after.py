@@ -8,7 +8,8 @@ Load is the rate of incoming requests: finished requests plus the growth of runn
 window. Running requests alone do not measure load, because most changes alter them. If requests queued before and still
 do, a longer TTFT only shows a longer queue; it counts only in windows with clearly fewer tokens per second than before.
 Nor does a shorter queue alone prove an improvement (`shorter_queue`).
-With too few comparable windows the verdict is Inconclusive. Bounds come from `rank_sum`, rules from `objective_effect`.
+With too few comparable windows it waits for more, and is Inconclusive when time is up.
+Bounds come from `rank_sum`, rules from `objective_effect`.
 Must not: read a clock, or fill in missing numbers.
 """
 
@@ -173,13 +174,14 @@ def _judged(
     # Only after the change: a single window before cannot have that many, and the bounds allow for that.
     if requests[0] is None or requests[0] < FEWEST_REQUESTS:
         return waiting, f"fewer than {FEWEST_REQUESTS:.0f} requests measured after the change"
-    last = question.final or count >= LOOKS[-1]
+    harder = _comparable(old, new, question=question)
+    # Of windows with the same load by chance every second has less: those that can show anything are waited for.
+    last = question.final or (count >= LOOKS[-1] and len(harder) >= LOOKS[0])
     if not last and (count not in LOOKS or len(old.windows) < FEWEST_BEFORE):
         return None, "more windows are needed"
     if not effects:
         return when_due(Judgement.INCONCLUSIVE, windows=count, last=last), "too few windows with comparable load"
     judgement, why = concluded(effects, rejected=rejected, question=question)
-    harder = _comparable(old, new, question=question)
     if judgement is Judgement.INCONCLUSIVE and _is_shorter_queue_alone(question.target, old, harder):
         why = "requests waited before and wait now, and fewer of them explain TTFT: no more tokens are generated"
     return when_due(judgement, windows=count, last=last), why
