@@ -16,7 +16,7 @@ from benchmarks.verdicts.drawing import Case
 from benchmarks.verdicts.questions import TIGHTNESS, WINDOWS
 from benchmarks.verdicts.rates import Rates, Verdict, objectives
 from benchmarks.verdicts.variants import SETTLED_AFTER, WARM_UP, Bed, with_ttft
-from vllm_autotuner.api.status import ChangeTarget, Measurement
+from vllm_autotuner.api.status import ANALYSIS_LENGTH, ChangeTarget, Measurement
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS
 from vllm_autotuner.change.measured_window import is_complete
@@ -55,9 +55,12 @@ def play_in_place(case: Case, *, steps: float, seed: int, baked: int = BAKED) ->
     for pod in old:
         bed.fleet.terminate(pod, grace=DRAINS_WITHIN)
     bed.serve(WARM_UP, scraping=new)
-    after = [one for (one,) in bed.windows(WINDOWS + baked, variants=(new,))]
+    after = [one for (one,) in bed.windows(ANALYSIS_LENGTH + baked, variants=(new,))]
     return PlayedInPlace(
-        seed=seed, before=tuple(one for (one,) in before), after=tuple(after[:WINDOWS]), baked=tuple(after[WINDOWS:])
+        seed=seed,
+        before=tuple(one for (one,) in before),
+        after=tuple(after[:ANALYSIS_LENGTH]),
+        baked=tuple(after[ANALYSIS_LENGTH:]),
     )
 
 
