@@ -11,6 +11,7 @@ from tests.change.worlds import (
     NOW,
     OLD,
     STRATEGY,
+    TARGETS,
     canary_change,
     canary_world,
     measured,
@@ -21,11 +22,21 @@ from tests.change.worlds import (
 )
 
 from vllm_autotuner.api.spec import StrategyType
-from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, ConfigRef, Outcome, VLLMServiceStatus
+from vllm_autotuner.api.status import (
+    ActiveChange,
+    Analysis,
+    ChangeState,
+    ChangeTarget,
+    ConfigRef,
+    Measurement,
+    Outcome,
+    VLLMServiceStatus,
+)
 from vllm_autotuner.change.edges import EDGES
 from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.provisioning import ROOM_WITHIN, UNSCHEDULABLE_FOR
 from vllm_autotuner.change.trial_deployments import Track, trials
+from vllm_autotuner.change.verdict import measure
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided
 from vllm_autotuner.change.world import Variants, World
 
@@ -434,6 +445,39 @@ def test_what_the_extra_pods_of_a_trial_drained_speaks_for_what_can_drain_it(
         baseline=variant(OLD, observation=seen(tpot=0.02, at=at)),
     )
     after = advance(given, canary_world(at, variants=trial)).change
+    assert after.state is (PROMOTING if kept else ROLLING_BACK)
+
+
+LATE_TOKENS = measure(seen(ttft=0.4, tpot=0.08), targets=TARGETS)
+IN_TIME, SLOWER, STILL_LATE = {"tpot": 0.03}, {"tpot": 0.036}, {"tpot": 0.08}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "before", "ours", "theirs", "kept"),
+    [
+        pytest.param(True, LATE_TOKENS, IN_TIME, IN_TIME, True, id="only a setting can help, and it is as fast"),
+        pytest.param(True, LATE_TOKENS, SLOWER, IN_TIME, False, id="it is slower, inside its objective"),
+        pytest.param(True, LATE_TOKENS, STILL_LATE, STILL_LATE, False, id="both are late: it did not help"),
+        pytest.param(True, BEFORE, IN_TIME, IN_TIME, False, id="tokens were in time before"),
+        pytest.param(False, LATE_TOKENS, IN_TIME, IN_TIME, False, id="replicas would help as well"),
+    ],
+)
+def test_late_tokens_that_the_extra_pods_of_a_trial_ended_speak_for_fewer_slots_where_replicas_are_fixed(
+    fixed: bool, before: Measurement, ours: dict[str, float], theirs: dict[str, float], kept: bool
+) -> None:
+    """Late in bursts: in a trial there is a third more of everything, and no window of it is late."""
+    at = NOW + timedelta(minutes=5)
+    given = canary_change(
+        ANALYZING,
+        to=ConfigRef(max_num_seqs=48, config_hash=NEW),
+        target=ChangeTarget.TPOT,
+        before=(before,),
+        analysis=Analysis(started_at=NOW, last=measured(9, **ours), reference=measured(9, **theirs)),
+    )
+    trial = Variants(
+        canary=variant(observation=seen(at=at, **ours)), baseline=variant(OLD, observation=seen(at=at, **theirs))
+    )
+    after = advance(given, canary_world(at, variants=trial, fixed_replicas=fixed)).change
     assert after.state is (PROMOTING if kept else ROLLING_BACK)
 
 

@@ -140,10 +140,14 @@ def _compared(
 
 
 def _missed_before(change: ActiveChange, world: World) -> frozenset[ChangeTarget]:
+    """The objectives that were missed, as far as it speaks for the change that the extra pods of its trial ended it."""
+    missed = {each for each in LATENCIES if _missed(each, change.before, targets=world.targets)}
     if change.knob == Knob.MAX_NUM_SEQS and not raises_slots(change) and not _has_larger_cache(change, world):
-        # Fewer slots alone cannot end a queue: where the trial's pods have, nothing is shown for them.
-        return frozenset()
-    return frozenset(each for each in LATENCIES if _missed(each, change.before, targets=world.targets))
+        missed.discard(ChangeTarget.TTFT)  # fewer slots alone cannot end a queue
+    if change.knob != Knob.TENSOR_PARALLEL_SIZE and not world.fixed_replicas:
+        # More replicas end late tokens as well, and slots that were lowered for them are raised again to save one.
+        missed.discard(ChangeTarget.TPOT)
+    return frozenset(missed)
 
 
 def _missed(objective: ChangeTarget, windows: Sequence[Measurement], *, targets: Targets) -> bool:

@@ -24,7 +24,6 @@ from typing import Final
 
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.api.wording import told_seconds
-from vllm_autotuner.change.measured_window import LATENCIES
 from vllm_autotuner.change.rejections import Rejections
 from vllm_autotuner.change.signed_rank import Interval
 from vllm_autotuner.change.verdict import Judgement
@@ -142,15 +141,14 @@ def concluded(
 
 
 def _is_relieved(effects: Sequence[ObjectiveEffect], *, question: Question) -> bool:
-    """Whether the trial itself drained the queue that the candidate targets, and the candidate is as fast."""
-    if question.target is not ChangeTarget.TTFT or question.gpu_ratio != 1:
+    """Whether the extra pods of the trial ended what the candidate is for, and the candidate is as fast."""
+    if question.target not in question.missed_before or question.gpu_ratio != 1:
         return False
-    if question.target not in question.missed_before:
+    found = {effect.objective: effect for effect in effects}
+    target, tokens = found.get(question.target), found.get(ChangeTarget.TPOT)
+    if target is None or tokens is None:
         return False
-    first, tokens = (next((one for one in effects if one.objective is each), None) for each in LATENCIES)
-    if first is None or tokens is None:
-        return False
-    return first.reference <= question.targets.ttft.seconds and tokens.merits.as_good
+    return target.reference <= target_of(question.target, question.targets).seconds and tokens.merits.as_good
 
 
 def latency_effect(

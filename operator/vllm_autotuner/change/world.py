@@ -97,6 +97,8 @@ class World:
     strategy: Strategy
     verification: Verification
     variants: Variants = NO_VARIANTS
+    fixed_replicas: bool = False
+    """The operator does not set the replicas: only a setting can help."""
     watching_since: datetime | None = None
     """Since when this operator process leads; None: all the time."""
     paused: bool = False

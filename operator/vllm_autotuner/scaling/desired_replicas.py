@@ -46,9 +46,6 @@ SCALE_OUT_ON: Final = frozenset(
 RunawayOutputs, even if it only contributes."""
 SERVES: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED})
 LATELY: Final = "more was late in the last minutes than they allow"
-ROOM: Final = 0.5
-"""Part of the batch of a full engine below which another one has room for what waits there. Our choice, as
-`kv_use.LEAST_BATCH`."""
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """The classes of `SCALE_OUT_ON` that can hold without a queue; then no request has waited."""
 
@@ -185,7 +182,7 @@ class _Question:
         needed = self._needed_now()
         if not full or 2 * len(full) >= len(engines) or needed is None or needed > self.supply.current:
             return None
-        if max(others) > ROOM * min(map(busy_batch, full)):
+        if 2 * max(others) > min(map(busy_batch, full)):
             return None
         queue = f"{counted(len(full), 'engine')} of {len(engines)} {'has' if len(full) == 1 else 'have'} a queue"
         return f"{queue} while the others have room: look at how requests are routed"

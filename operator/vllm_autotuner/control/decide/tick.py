@@ -238,6 +238,7 @@ def _change(
         strategy=spec.tuning.strategy,
         verification=inputs.workload.verification,
         variants=inputs.workload.variants,
+        fixed_replicas=spec.scaling is None,
         watching_since=inputs.operator.watching_since,
         paused=inputs.paused,
         unreadable=inputs.unreadable,
