@@ -183,6 +183,14 @@ def test_a_value_that_the_engine_refuses_is_a_row() -> None:
     )
 
 
+def test_a_narrow_terminal_loses_no_column_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("--rate", "4", *STEADY, *SHORT, "--sweep", "maxNumSeqs=16,64").stdout
+    heads, _, first, second = (line.split() for line in shown.splitlines() if line.startswith(" ") and line.strip())
+    assert (heads[0], first[0], second[0]) == ("maxNumSeqs", "16", "64")
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+
+
 @pytest.mark.parametrize(
     ("sweep", "name", "expected"),
     [

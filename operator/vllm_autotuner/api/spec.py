@@ -327,9 +327,11 @@ class VLLMServiceSpec(ApiModel):
             f" || !self.engine.args.exists(word, word.matches({cel_string(MORE_DEVICES)}))",
             message="remove accelerator and set the devices of a pod in podTemplate, as --pipeline-parallel-size and "
             "--data-parallel-size need more: accelerator asks for one for each rank of tensorParallelSize",
-            holds=lambda spec: spec.accelerator is None
-            or spec.engine is None
-            or not any(re.search(MORE_DEVICES, word) for word in spec.engine.args),
+            holds=lambda spec: (
+                spec.accelerator is None
+                or spec.engine is None
+                or not any(re.search(MORE_DEVICES, word) for word in spec.engine.args)
+            ),
         ),
         Rule(
             cel="has(self.targetRef) || has(self.replicas) != has(self.scaling)",

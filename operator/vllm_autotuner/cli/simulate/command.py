@@ -108,7 +108,7 @@ def simulate(
     except StartupRefused as error:
         raise failed(f"the engine does not start: {error}", code=FAILED) from None
     if as_text:
-        answers().print(found.shown)
+        answers().print(found.shown, crop=False)
     else:
         typer.echo(json.dumps(found.body, indent=2, allow_nan=False))
     if plot is not None:

@@ -18,7 +18,7 @@ from vllm_autotuner.cli.simulate.notes import notes_of
 from vllm_autotuner.cli.simulate.run_figures import QUANTILES, Figures, Summary
 from vllm_autotuner.cli.simulate.simulated_service import Run
 from vllm_autotuner.cli.simulate.sweep import Row, SweepResult
-from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.cli.terminal import WholeTable, printable
 from vllm_autotuner.simulation.ledger import Fate
 
 __all__ = ["report", "sweep_table"]
@@ -97,7 +97,7 @@ def _summary(found: Summary, unit: str) -> Sequence[str]:
 
 
 def _table(first: str, *columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = WholeTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(first)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
