@@ -278,6 +278,7 @@ def test_a_file_that_is_there_is_written_over_only_on_demand(tmp_path: Path) -> 
     ("args", "says"),
     [
         pytest.param(["--metrics", "ftp://x", "--out", "a.om"], "is not a URL", id="no URL"),
+        pytest.param(["--metrics", "x:1", "--out", "-"], "--out -: give a file name", id="standard output"),
         pytest.param(["--metrics", "x:1", "--out", "/"], "is a folder", id="a folder"),
         pytest.param(["--metrics", "x:1", "--out", "no/such/a.om"], "does not exist", id="no such folder"),
         pytest.param(["--metrics", "x:1", "--out", "a.om", "--for", "0s"], "--for", id="no time"),
