@@ -31,6 +31,13 @@ def test_each_command_has_examples_in_its_help(name: str) -> None:
     assert "Examples:" in found.stdout
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_wrong_option_exits_with_the_code_that_the_help_has_for_it(name: str) -> None:
+    told = " ".join(CliRunner().invoke(app, [name, "--help"]).stdout.split()).partition("Exit codes:")[2]
+    code = 1 if told and "2 wrong options" not in told and "2 a check failed or could not run" not in told else 2
+    assert CliRunner().invoke(app, [name, "--nonsense"]).exit_code == code
+
+
 def test_an_unknown_command_is_refused_with_a_similar_one() -> None:
     found = CliRunner().invoke(app, ["diagnos"])
     assert found.exit_code == 2

@@ -51,6 +51,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         module=f"{CLI}.simulate.command",
         help="Simulate a service: latencies, goodput and diagnosis, in virtual time. Needs no GPU and no Kubernetes.",
         panel=LOOK,
+        usage_exits_one=True,
     ),
     "backtest": LazyCommand(
         module=f"{CLI}.service.backtest",
@@ -79,11 +80,13 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         module=f"{CLI}.service.history",
         help="Show the finished changes of a service: evidence, predicted and measured effects, and outcome.",
         panel=SERVICES,
+        usage_exits_one=True,
     ),
     "export": LazyCommand(
         module=f"{CLI}.service.export",
         help="Write the recommendation of a service as a patch that is ready to commit.",
         panel=SERVICES,
+        usage_exits_one=True,
     ),
     "approve": _request("approve", "Approve the current recommendation of a service, in mode Approve."),
     "reject": _request("reject", "Reject the current recommendation of a service: its value is not tried."),
@@ -101,6 +104,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         module=f"{CLI}.fleet.kill_switch",
         help="Stop all tuning of the cluster within one tick (15 s), or allow it again. Serving goes on.",
         panel=REQUESTS,
+        usage_exits_one=True,
     ),
     "run": LazyCommand(
         module=f"{CLI}.run.command",

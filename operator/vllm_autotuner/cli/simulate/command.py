@@ -61,6 +61,8 @@ Examples:
   Recorded requests, scaled to 7.4 per second, on two replicas:
 
     vllm-autotuner simulate --trace requests.csv.gz --rate 7.4 --replicas 2 --for 1h --plot hour.svg
+
+Exit codes: 0 simulated, 1 error.
 """
 
 FAILED: Final = 1
