@@ -149,7 +149,8 @@ def test_a_file_that_holds_no_token_is_refused_without_showing_it(tmp_path: Path
         (["--bearer-token-file", "t", "--basic-auth-user", "u"], "not both"),
         (["--header", "s3cret"], "--header needs NAME:VALUE"),
         (["--header", "X: a\x07"], "--header needs NAME:VALUE"),
-        (["--org-id", ""], "--header needs NAME:VALUE"),
+        (["--org-id", ""], "--org-id needs the name of a tenant"),
+        (["--org-id", "a\x07"], "--org-id needs the name of a tenant"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(args: list[str], says: str) -> None:
