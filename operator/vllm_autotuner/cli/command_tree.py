@@ -1,9 +1,11 @@
 """The command tree. Each command has a module of its own, which is imported when the command is run."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from errno import ENOSPC
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
@@ -157,6 +159,12 @@ def _root(
 
 def main() -> None:
     """Run the command line; as the plugin of kubectl it calls itself what was typed."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A terminal of another encoding shows `?` for the lines of a box, which are no reason for a traceback.
+        sys.stdout.reconfigure(errors="replace")
+    if not re.fullmatch(r"[1-9][0-9]{1,3}", os.environ.get("COLUMNS", "")):
+        # The libraries would believe any number: 0 prints nothing, and a huge one does not end.
+        os.environ.pop("COLUMNS", None)
     try:
         app(prog_name="kubectl vllm" if Path(sys.argv[0]).stem == PLUGIN else None)
     except OSError as error:

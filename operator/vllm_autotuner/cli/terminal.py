@@ -40,7 +40,9 @@ def remarks() -> Console:
 
 
 def _console(*, stderr: bool) -> Console:
-    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    stream = sys.stderr if stderr else sys.stdout
+    # There is no stream at all where the caller closed it.
+    terminal = stream is not None and stream.isatty()
     # NO_COLOR alone would leave bold and dim, which are escape codes as well.
     plain = bool(os.environ.get("NO_COLOR")) or not terminal
     width = None if terminal or "COLUMNS" in os.environ else PLAIN_WIDTH
