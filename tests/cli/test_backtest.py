@@ -128,6 +128,7 @@ def test_a_narrow_terminal_loses_no_column(monkeypatch: pytest.MonkeyPatch, caps
     shown = capsys.readouterr().out
     assert "maxNumSeqs 64 -> 100" in shown
     assert "KV cache at the lengths that were observed" in shown
+    assert shown.startswith("chat: 1 evaluation; ")
 
 
 def test_how_far_it_is_goes_to_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,7 +307,7 @@ def test_a_usage_error_is_not_taken_for_nothing_to_record(args: list[str]) -> No
         (404, "no", "404", 1),
         (401, "no", "401", 1),
         (200, "<html>", "does not return metrics", 1),
-        (200, "node_load1 1\n", "none of vLLM", 2),
+        (200, "node_load1 1\n", "no data: ", 2),
         (200, "vllm:x" + "y" * 70_000 + " 1\n", "longer than", 1),
     ],
     ids=["no such page", "no permission", "a web page", "another exporter", "an endless line"],

@@ -15,6 +15,7 @@ import typer
 from rich import box
 from rich.text import Text
 
+from vllm_autotuner.api.wording import counted
 from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, typed_subject
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import Evaluation
@@ -177,7 +178,7 @@ def _print(history: History) -> None:
     console = answers()
     shares = sorted(history.classes.items(), key=lambda item: -item[1])
     named = ", ".join(f"{each.value} {count / history.looks:.0%}" for each, count in shares)
-    console.print(Text(printable(f"{history.service.name}: {history.looks} evaluations; {named}")))
+    console.print(Text(printable(f"{history.service.name}: {counted(history.looks, 'evaluation')}; {named}")))
     if not history.standing:
         console.print("No change would have been recommended.")
         return
@@ -187,7 +188,7 @@ def _print(history: History) -> None:
         table.add_row(*(Text(cell) for cell in _row(each)))
     console.print(table, crop=False)
     console.print(
-        f"The recommendation changed {history.changes} time(s); the longest one covers "
+        f"The recommendation changed {counted(history.changes, 'time')}; the longest one covers "
         f"{history.steadiness or 0:.0%} of the evaluations with one; "
         f"{history.silent / history.looks:.0%} of all evaluations had none."
     )
