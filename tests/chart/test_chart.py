@@ -235,6 +235,7 @@ def test_the_limits_are_a_configmap_that_the_operator_reads_and_understands(
     [
         ({}, ["--max-concurrent-changes=5%", "--max-extra-gpus=10%"]),
         ({"changes": 3, "extraGPUs": "50%"}, ["--max-concurrent-changes=3", "--max-extra-gpus=50%"]),
+        ({"changes": 1_000_000, "extraGPUs": "7"}, ["--max-concurrent-changes=1000000", "--max-extra-gpus=7"]),
     ],
 )
 def test_how_much_changes_at_once_is_given_on(render: Render, values: dict[str, Any], flags: list[str]) -> None:
@@ -318,6 +319,25 @@ def test_named_namespaces_give_no_right_outside_them(render: Render) -> None:
     }
     assert bound == {"prod", "test"}
     assert {"--namespace=prod", "--namespace=test"} <= set(operator(documents)["args"])
+
+
+def test_a_value_that_yaml_would_read_otherwise_arrives_as_it_is(render: Render) -> None:
+    basic = {"secretName": "login", "username": 'me: "x" # y'}
+    documents = render(
+        {
+            "prometheus": {"url": "http://p/?a=b#c:", "basic": basic},
+            "watchNamespaces": ["123", "true"],
+            "serviceAccount": {"name": "123"},
+        }
+    )
+    arguments = operator(documents)["args"]
+    assert f"--prometheus-username={basic['username']}" in arguments
+    assert {"--prometheus-url=http://p/?a=b#c:", "--namespace=123", "--namespace=true"} <= set(arguments)
+    assert only(documents, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "123"
+    assert only(documents, "ServiceAccount")["metadata"]["name"] == "123"
+    bindings = [document for document in documents if document["kind"] == "RoleBinding"]
+    assert {"123", "true"} <= {document["metadata"]["namespace"] for document in bindings}
+    assert {document["subjects"][0]["name"] for document in bindings} == {"123"}
 
 
 def test_every_binding_leads_from_an_existing_role_to_the_account_of_the_pods(render: Render) -> None:
@@ -548,6 +568,10 @@ def servers(**sources: dict[str, Any]) -> dict[str, Any]:
         pytest.param({"prometheus": {"url": "http://user:password@p"}}, "url", id="a password in the address"),
         pytest.param({"replica": 2}, "replica", id="a misspelt value"),
         pytest.param({"limits": {"modeCeiling": "automatic"}}, "modeCeiling", id="a mode that is none"),
+        pytest.param({"concurrency": {"changes": None}}, "changes", id="no number of changes"),
+        pytest.param({"concurrency": {"changes": 10**15}}, "changes", id="a number without a meaning"),
+        pytest.param({"watchNamespaces": ["Prod"]}, "watchNamespaces", id="a namespace that cannot be"),
+        pytest.param({"watchNamespaces": ["a\n--kill-switch"]}, "watchNamespaces", id="a flag in a namespace"),
         pytest.param({"concurrency": {"changes": "101%"}}, "changes", id="more than all"),
         pytest.param({"limits": {"killSwitch": "yes"}}, "killSwitch", id="a switch that is neither on nor off"),
         pytest.param({"rbac": {"readonly": True}}, "readonly", id="a switch that is spelt otherwise"),

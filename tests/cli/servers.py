@@ -19,7 +19,7 @@ Answer = Callable[[str, str], tuple[int, str]]
 
 
 @contextmanager
-def _running(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def running(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """A server on a free port of loopback until left; yields its base URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -55,7 +55,7 @@ def serving(answer: Answer) -> Iterator[str]:
         def log_message(self, *args: object) -> None:
             """Stay silent."""
 
-    with _running(Handler) as url:
+    with running(Handler) as url:
         yield url
 
 
@@ -76,7 +76,7 @@ def redirecting(target: str) -> Iterator[str]:
         def log_message(self, *args: object) -> None:
             """Stay silent."""
 
-    with _running(Handler) as url:
+    with running(Handler) as url:
         yield url
 
 

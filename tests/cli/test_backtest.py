@@ -121,6 +121,16 @@ def test_the_times_of_a_recommendation_are_whole_where_the_output_is_no_terminal
     assert "…" not in shown
 
 
+def test_a_narrow_terminal_loses_no_column(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    history = replayed(report(replace(SEATS, limited_by="KV cache at the lengths that were observed")))
+    backtest._print(history)
+    shown = capsys.readouterr().out
+    assert "maxNumSeqs 64 -> 100" in shown
+    assert "KV cache at the lengths that were observed" in shown
+    assert shown.startswith("chat: 1 evaluation; ")
+
+
 def test_how_far_it_is_goes_to_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     bar = Progress(console=Console(file=StringIO()))
     monkeypatch.setattr(backtest, "progress", lambda console: bar)

@@ -1,5 +1,6 @@
 """The commands as they are listed and as they are; nothing heavy is imported to list them."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -29,6 +30,13 @@ def test_each_command_has_examples_in_its_help(name: str) -> None:
     found = CliRunner().invoke(app, [name, "--help"])
     assert found.exit_code == 0
     assert "Examples:" in found.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_wrong_option_exits_with_the_code_that_the_help_has_for_it(name: str) -> None:
+    told = " ".join(CliRunner().invoke(app, [name, "--help"]).stdout.split()).partition("Exit codes:")[2]
+    code = 1 if told and "2 wrong options" not in told and "2 a check failed or could not run" not in told else 2
+    assert CliRunner().invoke(app, [name, "--nonsense"]).exit_code == code
 
 
 def test_an_unknown_command_is_refused_with_a_similar_one() -> None:
@@ -80,3 +88,36 @@ def test_as_a_plugin_of_kubectl_it_calls_itself_what_was_typed(
     with pytest.raises(SystemExit):
         command_tree.main()
     assert "Usage: kubectl vllm [OPTIONS] COMMAND" in capsys.readouterr().out
+
+
+DIAGNOSE = ("diagnose", "--recording", RECORDING)
+
+
+def typed(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What a shell gets, with the streams of its own."""
+    return subprocess.run(
+        (sys.executable, "-m", "vllm_autotuner", *arguments),
+        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-5", "many", "999999999"])
+def test_a_width_that_no_terminal_has_is_not_believed(columns: str) -> None:
+    found = typed("doctor", "--help", COLUMNS=columns)
+    assert "whether the metrics are complete" in " ".join(found.stdout.split())
+
+
+def test_an_encoding_without_boxes_is_no_traceback() -> None:
+    found = typed("doctor", "--help", PYTHONIOENCODING="ascii")
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.parametrize("arguments", [DIAGNOSE, (*DIAGNOSE, "-o", "json")], ids=["for people", "for programs"])
+def test_a_stream_that_the_caller_closed_is_no_traceback(arguments: tuple[str, ...], stream: int) -> None:
+    command = f'exec "$0" -m vllm_autotuner "$@" {stream}>&-'
+    found = subprocess.run(
+        ("sh", "-c", command, sys.executable, *arguments),
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (found.returncode, found.stderr) == (0, "")

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.cli.servers import Page, redirecting, serving
+from tests.cli.servers import Page, redirecting, running, serving
 from tests.cli.tls import Authority, serving_tls
 from typer.testing import CliRunner, Result
 from typing_extensions import override
@@ -23,7 +23,7 @@ from vllm_autotuner.cli.doctor.facts import EngineFacts, Facts, facts_of_prometh
 from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
 from vllm_autotuner.engine.metric_names import NAMES, Meaning
 from vllm_autotuner.observation.access import PrometheusAddress
-from vllm_autotuner.observation.errors import Denied, Overloaded, Rejected, Unreachable, Unusable
+from vllm_autotuner.observation.errors import Denied, NotAccepted, Overloaded, Rejected, TimedOut, Unreachable, Unusable
 from vllm_autotuner.observation.snapshot import EngineKey
 
 REAL_PAGE = (Path(__file__).parents[1] / "data" / "vllm-0.32" / "metrics.txt").read_text()
@@ -234,7 +234,7 @@ def test_a_warning_of_the_server_is_kept() -> None:
 @pytest.mark.parametrize(
     ("status", "text", "kind", "says"),
     [
-        (401, "no", Denied, "401"),
+        (401, "no", NotAccepted, "401"),
         (403, '{"error": "forbidden: may not read"}', Denied, "forbidden: may not read"),
         (400, '{"status":"error","error":"parse error"}', Rejected, "parse error"),
         (404, "no", Rejected, "404: no$"),
@@ -271,7 +271,7 @@ def test_a_server_that_never_ends_its_answer_is_left_alone() -> None:
     thread.start()
     address = PrometheusAddress(url=f"http://127.0.0.1:{server.server_address[1]}", timeout=timedelta(seconds=0.2))
     try:
-        with pytest.raises(Unreachable, match="did not answer within"):
+        with pytest.raises(TimedOut, match="did not answer within"):
             facts_of_prometheus(address, place="p", now=lambda: 0.0)
     finally:
         left.set()
@@ -355,8 +355,30 @@ def test_headers_do_not_follow_a_redirect_to_another_host() -> None:
     assert seen == []
 
 
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"], ids=["silent", "half"])
+def test_a_server_that_is_slow_is_said_to_be_slow(head: bytes) -> None:
+    left = threading.Event()
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.wfile.write(head)
+            left.wait(10)
+
+        @override
+        def log_message(self, *args: object) -> None:
+            """Stay silent."""
+
+    with running(Slow) as url:
+        address = PrometheusAddress(url=url, timeout=timedelta(seconds=0.2))
+        try:
+            with pytest.raises(TimedOut, match=rf"^{url} did not answer within 0\.2 s$"):
+                facts_of_prometheus(address, place="p", now=lambda: 0.0)
+        finally:
+            left.set()
+
+
 def test_a_closed_port_is_unreachable() -> None:
-    with pytest.raises(Unreachable, match=r"cannot reach http://127\.0\.0\.1:1"):
+    with pytest.raises(Unreachable, match=r"^cannot reach http://127\.0\.0\.1:1: \[Errno 111\] Connection refused$"):
         facts_of_prometheus(PrometheusAddress(url="http://127.0.0.1:1"), place="p", now=lambda: 0.0)
 
 
@@ -381,6 +403,59 @@ def test_permission_says_what_to_grant_and_shows_no_credential(tmp_path: Path) -
     assert visits.headers[0]["Authorization"] == "Bearer t0p-secret-token"
     assert visits.headers[0]["X-Scope-OrgID"] == "team-a"
     assert visits.clients == ["me"]
+
+
+@pytest.mark.parametrize("source", ["--prometheus", "--metrics"])
+@pytest.mark.parametrize(
+    ("status", "options", "says"),
+    [
+        (401, "--bearer-token-file {file}", "The token is not accepted: it expired"),
+        (403, "--bearer-token-file {file}", "The token is valid but may not read metrics"),
+        (401, "--basic-auth-user me --basic-auth-password-file {file}", "User or password is wrong"),
+        (403, "--basic-auth-user me --basic-auth-password-file {file}", "The user is known but may not query"),
+        (401, "", "The server requires credentials"),
+    ],
+)
+def test_what_is_not_accepted_is_told_from_what_may_not_read(
+    tmp_path: Path, source: str, status: int, options: str, says: str
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("t0p-secret-token")
+    with serving(lambda path, body: (status, "no")) as url:
+        result = run(source, url, *options.format(file=file).split())
+    assert result.exit_code == 2
+    assert f"failed  permission   {url}" in result.stdout.replace("/metrics", "")
+    assert says in result.stdout
+
+
+@pytest.mark.parametrize("source", ["--prometheus", "--metrics"])
+@pytest.mark.parametrize("option", ["--bearer-token-file", "--client-cert", "--ca-file"])
+@pytest.mark.parametrize("content", [None, ""], ids=["missing", "empty"])
+def test_a_file_that_cannot_be_used_is_to_be_repaired(
+    tmp_path: Path, source: str, option: str, content: str | None
+) -> None:
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_text(content)
+    result = run(source, "https://127.0.0.1:1", option, str(file))
+    assert result.exit_code == 2
+    assert "Repair that file" in result.stdout
+    assert "curl" not in result.stdout
+
+
+@pytest.mark.parametrize("source", ["--prometheus", "--metrics"])
+def test_a_certificate_of_a_foreign_ca_says_how_to_trust_it(tmp_path: Path, source: str) -> None:
+    with serving_tls("{}", server=Authority(tmp_path).sign("server")) as (url, _):
+        result = run(source, url)
+    assert "name the CA that signed it with --ca-file" in result.stdout
+
+
+def test_a_page_of_something_else_is_not_a_matter_of_prometheus() -> None:
+    with serving(lambda path, body: (200, "go_goroutines 7\n")) as url:
+        result = run("--metrics", url)
+    assert result.exit_code == 2
+    assert f"no metrics of vLLM at {url}" in result.stdout
+    assert "Prometheus" not in result.stdout
 
 
 def test_a_real_page_is_examined_for_programs_too() -> None:

@@ -102,6 +102,8 @@ def test_what_only_a_person_can_change_is_said_with_its_price() -> None:
             id="neither a name nor a source",
         ),
         pytest.param(("--recording", "no.om"), "no.om", id="no such recording"),
+        pytest.param(("--recording", str(SEATS), "-n", "prod"), "not for --recording FILE", id="a namespace of none"),
+        pytest.param(("--recording", str(SEATS), "--context", "x"), "not for --recording FILE", id="a cluster of none"),
         pytest.param(("chat", "--recording", str(SEATS)), "not both", id="a name and a recording"),
         pytest.param(("chat", "--plot", "x.png"), "--plot needs metrics", id="a plot without metrics"),
         pytest.param(("--recording", str(SEATS), "--plot", "x.txt"), ".png, .svg, .pdf", id="an unknown picture"),

@@ -147,9 +147,9 @@ def test_without_a_recommendation_there_is_nothing_to_commit() -> None:
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["chat", "--format", "toml"], 2, "toml"),
+        (["chat", "--format", "toml"], 1, "toml"),
         (["chat", "--values-key", "a"], 1, "--values-key needs --format helm"),
-        ([], 2, "Missing argument"),
+        ([], 1, "Missing argument"),
         (
             ["chat", "--kubeconfig", "/no/such"],
             1,

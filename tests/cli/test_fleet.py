@@ -88,6 +88,7 @@ def test_no_services_are_no_error(api: ApiStub) -> None:
     ("options", "why"),
     [
         (("-A", "-n", "prod"), "give --all-namespaces or --namespace, not both"),
+        (("--gpu-price", "nan"), "--gpu-price nan: write an amount above zero"),
         (("-o", "csv"), "--output 'csv' is unknown: write table, wide, json or yaml"),
     ],
 )

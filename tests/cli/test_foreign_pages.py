@@ -136,6 +136,19 @@ def test_a_prometheus_without_vllm_says_what_it_has_instead() -> None:
     assert "these are metrics of SGLang" in " ".join(result.stderr.split())
 
 
+def test_a_long_time_without_vllm_takes_one_look() -> None:
+    asked: list[str] = []
+
+    def answer(path: str, body: str) -> tuple[int, str]:
+        asked.append(body)
+        return 200, json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}})
+
+    with serving(answer) as url:
+        result = run("--prometheus", url, "--since", "2h")
+    assert (result.exit_code, len(asked) < 30) == (2, True), len(asked)
+    assert f"no data: no vLLM engine reports to {url}" in result.stderr
+
+
 def test_a_scrape_that_takes_too_long_is_a_note_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vllm_autotuner.observation.scrape.SCRAPE_TIMEOUT", timedelta(seconds=0.15))
     page, scrapes = Page(), 0

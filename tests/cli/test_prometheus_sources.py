@@ -83,6 +83,7 @@ def test_without_a_file_there_is_none() -> None:
         pytest.param("eu: {url: http://eu, passwordFile: p}", "passwordFile needs username", id="a password alone"),
         pytest.param("eu: {url: http://eu, clientKey: k}", "clientKey needs clientCert", id="a key alone"),
         pytest.param("eu: [", "is not YAML", id="no YAML"),
+        pytest.param("[" * 20_000, "is nested too deeply", id="nested"),
     ],
 )
 def test_what_cannot_work_is_named_with_its_place(tmp_path: Path, text: str, says: str) -> None:

@@ -278,6 +278,7 @@ def test_a_file_that_is_there_is_written_over_only_on_demand(tmp_path: Path) -> 
     ("args", "says"),
     [
         pytest.param(["--metrics", "ftp://x", "--out", "a.om"], "is not a URL", id="no URL"),
+        pytest.param(["--metrics", "x:1", "--out", "-"], "--out -: give a file name", id="standard output"),
         pytest.param(["--metrics", "x:1", "--out", "/"], "is a folder", id="a folder"),
         pytest.param(["--metrics", "x:1", "--out", "no/such/a.om"], "does not exist", id="no such folder"),
         pytest.param(["--metrics", "x:1", "--out", "a.om", "--for", "0s"], "--for", id="no time"),
@@ -306,7 +307,7 @@ def test_a_usage_error_is_not_taken_for_nothing_to_record(args: list[str]) -> No
         (404, "no", "404", 1),
         (401, "no", "401", 1),
         (200, "<html>", "does not return metrics", 1),
-        (200, "node_load1 1\n", "none of vLLM", 2),
+        (200, "node_load1 1\n", "no data: ", 2),
         (200, "vllm:x" + "y" * 70_000 + " 1\n", "longer than", 1),
     ],
     ids=["no such page", "no permission", "a web page", "another exporter", "an endless line"],

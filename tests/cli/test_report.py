@@ -170,11 +170,17 @@ def test_without_matplotlib_everything_but_the_plot_is_there(monkeypatch: pytest
     assert re.search(r"PreemptionThrash.*% of the time", page)
 
 
-@pytest.mark.parametrize(("where", "says"), [(".", "is a folder"), ("no/such/r.html", "does not exist")])
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [(".", "is a folder"), ("kv.om.gz", "is the recording itself"), ("no/such/r.html", "does not exist")],
+)
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, where: str, says: str) -> None:
-    result = run("--recording", KV, "--html", str(tmp_path / where))
+    recording = tmp_path / "kv.om.gz"
+    recording.write_bytes(Path(KV).read_bytes())
+    result = run("--recording", str(recording), "--html", str(tmp_path / where))
     assert (result.exit_code, result.stdout) == (1, "")
     assert says in result.stderr
+    assert recording.read_bytes() == Path(KV).read_bytes()
 
 
 # --- classes and bands ------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_every_flag_arrives(started: Started) -> None:
         *URL,
         *("--prometheus-bearer-token-file", "token", "--prometheus-username", "me"),
         *("--prometheus-password-file", "password", "--prometheus-ca-file", "ca.crt"),
-        *("--prometheus-header", "X-Scope-OrgID=gpu", "--prometheus-header", "X-Empty="),
+        *("--prometheus-header", "X-Scope-OrgID=gpu", "--prometheus-header", "X-Team: a=b"),
         *(
             "--prometheus-match",
             "cluster=eu",
@@ -91,7 +91,7 @@ def test_every_flag_arrives(started: Started) -> None:
         Path("tls.crt"),
         Path("tls.key"),
     )
-    assert prometheus.headers == {"X-Scope-OrgID": "gpu", "X-Empty": ""}
+    assert prometheus.headers == {"X-Scope-OrgID": "gpu", "X-Team": "a=b"}
     assert (settings.interval, settings.window) == (timedelta(seconds=5), timedelta(minutes=1))
     assert settings.namespaces == ("chat", "search")
     assert (settings.lease_namespace, settings.lease_name) == ("ops", "tuner")
@@ -113,7 +113,7 @@ def test_every_flag_arrives(started: Started) -> None:
         pytest.param((*URL, "--interval", "500ms"), "at least 1s", id="an interval that would only burn CPU"),
         pytest.param((*URL, "--window", "5s"), "window", id="a window shorter than the interval"),
         pytest.param((*URL, "--listen-address", "8080"), "host:port", id="no address"),
-        pytest.param((*URL, "--prometheus-header", "X"), "KEY=VALUE", id="no header"),
+        pytest.param((*URL, "--prometheus-header", "X"), "NAME:VALUE", id="no header"),
         pytest.param((*URL, "--prometheus-match", "cluster"), "write LABEL=VALUE", id="no matcher"),
         pytest.param((*URL, "--prometheus-client-key", "k"), "needs --prometheus-client-cert", id="a key alone"),
         pytest.param((*URL, "--mode-ceiling", "Auto"), "Automatic", id="no mode"),
@@ -131,6 +131,11 @@ def test_what_cannot_work_is_said_before_anything_starts(
     assert result.exit_code == 2
     assert says in result.output.replace("\n", " ")
     assert not started
+
+
+def test_a_header_that_is_none_is_not_shown(started: Started) -> None:
+    result = invoke(*URL, "--prometheus-header", "s3cret-token")
+    assert (result.exit_code, "s3cret" in result.output) == (2, False)
 
 
 def test_a_failure_is_one_line_and_a_code(started: Started) -> None:

@@ -1,6 +1,7 @@
 import gzip
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,13 @@ def test_rates_over_days_are_scaled_to_the_rate_asked_for(tmp_path: Path) -> Non
     assert found["arrived"] == pytest.approx(6 * (500 + 400 + 300) / 3 / 300, rel=0.02)
 
 
+def test_the_rates_of_the_only_model_need_no_name(tmp_path: Path) -> None:
+    path = tmp_path / "rates.csv"
+    path.write_text("category,model,window_start_s,total_rps\nchat,m,0,2\nchat,m,60,2\n")
+    found = answered("--trace", str(path), "--burstiness", "0", *STEADY)
+    assert found["arrived"] == pytest.approx(2, rel=0.02)
+
+
 def test_lengths_may_come_from_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "requests.csv"
     path.write_text(TRACE)
@@ -181,6 +189,20 @@ def test_a_value_that_the_engine_refuses_is_a_row() -> None:
     assert "tensorParallelSize 3 does not start: Total number of attention heads (32)" in result.stdout.replace(
         "\n", " "
     )
+
+
+def test_a_sweep_says_which_values_refuse_requests() -> None:
+    shown = run("--rate", "4", "--prompt-tokens", "100", *SHORT, "--sweep", "maxModelLen=50,2000").stdout
+    assert re.search(r"^maxModelLen 50: failed requests: \d+ refused \(longer than max-model-len\)$", shown, re.M)
+    assert "maxModelLen 2000: failed" not in shown
+
+
+def test_a_narrow_terminal_loses_no_column_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("--rate", "4", *STEADY, *SHORT, "--sweep", "maxNumSeqs=16,64").stdout
+    heads, _, first, second = (line.split() for line in shown.splitlines() if line.startswith(" ") and line.strip())
+    assert (heads[0], first[0], second[0]) == ("maxNumSeqs", "16", "64")
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
 @pytest.mark.parametrize(
@@ -275,6 +297,8 @@ def test_without_matplotlib_everything_but_the_plot_is_there(
             id="no such dtype",
         ),
         pytest.param(["--rate", "1", "--sweep", "replicas=100"], "write a whole number from 1 to 64", id="too many"),
+        pytest.param(["--rate", "1", "--sweep", "replicas=1,2", "--replicas", "4"], "not both", id="replicas twice"),
+        pytest.param(["--clients", "100000000"], "--clients 100000000: write a whole number", id="too many clients"),
         pytest.param(["--rate", "1", "--plot", "picture.exe"], "ends in .png, .svg, .pdf", id="no picture"),
         pytest.param(["--rate", "1", "--plot", "/no/such/x.png"], "folder /no/such does not exist", id="no folder"),
         pytest.param(["--trace", "/no/such.csv"], "file /no/such.csv does not exist", id="no trace"),
@@ -304,7 +328,10 @@ def test_bad_input_is_one_clear_error(args: list[str], says: str) -> None:
             id="a negative rate",
         ),
         pytest.param(
-            "category,model,window_start_s,total_rps\nc,m,0,1\n", [], "name one with --trace-model", id="which"
+            "category,model,window_start_s,total_rps\nc,m,0,1\nc,n,0,1\n",
+            [],
+            "2 models: name one with --trace-model; c/m, c/n",
+            id="which",
         ),
     ],
 )

@@ -100,7 +100,9 @@ def test_a_name_is_known_by_what_it_is_called_without_training_and_type(name: st
 
 @pytest.mark.parametrize("name", ["tiny", "some/Llama-3.1-70B-Eagle", "Qwen3-32B-with-a-tail", "", "gpt-oss-20b"])
 def test_a_name_that_only_resembles_one_is_unknown(name: str) -> None:
-    assert isinstance(geometry_named(name), UnknownGeometry)
+    found = geometry_named(name)
+    assert isinstance(found, UnknownGeometry)
+    assert "add its config.json under `models` to --catalogue FILE" in found.why
 
 
 @pytest.mark.parametrize("shape", KNOWN.values(), ids=KNOWN.keys())

@@ -247,6 +247,28 @@ def test_a_degree_that_does_not_hold_the_weights_is_refused() -> None:
     check(case, smaller_degree(asked(case, DiagnosisClass.COMMUNICATION_BOUND)))
 
 
+@pytest.mark.parametrize(
+    ("size", "tuning", "smaller", "says"),
+    [
+        (1, Tuning(), True, "a smaller tensor-parallel size: a replica already uses one GPU"),
+        (
+            16,
+            Tuning(),
+            False,
+            "1, 2, 4, 8 and 16 are looked at, and there is no larger size up to twice the current 16",
+        ),
+        (4, LISTED, False, "spec.tuning.tensorParallelSize allows no larger size up to twice the current 4"),
+    ],
+)
+def test_why_there_is_no_other_degree_names_the_spec_only_where_it_says_so(
+    size: int, tuning: Tuning, smaller: bool, says: str
+) -> None:
+    case = asked(Case(id="", tuning=tuning, knobs=TP2.updated(tensor_parallel_size=size)), SLOW)
+    found = (smaller_degree if smaller else larger_degree)(case)
+    assert isinstance(found, NothingToGain)
+    assert says in found.why
+
+
 def test_a_smaller_degree_gives_its_gpus_back() -> None:
     knobs = TP2.updated(tensor_parallel_size=4)
     seen = served(FULL, pool=KVPool(tokens=800_000, max_model_len=16_384))

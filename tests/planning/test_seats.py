@@ -243,6 +243,11 @@ RAISED = (
         value=82,
         limited_by="rolled back or declined at 100",
     ),
+    Raised(
+        id="seats that nobody told are no value to raise",
+        given={"seats": None, "failed": [65]},
+        limited_by="raising max-num-seqs above the 64 that ran has no benefit",
+    ),
     Raised(id="right beside what failed there is nothing to gain", given={"failed": [65]}, limited_by="at 65"),
     Raised(id="what was rolled back below does not matter", given={"failed": [32]}, value=128, limited_by="step limit"),
     Raised(

@@ -100,6 +100,7 @@ def test_an_impossible_profile_is_refused(changes: dict[str, Any], reason: str, 
     [
         pytest.param("", "line 1: not JSON", id="empty"),
         pytest.param('{\n"model": }', "line 2: not JSON", id="broken"),
+        pytest.param("[" * 20_000, "nested too deeply", id="nested"),
         pytest.param("[]", "not a JSON object", id="a list"),
         pytest.param("{}", "'step' is missing", id="nothing in it"),
         pytest.param(json.dumps(some(step={"base_ms": float("nan")})), "step.base_ms is nan", id="not a number"),

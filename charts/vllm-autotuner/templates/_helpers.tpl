@@ -6,6 +6,11 @@
 {{- .Values.serviceAccount.name | default (include "vllm-autotuner.name" .) }}
 {{- end }}
 
+{{- /* A number or a percentage; a number of values is a float, which prints large ones as 1e+06. */}}
+{{- define "vllm-autotuner.share" -}}
+{{- if kindIs "string" . }}{{ . }}{{ else }}{{ int64 . }}{{ end }}
+{{- end }}
+
 {{- define "vllm-autotuner.limitsName" -}}
 {{- printf "%s-limits" (include "vllm-autotuner.name" .) }}
 {{- end }}

@@ -1,9 +1,11 @@
 """The command tree. Each command has a module of its own, which is imported when the command is run."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from errno import ENOSPC
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
@@ -51,6 +53,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         module=f"{CLI}.simulate.command",
         help="Simulate a service: latencies, goodput and diagnosis, in virtual time. Needs no GPU and no Kubernetes.",
         panel=LOOK,
+        usage_exits_one=True,
     ),
     "backtest": LazyCommand(
         module=f"{CLI}.service.backtest",
@@ -79,11 +82,13 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         module=f"{CLI}.service.history",
         help="Show the finished changes of a service: evidence, predicted and measured effects, and outcome.",
         panel=SERVICES,
+        usage_exits_one=True,
     ),
     "export": LazyCommand(
         module=f"{CLI}.service.export",
         help="Write the recommendation of a service as a patch that is ready to commit.",
         panel=SERVICES,
+        usage_exits_one=True,
     ),
     "approve": _request("approve", "Approve the current recommendation of a service, in mode Approve."),
     "reject": _request("reject", "Reject the current recommendation of a service: its value is not tried."),
@@ -101,6 +106,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         module=f"{CLI}.fleet.kill_switch",
         help="Stop all tuning of the cluster within one tick (15 s), or allow it again. Serving goes on.",
         panel=REQUESTS,
+        usage_exits_one=True,
     ),
     "run": LazyCommand(
         module=f"{CLI}.run.command",
@@ -153,6 +159,12 @@ def _root(
 
 def main() -> None:
     """Run the command line; as the plugin of kubectl it calls itself what was typed."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A terminal of another encoding shows `?` for the lines of a box, which are no reason for a traceback.
+        sys.stdout.reconfigure(errors="replace")
+    if not re.fullmatch(r"[1-9][0-9]{1,3}", os.environ.get("COLUMNS", "")):
+        # The libraries would believe any number: 0 prints nothing, and a huge one does not end.
+        os.environ.pop("COLUMNS", None)
     try:
         app(prog_name="kubectl vllm" if Path(sys.argv[0]).stem == PLUGIN else None)
     except OSError as error:

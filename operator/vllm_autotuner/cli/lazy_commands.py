@@ -29,7 +29,7 @@ class LazyCommand:
     """The first line of its docstring."""
     panel: str
     usage_exits_one: bool = False
-    """For commands whose exit code 2 means "no data" or "no answer"."""
+    """For commands whose exit code 2 means something else, such as "no data", or nothing."""
     examples: str = "EXAMPLES"
 
 

@@ -7,16 +7,26 @@ import os
 import sys
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
+from typing_extensions import override
 
 from vllm_autotuner.overview.plain_text import printable
 
-__all__ = ["answers", "failed", "hint", "printable", "progress", "remarks"]
+__all__ = ["WholeTable", "answers", "failed", "hint", "printable", "progress", "remarks"]
 
 PLAIN_WIDTH = 120
 """Columns where the output is not a terminal and COLUMNS is not set: wide enough for the evidence table."""
+
+
+class WholeTable(Table):
+    """Printed at its natural width, with `crop=False`: a figure that is cut short reads as another one."""
+
+    @override
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return super().__rich_console__(console, options.update(max_width=sys.maxsize))
 
 
 def answers() -> Console:
@@ -30,7 +40,9 @@ def remarks() -> Console:
 
 
 def _console(*, stderr: bool) -> Console:
-    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    stream = sys.stderr if stderr else sys.stdout
+    # There is no stream at all where the caller closed it.
+    terminal = stream is not None and stream.isatty()
     # NO_COLOR alone would leave bold and dim, which are escape codes as well.
     plain = bool(os.environ.get("NO_COLOR")) or not terminal
     width = None if terminal or "COLUMNS" in os.environ else PLAIN_WIDTH

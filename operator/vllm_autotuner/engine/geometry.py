@@ -114,7 +114,10 @@ def geometry_named(model: str) -> ModelShape:
     name = model.rstrip("/").rsplit("/", 1)[-1].lower().removeprefix("meta-")
     while (shorter := _SUFFIX.sub("", name)) != name:
         name = shorter
-    return KNOWN.get(name) or UnknownGeometry(f"the geometry of {model} is not known: provide its config.json")
+    return KNOWN.get(name) or UnknownGeometry(
+        f"the geometry of {model} is not known: add its config.json under `models` to --catalogue FILE "
+        "(chart value `catalogue`)"
+    )
 
 
 LARGEST: Final = 10**9

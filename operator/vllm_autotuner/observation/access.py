@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from vllm_autotuner.observation.errors import Rejected
+from vllm_autotuner.observation.errors import UnusableFile
 
-__all__ = ["OPEN", "Access", "PrometheusAddress", "TrustedConnection", "scrubbed", "shown_url"]
+__all__ = ["OPEN", "Access", "PrometheusAddress", "TrustedConnection", "advised", "scrubbed", "shown_url"]
 
 SHORTEST_SECRET: Final = 6
 """Characters from which a credential is taken out of foreign error texts: a shorter one would blank ordinary words."""
@@ -41,7 +41,7 @@ class Access:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def request_headers(self) -> dict[str, str]:
-        """Return the headers of one request. Raises Rejected when a file cannot be read or is no credential."""
+        """Return the headers of one request. Raises UnusableFile when a file cannot be read or is no credential."""
         headers = dict(self.headers)
         if self.bearer_token_file is not None:
             headers["Authorization"] = f"Bearer {_token(self.bearer_token_file)}"
@@ -71,7 +71,7 @@ class TrustedConnection:
     """The TLS side of an access, kept up with files that are rotated under it."""
 
     def __init__(self, access: Access) -> None:
-        """Raises Rejected for files that can never work."""
+        """Raises UnusableFile for files that can never work."""
         self._access = access
         self._seen: tuple[tuple[int, int], ...] = ()
         self.context = self._context()
@@ -91,7 +91,7 @@ class TrustedConnection:
             self.context.load_cert_chain(access.client_cert, access.client_key, password="")
         except OSError as error:
             place = " and ".join(str(file) for file in files)
-            raise Rejected(f"cannot use the client certificate {place}: {error.strerror or error}") from error
+            raise UnusableFile(f"cannot use the client certificate {place}: {error.strerror or error}") from error
         self._seen = seen
 
     def _context(self) -> ssl.SSLContext:
@@ -100,7 +100,7 @@ class TrustedConnection:
             file = self._access.ca_file
             context = httpx.create_ssl_context() if file is None else ssl.create_default_context(cafile=file)
         except OSError as error:
-            raise Rejected(f"cannot read the CA file {self._access.ca_file}: {error.strerror or error}") from error
+            raise UnusableFile(f"cannot read the CA file {self._access.ca_file}: {error.strerror or error}") from error
         if self._access.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -111,7 +111,7 @@ def _token(file: Path) -> str:
     token = _text(file)
     # A line break inside would end up, secret and all, in the error text of the HTTP library.
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise Rejected(f"cannot read the credentials: {file} is not a token (one line of printable characters)")
+        raise UnusableFile(f"cannot read the credentials: {file} is not a token (one line of printable characters)")
     return token
 
 
@@ -120,7 +120,14 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise Rejected(f"cannot read the credentials: {file}: {why}") from error
+        raise UnusableFile(f"cannot read the credentials: {file}: {why}") from error
+
+
+def advised(reason: str) -> str:
+    """Return why a server could not be reached, with what to do about a certificate of a CA that is not trusted."""
+    if "self-signed" in reason or "unable to get local issuer certificate" in reason:
+        return f"{reason}; name the CA that signed it with --ca-file FILE (operator: --prometheus-ca-file)"
+    return reason
 
 
 def scrubbed(text: str, *, headers: Mapping[str, str]) -> str:

@@ -7,7 +7,9 @@ None of them leaves `observation` in the operator: the snapshot records it as a 
     - TimedOut      no answer in time                                -> next tick
   - Overloaded      429, 5xx, query timed out                        -> next tick
   - Rejected        other 4xx: credentials or our query              -> report to the administrator
-    - Denied        401, 403, where they are distinguished           -> report what to grant
+    - UnusableFile  a file of credentials or certificates            -> repair the file
+    - Denied        403, where it is distinguished                   -> report what to grant
+      - NotAccepted 401, where it is distinguished                   -> report which credentials to give
   - Unusable        2xx, but partial (warnings) or not the schema    -> hold, show the first warning
     - TooLarge      more than is read of any answer                  -> ask for less
   - Unreadable      a recording or exposition that cannot be parsed  -> report to the user
@@ -15,6 +17,7 @@ None of them leaves `observation` in the operator: the snapshot records it as a 
 
 __all__ = [
     "Denied",
+    "NotAccepted",
     "Overloaded",
     "Rejected",
     "SourceError",
@@ -23,6 +26,7 @@ __all__ = [
     "Unreachable",
     "Unreadable",
     "Unusable",
+    "UnusableFile",
 ]
 
 
@@ -54,8 +58,16 @@ class Rejected(SourceError):
     """The source refuses the request: credentials, path or query."""
 
 
+class UnusableFile(Rejected):
+    """A file with a credential or a certificate cannot be read, or is none."""
+
+
 class Denied(Rejected):
     """The source is reachable but denies access."""
+
+
+class NotAccepted(Denied):
+    """The source does not take the credentials at all: none, wrong or expired ones."""
 
 
 class Unusable(SourceError):

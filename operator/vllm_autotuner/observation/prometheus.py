@@ -18,9 +18,19 @@ from urllib.parse import urlsplit
 import httpx
 
 from vllm_autotuner.budgets import ANSWER_BYTES, PAGE_BYTES
-from vllm_autotuner.observation.access import OPEN, Access, PrometheusAddress, TrustedConnection, scrubbed, shown_url
+from vllm_autotuner.observation.access import (
+    OPEN,
+    Access,
+    PrometheusAddress,
+    TrustedConnection,
+    advised,
+    scrubbed,
+    shown_url,
+)
 from vllm_autotuner.observation.answer_reader import Allowance, AnswerReader
 from vllm_autotuner.observation.errors import (
+    Denied,
+    NotAccepted,
     Overloaded,
     Rejected,
     SourceError,
@@ -120,13 +130,13 @@ class PrometheusSource:
                 text, series = await _read_series(response, reader, place=self._shown)
                 self._refuse_unusable(response, text=text)
                 return series
-        except TimeoutError as error:
+        except (TimeoutError, httpx.TimeoutException) as error:
             raise TimedOut(f"{self._shown} did not answer within {limit:.0f} s", large=allowance.largest()) from error
         except UnicodeError as error:
             raise Rejected(f"the headers for {self._shown} contain characters that HTTP does not allow") from error
         except NO_ANSWER as error:
             reason = scrubbed(str(error) or type(error).__name__, headers=headers)
-            raise Unreachable(f"cannot reach {self._shown}: {reason}") from error
+            raise Unreachable(f"cannot reach {self._shown}: {advised(reason)}") from error
         except TimedOut:
             raise
         except SourceError as error:
@@ -292,10 +302,13 @@ class PageReader:
             ):
                 if response.status_code == 429 or response.status_code >= 500:
                     raise Overloaded(f"{place} answered {response.status_code}; is this the engine's /metrics?")
+                if response.status_code in (401, 403):
+                    kind = NotAccepted if response.status_code == 401 else Denied
+                    raise kind(f"{place} answered {response.status_code}: check the credentials")
                 if not response.is_success:
                     raise Rejected(f"{place} answered {response.status_code}; is this the engine's /metrics?")
                 return await _read(response, place=place)
-        except TimeoutError as error:
+        except (TimeoutError, httpx.TimeoutException) as error:
             raise TimedOut(f"{place} did not answer within {self._timeout.total_seconds():g} s") from error
         except UnicodeError as error:
             raise Rejected(f"the headers for {place} contain characters that HTTP does not allow") from error
@@ -303,5 +316,4 @@ class PageReader:
             raise Rejected(f"{place} is not a URL: {error}") from error
         except NO_ANSWER as error:
             reason = scrubbed(str(error) or type(error).__name__, headers=headers)
-            slow = isinstance(error, httpx.TimeoutException)
-            raise (TimedOut if slow else Unreachable)(f"cannot reach {place}: {reason}") from error
+            raise Unreachable(f"cannot reach {place}: {advised(reason)}") from error

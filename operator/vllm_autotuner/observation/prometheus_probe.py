@@ -18,8 +18,18 @@ from requests.auth import AuthBase
 from typing_extensions import override
 
 from vllm_autotuner.budgets import ANSWER_BYTES
-from vllm_autotuner.observation.access import Access, PrometheusAddress, scrubbed, shown_url
-from vllm_autotuner.observation.errors import Denied, Overloaded, Rejected, SourceError, Unreachable, Unusable
+from vllm_autotuner.observation.access import Access, PrometheusAddress, TrustedConnection, advised, scrubbed, shown_url
+from vllm_autotuner.observation.errors import (
+    Denied,
+    NotAccepted,
+    Overloaded,
+    Rejected,
+    SourceError,
+    TimedOut,
+    Unreachable,
+    Unusable,
+    UnusableFile,
+)
 from vllm_autotuner.observation.prometheus import refuse_unusable_url
 from vllm_autotuner.observation.series import Series
 
@@ -33,8 +43,10 @@ class PrometheusProbe:
     """Instant queries at the server's own now. `warnings` gathers what the server said beside its answers."""
 
     def __init__(self, address: PrometheusAddress) -> None:
-        """Raises Rejected for a URL that can never work."""
+        """Raises Rejected for a URL, a CA file or a client certificate that can never work."""
         refuse_unusable_url(address.url)
+        # The library reads the files with the first handshake only, and tells what is wrong in words of its own.
+        TrustedConnection(address)
         self.warnings: list[str] = []
         self.status = 0
         self._address, self._shown = address, shown_url(address.url)
@@ -72,16 +84,20 @@ class PrometheusProbe:
             ) from error
         except requests.exceptions.InvalidJSONError as error:
             raise Unusable(f"{self._shown} answered {self.status}, but is not a Prometheus API") from error
-        except requests.RequestException as error:
-            raise Unreachable(scrubbed(f"cannot reach {self._shown}: {_short(error)}", headers=headers)) from error
+        except (requests.Timeout, urllib3.exceptions.TimeoutError) as error:
+            limit = self._address.timeout.total_seconds()
+            raise TimedOut(f"{self._shown} did not answer within {limit:g} s") from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            why = advised(_short(_innermost(error)))
+            raise Unreachable(scrubbed(f"cannot reach {self._shown}: {why}", headers=headers)) from error
         except OSError as error:
-            raise Rejected(f"cannot use the certificates for {self._shown}: {_short(error)}") from error
+            raise UnusableFile(f"cannot use the certificates for {self._shown}: {_short(error)}") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Unusable(f"{self._shown} answered JSON, but is not a Prometheus API") from error
 
     def _kind(self) -> type[SourceError]:
         if self.status in (401, 403):
-            return Denied
+            return NotAccepted if self.status == 401 else Denied
         return Overloaded if self.status in (422, 429) or self.status >= 500 else Rejected
 
     def _remember(self, response: Any, *_: object, **__: object) -> None:
@@ -146,7 +162,7 @@ class _Bounded(HTTPAdapter):
                 raise Unusable(f"{self._place} sent more than {ANSWER_BYTES.limit // 2**20} MiB, too much for metrics")
             if monotonic() - asked > self._patience:
                 response.close()
-                raise Unreachable(f"{self._place} did not answer within {self._patience:.0f} s")
+                raise TimedOut(f"{self._place} did not answer within {self._patience:.0f} s")
         response._content = bytes(body)
         return response
 
@@ -174,5 +190,14 @@ def _why(error: Exception) -> str:
         return text.partition("(b")[2][1:-2][:200] or text[:200]
 
 
-def _short(error: Exception) -> str:
+def _innermost(error: BaseException) -> BaseException:
+    """The library wraps the reason two or three times, each time in the words of its connection pool."""
+    while inner := getattr(error, "reason", None) or error.__cause__ or error.__context__:
+        if not isinstance(inner, Exception):
+            break
+        error = inner
+    return error
+
+
+def _short(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -88,7 +88,8 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     if (broken := _broken(found, limits=limits)) is not None:
         return broken
     if found.value < math.ceil(seats * (1 + NOISE)):
-        return NothingToGain(f"raising max-num-seqs {seats} has no benefit (limit: {found.limited_by or 'KV cache'})")
+        present = f"above the {seats} that ran" if situation.knobs.max_num_seqs is None else f"{seats}"
+        return NothingToGain(f"raising max-num-seqs {present} has no benefit (limit: {found.limited_by or 'KV cache'})")
     cache, longest = pool_with(situation, max_num_seqs=found.value), longest_length(situation)
     if isinstance(cache, PoolEstimate) and longest is not None and cache.tokens < longest:
         return NothingToGain(

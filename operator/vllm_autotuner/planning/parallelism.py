@@ -43,7 +43,7 @@ def larger_degree(situation: Situation) -> Proposal | NothingToGain:
     now = situation.knobs.tensor_parallel_size or 1
     degree = min((each for each in _degrees(situation) if now < each <= now * LARGEST_STEP), default=None)
     if degree is None:
-        return NothingToGain(f"spec.tuning.tensorParallelSize allows no larger size up to twice the current {now}")
+        return _none(situation, f"larger size up to twice the current {now}")
     target = ChangeTarget.TPOT if situation.diagnosis.primary in SLOW_TOKENS else ChangeTarget.TTFT
     return _proposal(situation, degree, target=target, reason=f"{situation.diagnosis.message} {degree} GPUs per "
                      "replica read weights and KV cache faster and leave more memory for the KV cache.")  # fmt: skip
@@ -52,11 +52,19 @@ def larger_degree(situation: Situation) -> Proposal | NothingToGain:
 def smaller_degree(situation: Situation) -> Proposal | NothingToGain:
     """The next smaller degree, at most halved: where communication costs more than the additional GPUs gain."""
     now = situation.knobs.tensor_parallel_size or 1
+    if now == 1:
+        return NothingToGain("a smaller tensor-parallel size: a replica already uses one GPU, the least there is")
     degree = max((each for each in _degrees(situation) if now > each >= now / LARGEST_STEP), default=None)
     if degree is None:
-        return NothingToGain(f"spec.tuning.tensorParallelSize allows no smaller size down to half the current {now}")
+        return _none(situation, f"smaller size down to half the current {now}")
     return _proposal(situation, degree, target=ChangeTarget.TPOT, reason=f"{situation.diagnosis.message} With {degree} "
                      "GPU(s) per replica, less of each step is communication.")  # fmt: skip
+
+
+def _none(situation: Situation, size: str) -> NothingToGain:
+    if situation.tuning.tensor_parallel_size is None:
+        return NothingToGain(f"tensor-parallel size: 1, 2, 4, 8 and 16 are looked at, and there is no {size}")
+    return NothingToGain(f"spec.tuning.tensorParallelSize allows no {size}")
 
 
 def _degrees(situation: Situation) -> tuple[int, ...]:

@@ -62,6 +62,8 @@ def profile_document(name: str) -> ProfileDocument:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: {error}") from None
+    except RecursionError:
+        raise ProfileError(f"{path}: nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ProfileError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
     try:

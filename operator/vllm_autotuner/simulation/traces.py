@@ -127,26 +127,30 @@ def read_requests(path: Path) -> RequestTrace:
     return RequestTrace(requests)
 
 
-def read_rates(path: Path, *, model: str, category: str | None = None) -> RateTrace:
-    """Read the rates of one model. Raises TraceError, also for a model that is not there, naming those that are."""
+def read_rates(path: Path, *, model: str | None, category: str | None = None) -> RateTrace:
+    """Read the rates of one model; None: of the only one. Raises TraceError, naming the models that are there."""
     found: list[tuple[int, float, float]] = []
     names: set[tuple[str, str]] = set()
     for number, row in _rows(path, RATE_COLUMNS):
         start = _number(path, number, row, "window_start_s")
         rate = _number(path, number, row, "total_rps")
         names.add((row["category"], row["model"]))
-        if row["model"] == model and category in (None, row["category"]):
+        if model in (None, row["model"]) and category in (None, row["category"]):
             found.append((number, start, rate))
     categories = sorted({of for of, name in names if name == model and category in (None, of)})
+    there = ", ".join(f"{of}/{name}" for of, name in sorted(names))
+    if model is None and len(names) != 1:
+        raise TraceError(
+            f"{path} holds the rates of {len(names)} models: name one with --trace-model; {there or 'none'}"
+        )
     if not found:
-        there = ", ".join(f"{of}/{name}" for of, name in sorted(names))
         raise TraceError(f"{path}: no model {model!r} there. There are {there or 'none'}")
     if len(categories) > 1:
         raise TraceError(f"{path}: model {model!r} is in several categories, {', '.join(categories)}: name one")
     window = _window(path, found)
     rates = [rate for _, _, rate in found]
     if not any(rates):
-        raise TraceError(f"{path}: every window of model {model!r} is empty")
+        raise TraceError(f"{path}: every window of model {model or there!r} is empty")
     return RateTrace(window=window, rates=_without_gaps(rates))
 
 

@@ -91,7 +91,7 @@ def diagnose(
     as_text = True
     try:
         as_text = is_text(shown.output)
-        shown.refuse_unusable()
+        shown.refuse_unusable(recording=source.recording)
         refuse_contradictions(source, sampling=sampling, services=services, time=time, access=access, shown=shown)
         let_in = access.access()
         request = Request(

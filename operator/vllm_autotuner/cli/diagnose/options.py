@@ -91,10 +91,10 @@ class PresentationOptions:
         str | None, typer.Option(metavar="TIME", help="Time between refreshes of --watch. Default: 10s.")
     ] = None
 
-    def refuse_unusable(self) -> None:
+    def refuse_unusable(self, *, recording: Path | None) -> None:
         """Raise CommandError for a report that could never be written."""
         if self.html is not None:
-            refuse_unwritable(self.html, option="--html")
+            refuse_unwritable(self.html, option="--html", source=recording)
 
     def refresh_seconds(self) -> float:
         """Seconds between two refreshes. Raises CommandError."""

@@ -4,11 +4,11 @@ Must not: print an answer, or choose an exit code.
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from vllm_autotuner.cli.diagnosis.request import Request
@@ -23,7 +23,7 @@ from vllm_autotuner.cli.evaluate.metrics_source import (
     sampled,
     source_name,
 )
-from vllm_autotuner.cli.evaluate.moments import Span, moment_of, recorded, remote
+from vllm_autotuner.cli.evaluate.moments import Schedule, Span, moment_of, recorded, remote
 from vllm_autotuner.cli.evaluate.service_groups import by_labels, one_service
 from vllm_autotuner.cli.terminal import printable, progress, remarks
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -67,7 +67,7 @@ async def answer(request: Request) -> Answer:
         case RemotePrometheus(address):
             return await _from_prometheus(request, address=address)
         case RecordingFile(path):
-            with remarks().status(f"reading {printable(path.name)}") if sys.stderr.isatty() else nullcontext():
+            with remarks().status(f"reading {printable(path.name)}") if remarks().is_terminal else nullcontext():
                 opened = open_recording(path)
             return await _from_samples(request, opened=opened, place=path.name)
         case DirectScrape() as source:
@@ -82,15 +82,18 @@ async def _from_prometheus(request: Request, *, address: PrometheusAddress) -> A
     try:
         with progress(remarks()) as bar:
             task = bar.add_task("querying Prometheus", total=len(schedule.ticks))
-            reports = await evaluate(
+            look = partial(
+                evaluate,
                 source,
-                schedule=schedule,
                 grouping=by_labels(request.services.service_label),
                 subject=request.subject,
                 settings=WindowSettings(),
                 wanted=request.wanted,
-                evaluated=lambda: bar.advance(task),
             )
+            reports: Sequence[ServiceReport] = ()
+            # Only who is there at the last moment is reported: where nobody is, a long time need not be asked about.
+            if request.back is None or await look(schedule=Schedule(ticks=schedule.ticks[-1:])):
+                reports = await look(schedule=schedule, evaluated=lambda: bar.advance(task))
         stranger = None if reports else await _stranger(source, match=address.match, at=at)
     finally:
         await source.close()

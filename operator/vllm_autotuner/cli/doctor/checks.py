@@ -78,6 +78,15 @@ def _engines(facts: Facts, targets: Targets) -> Iterable[Finding]:
         count = len(facts.engines)
         yield Finding(check="engines", status=Status.OK, what=f"{count} vLLM engine{'s' * (count > 1)} found")
         return
+    if not facts.scraped:
+        yield Finding(
+            check="engines",
+            status=Status.FAILED,
+            what=f"no metrics of vLLM at {facts.place}",
+            remedy="Name a vLLM engine itself, which serves /metrics on its API port (8000 by default), and not a "
+            "proxy, an exporter or another engine.",
+        )
+        return
     yield Finding(
         check="engines",
         status=Status.FAILED,

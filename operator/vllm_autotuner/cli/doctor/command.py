@@ -25,7 +25,7 @@ from vllm_autotuner.cli.options.source import LiveSource
 from vllm_autotuner.cli.terminal import answers, failed, printable
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.access import Access, shown_url
-from vllm_autotuner.observation.errors import Denied, SourceError
+from vllm_autotuner.observation.errors import Denied, NotAccepted, SourceError, UnusableFile
 from vllm_autotuner.observation.scrape import scrape_targets
 
 __all__ = ["EXAMPLES", "doctor"]
@@ -75,7 +75,9 @@ def _findings(source: LiveSource, targets: Targets, *, access: Access) -> Sequen
     try:
         return examined(_facts(source, access=access), targets)
     except Denied as error:
-        return [Finding(check="permission", status=Status.FAILED, what=str(error), remedy=_grant(access))]
+        return [Finding(check="permission", status=Status.FAILED, what=str(error), remedy=_grant(error, access))]
+    except UnusableFile as error:
+        return [Finding(check="reachable", status=Status.FAILED, what=str(error), remedy=_REPAIR)]
     except SourceError as error:
         return [Finding(check="reachable", status=Status.FAILED, what=str(error), remedy=_REACH)]
 
@@ -84,21 +86,41 @@ _REACH: Final = (
     "Check the URL from here: curl URL/api/v1/query?query=up (a Prometheus) or curl URL/metrics (an engine)."
 )
 
+_REPAIR: Final = "Repair that file, which is on this machine: nothing was asked yet."
 
-def _grant(access: Access) -> str:
-    """What to grant, by the credentials that were given."""
+
+def _grant(error: Denied, access: Access) -> str:
+    """What to grant or to give, by the credentials that were given."""
+    if isinstance(error, NotAccepted):
+        return _renew(access)
     if access.bearer_token_file is not None:
         return (
             "The token is valid but may not read metrics: bind its ServiceAccount to a role that may (on OpenShift "
             "cluster-monitoring-view; behind kube-rbac-proxy a ClusterRole with get on the resource it guards)."
         )
     if access.username is not None:
-        return "Check user and password, and that this user may query (on Grafana Cloud: scope metrics:read)."
+        return "The user is known but may not query: grant it that (on Grafana Cloud: scope metrics:read)."
     if access.client_cert is not None:
         return (
             "The client certificate is accepted but its subject may not read metrics: grant it access, or add a token."
         )
-    return "The server requires credentials: add --bearer-token-file, --basic-auth-user or --client-cert."
+    return _ASKS
+
+
+_ASKS: Final = "The server requires credentials: add --bearer-token-file, --basic-auth-user or --client-cert."
+
+
+def _renew(access: Access) -> str:
+    if access.bearer_token_file is not None:
+        return (
+            "The token is not accepted: it expired, or is for another audience or cluster. Write a fresh one to the "
+            "file (kubectl create token SERVICEACCOUNT; on OpenShift oc whoami -t)."
+        )
+    if access.username is not None:
+        return "User or password is wrong: check both (on Grafana Cloud the token also needs scope metrics:read)."
+    if access.client_cert is not None:
+        return "The client certificate is not enough: add --bearer-token-file or --basic-auth-user."
+    return _ASKS
 
 
 def _facts(source: LiveSource, *, access: Access) -> Facts:

@@ -66,10 +66,10 @@ def status(
         form = one_of("--output", output, FORMATS)
         if all_namespaces and cluster.namespace is not None:
             raise CommandError("give --all-namespaces or --namespace, not both")
+        prices = cost.prices()
     except CommandError as error:
         raise typer.BadParameter(str(error)) from None
     try:
-        prices = cost.prices()
         objects, namespace = asyncio.run(stored_services(cluster, everywhere=all_namespaces))
     except CommandError as error:
         raise failed(error, code=1) from None

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from vllm_autotuner.cli.errors import CommandError
+from vllm_autotuner.cli.options.values import header_of
 from vllm_autotuner.observation.access import Access
 
 __all__ = ["AccessOptions"]
@@ -86,7 +87,11 @@ class AccessOptions:
             raise CommandError("--client-key needs --client-cert FILE")
         if self.insecure_skip_tls_verify and self.ca_file is not None:
             raise CommandError("give --insecure-skip-tls-verify or --ca-file, not both")
-        tenant = [] if self.org_id is None else [f"X-Scope-OrgID:{self.org_id}"]
+        headers = dict(header_of("--header", item) for item in self.header or ())
+        if self.org_id is not None:
+            if not self.org_id.strip() or not self.org_id.isprintable() or not self.org_id.isascii():
+                raise CommandError("--org-id needs the name of a tenant, such as team-a")
+            headers["X-Scope-OrgID"] = self.org_id.strip()
         return Access(
             bearer_token_file=self.bearer_token_file,
             username=self.basic_auth_user,
@@ -95,15 +100,5 @@ class AccessOptions:
             client_cert=self.client_cert,
             client_key=self.client_key,
             insecure=self.insecure_skip_tls_verify,
-            headers=dict(_header(item) for item in [*(self.header or ()), *tenant]),
+            headers=headers,
         )
-
-
-def _header(item: str) -> tuple[str, str]:
-    # Neither sign can stand in a name, so the first one ends it.
-    ends = [place for place in (item.find(":"), item.find("=")) if place >= 0]
-    name, value = (item[: min(ends)].strip(), item[min(ends) + 1 :].strip()) if ends else ("", "")
-    if not name or " " in name or not value or not item.isprintable() or not item.isascii():
-        # Not what was written: it may be a credential.
-        raise CommandError("--header needs NAME:VALUE (or NAME=VALUE), such as X-Scope-OrgID:team-a")
-    return name, value

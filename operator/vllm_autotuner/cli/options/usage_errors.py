@@ -1,4 +1,4 @@
-"""The exit code of a usage error, for commands whose exit code 2 means "no data" or "no answer"."""
+"""The exit code of a usage error, for commands whose exit code 2 means something else, or nothing."""
 
 from typing import Any, Final
 

@@ -7,7 +7,7 @@ from typing import Final
 from vllm_autotuner.api.durations import parse_duration
 from vllm_autotuner.cli.errors import CommandError
 
-__all__ = ["duration_of", "one_of"]
+__all__ = ["duration_of", "header_of", "one_of"]
 
 MOST_DIGITS: Final = 4
 """Of a number of days: more than a hundred years are none."""
@@ -31,3 +31,14 @@ def duration_of(option: str, text: str) -> timedelta:
     if duration <= timedelta():
         raise CommandError(f"{option} {text!r}: write a duration above zero, such as 30s")
     return duration
+
+
+def header_of(option: str, text: str) -> tuple[str, str]:
+    """Read a header, NAME:VALUE or NAME=VALUE. Raises CommandError."""
+    # Neither sign can stand in a name, so the first one ends it.
+    ends = [place for place in (text.find(":"), text.find("=")) if place >= 0]
+    name, value = (text[: min(ends)].strip(), text[min(ends) + 1 :].strip()) if ends else ("", "")
+    if not name or " " in name or not value or not text.isprintable() or not text.isascii():
+        # Not what was written: it may be a credential.
+        raise CommandError(f"{option} needs NAME:VALUE (or NAME=VALUE), such as X-Scope-OrgID:team-a")
+    return name, value

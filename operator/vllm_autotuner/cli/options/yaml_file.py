@@ -18,5 +18,7 @@ def yaml_document(path: Path) -> object:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from error
+    except RecursionError:
+        raise CommandError(f"{path} is nested too deeply") from None
     except yaml.YAMLError as error:
         raise CommandError(f"{path} is not YAML: {' '.join(str(error).split())}") from error

@@ -13,6 +13,7 @@ from typing import Final
 import typer
 from rich.text import Text
 
+from vllm_autotuner.api.wording import counted
 from vllm_autotuner.cli.diagnosis.text import seconds
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.interruption import interrupted
@@ -79,7 +80,7 @@ def record(*, wanted: RecordOptions, access: AccessOptions) -> None:
     try:
         found = asyncio.run(_run(wanted.plan(), access=access.access()))
     except _NoEngine as error:
-        raise failed(error, code=NOTHING) from None
+        raise failed(error, code=NOTHING, kind="no data") from None
     except (CommandError, SourceError) as error:
         raise failed(error, code=FAILED) from None
     if not found:
@@ -103,7 +104,7 @@ async def recorded(plan: Plan, *, clock: Clock, reader: PageReader) -> bool:
             sampler, why = await _sample(plan, spool=spool, clock=clock, reader=reader)
             failed = {place: found for place, found in sampler.failures.items() if found.count}
             for place, found in failed.items():
-                _say(f"{found.count} scrapes of {place} failed; last error: {found.last}")
+                _say(f"{counted(found.count, 'scrape')} of {place} failed; last error: {found.last}")
             if not spool.samples:
                 _say("no data: nothing was recorded, no file was written")
                 return False

@@ -23,8 +23,15 @@ def own_version() -> str:
         return "(not installed)"
 
 
-def refuse_unwritable(path: Path, *, option: str) -> None:
-    """Raise CommandError for a path that can never be written, before a minute is spent on its content."""
+def refuse_unwritable(path: Path, *, option: str, source: Path | None = None) -> None:
+    """Raise CommandError for a path that must not be written, before a minute is spent on its content.
+
+    `source`: the file that is read, which a mistyped name must not cost.
+    """
+    if str(path) == "-":
+        raise CommandError(f"{option} -: give a file name; it is not written to the standard output")
+    if source is not None and path.exists() and source.exists() and path.samefile(source):
+        raise CommandError(f"{option} {path} is the recording itself: give another file name")
     if path.is_dir():
         raise CommandError(f"{option} {path} is a folder: give a file name")
     if not path.parent.is_dir():

@@ -45,9 +45,9 @@ Examples:
 
   With a Mimir that needs a password and a tenant:
 
-    vllm-autotuner run --prometheus-header X-Scope-OrgID=gpu
+    export PROMETHEUS_URL=https://mimir.example/prometheus
 
-      --prometheus-username me --prometheus-password-file pw.txt
+    vllm-autotuner run --prometheus-header X-Scope-OrgID:gpu --prometheus-username me --prometheus-password-file pw
 
   With a second server, for services with spec.prometheus.source: eu:
 

@@ -1,6 +1,5 @@
 """The option groups of `run`, and the operator's settings that they make."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -10,6 +9,7 @@ import typer
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.cli.options.kubernetes import Kubeconfig
 from vllm_autotuner.cli.options.platform_options import CatalogueFile
+from vllm_autotuner.cli.options.values import header_of
 from vllm_autotuner.cli.run.log_format import LogFormat, LogLevel
 from vllm_autotuner.guardrails.concurrency import CHANGES_AT_ONCE, EXTRA_GPUS, Share, parse_share
 
@@ -52,7 +52,7 @@ class PrometheusOptions:
         Path | None, typer.Option(metavar="FILE", help="Key of that certificate, if in a separate file (PEM).")
     ] = None
     prometheus_header: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Additional header, such as a tenant. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME:VALUE", help="Additional header, such as a tenant. Repeatable.")
     ] = None
     prometheus_sources: Annotated[
         Path | None,
@@ -60,7 +60,7 @@ class PrometheusOptions:
     ] = None
 
     def address(self) -> "PrometheusAddress":
-        """Return them as one value. Raises ValueError."""
+        """Return them as one value. Raises ValueError, and CommandError for a header."""
         from vllm_autotuner.observation.access import PrometheusAddress
         from vllm_autotuner.observation.label_matchers import matcher
 
@@ -75,7 +75,7 @@ class PrometheusOptions:
             ca_file=self.prometheus_ca_file,
             client_cert=self.prometheus_client_cert,
             client_key=self.prometheus_client_key,
-            headers=_headers(self.prometheus_header or ()),
+            headers=dict(header_of("--prometheus-header", each) for each in self.prometheus_header or ()),
         )
 
 
@@ -209,13 +209,3 @@ def _share(flag: str, text: str) -> Share:
         return parse_share(text)
     except ValueError as error:
         raise ValueError(f"{flag} {text!r}: {error}") from error
-
-
-def _headers(pairs: Sequence[str]) -> dict[str, str]:
-    headers = {}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not key or not separator:
-            raise ValueError(f"--prometheus-header {pair!r}: write KEY=VALUE")
-        headers[key.strip()] = value.strip()
-    return headers

@@ -6,15 +6,16 @@ Shows what would have been recommended when, how stable it was, and how accurate
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
 import typer
 from rich import box
-from rich.table import Table
 from rich.text import Text
 
+from vllm_autotuner.api.wording import counted
 from vllm_autotuner.cli.diagnosis.request import Request, prometheus_of, typed_subject
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import Evaluation
@@ -34,8 +35,8 @@ from vllm_autotuner.cli.options.output import OutputFormat, is_text
 from vllm_autotuner.cli.options.platform_options import PlatformOptions
 from vllm_autotuner.cli.options.source import ServiceFilter, StoredSource
 from vllm_autotuner.cli.options.values import duration_of
-from vllm_autotuner.cli.service.replayed_history import History, replay
-from vllm_autotuner.cli.terminal import answers, failed, printable, progress, remarks
+from vllm_autotuner.cli.service.replayed_history import History, Standing, replay
+from vllm_autotuner.cli.terminal import WholeTable, answers, failed, printable, progress, remarks
 from vllm_autotuner.engine.flags import FlagError
 from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.observation.prometheus import PrometheusSource
@@ -64,6 +65,7 @@ NO_DATA: Final = 2
 SOURCES: Final = "exactly one of --prometheus URL and --recording FILE"
 RECORDED_PACE: Final = 30.0
 """Seconds between evaluations of a recording without --every."""
+COLUMNS: Final = ("from", "until", "evaluations", "class", "change", "limited by", "prediction error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,27 +178,29 @@ def _print(history: History) -> None:
     console = answers()
     shares = sorted(history.classes.items(), key=lambda item: -item[1])
     named = ", ".join(f"{each.value} {count / history.looks:.0%}" for each, count in shares)
-    console.print(Text(printable(f"{history.service.name}: {history.looks} evaluations; {named}")))
+    console.print(Text(printable(f"{history.service.name}: {counted(history.looks, 'evaluation')}; {named}")))
     if not history.standing:
         console.print("No change would have been recommended.")
         return
-    table = Table(title="Recommendations, oldest first", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("from", "until", "evaluations", "class", "change", "limited by", "prediction error"):
-        table.add_column(column, no_wrap=column in ("from", "until", "class"))
+    title = "Recommendations, oldest first"
+    table = WholeTable(*COLUMNS, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for each in history.standing:
-        proposal = each.proposal
-        now = "default" if proposal.current is None else proposal.current
-        tested = "not tested" if each.error is None else f"{each.error:.1%} off, {len(each.misses)} windows"
-        cells = (f"{proposal.knob.value} {now} -> {proposal.value}", proposal.limited_by or "", tested)
-        since, until = (rfc3339(time, timespec="minutes") for time in (each.since, each.until))
-        table.add_row(since, until, str(each.looks), each.named.value,
-                      *(Text(printable(cell)) for cell in cells))  # fmt: skip
-    console.print(table)
+        table.add_row(*(Text(cell) for cell in _row(each)))
+    console.print(table, crop=False)
     console.print(
-        f"The recommendation changed {history.changes} time(s); the longest one covers "
+        f"The recommendation changed {counted(history.changes, 'time')}; the longest one covers "
         f"{history.steadiness or 0:.0%} of the evaluations with one; "
         f"{history.silent / history.looks:.0%} of all evaluations had none."
     )
+
+
+def _row(each: Standing) -> Sequence[str]:
+    proposal = each.proposal
+    now = "default" if proposal.current is None else proposal.current
+    tested = "not tested" if each.error is None else f"{each.error:.1%} off, {len(each.misses)} windows"
+    since, until = (rfc3339(time, timespec="minutes") for time in (each.since, each.until))
+    change, limit = f"{proposal.knob.value} {now} -> {proposal.value}", proposal.limited_by or ""
+    return [since, until, str(each.looks), each.named.value, printable(change), printable(limit), tested]
 
 
 def _json(history: History) -> dict[str, Any]:

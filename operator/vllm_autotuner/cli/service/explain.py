@@ -109,6 +109,8 @@ def explain(
         _refuse_plot(plot, decided=source.prometheus is not None or source.recording is not None)
         if name is not None and source.recording is not None:
             raise CommandError("give a NAME or --recording FILE, not both: a recording contains one service")
+        if source.recording is not None and (cluster.namespace, cluster.context, cluster.kubeconfig) != (None,) * 3:
+            raise CommandError("--namespace, --context and --kubeconfig are not for --recording FILE: leave them out")
         catalogue = load_catalogue(platform.catalogue)
         prices = Prices(catalogue=catalogue, flat=checked_price(gpu_price))
         body = None if name is None else asyncio.run(read_service(name, where=cluster))

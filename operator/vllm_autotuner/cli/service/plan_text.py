@@ -8,11 +8,10 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from vllm_autotuner.cli.diagnosis.text import quantity
-from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.cli.terminal import WholeTable, printable
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.forecast import Outlook
 from vllm_autotuner.planning.plan import Considered, Plan
@@ -28,7 +27,7 @@ SHOWN = 5
 def print_plan(console: Console, plan: Plan, *, named: DiagnosisClass) -> None:
     """Print the candidates, the choice, what was rejected, and what only a user can change."""
     if plan.considered or plan.not_worth:
-        console.print(_table(plan))
+        console.print(_table(plan), crop=False)
     if plan.considered:
         for line in _choice(plan):
             console.print(Text(printable(line)), soft_wrap=True)
@@ -50,10 +49,9 @@ def plan_json(plan: Plan, *, named: DiagnosisClass) -> dict[str, Any]:
     }
 
 
-def _table(plan: Plan) -> Table:
-    table = Table(title="One step away, best first", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in COLUMNS:
-        table.add_column(column, no_wrap=column != "candidate")
+def _table(plan: Plan) -> WholeTable:
+    title = "One step away, best first"
+    table = WholeTable(*COLUMNS, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     if plan.before is not None:
         table.add_row("current", *_cells(plan.before), "")
     for each in (*plan.considered, *plan.not_worth)[:SHOWN]:

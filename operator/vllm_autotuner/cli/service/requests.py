@@ -51,7 +51,7 @@ Examples:
 
   Only if it still recommends what was reviewed:
 
-    vllm-autotuner approve chat -n prod --id max-num-seqs-128-4f2a
+    vllm-autotuner approve chat -n prod --id 4f2a91bc
 
 {CODES}
 """

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import RenderableType
 
+from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.cli.diagnosis.request import subject_from
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.options.groups import with_groups
@@ -61,6 +62,8 @@ Examples:
   Recorded requests, scaled to 7.4 per second, on two replicas:
 
     vllm-autotuner simulate --trace requests.csv.gz --rate 7.4 --replicas 2 --for 1h --plot hour.svg
+
+Exit codes: 0 simulated, 1 error.
 """
 
 FAILED: Final = 1
@@ -101,6 +104,8 @@ def simulate(
         if plot is not None:
             check_plot(plot)
         wanted = None if run.sweep_text is None else sweep_of(run.sweep_text)
+        if wanted is not None and wanted.knob is Knob.REPLICAS and engine.replicas is not None:
+            raise CommandError("give --replicas N or --sweep replicas=VALUES, not both")
         scenario = _scenario(engine, load, run, objectives)
         found = _one(scenario) if wanted is None else _many(scenario, wanted)
     except (CommandError, FlagError) as error:
@@ -108,7 +113,7 @@ def simulate(
     except StartupRefused as error:
         raise failed(f"the engine does not start: {error}", code=FAILED) from None
     if as_text:
-        answers().print(found.shown)
+        answers().print(found.shown, crop=False)
     else:
         typer.echo(json.dumps(found.body, indent=2, allow_nan=False))
     if plot is not None:
@@ -130,7 +135,7 @@ def _scenario(engine: EngineOptions, load: LoadOptions, run: RunOptions, objecti
     return Scenario(
         flags=engine_flags(engine.engine_args),
         profile=profile_of(engine.engine_profile),
-        replicas=replicas_of("--replicas", engine.replicas),
+        replicas=replicas_of("--replicas", 1 if engine.replicas is None else engine.replicas),
         load=load_of(load),
         warm_up=within_a_week("--warm-up", time_of("--warm-up", run.warm_up)),
         measured=within_a_week("--for", duration_of("--for", run.measured).total_seconds()),

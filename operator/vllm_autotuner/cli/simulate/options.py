@@ -27,7 +27,7 @@ class EngineOptions:
         str, typer.Option(metavar="NAME", help=f"Model and GPU: {', '.join(profile_names())}, or a .json file.")
     ] = "llama-3.1-8b-h100"
     engine_args: EngineArgs = None
-    replicas: Annotated[int, typer.Option(metavar="N", help="Replicas behind the router.")] = 1
+    replicas: Annotated[int | None, typer.Option(metavar="N", help="Replicas behind the router. Default: 1.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

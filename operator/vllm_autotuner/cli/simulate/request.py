@@ -90,8 +90,8 @@ def _refuse_strays(options: LoadOptions) -> None:
         raise CommandError(f"{how}: give one of --rate REQUESTS, --clients N and --trace FILE")
     if options.clients is not None and options.trace is not None:
         raise CommandError("two loads were named: give one of --rate REQUESTS, --clients N and --trace FILE")
-    if options.clients is not None and options.clients < 1:
-        raise CommandError(f"--clients {options.clients}: write a whole number from 1")
+    if options.clients is not None and not 1 <= options.clients <= 1_000_000:
+        raise CommandError(f"--clients {options.clients}: write a whole number from 1 to 1000000")
     if options.think is not None and options.clients is None:
         raise CommandError("--think needs --clients N")
     if options.trace_model is not None and options.trace is None:
@@ -113,16 +113,14 @@ def _refuse_strays(options: LoadOptions) -> None:
 def _traced(options: LoadOptions, path: Path) -> Load:
     """A trace of rates where its columns say so, else one of requests."""
     if set(RATE_COLUMNS) <= set(columns_of(path)):
-        if options.trace_model is None:
-            raise CommandError(f"{path} holds the rates of several models: name one with --trace-model")
-        category, _, model = options.trace_model.rpartition("/")
-        rates = read_rates(path, model=model, category=category or None)
+        category, _, model = (options.trace_model or "").rpartition("/")
+        rates = read_rates(path, model=model or None, category=category or None)
+        whose = f"the rates of {options.trace_model}" if options.trace_model is not None else "the rates"
         scale = 1.0 if options.rate is None else options.rate / rates.mean
         curve, content = rates.curve(scale=scale, repeat=True), _content(options)
         burstiness = 1.0 if options.burstiness is None else options.burstiness
         return Load(
-            f"the rates of {options.trace_model} in {path.name}, {rates.mean * scale:.3g} requests/s on average, "
-            f"{_lengths(options)}",
+            f"{whose} in {path.name}, {rates.mean * scale:.3g} requests/s on average, {_lengths(options)}",
             lambda seed: OpenLoop(curve, content, burstiness=burstiness, seed=seed),
         )
     if (options.trace_model, options.burstiness, options.prompt_tokens, options.output_tokens) != (None,) * 4:

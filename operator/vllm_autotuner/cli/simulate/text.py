@@ -18,7 +18,7 @@ from vllm_autotuner.cli.simulate.notes import notes_of
 from vllm_autotuner.cli.simulate.run_figures import QUANTILES, Figures, Summary
 from vllm_autotuner.cli.simulate.simulated_service import Run
 from vllm_autotuner.cli.simulate.sweep import Row, SweepResult
-from vllm_autotuner.cli.terminal import printable
+from vllm_autotuner.cli.terminal import WholeTable, printable
 from vllm_autotuner.simulation.ledger import Fate
 
 __all__ = ["report", "sweep_table"]
@@ -97,7 +97,7 @@ def _summary(found: Summary, unit: str) -> Sequence[str]:
 
 
 def _table(first: str, *columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = WholeTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(first)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
@@ -112,11 +112,15 @@ def _outcome(run: Run, figures: Figures) -> Iterable[str]:
         f"{figures.unanswered} in progress at the end"
     )
     if figures.failed:
-        yield "Failed     " + ", ".join(f"{count} {_FATES[fate]}" for fate, count in figures.failed.items())
+        yield f"Failed     {_failed(figures)}"
     yield (
         f"Tokens     {figures.output_tokens:,.0f} output/s, {figures.prompt_tokens:,.0f} prompt/s; "
         f"{figures.preemptions} preemptions; {figures.gpus} GPU{'s' if figures.gpus > 1 else ''}"
     )
+
+
+def _failed(figures: Figures) -> str:
+    return ", ".join(f"{count} {_FATES[fate]}" for fate, count in figures.failed.items())
 
 
 def sweep_table(result: SweepResult) -> RenderableType:
@@ -170,6 +174,8 @@ def _conclusions(result: SweepResult, example: Run | None) -> Iterable[str]:
     for row in result.rows:
         if row.refusal:
             yield f"{result.sweep.knob.value} {row.value} does not start: {printable(row.refusal)}"
+        elif row.figures is not None and row.figures.failed:
+            yield f"{result.sweep.knob.value} {row.value}: failed requests: {_failed(row.figures)}"
     if example is None:
         return
     if (best := result.best) is not None and best.figures is not None:
