@@ -449,7 +449,7 @@ def test_what_the_extra_pods_of_a_trial_drained_speaks_for_what_can_drain_it(
 
 
 LATE_TOKENS = measure(seen(ttft=0.4, tpot=0.08), targets=TARGETS)
-IN_TIME, SLOWER, STILL_LATE = {"tpot": 0.03}, {"tpot": 0.036}, {"tpot": 0.08}
+IN_TIME, SLOWER, STILL_LATE = 0.03, 0.036, 0.08
 
 
 @pytest.mark.parametrize(
@@ -463,7 +463,7 @@ IN_TIME, SLOWER, STILL_LATE = {"tpot": 0.03}, {"tpot": 0.036}, {"tpot": 0.08}
     ],
 )
 def test_late_tokens_that_the_extra_pods_of_a_trial_ended_speak_for_fewer_slots_where_replicas_are_fixed(
-    fixed: bool, before: Measurement, ours: dict[str, float], theirs: dict[str, float], kept: bool
+    fixed: bool, before: Measurement, ours: float, theirs: float, kept: bool
 ) -> None:
     """Late in bursts: in a trial there is a third more of everything, and no window of it is late."""
     at = NOW + timedelta(minutes=5)
@@ -472,10 +472,10 @@ def test_late_tokens_that_the_extra_pods_of_a_trial_ended_speak_for_fewer_slots_
         to=ConfigRef(max_num_seqs=48, config_hash=NEW),
         target=ChangeTarget.TPOT,
         before=(before,),
-        analysis=Analysis(started_at=NOW, last=measured(9, **ours), reference=measured(9, **theirs)),
+        analysis=Analysis(started_at=NOW, last=measured(9, tpot=ours), reference=measured(9, tpot=theirs)),
     )
     trial = Variants(
-        canary=variant(observation=seen(at=at, **ours)), baseline=variant(OLD, observation=seen(at=at, **theirs))
+        canary=variant(observation=seen(at=at, tpot=ours)), baseline=variant(OLD, observation=seen(at=at, tpot=theirs))
     )
     after = advance(given, canary_world(at, variants=trial, fixed_replicas=fixed)).change
     assert after.state is (PROMOTING if kept else ROLLING_BACK)
