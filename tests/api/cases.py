@@ -143,8 +143,9 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     *(
         Case(id=f"{word} beside an accelerator", changes={**ONE_GPU, "engine.args": [word, "2"]}, refused=_MORE_DEVICES)
-        for word in ("--pipeline-parallel-size", "--data_parallel_size=2", "-pp", "-dp=2")
+        for word in ("--pipeline-parallel-size", "--data_parallel_size=2", "-pp", "-dp=12", "--pipeline-parallel=2")
     ),
+    Case(id="no more devices", changes={**ONE_GPU, "engine.args": ["-pp=1", "--data-parallel-size=1"]}),
     Case(id="more devices by the pod template", changes={"engine.args": ["-dp", "2"]}),
     Case(id="a flag that begins alike", changes={**ONE_GPU, "engine.args": ["--data-parallel-backend=mp"]}),
     Case(id="neither engine nor targetRef", changes={"engine": ..., "model": ...}, refused=_EXACTLY_ONE_WORKLOAD),

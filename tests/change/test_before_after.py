@@ -224,8 +224,12 @@ def test_windows_with_the_load_of_before_are_waited_for() -> None:
     assert judged(QUEUED, by_turns[:10], final=True) is INCONCLUSIVE
     lighter = period(later=20, ttft=0.4, rate=2.0, windows=20)
     assert judged(QUEUED, lighter, final=False) is None
-    worse = period(later=20, ttft=9.0, rate=2.0, windows=10, waiting=10, tokens=500)
-    assert judged(QUEUED, worse, final=False) is REVERT
+    worse = period(later=20, ttft=9.0, rate=2.0, windows=20, waiting=10, tokens=500)
+    assert judged(QUEUED, worse[:10], final=False) is REVERT
+    assert judged(QUEUED[:1], worse[:9], final=False) is None
+    assert judged(QUEUED[:1], worse[:10], final=False) is REVERT
+    late = (*lighter[:10], *worse[10:])
+    assert judged(CALM, tuple(one.updated(waiting=0.0) for one in late), final=False) is REVERT
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id}: {case.judgement}")

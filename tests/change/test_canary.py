@@ -449,6 +449,7 @@ def test_what_the_extra_pods_of_a_trial_drained_speaks_for_what_can_drain_it(
 
 
 LATE_TOKENS = measure(seen(ttft=0.4, tpot=0.08), targets=TARGETS)
+QUEUED_TOO = LATE_TOKENS.updated(waiting=2.0)
 IN_TIME, SLOWER, STILL_LATE = 0.03, 0.036, 0.08
 
 
@@ -459,6 +460,7 @@ IN_TIME, SLOWER, STILL_LATE = 0.03, 0.036, 0.08
         pytest.param(True, LATE_TOKENS, SLOWER, IN_TIME, False, id="it is slower, inside its objective"),
         pytest.param(True, LATE_TOKENS, STILL_LATE, STILL_LATE, False, id="both are late: it did not help"),
         pytest.param(True, BEFORE, IN_TIME, IN_TIME, False, id="tokens were in time before"),
+        pytest.param(True, QUEUED_TOO, IN_TIME, IN_TIME, False, id="the bake would not see that its queue is longer"),
         pytest.param(False, LATE_TOKENS, IN_TIME, IN_TIME, False, id="replicas would help as well"),
     ],
 )
@@ -479,6 +481,7 @@ def test_late_tokens_that_the_extra_pods_of_a_trial_ended_speak_for_fewer_slots_
     )
     after = advance(given, canary_world(at, variants=trial, fixed_replicas=fixed)).change
     assert after.state is (PROMOTING if kept else ROLLING_BACK)
+    assert ("the extra pods of the trial ended the late tokens" in after.state_reason) is kept
 
 
 @pytest.mark.parametrize("state", [*BEFORE_PROMOTION, PROMOTING, BAKING])

@@ -527,11 +527,27 @@ def test_while_the_new_pod_starts_the_old_one_is_measured() -> None:
     still_late = world(rollout=OLD_PODS_SERVE, observation=seen(ttft=5.0))
     going = started_in_place(still_late, windows=6)
     assert going.state is PROVISIONING
+    assert len(going.before) == 7
     assert [window.at for window in going.before] == [NOW + timedelta(seconds=30 * number) for number in range(7)]
     assert going.baseline == going.before[-1]
     going = started_in_place(still_late, windows=20, deadline=NOW + timedelta(hours=1))
     assert len(going.before) == MEASUREMENTS_LENGTH
-    assert going.before[-1].at == NOW + timedelta(seconds=600)
+    assert going.before[0].at == NOW, "none goes for another"
+
+
+def test_a_quiet_start_takes_nothing_from_what_was_measured_before() -> None:
+    """No requests for a quarter of an hour: neither the windows of before nor the one that is shown are lost."""
+    quiet_start = world(rollout=OLD_PODS_SERVE, observation=quiet(NOW))
+    going = started_in_place(quiet_start, windows=40, deadline=NOW + timedelta(hours=1))
+    assert going.before == measured(1, ttft=5.0)
+    assert going.baseline == change(PROVISIONING).baseline
+
+
+def test_a_window_with_clearly_less_load_is_none_of_before() -> None:
+    """Requests of 2 s TTFT in a burst are not what a change for one of 5 s is compared with once it is over."""
+    engines = tuple(replace(one, finished=20.0) for one in seen().engines)
+    calmer = world(rollout=OLD_PODS_SERVE, observation=replace(seen(ttft=0.2), engines=engines))
+    assert len(started_in_place(calmer, windows=6).before) == 1
 
 
 def two_pods() -> Observation:

@@ -76,10 +76,16 @@ def test_a_load_that_has_just_risen_is_remembered_as_it_is_now() -> None:
     effective, now = desk.read.effective, CAPPED.generated_per_second
     assert effective is not None
     assert now is not None
-    seen = replace(CAPPED, steps=tuple(
-        StepPoint(running=1.0, itl=0.02, tokens=now, time=CAPPED.at - CAPPED.window * age) for age in range(12)
-    ))  # fmt: skip
-    assert peak_tokens_per_second(seen, over=timedelta(minutes=5)) == pytest.approx(now / CAPPED.window)
+    steps = tuple(
+        StepPoint(
+            running=1.0,
+            itl=0.02,
+            tokens=now * CAPPED.window * (1.0 if age < 2 else 0.1),
+            time=CAPPED.at - CAPPED.window * age,
+        )
+        for age in range(12)
+    )
+    seen = replace(CAPPED, steps=steps)
     tried = ScaleInTried(replicas=1, at=desk.now - timedelta(hours=2), config_hash=effective.config_hash)
     status = desk.read.updated(active_change=None, scale_ins=(tried,))
     (failed,) = scale_ins_after(status, Scale(replicas=2, reason="", lacking=True), inputs=desk.inputs(seen))

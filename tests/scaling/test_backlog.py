@@ -61,6 +61,10 @@ def test_what_was_before_the_newest_replica_does_not_count() -> None:
         pytest.param([0.0, 0.0, 386.0, 262.0], False, id="seen once since its peak"),
         pytest.param([0.0, 386.0, 380.0, 375.0], False, id="hardly any of it is"),
         pytest.param([10.0, 12.0, 9.0, 10.0], False, id="it only varies"),
+        pytest.param([0.0, 386.0, 262.0, 320.0], False, id="it has turned"),
+        pytest.param([0.0, 400.0, 100.0, 150.0, 200.0, 250.0, 300.0, 330.0], False, id="it has long turned"),
+        pytest.param([100.0, 20.0, 40.0, 60.0], False, id="it is still below where it began"),
+        pytest.param([400.0, 300.0, 200.0, 210.0], True, id="a little more than before is chance"),
     ],
 )
 def test_a_queue_is_served_from_its_peak_on(levels: list[float], ends: bool) -> None:

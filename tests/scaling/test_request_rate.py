@@ -8,7 +8,12 @@ from tests.builders import WINDOW
 from tests.scaling.loads import LENGTH, carrying, steps
 
 from vllm_autotuner.planning.forecast import LEAST_SEEN
-from vllm_autotuner.scaling.request_rate import peak_rate, peak_tokens_per_second
+from vllm_autotuner.scaling.request_rate import (
+    busiest_with_prompts,
+    peak_rate,
+    peak_tokens_per_second,
+    tokens_per_second_lately,
+)
 
 TEN_MINUTES = timedelta(minutes=10)
 
@@ -23,6 +28,29 @@ def test_a_peak_of_five_minutes_counts_and_one_window_by_chance_does_not() -> No
     together, apart = [100.0] * 10 + [150.0] * 10, [150.0, 100.0] * 10
     for load, most in ((together, 150.0), (apart, 125.0), ([100.0] * 19 + [150.0], 105.0)):
         assert peak_rate(carrying(load), over=TEN_MINUTES) == pytest.approx(most / WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("newest", "remembered"),
+    [
+        pytest.param([140.0] * 2, 140.0, id="it has risen a minute ago"),
+        pytest.param([140.0], 32.0, id="one burst: the mean of five minutes"),
+        pytest.param([10.0] * 2, 18.0, id="it has fallen"),
+    ],
+)
+def test_the_load_of_a_failed_scale_in_is_that_of_now_after_a_step(newest: list[float], remembered: float) -> None:
+    seen = carrying([20.0] * (20 - len(newest)) + newest)
+    assert tokens_per_second_lately(seen) == pytest.approx(remembered * (LENGTH + 1) / WINDOW, rel=0.02)
+
+
+def test_a_few_requests_do_not_tell_what_prompts_take() -> None:
+    seen = carrying([100.0] * 20)
+    longer = tuple(replace(one, prompts=3000.0 if index < 10 else 0.5) for index, one in enumerate(seen.steps))
+    engines = tuple(replace(one, prefill_seconds=0.01 * one.sampled) for one in seen.engines)
+    busy = replace(seen, engines=engines, steps=longer)
+    assert busiest_with_prompts(busy, over=TEN_MINUTES) == 1.0, "all of the time, and not sixty times"
+    few = replace(busy, engines=tuple(replace(one, finished=2.0) for one in engines))
+    assert busiest_with_prompts(few, over=TEN_MINUTES) == 0.0
 
 
 def test_a_peak_before_the_time_asked_about_does_not_count() -> None:

@@ -45,7 +45,10 @@ _RESERVED: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
-MORE_DEVICES: Final = _spellings("(pipeline|data)_parallel_size", short="-pp|-dp")
+MORE_DEVICES: Final = "|".join(
+    _spellings(*flag, short=short).removesuffix("(=|$)") + "(=([^1]|1.)|$)"
+    for flag, short in ((("pi", "peline_parallel_size"), "-pp"), (("data_parallel_size",), "-dp"))
+)
 """Flags by which a replica needs more devices than its tensor-parallel size says."""
 
 

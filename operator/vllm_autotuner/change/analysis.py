@@ -25,7 +25,7 @@ from vllm_autotuner.api.wording import told_seconds
 from vllm_autotuner.change.before_after import compare_periods
 from vllm_autotuner.change.comparison import LOOKS, Comparison, Pair, compare
 from vllm_autotuner.change.edges import late
-from vllm_autotuner.change.measured_window import LATENCIES, is_complete, level_of
+from vllm_autotuner.change.measured_window import LATENCIES, is_complete, level_of, mean_queue
 from vllm_autotuner.change.objective_effect import target_of
 from vllm_autotuner.change.verdict import Judgement, WindowVerdict, judge_window, measure_per_pod
 from vllm_autotuner.change.world import World, raises_slots, reaches_the_service
@@ -142,10 +142,13 @@ def _compared(
 def _missed_before(change: ActiveChange, world: World) -> frozenset[ChangeTarget]:
     """The objectives that were missed, as far as it speaks for the change that the extra pods of its trial ended it."""
     missed = {each for each in LATENCIES if _missed(each, change.before, targets=world.targets)}
-    if change.knob == Knob.MAX_NUM_SEQS and not raises_slots(change) and not _has_larger_cache(change, world):
+    lowers = change.knob == Knob.MAX_NUM_SEQS and not raises_slots(change)
+    if lowers and not _has_larger_cache(change, world):
         missed.discard(ChangeTarget.TTFT)  # fewer slots alone cannot end a queue
-    if change.knob != Knob.TENSOR_PARALLEL_SIZE and not world.fixed_replicas:
-        # More replicas end late tokens as well, and slots that were lowered for them are raised again to save one.
+    # Behind a queue that there was before, the bake would not see that they make it longer. Where more replicas end
+    # late tokens as well, slots that were lowered for them are raised again to save one.
+    proper = lowers and world.fixed_replicas and mean_queue(change.before) < 1
+    if not proper and change.knob != Knob.TENSOR_PARALLEL_SIZE:
         missed.discard(ChangeTarget.TPOT)
     return frozenset(missed)
 

@@ -20,7 +20,7 @@ from datetime import timedelta
 from statistics import median
 from typing import Final
 
-from vllm_autotuner.api.status import ChangeTarget, Measurement
+from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ChangeTarget, Measurement
 from vllm_autotuner.change.comparison import (
     FEWEST_REQUESTS,
     GROSS,
@@ -58,7 +58,7 @@ from vllm_autotuner.change.verdict import Judgement
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.noise import NOISE
 
-__all__ = ["compare_periods"]
+__all__ = ["compare_periods", "with_window_before"]
 
 SAME_LOAD: Final = NOISE
 """Loads that differ by less count as equal: below 10 % is noise. The tolerance grows to the chance variation of the
@@ -126,6 +126,20 @@ def compare_periods(
     return replace(found, relieved=_is_relieved(old, new))
 
 
+def with_window_before(before: Sequence[Measurement], found: Measurement) -> tuple[Measurement, ...]:
+    """Return `before` with one more window of the old configuration, if it adds to what the change is compared with.
+
+    None with clearly less load, which is not what the change is for, and ten at most: none of the others goes for it.
+    The two must not overlap.
+    """
+    known, length = tuple(before), window_length((*before, found))
+    if not is_complete(found) or len(known) >= MEASUREMENTS_LENGTH:
+        return known
+    old, load = _period(known, length=length), _period((*known, found), length=length).loads[-1]
+    lighter = old.load is not None and (load is None or load < old.load * (1 - old.same))
+    return known if lighter else (*known, found)
+
+
 def _period(measured: Sequence[Measurement], *, length: timedelta | None) -> _Period:
     return _with_loads(tuple(window for window in measured if is_complete(window)), length=length)
 
@@ -177,7 +191,8 @@ def _judged(
     harder = _comparable(old, new, question=question)
     # Of windows with the same load by chance every second has less: those that can show anything are waited for.
     last = question.final or (count >= LOOKS[-1] and len(harder) >= LOOKS[0])
-    if not last and (count not in LOOKS or len(old.windows) < FEWEST_BEFORE):
+    late = count % LOOKS[-1] == 0  # what has become worse is looked for in the meantime
+    if not last and not late and (count not in LOOKS or len(old.windows) < FEWEST_BEFORE):
         return None, "more windows are needed"
     if not effects:
         return when_due(Judgement.INCONCLUSIVE, windows=count, last=last), "too few windows with comparable load"

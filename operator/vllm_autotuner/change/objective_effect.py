@@ -128,7 +128,8 @@ def concluded(
         if question.gpu_ratio < 1 or question.target is ChangeTarget.GPUS:
             return Judgement.KEEP, "no regression, and fewer GPUs are needed"
         if _is_relieved(effects, question=question):
-            return Judgement.KEEP, "no regression; the extra pods of the trial drained the queue"
+            ended = "drained the queue" if question.target is ChangeTarget.TTFT else "ended the late tokens"
+            return Judgement.KEEP, f"no regression; the extra pods of the trial {ended}"
     target = next((effect for effect in latencies if effect.objective is question.target), None)
     if target is not None and serves_all and all(effect.merits.safe or effect.merits.inside for effect in latencies):
         if target.merits.cured:

@@ -12,9 +12,9 @@ from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, ChangeState, Outcome
 from vllm_autotuner.api.wording import counted
+from vllm_autotuner.change.before_after import with_window_before
 from vllm_autotuner.change.crash_blame import baseline_crashed
 from vllm_autotuner.change.edges import late, moved
-from vllm_autotuner.change.measured_window import collected
 from vllm_autotuner.change.rollback import back
 from vllm_autotuner.change.verdict import measure_per_pod
 from vllm_autotuner.change.world import Ending, Step, Variant, World
@@ -56,7 +56,10 @@ def _with_windows_before(change: ActiveChange, world: World) -> ActiveChange:
     if not alone or world.blind or world.unreadable:
         return change
     found = measure_per_pod(world.observation, targets=world.targets)
-    before = collected(change.before, found, length=timedelta(seconds=world.observation.window))
+    newest = max((window.at for window in change.before), default=None)
+    if newest is not None and found.at - newest < timedelta(seconds=world.observation.window):
+        return change
+    before = with_window_before(change.before, found)
     return change if before == change.before else change.updated(before=before, baseline=found)
 
 

@@ -57,6 +57,8 @@ def not_worth(before: Outlook, after: Outlook, *, met: bool, saving: bool, fixed
         return "it may not serve the load with as many replicas as are allowed"
     if (spares(before, after) and saving) if met else saves(before, after):
         return ""
+    if met and saving and saves(before, after):
+        return "the load would need fewer GPUs, but none of those in use less"
     if met:
         return (
             "the load needs as many GPUs with it"

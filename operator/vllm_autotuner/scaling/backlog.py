@@ -77,10 +77,14 @@ def _after(engine: EngineWindow, since: float | None) -> list[Moment]:
 
 
 def _pace(moments: list[Moment]) -> float:
-    """Requests per second by which the queue grows: since its peak, where it has clearly fallen in several scrapes."""
-    peak = max(range(len(moments)), key=lambda index: moments[index].waiting)
-    last = moments[-1]
+    """Requests per second by which the queue grows: since its peak, where it has clearly fallen in several scrapes.
+
+    Since its lowest after that, where it has clearly risen again.
+    """
+    last, peak = moments[-1], max(range(len(moments)), key=lambda index: moments[index].waiting)
     falls = peak < len(moments) - 2 and _clearly_fewer(last.waiting, than=moments[peak].waiting)
-    first = moments[peak] if falls else moments[0]
+    since = moments[peak:] if falls else moments
+    lowest = min(since, key=lambda moment: moment.waiting)
+    first = lowest if _clearly_fewer(lowest.waiting, than=last.waiting) else since[0]
     elapsed = last.time - first.time
     return (last.waiting - first.waiting) / elapsed if elapsed > 0 else 0.0

@@ -272,7 +272,7 @@ class _Question:
         against = 0 if load is None else most_too_few(supply.failed, load=load)
         if against >= current - 1:
             return Scale(replicas=current, reason=f"{against} replica(s) were too few at this load before")
-        prompts = busiest_with_prompts(seen, over=lately) * current / (current - 1)
+        prompts = min(1.0, busiest_with_prompts(seen, over=lately) * current / (current - 1))
         if prompts > BUSY.limit:
             why = f"the prompts of the last {format_duration(lately)} would take {prompts:.0%} of the time of each"
             return Scale(replicas=current, reason=f"{current - 1} replica(s) may be too few: {why}")

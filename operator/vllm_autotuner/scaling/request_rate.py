@@ -4,16 +4,17 @@ Pure. Must not: look at a replica's capacity, or foretell (decision 14 says why)
 """
 
 from datetime import timedelta
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final
 
+from vllm_autotuner.diagnosis.case import FEWEST_FINISHED
 from vllm_autotuner.diagnosis.prefill_bound import prefill_shares
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.state_windows import WindowSettings
-from vllm_autotuner.planning.current_replica import highest_mean, output_tokens
+from vllm_autotuner.planning.current_replica import STRETCH, highest_mean, output_tokens
 from vllm_autotuner.planning.forecast import LEAST_SEEN
 
-__all__ = ["REMEMBERED", "busiest_with_prompts", "peak_rate", "peak_tokens_per_second"]
+__all__ = ["REMEMBERED", "busiest_with_prompts", "peak_rate", "peak_tokens_per_second", "tokens_per_second_lately"]
 
 REMEMBERED: Final = timedelta(seconds=WindowSettings().long)
 """The longest time that can be looked back on; of a longer one too little is always seen."""
@@ -33,12 +34,27 @@ def peak_tokens_per_second(seen: Observation, *, over: timedelta) -> float | Non
     return highest_mean(made, window=seen.window) / seen.window
 
 
+def tokens_per_second_lately(seen: Observation) -> float | None:
+    """Output tokens per second that a failed scale-in is remembered by; None if not known.
+
+    The most of five minutes, as in what it is compared with, or what came of a step within them: the median of the
+    newest three windows, which one burst does not move.
+    """
+    made = list(seen.tokens_by_window(over=STRETCH).values())
+    peak = peak_tokens_per_second(seen, over=timedelta(seconds=STRETCH))
+    return seen.generated_per_second if peak is None else max(peak, median(made[-3:]) / seen.window)
+
+
 def busiest_with_prompts(seen: Observation, *, over: timedelta) -> float:
     """The largest share of its time (0..1) that prompts took of an engine in any five minutes of `over`.
 
-    By the prompt tokens of then and what one takes now; 0 where it was no more than now, or if it is not known.
+    By the prompt tokens of then and what one takes now; 0 where it was no more than now, or if it is not known: a few
+    requests do not tell what a token takes.
     Worked: prompts take 2 % now, and came twenty times as fast eight minutes ago: 40 %.
     """
     shares, tokens = prefill_shares(seen.engines), seen.prompts_by_window(over=over.total_seconds())
     now, most = next(reversed(tokens.values()), 0.0), highest_mean(tokens, window=seen.window)
-    return fmean(shares) * most / now if shares and most > now > 0 else 0.0
+    finished = (seen.finished_per_second or 0.0) * seen.window
+    if not shares or not most > now > 0 or finished < FEWEST_FINISHED:
+        return 0.0
+    return min(1.0, fmean(shares) * most / now)

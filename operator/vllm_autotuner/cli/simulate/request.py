@@ -114,6 +114,8 @@ def _traced(options: LoadOptions, path: Path) -> Load:
     """A trace of rates where its columns say so, else one of requests."""
     if set(RATE_COLUMNS) <= set(columns_of(path)):
         category, _, model = (options.trace_model or "").rpartition("/")
+        if options.trace_model is not None and not model:
+            raise CommandError(f"--trace-model {options.trace_model!r}: write MODEL, or CATEGORY/MODEL")
         rates = read_rates(path, model=model or None, category=category or None)
         whose = f"the rates of {options.trace_model}" if options.trace_model is not None else "the rates"
         scale = 1.0 if options.rate is None else options.rate / rates.mean

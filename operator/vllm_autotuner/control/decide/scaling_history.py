@@ -12,9 +12,8 @@ from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.step_time import NEWEST_STRETCHES
-from vllm_autotuner.planning.current_replica import STRETCH
 from vllm_autotuner.scaling.failed_scale_ins import after_scaling, failed_at, most_too_few
-from vllm_autotuner.scaling.request_rate import peak_tokens_per_second
+from vllm_autotuner.scaling.request_rate import peak_tokens_per_second, tokens_per_second_lately
 from vllm_autotuner.scaling.supply import Scale
 
 __all__ = ["failed_scale_ins", "pods_changed_at", "replicas_too_few", "scale_ins_after"]
@@ -58,14 +57,12 @@ def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) 
     trying = status.active_change is not None and scale.lacking
     if before is None or before.replicas is None or scaling is None or trying:
         return status.scale_ins
-    lately = peak_tokens_per_second(seen, over=timedelta(seconds=STRETCH))
     return after_scaling(
         status.scale_ins,
         before=before.replicas,
         ready=inputs.workload.rollout.ready,
         scale=scale,
         config_hash=before.config_hash,
-        # Bursts are compared by their mean; a load that has just risen is not told by one.
-        load=max((one for one in (seen.generated_per_second, lately) if one is not None), default=None),
+        load=tokens_per_second_lately(seen),
         now=inputs.now,
     )
