@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final
 
 import httpx
@@ -232,9 +233,10 @@ async def answers(client: httpx.AsyncClient, url: str) -> bool:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a secret that only its owner can read."""
-    path.touch(mode=0o600)
-    path.write_bytes(content)
+    """Write a secret that only its owner can read. At once: scenes that are played side by side read it meanwhile."""
+    with NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    Path(file.name).replace(path)
 
 
 def write_kubeconfig(path: Path, *, server: str, ca_file: Path, token: str, namespace: str = "default") -> None:
