@@ -295,10 +295,13 @@ def test_a_larger_cache_is_judged_by_doing_no_harm_though_requests_are_late() ->
     assert (found.knob, found.target) == (Knob.MAX_NUM_SEQS, ChangeTarget.GPUS)
 
 
-def test_gpus_that_are_not_in_use_are_not_saved() -> None:
-    """By the model the load needs a third replica, which nobody misses, and with the setting it would not."""
-    found = healthy(STARVED, knobs=ONE_GPU, platform=QWEN_32B, scale=scaling(high=8))
-    assert "none of those in use less" in why_not(found, "maxNumSeqs")
+def test_gpus_that_are_to_come_are_not_told_as_saved() -> None:
+    """By the model the load needs a third replica, which would be the next to come; with the setting it does not."""
+    found = healthy(STARVED, knobs=ONE_GPU, platform=QWEN_32B, scale=scaling(high=8)).proposal
+    assert found is not None
+    assert (found.knob, found.target) == (Knob.MAX_NUM_SEQS, ChangeTarget.GPUS)
+    assert "(2 are in use)" in found.reason
+    assert "saves" not in found.reason
 
 
 @pytest.mark.parametrize("scale", [None, scaling(1, 1)])

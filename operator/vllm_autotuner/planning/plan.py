@@ -43,7 +43,7 @@ from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.planning.unused_slots import memory_of_unused_slots
-from vllm_autotuner.planning.worth import MET, not_worth, order, saves, spares
+from vllm_autotuner.planning.worth import MET, not_worth, order, saves
 
 __all__ = ["LADDER", "Considered", "Plan", "plan"]
 
@@ -215,13 +215,16 @@ def _with_effect(proposal: Proposal, before: Outlook, after: Outlook, situation:
     harmless = proposal.knob is not Knob.REPLICAS and proposal.target is not ChangeTarget.START
     if harmless and (saved or _all_in_time(situation.case)):
         proposal = replace(proposal, target=ChangeTarget.GPUS)
-    spared = spares(before, after)
-    if not spared or before.capacity is None or after.capacity is None:
+    if not saved or before.needed_gpus is None or before.capacity is None or after.capacity is None:
         return replace(proposal, predicted=effects)
-    in_use = spared + (after.needed_gpus or 0)
+    if before.needed_gpus > before.gpus:
+        # Those that are to come: what a load that rises would ask for next is not in use.
+        what = f"the load needs {after.needed_gpus} GPUs and not {before.needed_gpus} ({before.gpus} are in use)"
+    else:
+        what = f"saves {saved} of {before.needed_gpus} GPUs ({saved * 24} GPU-hours a day)"
     told = (
         f"{proposal.reason} A replica would serve {after.capacity:.2f} requests/s within the objectives instead of "
-        f"{before.capacity:.2f}: saves {spared} of {in_use} GPUs ({spared * 24} GPU-hours a day)."
+        f"{before.capacity:.2f}: {what}."
     )
     return replace(proposal, predicted=effects, reason=told)
 

@@ -13,7 +13,7 @@ from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.planning.forecast import Outlook
 
-__all__ = ["MET", "not_worth", "order", "saves", "spares"]
+__all__ = ["MET", "not_worth", "order", "saves"]
 
 TIE: Final = 0.02
 """Relative difference of capacity below which two splits of the same GPUs count as equal: measurements repeat no better
@@ -27,11 +27,6 @@ def saves(before: Outlook, after: Outlook) -> int:
     if before.needed_gpus is None or after.needed_gpus is None:
         return 0
     return max(0, before.needed_gpus - after.needed_gpus)
-
-
-def spares(before: Outlook, after: Outlook) -> int:
-    """Those of them that are in use; 0 if not known."""
-    return max(0, min(saves(before, after), before.gpus - (after.needed_gpus or before.gpus)))
 
 
 def not_worth(before: Outlook, after: Outlook, *, met: bool, saving: bool, fixed: bool, targets: Targets) -> str:
@@ -55,10 +50,8 @@ def not_worth(before: Outlook, after: Outlook, *, met: bool, saving: bool, fixed
         return "the load would need more GPUs"
     if met and not after.surely_enough:
         return "it may not serve the load with as many replicas as are allowed"
-    if (spares(before, after) and saving) if met else saves(before, after):
+    if saves(before, after) and (saving or not met):
         return ""
-    if met and saving and saves(before, after):
-        return "the load would need fewer GPUs, but none of those in use less"
     if met:
         return (
             "the load needs as many GPUs with it"
