@@ -16,13 +16,16 @@ ARG_MAX_LENGTH: Final = 4096
 ARGS_MAX_ITEMS: Final = 64
 
 
-def _spellings(unmistakable: str, rest: str = "", *, short: str = "") -> str:
-    """Return the pattern of a long flag, its abbreviations from `unmistakable` on, and a short form."""
+def _spellings(unmistakable: str, rest: str = "", *, short: str = "", end: str = "(=|$)") -> str:
+    """Return the pattern of a long flag, its abbreviations from `unmistakable` on, and a short form.
+
+    `end`: the pattern of what follows the name.
+    """
     tail = ""
     for letter in reversed(rest):
         tail = f"({letter}{tail})?"
     long = (f"--{unmistakable}{tail}").replace("_", "[-_]")
-    return f"^({long}{'|' + short if short else ''})(=|$)"
+    return f"^({long}{'|' + short if short else ''}){end}"
 
 
 _RESERVED: Final[tuple[tuple[str, str], ...]] = (
@@ -45,9 +48,12 @@ _RESERVED: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
+_MORE_THAN_ONE: Final = "(=([^1]|1.)|$)"
 MORE_DEVICES: Final = "|".join(
-    _spellings(*flag, short=short).removesuffix("(=|$)") + "(=([^1]|1.)|$)"
-    for flag, short in ((("pi", "peline_parallel_size"), "-pp"), (("data_parallel_size",), "-dp"))
+    (
+        _spellings("pi", "peline_parallel_size", short="-pp", end=_MORE_THAN_ONE),
+        _spellings("data_parallel_size", short="-dp", end=_MORE_THAN_ONE),
+    )
 )
 """Flags by which a replica needs more devices than its tensor-parallel size says."""
 
