@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e.side_by_side import CROWD, Play, side_by_side
+from e2e.side_by_side import CROWD, PATIENCE, Play, side_by_side
 from e2e.stage import condition, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -95,10 +95,19 @@ async def test_a_change_whose_value_a_tool_overwrites_is_over_and_the_value_is_n
         entry = await play.finished("overwritten")
         assert (entry["outcome"], entry["reason"]) == ("Superseded", f"{ARGO} overwrote args during the change")
         await play.rolled_out("overwritten", seats=4)
-        before = await play.stage.deployment("overwritten")
+
+        async def generation() -> int:
+            found: int = (await play.stage.deployment("overwritten"))["metadata"]["generation"]
+            return found
+
+        async def written_back() -> bool:
+            return await generation() >= 4
+
+        # Created, changed, overwritten, and the rest of it written back once. The last comes after the status that
+        # says that the change is over; the changed value written again and overwritten again would be two more.
+        await until("the Deployment is written back", written_back, seconds=PATIENCE)
         await play.ticks(8)
-        after = await play.stage.deployment("overwritten")
-        assert after["metadata"]["generation"] == before["metadata"]["generation"], "it was written again"
+        assert await generation() == 4, "it was written again"
     assert not (await play.status("overwritten")).get("failureMemory"), "the candidate is not to blame"
     assert "no pod of the Deployment is available" not in play.monitor.lapses("overwritten")
 
