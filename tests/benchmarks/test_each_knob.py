@@ -77,6 +77,22 @@ def test_a_higher_max_num_seqs_takes_the_place_of_a_replica_that_came_as_a_bridg
     assert "carry the highest load" in effective.replicas_reason
 
 
+def test_a_second_step_goes_on_within_the_cooldown_when_the_replicas_that_the_first_spared_have_gone() -> None:
+    quiet = drawn("cap-bound")
+    assert quiet.seats is not None
+    scenario = replace(quiet, seats=quiet.seats // 2, rhythm=replace(quiet.rhythm, cooldown="6h"))
+
+    def given_back(product: Autotuner, deployment: SimulatedCluster) -> bool:
+        return len(kept(product, Knob.MAX_NUM_SEQS)) == 2 and deployment.replicas == scenario.replicas
+
+    product, deployment = tuned(scenario, given_back)
+    first, second = kept(product, Knob.MAX_NUM_SEQS)
+    most = max(replicas_of(deployment))
+    then = [count for at, count in deployment.scalings if at <= second.began][-1]
+    assert most > then > deployment.replicas == scenario.replicas
+    assert first.to_value == second.from_value
+
+
 def test_a_lower_max_num_seqs_keeps_tokens_in_time_where_there_are_too_few_gpus() -> None:
     scenario = replace(drawn("past-knee-50ms", seed=3), scales=False)
     product, deployment = tuned(scenario, has_kept(Knob.MAX_NUM_SEQS))

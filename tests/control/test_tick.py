@@ -99,17 +99,33 @@ def test_while_a_change_is_tried_nothing_is_recommended() -> None:
 
 
 def test_the_change_is_not_taken_again_within_the_cooldown() -> None:
+    found = reach("Analyzing")
+    found.until(None, HARMED)
+    found.edit(tuning__maxNumSeqs={"min": 16, "max": 96})
+    found.ticks(20, CAPPED)
+    assert found.read.active_change is None
+    assert found.read.recommendation is not None
+    assert found.read.recommendation.recommended == "96"
+    assert "Not applied: cooling down until" in found.read.recommendation.reason
+    found.now += timedelta(hours=6)
+    found.tick(CAPPED)
+    assert found.read.active_change is not None
+
+
+def test_a_step_that_was_kept_goes_on_within_the_cooldown_as_far_as_the_budget_goes() -> None:
     found = desk()
     found.until("Provisioning", CAPPED)
     found.until(None, HELPED)
     more = observation(engine(running=128.0, waiting=90.0, kv=0.32), ttft=latency(6.0))
-    found.ticks(20, more)
-    assert found.read.active_change is None
-    assert found.read.recommendation is not None
-    assert "Not applied: cooling down until" in found.read.recommendation.reason
-    found.now += timedelta(hours=6)
-    found.tick(more)
-    assert found.read.active_change is not None
+    found.until("Provisioning", more)
+    change = found.read.active_change
+    assert change is not None
+    assert (change.from_value, change.to_value) == ("128", "256")
+    assert found.read.cooldown_until is not None
+    assert found.read.cooldown_until > found.now
+    found.until(None, HELPED)
+    assert found.read.budget is not None
+    assert found.read.budget.changes_today == 2
 
 
 # The rollback stories

@@ -49,6 +49,30 @@ def at(**ago: float) -> str:
     return (NOW - timedelta(**ago)).isoformat()
 
 
+def ended(start: str, end: str, *, outcome: str = "Succeeded") -> dict[str, Any]:
+    """An entry of the history, an hour old."""
+    entry = {"id": "c0", "knob": "maxNumSeqs", "fromValue": start, "toValue": end, "outcome": outcome}
+    return entry | {"finishedAt": at(hours=1)}
+
+
+def goes_on(
+    id: str,  # noqa: A002 (as in the table)
+    *,
+    spare: int,
+    held: bool = False,
+    named: DiagnosisClass = DiagnosisClass.HEALTHY,
+) -> "Case":
+    """The next step of a kept change, with so many replicas that scaling will remove."""
+    return Case(
+        id=id,
+        link=chain.cooled_down,
+        status={"cooldownUntil": at(hours=-5), "history": [ended("64", "128")]},
+        changed={"diagnosis": diagnosis(named), "spare_replicas": spare},
+        reason=HoldReason.COOLDOWN if held else None,
+        says=f"{spare} replica" if held else "",
+    )
+
+
 def proposal(**changed: Any) -> Proposal:
     given = Proposal(
         knob=Knob.MAX_NUM_SEQS,
@@ -326,6 +350,26 @@ CASES = (
         reason=HoldReason.COOLDOWN,
         says="2026-11-21T12:00:01Z",
     ),
+    Case(
+        id="the next step in the direction that was kept",
+        link=chain.cooled_down,
+        status={"cooldownUntil": at(hours=-5), "history": [ended("64", "128")]},
+    ),
+    Case(
+        id="the way back from what was kept",
+        link=chain.cooled_down,
+        status={"cooldownUntil": at(hours=-5), "history": [ended("256", "128")]},
+        reason=HoldReason.COOLDOWN,
+    ),
+    Case(
+        id="the next step after one that was not kept",
+        link=chain.cooled_down,
+        status={"cooldownUntil": at(hours=-5), "history": [ended("64", "128", outcome="RolledBack")]},
+        reason=HoldReason.COOLDOWN,
+    ),
+    goes_on("a step to save GPUs while replicas are to go", spare=2, held=True),
+    goes_on("a step to save GPUs when they have gone", spare=0),
+    goes_on("a step for missed objectives", spare=1, named=DiagnosisClass.CONCURRENCY_CAPPED),
     Case(id="no budget was ever touched", link=chain.within_budget),
     used("a change is left today", changes=1, start=at(hours=2), held=False),
     used("today's changes are used", changes=2, start=at(hours=23, minutes=59), held=True),

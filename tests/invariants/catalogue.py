@@ -133,8 +133,8 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     ),
     Invariant(
         id="G11",
-        sentence="no change begins during the cooldown of the previous one",
-        reason="the effect of a change takes time to show",
+        sentence="no change begins during the cooldown of the previous one, unless it goes on from what was kept",
+        reason="the effect of a change takes time to show, and a value must not go there and back within hours",
         broken=rested,
     ),
     Invariant(

@@ -41,15 +41,19 @@ def not_paused(moment: Moment) -> Iterator[str]:
 
 
 def rested(moment: Moment) -> Iterator[str]:
-    """The previous status.cooldownUntil, unless a user's retry ended the cooldown in the same write."""
-    until = moment.before.status.get("cooldownUntil") if moment.before is not None else None
-    if (
-        not retried(moment)
-        and moment.began is not None
-        and until is not None
-        and _time(moment.began["startedAt"]) < _time(until)
-    ):
-        yield f"change {moment.began['id']} began at {moment.began['startedAt']}, before {until}"
+    """The previous status.cooldownUntil, unless a user's retry ended the cooldown in the same write.
+
+    Within it only after a change that was kept, and never back on the same knob.
+    """
+    change, before = moment.began, moment.before.status if moment.before is not None else NOTHING
+    until = before.get("cooldownUntil")
+    if retried(moment) or change is None or until is None or _time(change["startedAt"]) >= _time(until):
+        return
+    last = (before.get("history") or [NOTHING])[-1]
+    if last.get("outcome") != "Succeeded":
+        yield f"change {change['id']} began at {change['startedAt']}, before {until}"
+    elif last["knob"] == change["knob"] and not _goes_farther(change, than=last):
+        yield f"change {change['id']} began at {change['startedAt']}, before {until}, and goes back on {change['knob']}"
 
 
 def within_budget(moment: Moment) -> Iterator[str]:
@@ -69,6 +73,12 @@ def circuit_closed(moment: Moment) -> Iterator[str]:
         return
     if circuit.get("until") is None or _time(moment.began["startedAt"]) < _time(circuit["until"]):
         yield f"change {moment.began['id']} began; open until {circuit.get('until', 'closed manually')}"
+
+
+def _goes_farther(change: Object, *, than: Object) -> bool:
+    texts = (than.get("fromValue"), than.get("toValue"), change.get("toValue"))
+    numbers = [int(text) for text in texts if text is not None and text.isdecimal()]
+    return len(numbers) == len(texts) and numbers in (sorted(set(numbers)), sorted(set(numbers), reverse=True))
 
 
 def retried(moment: Moment) -> bool:

@@ -258,6 +258,18 @@ CASES = (
     Broken(id="G03", what="paused by the spec", twist=spec(1, paused=True)),
     Broken(id="G03", what="paused unreadably", twist=metadata(1, annotations={"vllm-autotuner.dev/pause": "flase"})),
     Broken(id="G11", what="too soon", twist=status(0, cooldownUntil=LATER), says="before 2026"),
+    Broken(
+        id="G11",
+        what="too soon after one that was not kept",
+        twist=status(0, cooldownUntil=LATER, history=[entry("RolledBack", fromValue="32", toValue="64")]),
+        says="before 2026",
+    ),
+    Broken(
+        id="G11",
+        what="back within the cooldown",
+        twist=status(0, cooldownUntil=LATER, history=[entry(fromValue="128", toValue="64")]),
+        says="goes back on maxNumSeqs",
+    ),
     Broken(id="G12", what="the third of a day", twist=status(1, budget={"changesToday": 3, "windowStart": NOON})),
     Broken(id="G31", what="an open circuit", twist=status(0, circuit={"state": "Open", "until": LATER})),
     Broken(id="G31", what="open without end", twist=status(0, circuit={"state": "Open"}), says="closed manually"),

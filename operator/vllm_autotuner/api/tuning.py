@@ -157,4 +157,5 @@ class Tuning(ApiModel):
     """The limit on the number of changes."""
 
     cooldown: Duration = timedelta(hours=6)
-    """Minimum time between the end of a change and the next one. Default: 6h."""
+    """Minimum time between the end of a change and the next one. A change that goes on from one that was kept, in the
+    same direction or by another knob, does not wait for it. Default: 6h."""

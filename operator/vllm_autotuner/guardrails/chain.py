@@ -13,18 +13,20 @@ from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import Mode, VLLMServiceSpec
 from vllm_autotuner.api.status import ChangeTarget, Confidence, VLLMServiceStatus
+from vllm_autotuner.api.wording import counted
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.change_windows import why_closed
 from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
 from vllm_autotuner.guardrails.contest import REPLICAS, gave_up_replicas
-from vllm_autotuner.guardrails.cooldown import BUDGET_WINDOW
+from vllm_autotuner.guardrails.cooldown import BUDGET_WINDOW, goes_on
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.planning.bounds import opted_in, outside, with_value
 from vllm_autotuner.planning.feasibility import Infeasible, finds_memory, placeable
 from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.worth import MET
 
 __all__ = [
     "GUARDRAILS",
@@ -94,6 +96,8 @@ class Context:
     """Why the current request rate is too low for a verdict; empty if it is high enough."""
     knobs: EngineKnobs = EngineKnobs()
     """The running configuration, of which the proposal changes one value."""
+    spare_replicas: int = 0
+    """Replicas that scaling will remove, as the others surely serve the load; 0 if not known."""
     blocked: tuple[tuple[str, str], ...] = ()
     """Knobs and values that were rolled back or declined in this environment and must not be retried yet."""
     infeasible: tuple[EngineKnobs, ...] = ()
@@ -205,10 +209,18 @@ def one_at_a_time(proposal: Proposal, context: Context) -> Answer:
 
 
 def cooled_down(proposal: Proposal, context: Context) -> Answer:
-    """The cooldown after the last change has passed (G11)."""
-    until = context.status.cooldown_until
-    if until is not None and not _makes_it_start(proposal) and context.now < until:
+    """The cooldown after the last change has passed, or that change was kept and this one goes on from it (G11)."""
+    until, history, now = context.status.cooldown_until, context.status.history, context.now
+    if until is None or now >= until or _makes_it_start(proposal):
+        return Allow()
+    cooldown = context.spec.tuning.cooldown
+    if not goes_on(proposal.knob, proposal.value, history=history, cooldown=cooldown, now=now):
         message = f"cooling down until {until:%Y-%m-%dT%H:%M:%SZ} (spec.tuning.cooldown)"
+        return Hold(reason=HoldReason.COOLDOWN, message=message)
+    if context.spare_replicas and context.diagnosis.primary in MET:
+        # To remove what the last change made superfluous costs nothing; a trial would keep it for as long as it takes.
+        spare = counted(context.spare_replicas, "replica")
+        message = f"waiting for the removal of {spare} that the load does not need"
         return Hold(reason=HoldReason.COOLDOWN, message=message)
     return Allow()
 

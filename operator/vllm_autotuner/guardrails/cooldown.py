@@ -1,15 +1,16 @@
 """Cooldown after a change, and the daily change budget of a service (G11, G12). Pure.
 
-This file sets both in status; the chain checks whether they have expired.
+This file sets both in status, and says which change need not wait; the chain checks whether they have expired.
 """
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
+from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import BudgetStatus, HistoryEntry, Outcome
 
-__all__ = ["BUDGET_WINDOW", "MOST_DOUBLINGS", "cooldown_until", "spent"]
+__all__ = ["BUDGET_WINDOW", "MOST_DOUBLINGS", "cooldown_until", "goes_on", "spent"]
 
 BUDGET_WINDOW: Final = timedelta(days=1)
 """Period of spec.tuning.budget.changesPerDay; it begins with the first change, not at midnight."""
@@ -29,6 +30,32 @@ def cooldown_until(
     rejected = [entry.outcome is Outcome.REJECTED for entry in reversed(tuple(earlier))]
     in_a_row = next((count for count, each in enumerate(rejected) if not each), len(rejected))
     return now + cooldown * (1 << min(in_a_row, MOST_DOUBLINGS))
+
+
+def goes_on(
+    knob: Knob, value: int | str, *, history: Iterable[HistoryEntry], cooldown: timedelta, now: datetime
+) -> bool:
+    """Whether a change goes on from what was kept, and takes none of it back: its bake was the wait.
+
+    Each change that ended within the cooldown must have been kept, and may not have moved the same knob the other way.
+    """
+    recent = [each for each in history if each.finished_at is not None and now - each.finished_at < cooldown]
+    return bool(recent) and all(
+        each.outcome is Outcome.SUCCEEDED and (each.knob != knob.value or _is_farther(value, than=each))
+        for each in recent
+    )
+
+
+def _is_farther(value: int | str, *, than: HistoryEntry) -> bool:
+    """Whether a number moves on in the direction of a change; False where its numbers are not known."""
+    start, end = (_number(each) for each in (than.from_value, than.to_value))
+    if isinstance(value, str) or start is None or end is None:
+        return False
+    return (end - start) * (value - end) > 0
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
 
 
 def spent(budget: BudgetStatus | None, *, now: datetime) -> BudgetStatus:

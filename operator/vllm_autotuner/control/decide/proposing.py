@@ -31,6 +31,7 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.chain import Context, Deny, Hold, objections
 from vllm_autotuner.guardrails.cooldown import spent
 from vllm_autotuner.guardrails.reasons import PASSING, HoldReason
+from vllm_autotuner.planning.forecast import Outlook
 from vllm_autotuner.planning.plan import Plan, plan
 from vllm_autotuner.planning.platform import platform_of
 from vllm_autotuner.planning.proposal import Proposal
@@ -97,9 +98,7 @@ def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
     """Recommend, start a change or scale while no change is in progress and the diagnosis is confirmed."""
     found, standing = plan(situation), status.recommendation
     proposal, scale = found.proposal, _scale(status, inputs, situation=situation)
-    # Replicas come in minutes and undo themselves; a setting that leaves requests late would keep them late for as long
-    # as its trial takes.
-    replicas_first = scale is not None and scale.replicas > situation.replicas and _needs_more(found, situation)
+    replicas_first = scale is not None and _come_first(scale, found, situation)
     planned = _planned(proposal)
     approved = proposal is not None and standing is not None and _approves(standing, proposal, inputs=inputs)
     if proposal is not None and standing is not None and approved:
@@ -108,7 +107,8 @@ def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
     change = None
     if proposal is not None and proposal.knob is not Knob.REPLICAS:
         change = _change_of(proposal, status, inputs=inputs, situation=situation)
-    context = _context(status, inputs, situation=situation, change=change, approved=approved)
+    spare = _spare_replicas(found.before, situation) if _scales(inputs) else 0
+    context = _context(status, inputs, situation=situation, change=change, approved=approved, spare_replicas=spare)
     if planned is not None and (_scales(inputs) or (Knob.REPLICAS.value, str(planned)) in situation.failed):
         # With automatic scaling, replicas need no recommendation: an Event announces each step. Without it, a rejected
         # number of replicas is not recommended again; the planner avoids other rejected values itself.
@@ -146,6 +146,7 @@ def _context(
     situation: Situation,
     change: ActiveChange | None,
     approved: bool,
+    spare_replicas: int,
 ) -> Context:
     """The input of the guardrails."""
     workload, operator, observation = inputs.workload, inputs.operator, inputs.observation
@@ -167,6 +168,7 @@ def _context(
         trouble=operator.trouble,
         queue=operator.queue,
         free_gpus=inputs.free_gpus,
+        spare_replicas=spare_replicas,
         blocked=situation.failed,
         infeasible=situation.infeasible,
         knobs=situation.knobs,
@@ -201,6 +203,24 @@ def _situation(
         infeasible=infeasible_knobs(spec, status),
         platform=platform_of(spec, catalogue=inputs.operator.catalogue, free_gpus=inputs.free_gpus),
     )
+
+
+def _come_first(scale: Scale, found: Plan, situation: Situation) -> bool:
+    """Whether the replicas are changed before a setting is tried.
+
+    They come in minutes and undo themselves; a setting that leaves requests late would keep them late for as long as
+    its trial takes, and one that saves GPUs would keep a replica for as long that is not needed.
+    """
+    if scale.replicas > situation.replicas:
+        return _needs_more(found, situation)
+    return scale.replicas < situation.replicas
+
+
+def _spare_replicas(before: Outlook | None, situation: Situation) -> int:
+    """Replicas beyond those that surely serve the load as it is; 0 if not known."""
+    if before is None or before.needed is None or not before.surely_enough:
+        return 0
+    return max(0, situation.replicas - before.needed)
 
 
 def _needs_more(found: Plan, situation: Situation) -> bool:

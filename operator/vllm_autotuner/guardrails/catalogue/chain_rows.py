@@ -120,7 +120,8 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         name="Cooldown after a change, back-off after a failure",
         prevents="churn",
         default=(
-            "cooldown {api.tuning:Tuning.cooldown}; a harmful value is retried after "
+            "cooldown {api.tuning:Tuning.cooldown}, not for a change that goes on from one that was kept (further in "
+            "the same direction, or another knob); a harmful value is retried after "
             "{change.failure_memory:FIRST_RETRY}, one without a clear effect after "
             "{change.failure_memory:UNCLEAR_RETRY}; each further failure doubles the wait, up to "
             "{change.failure_memory:LONGEST_RETRY}"
@@ -128,10 +129,12 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         where=Where.CHAIN,
         objects=(
             "guardrails.chain:cooled_down",
+            "guardrails.cooldown:goes_on",
             "change.finishing:finished",
         ),
         tests=(
             "tests/control/test_tick.py::test_the_change_is_not_taken_again_within_the_cooldown",
+            "tests/guardrails/test_cooldown.py::test_never_there_and_back_within_the_cooldown",
             "tests/change/test_memory.py::test_how_long_a_candidate_rests",
         ),
     ),
