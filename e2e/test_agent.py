@@ -214,7 +214,8 @@ class TestCrashes:
         assert first_container(seen)["state"]["waiting"]["message"].startswith("back-off ")
         assert seen["phase"] == "Running"
         assert sorted(logs(bed, namespace, "crash", "--previous").splitlines()) == sorted(last["message"].splitlines())
-        assert "BackOff" in [reason for reason, _ in events(bed, namespace)]
+        # The node posts its Events beside the statuses: one may come later.
+        eventually(lambda: events(bed, namespace), lambda seen: "BackOff" in [reason for reason, _ in seen])
 
     def test_a_killed_process_is_an_error_137(self, bed: Bed, namespace: str) -> None:
         bed.apply([pod(namespace, "victim", container(*SLEEP))])
@@ -315,7 +316,8 @@ class TestProbes:
         )
         assert first_container(dead)["lastState"]["terminated"]["exitCode"] == 143
         assert not is_ready(dead)
-        assert ("Killing", "Container c failed liveness probe, will be restarted") in events(bed, namespace)
+        killing = ("Killing", "Container c failed liveness probe, will be restarted")
+        eventually(lambda: events(bed, namespace), lambda seen: killing in seen)
 
     def test_readiness_follows_the_answer(self, bed: Bed, namespace: str, tmp_path: Path) -> None:
         page = tmp_path / "page"
@@ -326,7 +328,7 @@ class TestProbes:
             page.touch() if there else page.unlink()
             eventually(lambda: status(bed, namespace, "web"), ready_is(there))
         assert first_container(status(bed, namespace, "web"))["restartCount"] == 0
-        assert any("statuscode: 404" in text for _, text in events(bed, namespace))
+        eventually(lambda: events(bed, namespace), lambda seen: any("statuscode: 404" in text for _, text in seen))
 
     def test_a_port_that_opens(self, bed: Bed, namespace: str) -> None:
         probe = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}

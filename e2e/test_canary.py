@@ -37,8 +37,12 @@ async def test_a_canary_that_does_better_is_followed_by_the_service_without_losi
     assert (await play.flags("followed")).max_num_seqs == 4, "the service was touched before the verdict"
     entry = await play.finished("followed", seconds=LONG)
     assert (entry["outcome"], entry["toValue"]) == ("Succeeded", "8"), entry
-    pods = await play.rolled_out("followed", seats=8)
-    assert len(pods) == 2
+
+    async def two_serve() -> bool:
+        return len(await play.rolled_out("followed", seats=8)) == 2
+
+    # The canary's own pod has as many seats, and is collected after its Deployment.
+    await until("two pods are left", two_serve, seconds=LONG)
     assert play.monitor.states("followed") == [
         "Provisioning",
         "Verifying",
@@ -101,7 +105,7 @@ async def test_deleting_the_service_takes_its_canary_along_and_leaves_its_pods_a
     await play.serves("outlived", clients=2 * CROWD, replicas=2, tuning=TRIED)
     await play.change_is("outlived", "WarmingUp", "Analyzing", seconds=LONG)
     await play.delete("outlived")
-    await until("the canary is collected", lambda: play.monitor.trials("outlived")[1] == ["canary"], seconds=60)
+    await until("the canary is collected", lambda: play.monitor.trials("outlived")[1] == ["canary"], seconds=LONG)
     deployment = await play.stage.deployment("outlived")
     assert (deployment["metadata"]["generation"], deployment["status"]["availableReplicas"]) == (1, 2)
     await play.rolled_out("outlived", seats=4)

@@ -415,7 +415,8 @@ async def test_a_lease_changes_hands_on_release_and_on_silence(
             identity=name,
             settings=settings,
             monotonic=time.monotonic,
-            wall=lambda: NOW + timedelta(seconds=time.monotonic()),
+            # Slowly: an epoch is as late as its leadership, and here they are to follow each other by one.
+            wall=lambda: NOW + timedelta(milliseconds=time.monotonic()),
         )
 
     first, second, third = contender("a"), contender("b"), contender("c")

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -92,13 +93,13 @@ async def until(holds: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.2)
 
 
-async def scraped(server: Prometheus, *pods: str, times: int = 3) -> None:
-    """Wait until each pod was scraped so often that its pace is known."""
+async def scraped(server: Prometheus, *pods: str, times: int = 3, jobs: int = 1) -> None:
+    """Wait until each pod was scraped so often that its pace is known, by each of its jobs."""
 
     def enough() -> bool:
-        seen = server.query('sum_over_time(up{namespace="prod"}[5m])')
-        counts = {sample.labels["pod"]: sample.value for sample in seen}
-        return all(counts.get(pod, 0) >= times for pod in pods)
+        seen = server.query(f'sum_over_time(up{{namespace="prod"}}[5m]) >= {times}')
+        counts = Counter(sample.labels["pod"] for sample in seen)
+        return all(counts[pod] == jobs for pod in pods)
 
     await until(enough, f"scraped {times} times")
 
@@ -150,8 +151,7 @@ async def test_two_clusters_behind_one_address_are_told_apart(binaries: Mapping[
     with serving(live_page) as full, serving(idle_page) as idle:
         jobs = (job(full, pod="chat-0", cluster="eu"), job(idle, pod="chat-0", cluster="us"))
         async with prometheus(*jobs, binaries=binaries, folder=tmp_path) as server:
-            # Both jobs have the same pod.
-            await scraped(server, "chat-0", times=8)
+            await scraped(server, "chat-0", times=8, jobs=2)
 
             async def running(*match: str) -> tuple[int, list[str]]:
                 arguments = ["diagnose", "--prometheus", server.url, "--output", "json", *match]
@@ -173,7 +173,7 @@ async def test_an_engine_that_two_jobs_scrape_is_found(binaries: Mapping[str, Pa
     with serving(live_page) as engine:
         twice = {**job(engine, pod="chat-0"), "job_name": "annotations"}
         async with prometheus(job(engine, pod="chat-0"), twice, binaries=binaries, folder=tmp_path) as server:
-            await scraped(server, "chat-0", times=4)
+            await scraped(server, "chat-0", times=4, jobs=2)
             code, complaints = await doctor(server.url)
     assert code == 2
     assert complaints["duplicates"] == ("failed", "prod/chat-0 has 2 live series that differ in job")

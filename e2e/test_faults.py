@@ -87,7 +87,7 @@ async def test_deleting_the_service_during_a_change_leaves_its_pods_serving(play
     deployment = await play.stage.deployment("retained")
     assert deployment["metadata"]["generation"] == generation
     assert deployment["status"]["availableReplicas"] == 1
-    assert play.stage.loads["retained"].tally.succeeded > answered
+    await until("its pods answer", lambda: play.stage.loads["retained"].tally.succeeded > answered, seconds=PATIENCE)
 
 
 @pytest.mark.fault("T26")

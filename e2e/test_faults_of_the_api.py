@@ -91,7 +91,13 @@ async def test_an_edit_there_and_back_that_the_watch_did_not_bring_rolls_nothing
         await play.serves("unheard", tuning={"mode": "Recommend"})
         # With nothing left to tell: a status that is written collides, and is written again from a fresh read.
         await play.until("unheard", "Idle", lambda found: found.get("diagnosis", {}).get("class") == "Idle")
-        await play.ticks(5)
+
+        async def all_told() -> bool:
+            told = len(play.monitor.statuses("unheard"))
+            await play.ticks(5)
+            return len(play.monitor.statuses("unheard")) == told
+
+        await until("nothing is left to tell", all_told, seconds=PATIENCE)
         network.copies = 0
         for seats in (6, 4):
             await play.edit("unheard", engine={"maxNumSeqs": seats})

@@ -114,10 +114,10 @@ async def ends_as_undisturbed(play: Play, *, answered: bool) -> None:
 @side_by_side(stage="two-operators")
 async def test_of_two_operators_one_leads_and_the_other_goes_on_when_it_is_killed(play: Play) -> None:
     play.stage.start_operator(standby=True)
+    both = {play.stage.operator, play.stage.standby}
+    await until("there are two", lambda: all(said(play, each, "initial list complete") for each in both), seconds=60)
     await play.serves("handed-over", clients=CROWD)
     change = await play.change_is("handed-over", "Analyzing")
-    both = {play.stage.operator, play.stage.standby}
-    assert all(said(play, each, "initial list complete") for each in both), "there are not two yet"
     (leader,) = (each for each in both if said(play, each, "became leader"))
     (other,) = both - {leader}
     former = await holder(play)
@@ -165,6 +165,7 @@ async def test_a_leader_that_slept_past_its_lease_begins_no_write_when_it_wakes(
         stage.bed.processes.resume(stage.operator)
         await until("it knows", lambda: said(play, stage.operator, "lost leadership"), seconds=30)
         entry = await play.finished("taken-over")
+        await until("its end is told", lambda: play.events("taken-over", "ChangeSucceeded"), seconds=60)
         # One write that had passed its look at the clock when the process froze goes out when it wakes, as from any
         # client of the API. An object's carries the version that was read and is refused; an Event has none.
         events = f"/apis/events.k8s.io/v1/namespaces/{stage.namespace}/events"

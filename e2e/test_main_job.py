@@ -25,7 +25,12 @@ async def test_recommend_writes_nothing_but_the_status(play: Play) -> None:
     await play.ticks(6)
     assert await untouched(play, "advised") == before
     assert not play.monitor.states("advised")
-    assert len(await play.events("advised", "Recommended")) == len(asked(play.monitor.statuses("advised")))
+
+    async def each_told_once() -> bool:
+        # Of advice that has just come, the status is written first.
+        return len(await play.events("advised", "Recommended")) == len(asked(play.monitor.statuses("advised")))
+
+    await until("each advice is told once", each_told_once, seconds=PATIENCE)
     play.served_all_along("advised")
 
 
@@ -103,7 +108,8 @@ async def test_a_tuned_value_stands_beside_other_edits_and_gives_way_to_what_the
 
     async def with_arguments() -> bool:
         pods = await play.stage.ready_pods("tuned")
-        return [pod for pod in pods if {"--max-num-batched-tokens=4096", "--max-num-seqs=8"} <= set(told(pod))] == pods
+        new = [pod for pod in pods if {"--max-num-batched-tokens=4096", "--max-num-seqs=8"} <= set(told(pod))]
+        return bool(new) and new == pods
 
     await until("the new arguments beside the tuned value", with_arguments, seconds=PATIENCE)
     assert (await play.status("tuned"))["effective"]["source"] == "Tuned"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,10 +29,14 @@ class Watches(httpx.AsyncBaseTransport):
 
     async def show(self, kind: str, version: int, **body: Any) -> None:
         """Send a version of the object `chat`, and let the monitor take it in."""
-        metadata = {"name": "chat", "uid": "1", "resourceVersion": str(version), "generation": 1}
-        self._versions[kind].put_nowait({"type": "MODIFIED", "object": {"metadata": metadata, "spec": {}, **body}})
+        self.send(kind, version, **body)
         for _ in range(20):
             await asyncio.sleep(0)
+
+    def send(self, kind: str, version: int, **body: Any) -> None:
+        """Send it; what is sent before the monitor looks again arrives at once."""
+        metadata = {"name": "chat", "uid": "1", "resourceVersion": str(version), "generation": 1}
+        self._versions[kind].put_nowait({"type": "MODIFIED", "object": {"metadata": metadata, "spec": {}, **body}})
 
 
 class _Lines(httpx.AsyncByteStream):
@@ -41,7 +46,10 @@ class _Lines(httpx.AsyncByteStream):
     @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
-            yield json.dumps(await self._versions.get()).encode() + b"\n"
+            versions = [await self._versions.get()]
+            while not self._versions.empty():
+                versions.append(self._versions.get_nowait())
+            yield b"".join(json.dumps(version).encode() + b"\n" for version in versions)
 
 
 def ready(status: str) -> Object:
@@ -55,7 +63,8 @@ def serving(replicas: int) -> Object:
     }
 
 
-async def lapses_after(*shown: tuple[str, int, Object]) -> list[str]:
+@asynccontextmanager
+async def watching() -> AsyncIterator[tuple[Watches, Monitor]]:
     watches = Watches()
 
     async def get(path: str) -> Object:
@@ -64,9 +73,14 @@ async def lapses_after(*shown: tuple[str, int, Object]) -> list[str]:
     async with httpx.AsyncClient(transport=watches, base_url="http://api") as api:
         stage = cast(Stage, SimpleNamespace(api=api, get=get, namespace="demo"))
         async with Monitor(stage) as monitor:
-            for kind, version, body in shown:
-                await watches.show(kind, version, **body)
-            return monitor.lapses("chat")
+            yield watches, monitor
+
+
+async def lapses_after(*shown: tuple[str, int, Object]) -> list[str]:
+    async with watching() as (watches, monitor):
+        for kind, version, body in shown:
+            await watches.show(kind, version, **body)
+        return monitor.lapses("chat")
 
 
 UP = ("vllmservices", 20, {"status": ready("True")})
@@ -85,3 +99,14 @@ async def test_the_versions_of_a_deployment_from_before_its_service_was_ready_ar
 )
 async def test_what_ends_after_the_service_was_ready_is_a_lapse(later: tuple[str, int, Object], lapse: str) -> None:
     assert await lapses_after(UP, later) == [lapse]
+
+
+async def test_a_status_is_seen_that_was_another_one_before_anybody_could_look() -> None:
+    async with watching() as (watches, monitor):
+        kind, version, body = UP
+        await watches.show(kind, version, **body)
+        waiting = asyncio.create_task(monitor.when("chat", lambda status: status == ready("False"), seconds=5))
+        await asyncio.sleep(0)
+        for later, status in ((30, "False"), (40, "True")):
+            watches.send(kind, later, status=ready(status))
+        assert await waiting == ready("False")

@@ -57,6 +57,8 @@ MORE: Final[Mapping[str, str]] = {
     "vllm-autotuner doctor ": f"--match namespace={SERVED}",
 }
 """How a command begins -> what the bed adds."""
+OF_ADVICE: Final = ("vllm-autotuner explain ", "vllm-autotuner export ")
+"""How the commands begin that tell of a recommendation."""
 ENGINE: Final = ["--model", MODEL, "--max-num-seqs", "16"]
 CROWD: Final = Traffic(model=MODEL, prompt_tokens=(20, 60), output_tokens=(60, 100))
 
@@ -81,7 +83,12 @@ class Reader:
         for begin, ready in self.before.items():
             if command.startswith(begin):
                 await ready()
-        answer = await (self.approved(command) if " approve " in command else self.typed(command))
+        if " approve " in command:
+            answer = await self.approved(command)
+        elif command.startswith(OF_ADVICE):
+            answer = await self.advised(command)
+        else:
+            answer = await self.typed(command)
         for begin, part in SEEN.items():
             if command.startswith(begin):
                 assert part in answer, f"{command}\n{answer}"
@@ -118,6 +125,19 @@ class Reader:
             return False
 
         await until("the approved change begins", begun, seconds=SECONDS, every=5)
+        return answer
+
+    async def advised(self, command: str) -> str:
+        """Until it tells of the recommendation: on a busy machine that may go for a moment."""
+        answer = ""
+
+        async def told() -> bool:
+            nonlocal answer
+            with suppress(AssertionError):
+                answer = await self.typed(command)
+            return "max-num-seqs" in answer
+
+        await until(f"{command} tells of the recommendation", told, seconds=SECONDS, every=2)
         return answer
 
     async def operator_is_available(self) -> bool:
