@@ -80,7 +80,7 @@ def test_a_higher_max_num_seqs_takes_the_place_of_a_replica_that_came_as_a_bridg
 def test_a_second_step_goes_on_within_the_cooldown_when_the_replicas_that_the_first_spared_have_gone() -> None:
     quiet = drawn("cap-bound")
     assert quiet.seats is not None
-    scenario = replace(quiet, seats=quiet.seats // 2, rhythm=replace(quiet.rhythm, cooldown="6h"))
+    scenario = replace(quiet, seats=quiet.seats // 2, rhythm=replace(quiet.rhythm, cooldown=None))
 
     def given_back(product: Autotuner, deployment: SimulatedCluster) -> bool:
         return len(kept(product, Knob.MAX_NUM_SEQS)) == 2 and deployment.replicas == scenario.replicas

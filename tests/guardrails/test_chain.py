@@ -69,7 +69,7 @@ def goes_on(
         status={"cooldownUntil": at(hours=-5), "history": [ended("64", "128")]},
         changed={"diagnosis": diagnosis(named), "spare_replicas": spare},
         reason=HoldReason.COOLDOWN if held else None,
-        says=f"{spare} replica" if held else "",
+        says=f"does not need {spare} replica" if held else "",
     )
 
 
@@ -366,6 +366,14 @@ CASES = (
         link=chain.cooled_down,
         status={"cooldownUntil": at(hours=-5), "history": [ended("64", "128", outcome="RolledBack")]},
         reason=HoldReason.COOLDOWN,
+    ),
+    Case(
+        id="a cooldown that the user wrote holds for the next step as well",
+        link=chain.cooled_down,
+        spec={"tuning.cooldown": "8h"},
+        status={"cooldownUntil": at(hours=-5), "history": [ended("64", "128")]},
+        reason=HoldReason.COOLDOWN,
+        says="2026-11-21T17:00:00Z",
     ),
     goes_on("a step to save GPUs while replicas are to go", spare=2, held=True),
     goes_on("a step to save GPUs when they have gone", spare=0),

@@ -55,7 +55,23 @@ def ended(
             id="back to what was left before the cooldown",
         ),
         pytest.param([], Knob.MAX_NUM_SEQS, 52, False, id="nothing is known of the change that is waited for"),
-        pytest.param([ended("13", "26", ago=None)], Knob.MAX_NUM_SEQS, 52, False, id="when it ended is not known"),
+        pytest.param([ended("13", "26", ago=None)], Knob.MAX_NUM_SEQS, 52, True, id="when it ended is not known"),
+        pytest.param([ended("13", "26", ago=None)], Knob.MAX_NUM_SEQS, 20, False, id="back, and not known when"),
+        pytest.param(
+            [ended("13", "26", outcome=Outcome.ROLLED_BACK, ago=None)],
+            Knob.MAX_NUM_SEQS,
+            52,
+            False,
+            id="harm, and not known when",
+        ),
+        pytest.param(
+            [ended("13", "26", ago=timedelta(hours=7))],
+            Knob.MAX_NUM_SEQS,
+            52,
+            True,
+            id="a cooldown that was lowered after the change",
+        ),
+        pytest.param([ended("1" * 5000, "26")], Knob.MAX_NUM_SEQS, 52, False, id="a number without end"),
     ],
 )
 def test_what_goes_on(history: list[HistoryEntry], knob: Knob, value: int | str, expected: bool) -> None:

@@ -43,17 +43,24 @@ def not_paused(moment: Moment) -> Iterator[str]:
 def rested(moment: Moment) -> Iterator[str]:
     """The previous status.cooldownUntil, unless a user's retry ended the cooldown in the same write.
 
-    Within it only after a change that was kept, and never back on the same knob.
+    Where the spec sets no cooldown, a change may begin that goes on from those that ended within it: each of them was
+    kept, and none is taken back.
     """
     change, before = moment.began, moment.before.status if moment.before is not None else NOTHING
     until = before.get("cooldownUntil")
     if retried(moment) or change is None or until is None or _time(change["startedAt"]) >= _time(until):
         return
-    last = (before.get("history") or [NOTHING])[-1]
-    if last.get("outcome") != "Succeeded":
-        yield f"change {change['id']} began at {change['startedAt']}, before {until}"
-    elif last["knob"] == change["knob"] and not _goes_farther(change, than=last):
-        yield f"change {change['id']} began at {change['startedAt']}, before {until}, and goes back on {change['knob']}"
+    told = f"change {change['id']} began at {change['startedAt']}, before {until}"
+    history = before.get("history") or ()
+    if _tuning(moment).get("cooldown") is not None or not history:
+        yield told
+        return
+    begin = _time(change["startedAt"]) - (_time(until) - _time(history[-1]["finishedAt"]))
+    recent = [each for each in history if _time(each["finishedAt"]) > begin]
+    if any(each["outcome"] != "Succeeded" for each in recent):
+        yield told
+    elif any(each["knob"] == change["knob"] and not _goes_farther(change, than=each) for each in recent):
+        yield f"{told}, and goes back on {change['knob']}"
 
 
 def within_budget(moment: Moment) -> Iterator[str]:

@@ -261,13 +261,26 @@ CASES = (
     Broken(
         id="G11",
         what="too soon after one that was not kept",
-        twist=status(0, cooldownUntil=LATER, history=[entry("RolledBack", fromValue="32", toValue="64")]),
+        twist=status(0, cooldownUntil=LATER, history=[entry("RolledBack", finishedAt=NOON, fromValue="32")]),
         says="before 2026",
     ),
     Broken(
         id="G11",
         what="back within the cooldown",
-        twist=status(0, cooldownUntil=LATER, history=[entry(fromValue="128", toValue="64")]),
+        twist=status(0, cooldownUntil=LATER, history=[entry(finishedAt=NOON, fromValue="128", toValue="64")]),
+        says="goes back on maxNumSeqs",
+    ),
+    Broken(
+        id="G11",
+        what="back, with another change between",
+        twist=status(
+            0,
+            cooldownUntil=LATER,
+            history=[
+                entry(finishedAt=NOON, fromValue="256", toValue="64"),
+                entry(finishedAt=NOON, knob="kvCacheDtype", fromValue="auto", toValue="fp8"),
+            ],
+        ),
         says="goes back on maxNumSeqs",
     ),
     Broken(id="G12", what="the third of a day", twist=status(1, budget={"changesToday": 3, "windowStart": NOON})),

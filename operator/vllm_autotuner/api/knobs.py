@@ -1,7 +1,7 @@
 """The knobs that the operator may change, by their field names in the API."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -22,6 +22,22 @@ class Knob(StrEnum):
     KV_CACHE_DTYPE = "kvCacheDtype"
     TENSOR_PARALLEL_SIZE = "tensorParallelSize"
     REPLICAS = "replicas"
+
+
+MOST_DIGITS: Final = 9
+"""Of a knob's value; a longer text is none, whoever wrote it."""
+
+
+def whole_number(text: str) -> int | None:
+    """The value of a numeric knob as a history or a record has it; None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
+def knob_value(text: str) -> int | str:
+    """The value that a status has as text, in its own type; the status may have been edited by hand."""
+    # int() also accepts decimals of other scripts; the operator writes ASCII only.
+    number = whole_number(text)
+    return text if number is None else number
 
 
 class EngineKnobs(ApiModel):

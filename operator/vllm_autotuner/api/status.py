@@ -296,7 +296,8 @@ class VLLMServiceStatus(ApiModel):
     """Usage of the daily change budget."""
 
     cooldown_until: Timestamp | None = None
-    """End of the cooldown; before it only a change begins that goes on from one that was kept."""
+    """End of the cooldown; before it no change begins, but for one that goes on from one that was kept where the spec
+    sets no cooldown."""
 
     queued_since: Timestamp | None = None
     """Since when a change waits for the cluster-wide concurrency limits: its place in the queue."""

@@ -157,5 +157,10 @@ class Tuning(ApiModel):
     """The limit on the number of changes."""
 
     cooldown: Duration = timedelta(hours=6)
-    """Minimum time between the end of a change and the next one. A change that goes on from one that was kept, in the
-    same direction or by another knob, does not wait for it. Default: 6h."""
+    """Minimum time between the end of a change and the next one. Default: 6h, in which only a change may begin that
+    goes on from one that was kept: further in the same direction, or by another knob."""
+
+    @property
+    def cooldown_is_written(self) -> bool:
+        """Whether the user wrote it: then it holds for every change."""
+        return "cooldown" in self.model_fields_set

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Final
 
-from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.knobs import EngineKnobs, Knob, knob_value
 from vllm_autotuner.api.status import ActiveChange, Came, ComparedBy, Foretold, Measurement, Prediction, Recommendation
 from vllm_autotuner.planning.bounds import with_value
 
@@ -118,8 +118,7 @@ def _is_applied(foretold: Foretold, now: Now) -> bool:
 
 
 def _value(foretold: Foretold) -> int | str:
-    text = foretold.recommended
-    return int(text) if text.isascii() and text.isdecimal() else text
+    return knob_value(foretold.recommended)
 
 
 def _is_like(window: Measurement, foretold: Foretold) -> bool:

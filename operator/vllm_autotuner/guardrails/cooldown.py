@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from vllm_autotuner.api.knobs import Knob
+from vllm_autotuner.api.knobs import Knob, whole_number
 from vllm_autotuner.api.status import BudgetStatus, HistoryEntry, Outcome
 
 __all__ = ["BUDGET_WINDOW", "MOST_DOUBLINGS", "cooldown_until", "goes_on", "spent"]
@@ -39,7 +39,11 @@ def goes_on(
 
     Each change that ended within the cooldown must have been kept, and may not have moved the same knob the other way.
     """
-    recent = [each for each in history if each.finished_at is not None and now - each.finished_at < cooldown]
+    ended = tuple(history)
+    # The last one counts in any case: who lowers the cooldown afterwards does not want to wait longer.
+    recent = [
+        each for each in ended if each is ended[-1] or each.finished_at is None or now - each.finished_at < cooldown
+    ]
     return bool(recent) and all(
         each.outcome is Outcome.SUCCEEDED and (each.knob != knob.value or _is_farther(value, than=each))
         for each in recent
@@ -48,14 +52,10 @@ def goes_on(
 
 def _is_farther(value: int | str, *, than: HistoryEntry) -> bool:
     """Whether a number moves on in the direction of a change; False where its numbers are not known."""
-    start, end = (_number(each) for each in (than.from_value, than.to_value))
+    start, end = (whole_number(each or "") for each in (than.from_value, than.to_value))
     if isinstance(value, str) or start is None or end is None:
         return False
     return (end - start) * (value - end) > 0
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
 
 
 def spent(budget: BudgetStatus | None, *, now: datetime) -> BudgetStatus:

@@ -54,6 +54,13 @@ class Distribution:
             below_edge, below_count = edge, cumulative
         return Measured(below_edge)
 
+    def exceeded_by(self, share: float) -> float:
+        """The highest edge that at least this share (0 < share < 1) of the observations lie above; 0 if none is."""
+        edges = sorted(self.buckets)
+        everything = self.buckets[edges[-1]] if edges else 0.0
+        above = (edge for edge in edges if everything > 0 and self.buckets[edge] <= (1 - share) * everything)
+        return max((edge for edge in above if not math.isinf(edge)), default=0.0)
+
     def divided(self, by: float) -> "Distribution":
         """Return the same observations in a unit that is so many times as large."""
         if by == 1:

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from vllm_autotuner.observation.noise import DEVIATIONS
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import EngineWindow, Observation
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.kv_capacity import KV_MARGIN
@@ -25,14 +25,14 @@ LEAST_USE: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Prompts:
-    """Tokens of a prompt, in the mean."""
+    """Tokens of a prompt."""
 
-    surely: float
-    """At least so many: a few requests are longer than all by chance."""
+    least: float
+    """Nearly all have as many: those that run are not those that have finished."""
     found: float
-    """In the prefix cache."""
+    """In the prefix cache, in the mean."""
     computed: float
-    """The rest."""
+    """The rest, in the mean."""
 
 
 def kv_bound(observation: Observation) -> int | None:
@@ -58,13 +58,11 @@ def kv_bound(observation: Observation) -> int | None:
 
 def _prompts(observation: Observation) -> _Prompts | None:
     """None where lengths or the hits of the prefix cache are not exported, or nothing was found in it."""
-    lengths, hits = observation.recent_prompt_length, observation.prefix_hit_rate
-    if not isinstance(lengths.mean, Measured) or not hits:
+    mean, hits = observation.recent_prompt_length.mean, observation.prefix_hit_rate
+    if not isinstance(mean, Measured) or not hits:
         return None
-    length, found = lengths.mean.value, min(1.0, hits)
-    # Of lengths that spread as much as their mean, as those of chats do.
-    surely = length * (1 - DEVIATIONS / math.sqrt(lengths.count))
-    return _Prompts(surely=surely, found=found * length, computed=(1 - found) * length)
+    found = min(1.0, hits) * mean.value
+    return _Prompts(least=observation.prompt_length.exceeded_by(BUSY), found=found, computed=mean.value - found)
 
 
 def _by_use(engine: EngineWindow, *, least: float, prompts: _Prompts | None) -> int | None:
@@ -85,14 +83,14 @@ def _held(running: float, kv: float, *, pool: int | None, prompts: _Prompts | No
     """How many sequences fill the cache but for the margin, of those that take the part `kv` of it.
 
     What is missing to the prompts of all, were each held for itself, is held once for all: at most what was found in
-    the prefix cache, and outputs are not counted, so that less may be taken as shared than is. Worked: ten sequences
-    with 20,000 tokens in common and 1,000 of their own take 30,000; a cache of 200,000 holds 160 of them, not 60. Known
-    from a hundred requests, 15,300 are surely in common: 112.
+    the prefix cache, and the rest of each prompt is its own. Outputs are not counted, and of prompts only what nearly
+    all have, so that less may be taken as shared than is. Worked: ten sequences with 20,000 tokens in common and 1,000
+    of their own take 30,000; a cache of 200,000 holds 160 of them, not 60.
     """
     plain = (1 - KV_MARGIN) * running / kv
-    if prompts is None or pool is None or running < 2 or kv >= 1 - KV_MARGIN:
+    if prompts is None or pool is None or running < 1 / NOISE or kv >= 1 - KV_MARGIN:
         return plain
     taken, room = kv * pool, (1 - KV_MARGIN) * pool
-    shared = min(prompts.found, (running * prompts.surely - taken) / (running - 1))
-    own = max((taken - shared) / running, prompts.computed)
-    return (room - shared) / own if 0 < shared < room and own > 0 else plain
+    missing = (running * prompts.least - taken) / (running - 1)
+    shared = min(prompts.found, missing, taken - running * prompts.computed)
+    return (room - shared) * running / (taken - shared) if 0 < shared < min(room, taken) else plain

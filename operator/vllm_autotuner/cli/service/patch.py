@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.knobs import EngineKnobs, Knob, knob_value
 from vllm_autotuner.api.service import API_VERSION, KIND, VLLMService
 from vllm_autotuner.api.status import Recommendation
 from vllm_autotuner.cli.errors import CommandError
@@ -90,7 +90,7 @@ def _recommended(found: Recommendation) -> Mapping[Knob, int | str]:
     except ValueError:
         raise CommandError(f"the recommendation is about {found.knob}, which this version does not support") from None
     text = found.recommended
-    value: int | str = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
+    value = knob_value(text)
     if isinstance(value, str) and knob is not Knob.KV_CACHE_DTYPE:
         raise CommandError(f"the recommended {knob.value} {text!r} is not a number: status.recommendation was edited")
     return {knob: value} if found.max_model_len is None else {knob: value, Knob.MAX_MODEL_LEN: found.max_model_len}

@@ -218,9 +218,10 @@ def _come_first(scale: Scale, found: Plan, situation: Situation) -> bool:
 
 def _spare_replicas(before: Outlook | None, situation: Situation) -> int:
     """Replicas beyond those that surely serve the load as it is; 0 if not known."""
-    if before is None or before.needed is None or not before.surely_enough:
+    if before is None or before.needed is None:
         return 0
-    return max(0, situation.replicas - before.needed)
+    # Where that many are likely enough, one more surely is.
+    return max(0, situation.replicas - before.needed - (0 if before.surely_enough else 1))
 
 
 def _needs_more(found: Plan, situation: Situation) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from vllm_autotuner.api.knobs import knob_value
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import Recommendation
 from vllm_autotuner.control.decide.inputs import Inputs
@@ -81,10 +82,8 @@ def still_says(standing: Recommendation, proposal: Proposal) -> bool:
 
 
 def recommended_value(standing: Recommendation) -> int | str:
-    """The recommended value in the knob's own type; the status may have been edited by hand."""
-    # int() also accepts decimals of other scripts; the operator writes ASCII only.
-    text = standing.recommended
-    return int(text) if text.isascii() and text.isdecimal() else text
+    """The recommended value in the knob's own type."""
+    return knob_value(standing.recommended)
 
 
 def _text(value: int | str | None) -> str | None:
