@@ -268,3 +268,30 @@ def test_a_larger_batch_makes_no_token_faster_and_not_fewer_of_them(
     assert not_less(replica.itl(larger, side), than=replica.itl(batch, side))
     assert not_less(replica.rate(larger, side), than=replica.rate(batch, side))
     assert replica.itl(batch, -1) <= replica.itl(batch) * (1 + 1e-9) <= replica.itl(batch, 1) * (1 + 2e-9)
+
+
+def test_prompts_that_are_not_computed_in_time_leave_no_capacity_at_that_rate() -> None:
+    """Of half of the GPUs they take 165 % of the time. It was cut to 95 %: TTFT of 0.3 s was foretold, 145 s came."""
+    slower = replace(WORKED, first=replace(PROMPTS, prompts=1.65))
+    assert math.isinf(load_at(slower, PROMPTS.rate, limits=limits()).ttft)
+    assert capacity(slower, limits=limits()).rate < PROMPTS.rate / 1.65
+
+
+def test_no_first_token_comes_before_its_own_prompt_is_computed() -> None:
+    """Nineteen twentieths of the time went to prompts, at 5 requests/s: each takes 190 ms, however few come."""
+    busy = replace(WORKED, first=replace(PROMPTS, prompts=0.95, seconds=4.0))
+    assert load_at(busy, 0.01, limits=limits()).ttft >= 0.19
+    quick = replace(WORKED, first=replace(PROMPTS, prompts=0.95, seconds=0.1))
+    assert load_at(quick, PROMPTS.rate, limits=limits()).ttft == pytest.approx(0.1, rel=0.01), "as it was measured"
+
+
+def test_a_line_through_zero_makes_no_step_without_time() -> None:
+    """Batches of 190 to 1024 on a line from 0.08 ms: of two sequences a token was foretold in 0.2 ms."""
+    line = StepTime(base=0.00008, per_sequence=0.00005, low=190.0, high=1024.0, points=40, error=0.01)
+    bare = Replica(step=line, output=200.0)
+    found = replace(bare, empty=0.004)
+    assert bare.itl(2.0) < 0.0005
+    assert found.itl(2.0) == pytest.approx(0.004, rel=0.05)
+    assert found.itl(190.0) == bare.itl(190.0)
+    assert found.itl(500.0) == bare.itl(500.0)
+    assert all(found.itl(batch) <= found.itl(batch + 1) for batch in range(1, 400))

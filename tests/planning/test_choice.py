@@ -178,6 +178,7 @@ SHORT = {"missing": 0.3, "needed": 2}
             {}, {"needed_gpus": 1}, {"met": True, "saving": False}, "saveGpus is off", id="the user wants none then"
         ),
         pytest.param({}, {"needed_gpus": 1}, {"saving": False}, "", id="it is not all that the change is for"),
+        pytest.param(SHORT, {"needed_gpus": 1, "missing": 0.3}, {}, "a replica would serve", id="fewer of too few"),
         pytest.param(
             {}, {"capacity": 9.0}, {"met": True}, "as many GPUs", id="a larger capacity alone is worth no restart"
         ),

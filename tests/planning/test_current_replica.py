@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.builders import NOT_MEASURED, NOW, WINDOW, engine, latency, observation, targets
+from tests.planning.situations import line
 from tests.scaling.loads import BASE, LENGTH, SLOPE, batch_of, carrying, queue, served
 
 from benchmarks.capacity_agreement import SCENES, case_at
@@ -216,3 +217,14 @@ def test_behind_a_queue_they_are_the_prompts_own(prefill: float | None, seconds:
 def test_how_much_arrivals_vary(requests: Sequence[float], engines: int, burstiness: float) -> None:
     seen = replace(carrying(BUSY, engines=engines), first_tokens=served(requests) * engines)
     assert replica_of(seen).burstiness == pytest.approx(burstiness, rel=0.01)
+
+
+@pytest.mark.parametrize(("base", "known"), [(0.0001, True), (0.02, False)])
+def test_a_line_that_passes_through_zero_has_the_empty_step_of_engines_in_general(base: float, known: bool) -> None:
+    steps = line(190.0, 400.0, 700.0, 1024.0, base=base, per_sequence=0.00005)
+    engines = (engine(running=1024.0, generation_tokens=200_000.0, finished=900.0),)
+    seen = replace(STEADY, engines=engines, steps=steps, recent_prompt_length=latency(300.0))
+    found = replica_of(seen)
+    assert found.step.low == pytest.approx(190.0)
+    assert (found.empty > 2 * found.step.base) is known
+    assert (found.empty == 0.0) is not known

@@ -1,6 +1,8 @@
 """The knobs beside seats and replicas: when each is proposed, when only recommended, and when refused."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from tests.builders import engine, nobody, observation
@@ -245,6 +247,17 @@ def test_a_degree_that_does_not_hold_the_weights_is_refused() -> None:
     seen = served(FULL, pool=KVPool(tokens=40_000, max_model_len=16_384))
     case = Case(id="", tuning=LISTED, platform=small, seen=seen, says="the weights do not fit")
     check(case, smaller_degree(asked(case, DiagnosisClass.COMMUNICATION_BOUND)))
+
+
+@pytest.mark.parametrize("candidate", [larger_degree, smaller_degree])
+def test_of_a_degree_that_is_not_known_none_is_larger_or_smaller(candidate: Callable[..., Any]) -> None:
+    """`diagnose` without the engine's flags recommended 2 GPUs to a replica of 8."""
+    case = asked(Case(id="", tuning=LISTED, knobs=EngineKnobs()), SLOW)
+    found = candidate(replace(case, flags_known=False))
+    assert isinstance(found, NothingToGain)
+    assert "pass the engine's flags with --engine-args" in found.why
+    told = replace(case, case=replace(case.case, knobs=TP2), flags_known=False)
+    assert "is not known; pass" not in getattr(candidate(told), "why", "")
 
 
 @pytest.mark.parametrize(

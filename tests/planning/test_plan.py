@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from tests.builders import engine, nobody, observation
+from tests.builders import engine, latency, nobody, observation
 from tests.planning.situations import CAPPED, LOWERABLE, QWEN_32B, SLOW, line, scaling, situation, steady, with_steps
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
-from vllm_autotuner.api.spec import AllowedInts, Tuning
+from vllm_autotuner.api.spec import AllowedInts, IntBounds, Tuning
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.advice import ADVICE
 from vllm_autotuner.planning.max_num_seqs import PRESENT_UNKNOWN
@@ -46,6 +47,24 @@ def test_where_objectives_are_met_nothing_is_proposed_whose_saving_is_not_known(
     met: DiagnosisClass, seen: Observation
 ) -> None:
     assert plan(situation(seen, primary=met, scale=scaling(), replicas=2)).proposal is None
+
+
+def test_a_full_cache_gets_no_shorter_limit_as_it_frees_nothing() -> None:
+    long = (DiagnosisClass.CONTEXT_OVERSIZED,)
+    engines = tuple(replace(each, pool=KVPool(tokens=40_000)) for each in FULL.engines)
+    full = replace(FULL, engines=engines, prompt_length=latency(500.0), output_length=latency(100.0))
+    for primary in (DiagnosisClass.KV_CACHE_SATURATED, DiagnosisClass.PREEMPTION_THRASH):
+        found = plan(
+            situation(
+                full,
+                primary=primary,
+                contributing=long,
+                knobs=EngineKnobs(max_model_len=40_960),
+                tuning=Tuning(max_model_len=IntBounds(min=1024, max=40_960)),
+            )
+        )
+        assert Knob.MAX_MODEL_LEN not in {each.proposal.knob for each in (*found.considered, *found.not_worth)}
+        assert found.proposal is None or found.proposal.knob is not Knob.MAX_MODEL_LEN
 
 
 def test_every_other_class_has_a_ladder() -> None:

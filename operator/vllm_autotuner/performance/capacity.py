@@ -57,7 +57,7 @@ class FirstToken:
     """Requests per second of one replica at which it was measured."""
     batch: float
     prompts: float
-    """Share of the time (0..1) in which a replica computed prompts then."""
+    """Share of the time in which a replica computed prompts then; above 1 where it could not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,9 @@ class Replica:
 
     step: StepTime
     """Mean inter-token latency (seconds) by batch."""
+    empty: float = 0.0
+    """Seconds of a step without a sequence, by engines in general, where the line of the batches seen has next to none:
+    below these it goes there. 0: the line is as good."""
     output: float
     """Mean output tokens of a request."""
     held_longer: float = 1.0
@@ -110,7 +113,10 @@ class Replica:
             as_seen *= max(0.1, 1 + sure)
             wide *= 1 + sure + side * MISS * doublings
         in_proportion = as_seen * batch / seen
-        fastest, slowest = (as_seen, in_proportion) if batch >= seen else (in_proportion, as_seen)
+        if batch >= seen:
+            fastest, slowest = as_seen, in_proportion
+        else:
+            fastest, slowest = in_proportion + self.empty * (1 - batch / seen), as_seen
         return max(SHORTEST_STEP, min(max(wide, fastest), slowest))
 
     def rate(self, batch: float, side: int = 0) -> float:
@@ -246,13 +252,14 @@ def _ttft(replica: Replica, batch: float, limits: Limits, side: int) -> float:
     wait, first = _slot_wait(replica, batch, limits, side), replica.first
     if first is None:
         return wait
-    before = min(first.prompts, BUSIEST)
-    now = before * replica.rate(batch, side) / first.rate if first.rate > 0 else before
+    # Seconds of computing that a prompt takes: what is measured as the share of time in which prompts are computed.
+    each = first.prompts / first.rate if first.rate > 0 else 0.0
+    now = each * replica.rate(batch, side)
     if now >= 1:
         return math.inf
     # An engine that serves one prompt after the other: the time in it grows by 1 / (1 - share) (M/G/1).
-    longer = (1 - before) / (1 - now) * replica.itl(batch, side) / replica.itl(first.batch)
-    return first.seconds * longer + wait
+    longer = (1 - min(first.prompts, BUSIEST)) / (1 - now) * replica.itl(batch, side) / replica.itl(first.batch)
+    return max(first.seconds * longer, min(first.seconds, each)) + wait
 
 
 def _slot_wait(replica: Replica, batch: float, limits: Limits, side: int) -> float:

@@ -106,6 +106,7 @@ def current_replica(case: Case) -> Replica | UnknownReplica:
     crowding = sum(map(busy_batch, seen.engines)) / (batch * len(seen.engines))
     return Replica(
         step=line,
+        empty=_empty(seen, line),
         output=output,
         held_longer=_held_longer(seen),
         seats=case.knobs.max_num_seqs,
@@ -131,15 +132,31 @@ def _line(case: Case) -> StepTime | None:
     if earlier is not None and abs(earlier.predict(batch) / itl - 1) <= outlying(earlier.error):
         base = max(0.0, itl - earlier.per_sequence * batch)
         return replace(earlier, base=base, per_sequence=(itl - base) / batch, high=max(batch, earlier.high))
+    alone = _empty_in_general(seen, itl=itl, batch=batch)
+    if alone is None:
+        return None
+    slope = max(0.0, (itl - alone) / batch)
+    return StepTime(base=alone, per_sequence=slope, low=batch, high=batch, points=1, error=IN_GENERAL)
+
+
+def _empty(seen: Observation, line: StepTime) -> float:
+    """Seconds of an empty step where the line has less than half of what engines in general need; else 0.
+
+    A line through large batches alone may go through zero: two sequences would then be served in no time.
+    """
+    alone = _empty_in_general(seen, itl=line.predict(line.low), batch=line.low)
+    return alone if alone is not None and 2 * line.base < alone else 0.0
+
+
+def _empty_in_general(seen: Observation, *, itl: float, batch: float) -> float | None:
+    """Seconds of an empty step by one measured batch; None where request lengths are not known."""
     prompt, output = number(seen.recent_prompt_length.mean), output_tokens(seen)
     if prompt is None or output is None:
         return None
     shares = prefill_shares(seen.engines)
     # Times of prompts that are computed side by side add up: no more than what does not yet count as prefilling.
     prefilling = min(BUSY.limit, fmean(shares)) if shares else 0.0
-    alone = empty_step(itl, batch=batch, context=prompt + output / 2, prefilling=prefilling)
-    slope = max(0.0, (itl - alone) / batch)
-    return StepTime(base=alone, per_sequence=slope, low=batch, high=batch, points=1, error=IN_GENERAL)
+    return empty_step(itl, batch=batch, context=prompt + output / 2, prefilling=prefilling)
 
 
 def _held_longer(seen: Observation) -> float:

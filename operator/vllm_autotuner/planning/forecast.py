@@ -313,9 +313,10 @@ def _at_degree(moved: ReplicaModel, now: Setting, degree: int, *, situation: Sit
     faster = (now.degree / degree) ** PREFILL_SCALING
     first = moved.first
     if first is not None:
-        prompts = min(1.0, first.prompts * faster)
+        # Above 1 where the prompts of now would not be computed in time.
+        prompts = first.prompts * faster
         first = FirstToken(seconds=first.seconds * faster, rate=first.rate, batch=first.batch, prompts=prompts)
-    return replace(moved, step=line, first=first)
+    return replace(moved, step=line, empty=0.0, first=first)
 
 
 def pool_tokens(seen: Observation) -> float | None:

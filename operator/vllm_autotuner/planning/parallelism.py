@@ -33,6 +33,7 @@ from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["larger_degree", "smaller_degree"]
 
+PRESENT_UNKNOWN: Final = "the present one is not known; pass the engine's flags with --engine-args"
 NOT_OURS: Final = "spec.accelerator is not set, so the operator does not set the GPUs of a replica"
 
 
@@ -40,6 +41,8 @@ def larger_degree(situation: Situation) -> Proposal | NothingToGain:
     """The next larger degree, at most doubled. Not for outputs that run to their token limit."""
     if situation.runs_away:
         return NothingToGain(f"a larger tensor-parallel size: {RUNS_AWAY}")
+    if _is_unknown(situation):
+        return NothingToGain(f"a larger tensor-parallel size: {PRESENT_UNKNOWN}")
     now = situation.knobs.tensor_parallel_size or 1
     degree = min((each for each in _degrees(situation) if now < each <= now * LARGEST_STEP), default=None)
     if degree is None:
@@ -51,6 +54,8 @@ def larger_degree(situation: Situation) -> Proposal | NothingToGain:
 
 def smaller_degree(situation: Situation) -> Proposal | NothingToGain:
     """The next smaller degree, at most halved: where communication costs more than the additional GPUs gain."""
+    if _is_unknown(situation):
+        return NothingToGain(f"a smaller tensor-parallel size: {PRESENT_UNKNOWN}")
     now = situation.knobs.tensor_parallel_size or 1
     if now == 1:
         return NothingToGain("a smaller tensor-parallel size: a replica already uses one GPU, the least there is")
@@ -59,6 +64,11 @@ def smaller_degree(situation: Situation) -> Proposal | NothingToGain:
         return _none(situation, f"smaller size down to half the current {now}")
     return _proposal(situation, degree, target=ChangeTarget.TPOT, reason=f"{situation.diagnosis.message} With {degree} "
                      "GPU(s) per replica, less of each step is communication.")  # fmt: skip
+
+
+def _is_unknown(situation: Situation) -> bool:
+    """Whether the present degree is not known: what is above one may be below the other."""
+    return situation.knobs.tensor_parallel_size is None and not situation.flags_known
 
 
 def _none(situation: Situation, size: str) -> NothingToGain:

@@ -57,13 +57,7 @@ def _length_that_starts(situation: Situation) -> Proposal | NothingToGain:
     return shorter_to_start(situation, suggested=min(lengths, default=None))
 
 
-def _if_oversized(situation: Situation) -> Proposal | NothingToGain:
-    if DiagnosisClass.CONTEXT_OVERSIZED in (part.diagnosis for part in situation.diagnosis.contributing):
-        return shorter_context(situation)
-    return NothingToGain("max-model-len is not far above what requests need")
-
-
-_MORE_CACHE: Final = (smaller_kv_values, _if_oversized, add_replicas, larger_degree)
+_MORE_CACHE: Final = (smaller_kv_values, add_replicas, larger_degree)
 _SAVING: Final = (raise_max_num_seqs, memory_of_unused_slots, smaller_kv_values, smaller_degree, larger_degree)
 LADDER: Final[Mapping[DiagnosisClass, tuple[Candidate, ...]]] = {
     DiagnosisClass.STARTUP_FAILURE: (_length_that_starts,),

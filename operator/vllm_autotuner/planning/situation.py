@@ -40,6 +40,8 @@ class Situation:
     """Knobs and values that a kept change has left lately."""
     infeasible: tuple[EngineKnobs, ...] = ()
     """Configurations that ran out of memory."""
+    flags_known: bool = True
+    """Whether a flag that is not among the knobs has the engine's default; else it is not known."""
     platform: Platform = field(default_factory=Platform)
     """The platform. Knobs that need an unknown value of it are recommended only."""
     _replica: list[Replica | UnknownReplica] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -50,7 +50,7 @@ def not_worth(before: Outlook, after: Outlook, *, met: bool, saving: bool, fixed
         return "the load would need more GPUs"
     if met and not after.surely_enough:
         return "it may not serve the load with as many replicas as are allowed"
-    if saves(before, after) and (saving or not met):
+    if saves(before, after) and not after.missing and (saving or not met):
         return ""
     if met:
         return (

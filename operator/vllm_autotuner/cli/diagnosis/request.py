@@ -88,7 +88,7 @@ def subject_from(objectives: ObjectiveOptions, *, engine_args: str | None) -> Su
         ttft=replace(targets.ttft, quantile=float(quantile)),
         tpot=replace(targets.tpot, quantile=float(quantile)),
     )
-    return Subject(targets=targets, knobs=_knobs(engine_args))
+    return Subject(targets=targets, knobs=_knobs(engine_args), flags_known=engine_args is not None)
 
 
 def typed_subject(objectives: ObjectiveOptions, platform: PlatformOptions) -> Subject:

@@ -41,6 +41,8 @@ class Subject:
     targets: Targets
     knobs: EngineKnobs
     """The flags in effect, where the user gave them."""
+    flags_known: bool = True
+    """Whether what is not among them is the engine's default; False where nobody gave any."""
     tuning: Tuning = field(default_factory=Tuning)
     """Bounds, where a VLLMService has them; without any, everything is recommended only."""
     scaling: Scaling | None = None
@@ -204,6 +206,7 @@ def _report(service: ServiceName, track: _Track, *, subject: Subject) -> Service
         left=subject.left,
         infeasible=subject.infeasible,
         too_few=subject.too_few(observation),
+        flags_known=subject.flags_known,
         platform=subject.platform_of(model),
     )
     return ServiceReport(
