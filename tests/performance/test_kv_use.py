@@ -100,8 +100,8 @@ def test_never_more_than_truly_fit_nor_fewer_than_without_sharing(
 ) -> None:
     taken = common + running * (own + output)
     assume(taken < 0.9 * POOL)
-    given = {"running": float(running), "taken": taken, "prompt": common + own}
-    plain, found = (kv_bound(seen(**given, hits=each)) for each in (0.0, hits))
+    prompt = common + own
+    plain, found = (kv_bound(seen(running=running, taken=taken, prompt=prompt, hits=each)) for each in (0.0, hits))
     assert plain is not None
     assert found is not None
     assert plain <= found <= max(plain, math.floor((0.9 * POOL - common) / (own + output) + 1e-6))
