@@ -14,7 +14,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.planning.max_num_seqs import fit_to_kv_cache
+from vllm_autotuner.planning.max_num_seqs import NothingToGain, fit_to_kv_cache
 from vllm_autotuner.planning.plan import Plan, plan
 from vllm_autotuner.planning.platform import Platform, platform_named
 from vllm_autotuner.planning.proposal import Proposal
@@ -206,7 +206,11 @@ def test_a_thrashing_cache_is_fitted_to_what_it_holds_beside_so_few_slots() -> N
     assert "holds 22 sequences" in found.reason
     assert "it holds 48" in found.reason
     given = steady(12, 24, 30, **LOAD, pods=1, pool=replace(SMALL, given=True), waiting=5.0)
-    as_held = fit_to_kv_cache(situation(given, **THRASHES))
+    behind = fit_to_kv_cache(situation(given, **THRASHES))
+    assert isinstance(behind, NothingToGain)
+    assert behind.why == "with max-num-seqs 22 a replica finishes 4.17 requests/s, and 5.10 come"
+    fewer = steady(12, 20, 24, **LOAD, pods=1, pool=replace(SMALL, given=True), waiting=5.0)
+    as_held = fit_to_kv_cache(situation(fewer, **THRASHES))
     assert isinstance(as_held, Proposal)
     assert (as_held.value, as_held.kv_cache_tokens) == (22, None)
 

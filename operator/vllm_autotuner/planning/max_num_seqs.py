@@ -184,7 +184,11 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     seats = _seats(situation)
     if found.value > seats * (1 - NOISE):
         return NothingToGain(f"lowering max-num-seqs {seats} has no benefit (limit: {found.limited_by or 'KV cache'})")
-    if (waits := _replicas_first(situation)) is not None:
+    waits = _replicas_first(situation)
+    if waits is None and observation.pressure <= 1:
+        # Where more come than are served already, they wait in any case.
+        waits = _would_fall_behind(situation, situation.replica, slots=found.value)
+    if waits is not None:
         return waits
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
@@ -303,11 +307,8 @@ def _would_wait(situation: Situation, replica: Replica | UnknownReplica, *, slot
     engines = situation.observation.engines
     if isinstance(replica, UnknownReplica):
         return None
-    rate = (rate_now(situation.observation) or 0.0) / len(engines)
-    if rate > replica.rate(slots) * (1 + NOISE):
-        return NothingToGain(
-            f"with max-num-seqs {slots} a replica finishes {replica.rate(slots):.2f} requests/s, and {rate:.2f} come"
-        )
+    if (behind := _would_fall_behind(situation, replica, slots=slots)) is not None:
+        return behind
     there = sum(max(moment.running + moment.waiting for moment in engine.moments) for engine in engines)
     left, finishing = there - slots * len(engines), replica.rate(slots) * len(engines)
     wait, limit = max(0.0, left) / finishing, situation.targets.ttft.seconds
@@ -315,6 +316,18 @@ def _would_wait(situation: Situation, replica: Replica | UnknownReplica, *, slot
         return None
     return NothingToGain(
         f"with max-num-seqs {slots} requests would wait {wait:.1f} s for a slot, and TTFT may be {limit:g} s"
+    )
+
+
+def _would_fall_behind(situation: Situation, replica: Replica | UnknownReplica, *, slots: int) -> NothingToGain | None:
+    """Return why not to lower max-num-seqs: fewer requests would finish than come."""
+    if isinstance(replica, UnknownReplica):
+        return None
+    rate = (rate_now(situation.observation) or 0.0) / len(situation.observation.engines)
+    if rate <= replica.rate(slots) * (1 + NOISE):
+        return None
+    return NothingToGain(
+        f"with max-num-seqs {slots} a replica finishes {replica.rate(slots):.2f} requests/s, and {rate:.2f} come"
     )
 
 
