@@ -244,3 +244,23 @@ def test_a_change_that_heals_is_judged_by_what_it_heals_where_it_saves_nothing()
     found = plan(situation(FULL, knobs=TP2, tuning=FP8, platform=QWEN_32B)).proposal
     assert found is not None
     assert (found.knob, found.target) == (Knob.KV_CACHE_DTYPE, ChangeTarget.TTFT)
+
+
+@pytest.mark.parametrize(
+    ("knob", "gpus", "capacity", "tpot", "expected"),
+    [
+        pytest.param(Knob.TENSOR_PARALLEL_SIZE, 1, 0.0, 0.0025, True, id="half of the way"),
+        pytest.param(Knob.TENSOR_PARALLEL_SIZE, 1, 0.0, 0.0044, False, id="no shorter than noise"),
+        pytest.param(Knob.TENSOR_PARALLEL_SIZE, 1, 0.0, None, False, id="not known"),
+        pytest.param(Knob.TENSOR_PARALLEL_SIZE, 1, 2.0, 0.0025, False, id="some are in time with it: that is judged"),
+        pytest.param(Knob.TENSOR_PARALLEL_SIZE, -1, 0.0, 0.0025, False, id="a smaller size"),
+        pytest.param(Knob.REPLICAS, 1, 0.0, 0.0025, False, id="replicas do not shorten a step"),
+    ],
+)
+def test_a_step_towards_what_one_step_does_not_reach(
+    knob: Knob, gpus: int, capacity: float, tpot: float | None, expected: bool
+) -> None:
+    """TPOT may be 1 ms and is 4.5 with one GPU, so that no sequence is in time: two GPUs are the way to four."""
+    asked = proposal(knob=knob, value=2, extra_gpus=gpus)
+    before, after = effects(capacity=0.0, tpot=0.0045), effects(capacity=capacity, tpot=tpot)
+    assert _comes_closer(asked, before, after) is expected
