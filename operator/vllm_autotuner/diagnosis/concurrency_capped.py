@@ -11,6 +11,7 @@ from vllm_autotuner.diagnosis.case import (
     Sustained,
     is_late,
     kv_max,
+    most_waiting,
     slots_used_share,
     tpot_reading,
     ttft_reading,
@@ -63,14 +64,14 @@ class ConcurrencyCapped:
             return Unknown(why)
         if is_late(tpot_reading(case), case.targets.tpot):
             return Fails()
-        engine = max(pinned, key=lambda one: one.moments[-1].waiting)
+        engine = max(pinned, key=most_waiting)
         slots, known = self._slots(engine, case=case), case.knobs.max_num_seqs is not None
         usage = kv_max(engine) or 0.0
         how = "max-num-seqs" if known else "highest running count; max-num-seqs is not known"
         if engine in lasting:
-            wait = f" and {told_waiting(engine.moments[-1].waiting)}"
+            wait = f" and up to {told_waiting(most_waiting(engine))}"
         else:
-            wait = f" whenever requests wait (up to {max(moment.waiting for moment in engine.moments):.0f})"
+            wait = f" whenever requests wait (up to {most_waiting(engine):.0f})"
         message = f"All {slots:.0f} slots ({how}) are in use{wait}; KV cache usage peaked at {usage:.0%}."
         limit = self.sustained.limit(holding=holding or late)
         window = case.observation.window

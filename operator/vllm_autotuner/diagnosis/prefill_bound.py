@@ -11,6 +11,7 @@ from vllm_autotuner.diagnosis.case import (
     Case,
     Sustained,
     is_late,
+    most_waiting,
     slots_used_share,
     tpot_reading,
     ttft_reading,
@@ -160,10 +161,10 @@ class PrefillBound:
         prefilling = [engine for engine in queueing if engine not in blocked and _works_on_prompts(engine)]
         if 2 * len(prefilling) <= len(queueing):
             return None
-        waiting = sum(engine.moments[-1].waiting for engine in prefilling)
+        waiting = sum(most_waiting(engine) for engine in prefilling)
         share = max(prefill_share(engine) or 0.0 for engine in prefilling)
         what = f"takes {share:.1f} s of every second" if share >= BUSY.limit else "is most of the computation"
-        why = f"{told_waiting(waiting)} although the KV cache has room and slots are free, and prefill {what}"
+        why = f"up to {told_waiting(waiting)} although the KV cache has room and slots are free, and prefill {what}"
         sure = case.knobs.max_num_seqs is not None and share >= BUSY.limit
         return why, Confidence.HIGH if sure else Confidence.MEDIUM
 

@@ -1,0 +1,34 @@
+"""What a message says is what its evidence shows."""
+
+from typing import Any
+
+import pytest
+from tests.builders import engine, latency, named, observation
+
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
+
+LATE = latency(9.0)
+COMES_AND_GOES = [3.0] * 13 + [0.0] * 2
+"""Requests wait in most scrapes of the window, and in the last two nobody does."""
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        pytest.param({"running": 64, "kv": 0.24}, DiagnosisClass.CONCURRENCY_CAPPED, id="slots"),
+        pytest.param({"running": 30, "kv": 0.998}, DiagnosisClass.KV_CACHE_SATURATED, id="KV cache"),
+        pytest.param({"running": 8, "kv": 0.3, "prefill_seconds": 28.0}, DiagnosisClass.PREFILL_BOUND, id="prefill"),
+        pytest.param({"running": 30, "kv": 0.3}, DiagnosisClass.OVERLOADED, id="load"),
+    ],
+)
+def test_a_queue_is_as_long_as_in_the_evidence(levels: dict[str, Any], expected: DiagnosisClass) -> None:
+    found = named(observation(engine(waiting=COMES_AND_GOES, **levels), ttft=LATE))
+    assert found.primary is expected, found.message
+    assert "p to 3 requests wait" in found.message
+
+
+def test_so_is_one_of_deferred_requests() -> None:
+    found = named(observation(engine(deferred=COMES_AND_GOES)))
+    assert found.primary is DiagnosisClass.DEFERRED_QUEUE
+    assert found.message.startswith("Up to 3 requests wait, but not for capacity")
+    assert [one.value for one in found.evidence] == [3.0]
