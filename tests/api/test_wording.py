@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_autotuner.api.wording import counted, told_seconds, told_waiting
+from vllm_autotuner.api.wording import counted, told_seconds, told_waiting, with_unit
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,20 @@ def test_a_count_agrees_with_its_noun(number: int, told: str) -> None:
 )
 def test_requests_that_wait_in_words(requests: float, told: str) -> None:
     assert told_waiting(requests) == told
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "told"),
+    [
+        ("1", "GPUs", "1 GPU"),
+        ("2", "GPUs", "2 GPUs"),
+        ("0", "requests", "0 requests"),
+        ("1", "tokens/s", "1 token/s"),
+        ("1.2", "tokens/s", "1.2 tokens/s"),
+        ("1", "s", "1 s"),
+        ("1", "ratio", "1 ratio"),
+        ("1", "", "1"),
+    ],
+)
+def test_a_unit_agrees_with_its_number(number: str, unit: str, told: str) -> None:
+    assert with_unit(number, unit) == told

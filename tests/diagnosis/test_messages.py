@@ -6,6 +6,7 @@ import pytest
 from tests.builders import engine, latency, named, observation
 
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.observation.engine_window import EngineWindow
 
 LATE = latency(9.0)
 COMES_AND_GOES = [3.0] * 13 + [0.0] * 2
@@ -32,3 +33,28 @@ def test_so_is_one_of_deferred_requests() -> None:
     assert found.primary is DiagnosisClass.DEFERRED_QUEUE
     assert found.message.startswith("Up to 3 requests wait, but not for capacity")
     assert [one.value for one in found.evidence] == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("seen", "seats", "says"),
+    [
+        pytest.param(
+            engine(running=60, waiting=9, kv=0.998, preemptions=1, finished=9),
+            64,
+            "1 request was preempted and recomputed while 9 finished",
+            id="preempted",
+        ),
+        pytest.param(
+            engine(running=60, waiting=9, kv=0.998, preemptions=2, finished=9),
+            64,
+            "2 requests were preempted and recomputed while 9 finished",
+            id="two of them",
+        ),
+        pytest.param(engine(running=1, waiting=9, kv=0.998), None, "although at most 1 sequence ran.", id="ran"),
+        pytest.param(
+            engine(running=1, waiting=9, kv=0.3), 1, "The only slot (max-num-seqs) is in use and up to 9", id="slot"
+        ),
+    ],
+)
+def test_one_is_told_in_the_singular(seen: EngineWindow, seats: int | None, says: str) -> None:
+    assert says in named(observation(seen), seats=seats).message

@@ -6,7 +6,7 @@ Must not: turn an unknown value into a number. Nothing parses these texts.
 
 from typing import Final
 
-__all__ = ["counted", "told_seconds", "told_waiting"]
+__all__ = ["counted", "told_seconds", "told_waiting", "with_unit"]
 
 WHOLE: Final = 10
 """Milliseconds from which no decimals are shown; smaller values have two digits, as an objective may be below 1 ms."""
@@ -15,6 +15,14 @@ WHOLE: Final = 10
 def counted(number: int, noun: str) -> str:
     """A count with its regular noun. Worked: 1 pod, 3 pods."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def with_unit(number: str, unit: str) -> str:
+    """A number as it is shown, with its unit in words. Worked: 1 GPU, 2 GPUs, 1 token/s, 1.2 tokens/s, 1 s."""
+    noun, per, time = unit.partition("/")
+    if number == "1":
+        noun = noun.removesuffix("s") or noun
+    return f"{number} {noun}{per}{time}".strip()
 
 
 def told_waiting(requests: float) -> str:

@@ -72,7 +72,8 @@ class ConcurrencyCapped:
             wait = f" and up to {told_waiting(most_waiting(engine))}"
         else:
             wait = f" whenever requests wait (up to {most_waiting(engine):.0f})"
-        message = f"All {slots:.0f} slots ({how}) are in use{wait}; KV cache usage peaked at {usage:.0%}."
+        taken = f"The only slot ({how}) is" if slots == 1 else f"All {slots:.0f} slots ({how}) are"
+        message = f"{taken} in use{wait}; KV cache usage peaked at {usage:.0%}."
         limit = self.sustained.limit(holding=holding or late)
         window = case.observation.window
         used = round(self._used(engine, slots=slots, case=case), 3)

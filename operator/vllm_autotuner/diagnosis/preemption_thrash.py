@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.api.wording import counted
 from vllm_autotuner.diagnosis.case import Case, Sustained, kv_mean
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
@@ -51,9 +52,10 @@ class PreemptionThrash:
         preempted, finished = worst.preemptions or 0.0, worst.finished or 0.0
         usage = kv_mean(worst)
         full = "usage is not exported" if usage is None else f"mean usage is {usage:.0%}"
+        happened = f"{counted(round(preempted), 'request')} {'was' if round(preempted) == 1 else 'were'} preempted"
         message = (
-            f"{preempted:.0f} requests were preempted and recomputed while {finished:.0f} finished: more sequences run "
-            f"than the KV cache holds ({full})."
+            f"{happened} and recomputed while {finished:.0f} finished: more sequences run than the KV cache holds "
+            f"({full})."
         )
         return Holds(
             message=message,

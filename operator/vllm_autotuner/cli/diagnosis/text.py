@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from vllm_autotuner.api.wording import with_unit
 from vllm_autotuner.cli.diagnosis.as_json import flag_of
 from vllm_autotuner.cli.evaluate.evaluation import Evaluated, ServiceReport
 from vllm_autotuner.cli.evaluate.moments import Span, rfc3339
@@ -123,7 +124,7 @@ def quantity(value: float | None, unit: str) -> str:
         return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{100 * value:.2g}%"
     if unit == "s":
         return seconds(value)
-    return f"{value:,.4g} {unit}" if abs(value) < 1000 else f"{value:,.0f} {unit}"
+    return with_unit(f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}", unit)
 
 
 def seconds(value: float) -> str:
