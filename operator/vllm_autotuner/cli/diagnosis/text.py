@@ -140,21 +140,28 @@ def _section(title: str, lines: Iterable[str]) -> list[RenderableType]:
 
 
 def proposal_lines(proposal: Proposal) -> Iterable[str]:
-    """What is recommended, why, and with which effect."""
+    """What is recommended, why, and with which effect.
+
+    Both sides of an effect are the model's, which is no more exact about now than about later: what is measured is in
+    the evidence. Where nothing moves at all, the model does not know what the knob does.
+    """
     now = "not known" if proposal.current is None else str(proposal.current)
     how = flag_of(proposal) or f"{proposal.knob.value} {proposal.value}"
     yield f"{how} (now {now}; confidence {proposal.confidence.value}). {proposal.reason}"
     if proposal.limited_by:
         yield f"Limited by: {proposal.limited_by}."
-    still = []
+    moved, still = [], []
     for effect in proposal.predicted:
         current, predicted = quantity(effect.current, effect.unit), quantity(effect.predicted, effect.unit)
         if current == predicted:
-            still.append(f"{effect.name} (now {current})")
+            still.append((effect.name, current))
         else:
-            yield f"Expected {effect.name}: {current} -> {predicted}."
-    if still:
-        yield f"Not modelled: the effect on {', '.join(still)}."
+            moved.append(f"By the model, {effect.name}: {current} -> {predicted}.")
+    yield from moved
+    if moved and still:
+        yield f"By the model, unchanged: {', '.join(f'{name} ({current})' for name, current in still)}."
+    elif still:
+        yield f"Not modelled: the effect on {', '.join(name for name, _ in still)}."
 
 
 def _timeline_table(timeline: Sequence[Evaluated], *, span: Span | None) -> Table:
