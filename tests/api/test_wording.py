@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_autotuner.api.wording import counted, told_seconds, told_waiting, with_unit
+from vllm_autotuner.api.wording import counted, told_apart, told_seconds, told_waiting, with_unit
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,21 @@ def test_requests_that_wait_in_words(requests: float, told: str) -> None:
 )
 def test_a_unit_agrees_with_its_number(number: str, unit: str, told: str) -> None:
     assert with_unit(number, unit) == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "told"),
+    [
+        (0.060, 0.050, ("60 ms", "50 ms")),
+        (0.00904, 0.009, ("9.04 ms", "9 ms")),
+        (0.0253, 0.025, ("25.3 ms", "25.0 ms")),
+        (0.0258, 0.0256, ("25.8 ms", "25.6 ms")),
+        (2.04, 2.0, ("2.04 s", "2.00 s")),
+        (0.025001, 0.025, ("just over 25.0 ms", "25.0 ms")),
+        (0.0246, 0.025, ("24.6 ms", "25.0 ms")),
+        (0.024999, 0.025, ("25.0 ms", "25.0 ms")),
+        (0.025, 0.025, ("25 ms", "25 ms")),
+    ],
+)
+def test_a_miss_can_be_read_from_the_digits(seconds: float, limit: float, told: tuple[str, str]) -> None:
+    assert told_apart(seconds, limit) == told

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.builders import engine, latency, named, observation
+from tests.builders import engine, latency, named, observation, targets
 
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.engine_window import EngineWindow
@@ -58,3 +58,21 @@ def test_so_is_one_of_deferred_requests() -> None:
 )
 def test_one_is_told_in_the_singular(seen: EngineWindow, seats: int | None, says: str) -> None:
     assert says in named(observation(seen), seats=seats).message
+
+
+@pytest.mark.parametrize(
+    ("running", "expected"), [(30, DiagnosisClass.PAST_TPOT_KNEE), (1, DiagnosisClass.DECODE_BANDWIDTH_BOUND)]
+)
+def test_an_objective_that_is_just_missed_does_not_read_as_met(running: int, expected: DiagnosisClass) -> None:
+    slow = latency(0.0254)
+    found = named(observation(engine(running=running, kv=0.3), tpot=slow, itl=slow), against=targets(tpot=0.025))
+    assert found.primary is expected, found.message
+    assert found.message.startswith("TPOT p95 is 25.4 ms at batch size ")
+    assert "(objective 25.0 ms)" in found.message
+
+
+def test_nor_does_one_of_first_tokens() -> None:
+    late = latency(2.04)
+    found = named(observation(engine(running=8, kv=0.3), ttft=late, prefill_time=late))
+    assert found.primary is DiagnosisClass.PREFILL_BOUND
+    assert found.message.startswith("TTFT p95 is 2.04 s (objective 2.00 s): ")

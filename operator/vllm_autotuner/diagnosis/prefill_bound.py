@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.api.wording import told_seconds, told_waiting
+from vllm_autotuner.api.wording import told_apart, told_seconds, told_waiting
 from vllm_autotuner.diagnosis.case import (
     FEWEST_FINISHED,
     Case,
@@ -151,7 +151,7 @@ class PrefillBound:
         if found is None:
             return Fails()
         why, confidence = found
-        late, wanted = told_seconds(reading.value), told_seconds(target.seconds)
+        late, wanted = told_apart(reading.value, target.seconds)
         message = f"TTFT {target.label} is {late} (objective {wanted}): {why}."
         return Holds(message=message, evidence=self._evidence(case), confidence=confidence)
 
