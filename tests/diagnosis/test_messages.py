@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
-from tests.builders import engine, latency, named, observation, targets
+from tests.builders import diagnosed, engine, latency, named, observation, targets
 
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.diagnosis.diagnose import History
 from vllm_autotuner.observation.engine_window import EngineWindow
 
 LATE = latency(9.0)
@@ -76,3 +78,39 @@ def test_nor_does_one_of_first_tokens() -> None:
     found = named(observation(engine(running=8, kv=0.3), ttft=late, prefill_time=late))
     assert found.primary is DiagnosisClass.PREFILL_BOUND
     assert found.message.startswith("TTFT p95 is 2.04 s (objective 2.00 s): ")
+
+
+PREEMPTS, RARELY = ({"running": 30, "waiting": 9, "finished": 1000} | each for each in (
+    {"preemptions": 20, "kv": 0.9}, {"preemptions": 8, "kv": 0.6}
+))  # fmt: skip
+SEATED, MOSTLY = ({"running": each, "waiting": 9, "kv": 0.3} for each in (64, [64.0] * 9 + [40.0] * 6))
+
+
+@pytest.mark.parametrize(
+    ("clear", "weak", "name", "limits"),
+    [
+        pytest.param(PREEMPTS, RARELY, "preemptions per finished request", [0.01, 0.005], id="preemptions"),
+        pytest.param(PREEMPTS, RARELY, "KV usage, mean", [0.8, 0.5], id="a full KV cache"),
+        pytest.param(SEATED, MOSTLY, "scrapes with all slots in use", [0.7, 0.5], id="slots"),
+    ],
+)
+def test_a_class_that_stays_is_shown_with_the_limit_it_stays_by(
+    clear: dict[str, Any], weak: dict[str, Any], name: str, limits: list[float]
+) -> None:
+    history, told, classes = History(), [], set()
+    for levels in (clear, weak):
+        seen = observation(engine(**levels))
+        found, history = diagnosed(seen, targets=targets(), knobs=EngineKnobs(max_num_seqs=64), history=history)
+        told += [one.threshold for one in found.evidence if one.name == name]
+        classes.add(found.primary)
+    assert len(classes) == 1
+    assert told == limits
+
+
+def test_slots_that_are_full_whenever_requests_wait_have_no_limit() -> None:
+    """They are in use in 8 of 15 scrapes, and still they are what requests wait for."""
+    bursts = [9.0] * 8 + [0.0] * 7
+    seen = observation(engine(running=[64.0] * 8 + [20.0] * 7, waiting=bursts, kv=0.24), ttft=LATE)
+    found = named(seen)
+    assert found.primary is DiagnosisClass.CONCURRENCY_CAPPED
+    assert [one.threshold for one in found.evidence if one.name == "scrapes with all slots in use"] == [None]

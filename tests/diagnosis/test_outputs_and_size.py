@@ -143,6 +143,14 @@ def test_named_runaway_outputs_leave_when_clearly_fewer_end_by_length() -> None:
         assert settled(ended(), ended(length=length, stop=20 - length)) is expected
 
 
+def test_named_runaway_outputs_are_shown_with_the_limit_they_stay_by() -> None:
+    history, told = History(), []
+    for seen in (ended(), ended(length=14, stop=6)):
+        found, history = diagnosed(seen, targets=targets(), knobs=EngineKnobs(), history=history)
+        told += [(one.value, one.threshold) for one in found.evidence if one.name == "finished by length"]
+    assert told == [(0.95, 0.9), (0.7, 0.7)]
+
+
 def settled(before: Observation, after: Observation) -> DiagnosisClass:
     """What is named when `before` was, and then `after` lasts."""
     history = History()

@@ -75,6 +75,8 @@ class ConcurrencyCapped:
         taken = f"The only slot ({how}) is" if slots == 1 else f"All {slots:.0f} slots ({how}) are"
         message = f"{taken} in use{wait}; KV cache usage peaked at {usage:.0%}."
         limit = self.sustained.limit(holding=holding or late)
+        # Where slots are in use only while requests wait, no share of scrapes decided.
+        share = self._limit(holding=holding) if self._pinned(engine, case=case, holding=holding) else None
         window = case.observation.window
         used = round(self._used(engine, slots=slots, case=case), 3)
         return Holds(
@@ -85,7 +87,7 @@ class ConcurrencyCapped:
                     name="scrapes with all slots in use",
                     value=used,
                     unit="share",
-                    threshold=self.slots_used.limit,
+                    threshold=share,
                     window=window,
                     note=f"max-num-seqs {slots:.0f}" + ("" if known else ", inferred"),
                 ),
@@ -110,8 +112,11 @@ class ConcurrencyCapped:
         if case.knobs.max_num_seqs is None and (prefill_share(engine) or 0.0) >= BUSY.limit * slots:
             # Long prompts are computed a few at a time, and that is what runs: no cap, which would be far above it.
             return False
-        limit = self.sustained.stay.limit if holding else self.slots_used.limit
-        return slots >= 1 and self._used(engine, slots=slots, case=case) >= limit and has_room(engine)
+        used = self._used(engine, slots=slots, case=case)
+        return slots >= 1 and used >= self._limit(holding=holding) and has_room(engine)
+
+    def _limit(self, *, holding: bool) -> float:
+        return (self.sustained.stay if holding else self.slots_used).limit
 
     def _waits_for_slots(self, engine: EngineWindow, *, case: Case) -> bool:
         """Whether all slots are in use whenever a request waits; False if max-num-seqs is not known."""
