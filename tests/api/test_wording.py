@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_autotuner.api.wording import counted, told_seconds, told_waiting
+from vllm_autotuner.api.wording import counted, told_apart, told_seconds, told_waiting, with_unit
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,38 @@ def test_a_count_agrees_with_its_noun(number: int, told: str) -> None:
 )
 def test_requests_that_wait_in_words(requests: float, told: str) -> None:
     assert told_waiting(requests) == told
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "told"),
+    [
+        ("1", "GPUs", "1 GPU"),
+        ("2", "GPUs", "2 GPUs"),
+        ("0", "requests", "0 requests"),
+        ("1", "tokens/s", "1 token/s"),
+        ("1.2", "tokens/s", "1.2 tokens/s"),
+        ("1", "s", "1 s"),
+        ("1", "ratio", "1 ratio"),
+        ("1", "", "1"),
+    ],
+)
+def test_a_unit_agrees_with_its_number(number: str, unit: str, told: str) -> None:
+    assert with_unit(number, unit) == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "told"),
+    [
+        (0.060, 0.050, ("60 ms", "50 ms")),
+        (0.00904, 0.009, ("9.04 ms", "9 ms")),
+        (0.0253, 0.025, ("25.3 ms", "25.0 ms")),
+        (0.0258, 0.0256, ("25.8 ms", "25.6 ms")),
+        (2.04, 2.0, ("2.04 s", "2.00 s")),
+        (0.025001, 0.025, ("just over 25.0 ms", "25.0 ms")),
+        (0.0246, 0.025, ("24.6 ms", "25.0 ms")),
+        (0.024999, 0.025, ("25.0 ms", "25.0 ms")),
+        (0.025, 0.025, ("25 ms", "25 ms")),
+    ],
+)
+def test_a_miss_can_be_read_from_the_digits(seconds: float, limit: float, told: tuple[str, str]) -> None:
+    assert told_apart(seconds, limit) == told

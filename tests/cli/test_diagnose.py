@@ -148,8 +148,8 @@ def test_a_gap_that_is_over_is_not_what_a_span_is_remembered_for() -> None:
 
 def test_what_the_model_does_not_move_is_no_forecast() -> None:
     text = " ".join(run("--recording", KV, "--at", "+140s", "--engine-args", "--max-num-seqs 64").stdout.split())
-    assert "Not modelled: the effect on TPOT (now 4.35 ms)" in text
-    assert re.search(r"Expected \S+: (\S+) (\S+) -> \1 \2", text) is None
+    assert "Not modelled: the effect on TPOT" in text
+    assert "By the model" not in text
 
 
 def test_a_model_and_a_gpu_are_used_for_the_recommendation(full_by_memory: Path) -> None:

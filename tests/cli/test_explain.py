@@ -28,7 +28,7 @@ def test_every_candidate_with_its_effects_the_choice_and_the_rest() -> None:
     assert code == 0
     for part in (
         "ConcurrencyCapped",
-        "One step away, best first",
+        "One step away, by the model, best first",
         "current",
         "maxNumSeqs 4 -> 16",
         "Chosen: maxNumSeqs",

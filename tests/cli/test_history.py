@@ -65,7 +65,7 @@ def test_each_change_with_its_grounds_and_its_figures_the_newest_first(told: Any
     for part in (
         "2026-11-20 12:00:30Z  maxNumSeqs 64 -> 128  Succeeded  (id c1, took 2 min 30 s)",
         "decided on  ConcurrencyCapped: seats 100% (threshold 95%)",
-        "predicted   TTFT 2 s -> 100 ms (confidence Medium)",
+        "predicted   by the model TTFT 2 s -> 100 ms (confidence Medium)",
         "measured    TTFT 2 s -> 80 ms, TPOT 20 ms -> unknown; windows: 7 passed, 0 failed",
         "reason      TTFT 2 s -> 80 ms",
     ):

@@ -106,7 +106,7 @@ def test_scaling_is_told_with_its_cause() -> None:
     found.ticks(50, IDLE)
     assert found.reasons == ["ScaledOut", "ScaledIn"]
     out, back = found.events
-    assert out.note.startswith("Scaled out replicas 1 -> 2: demand exceeds capacity: 9 requests wait for")
+    assert out.note.startswith("Scaled out replicas 1 -> 2: demand exceeds capacity: Up to 9 requests wait for")
     assert back.note.startswith("Scaled in replicas 2 -> 1: idle for 600 s")
 
 

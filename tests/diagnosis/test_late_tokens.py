@@ -464,6 +464,42 @@ def test_a_few_giants(seen: Observation, expected: DiagnosisClass) -> None:
     assert found.primary is expected, found.message
 
 
+def rarely(slowest: float, *, usual: float = 0.3, late: float = 2.4) -> Distribution:
+    """Of 1,000 waits 60 are `late` and four of these the slowest ones: p99 is `late`, and 0.63 % may be by chance."""
+    edges = {usual: 940.0, 0.98 * late: 940.0, late: 996.0, 0.98 * slowest: 996.0, slowest: 1000.0}
+    return Distribution(buckets={0.98 * usual: 0.0, **edges, math.inf: 1000.0}, count=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("after", "stays"),
+    [
+        pytest.param(giants(ttft=rarely(8.0)), True, id="by chance p99 is not one of the slowest"),
+        pytest.param(giants(ttft=rarely(2.5)), False, id="none is slow enough for that"),
+        pytest.param(giants(ttft=rarely(8.0, late=1.9)), True, id="TTFT 1.9 s of 2 is noise"),
+        pytest.param(giants(ttft=rarely(8.0, late=1.7)), False, id="TTFT 1.7 s is in time"),
+        pytest.param(giants(ttft=rarely(40.0, usual=2.1, late=30.0)), True, id="a median of 2.1 s of 2 is noise"),
+        pytest.param(giants(ttft=rarely(40.0, usual=2.3, late=30.0)), False, id="a median of 2.3 s is late"),
+    ],
+)
+def test_named_giants_leave_when_clearly_over(after: Observation, stays: bool) -> None:
+    history = History()
+    for seen in (giants(), after, after):
+        found, history = diagnosed(seen, targets=targets(), knobs=EngineKnobs(max_num_seqs=64), history=history)
+    assert (found.primary is DiagnosisClass.HEAD_OF_LINE_BLOCKING) is stays, found.message
+    assert named(after).primary is not DiagnosisClass.HEAD_OF_LINE_BLOCKING, "it would not be named by this"
+
+
+def test_a_tail_that_counts_by_chance_is_told_as_measured() -> None:
+    history = History()
+    for seen in (giants(), giants(ttft=rarely(8.0))):
+        found, history = diagnosed(seen, targets=targets(), knobs=EngineKnobs(max_num_seqs=64), history=history)
+    tail = next(one for one in found.evidence if one.name == "TTFT, p99 over p50")
+    assert "TTFT p99 is 8 times the median" in found.message
+    assert (tail.value, tail.threshold) == (pytest.approx(8.1, abs=0.1), 10)
+    assert tail.note.startswith("up to 26")
+    assert tail.note.endswith("by chance")
+
+
 def test_the_giants_are_named_with_their_size() -> None:
     found = named(giants())
     assert "prompt length p99 is 15936 tokens (median 198)" in found.message

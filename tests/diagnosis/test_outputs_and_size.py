@@ -1,10 +1,11 @@
 """Outputs that run away, contexts that are too long, pools that thrash, replicas too many."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.builders import NOT_MEASURED, WINDOW, diagnosed, engine, latency, named, observation, targets
+from tests.builders import NOT_MEASURED, NOW, WINDOW, diagnosed, engine, latency, named, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.status import Confidence
@@ -12,7 +13,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis, History
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.engine_window import Endings
-from vllm_autotuner.observation.observation import KVPool, Observation, StepPoint
+from vllm_autotuner.observation.observation import FirstTokens, KVPool, Observation, StepPoint
 
 MODEL_LENGTH = KVPool(max_model_len=2048)
 
@@ -141,6 +142,14 @@ def test_a_told_max_model_len_wins() -> None:
 def test_named_runaway_outputs_leave_when_clearly_fewer_end_by_length() -> None:
     for length, expected in ((14, DiagnosisClass.RUNAWAY_OUTPUTS), (13, DiagnosisClass.HEALTHY)):
         assert settled(ended(), ended(length=length, stop=20 - length)) is expected
+
+
+def test_named_runaway_outputs_are_shown_with_the_limit_they_stay_by() -> None:
+    history, told = History(), []
+    for seen in (ended(), ended(length=14, stop=6)):
+        found, history = diagnosed(seen, targets=targets(), knobs=EngineKnobs(), history=history)
+        told += [(one.value, one.threshold) for one in found.evidence if one.name == "finished by length"]
+    assert told == [(0.95, 0.9), (0.7, 0.7)]
 
 
 def settled(before: Observation, after: Observation) -> DiagnosisClass:
@@ -342,6 +351,44 @@ def test_underutilized(seen: Observation, expected: DiagnosisClass) -> None:
 def test_an_unknown_max_num_seqs_is_not_counted() -> None:
     assert named(idling(running=30.0), seats=None).primary is DiagnosisClass.UNDERUTILIZED
     assert "1 of 2 replicas would carry the load" in named(idling()).message
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        pytest.param(idling(kv=0.43), DiagnosisClass.UNDERUTILIZED, id="KV 86 % of 80 % is noise"),
+        pytest.param(idling(kv=0.45), DiagnosisClass.HEALTHY, id="KV 90 % is more"),
+        pytest.param(
+            idling(latencies=FAST | {"tpot": latency(0.043)}), DiagnosisClass.UNDERUTILIZED, id="TPOT 43 ms of 40"
+        ),
+        pytest.param(idling(latencies=FAST | {"tpot": latency(0.045)}), DiagnosisClass.HEALTHY, id="TPOT 45 ms"),
+        pytest.param(idling(running=31.9), DiagnosisClass.UNDERUTILIZED, id="a burst takes the free slots"),
+        pytest.param(idling(running=32.5), DiagnosisClass.HEALTHY, id="more than there are slots"),
+    ],
+)
+def test_named_underutilized_stays_within_noise(after: Observation, expected: DiagnosisClass) -> None:
+    assert settled(idling(), after) is expected
+    assert named(after).primary is DiagnosisClass.HEALTHY, "it would not be named by this"
+
+
+@pytest.mark.parametrize(
+    ("first", "running", "expected"),
+    [
+        pytest.param(9.0, 6.5, DiagnosisClass.HEALTHY, id="13 of 16 that were too many"),
+        pytest.param(9.0, 6.3, DiagnosisClass.UNDERUTILIZED, id="12.6 are below 80 % of them"),
+        pytest.param(1.9, 30.0, DiagnosisClass.UNDERUTILIZED, id="16 came in time: nothing is known of a limit"),
+    ],
+)
+def test_slots_that_are_not_known_are_bounded_by_what_was_too_many(
+    first: float, running: float, expected: DiagnosisClass
+) -> None:
+    """After a scale-out nothing waits any more, and the number of slots is as small as it was."""
+    steps = tuple(replace(point, time=NOW - 60.0 * index) for index, point in enumerate(FLAT[:2], start=1))
+    full = StepPoint(running=16.0, itl=0.010016, tokens=1000.0, time=NOW - 300.0)
+    late = FirstTokens(mean=first, requests=50.0, time=NOW - 300.0)
+    seen = idling(running=running, latencies=FAST | {"steps": (*steps, full), "first_tokens": (late,)})
+    found = named(seen, seats=None)
+    assert found.primary is expected, found.message
 
 
 def test_what_larger_batches_cost_is_surer_where_it_was_seen() -> None:

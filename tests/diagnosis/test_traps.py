@@ -213,7 +213,7 @@ def test_a_queue_that_comes_and_goes_is_told_as_such() -> None:
     bursts = observation(engine(running=IN_BURSTS, waiting=QUEUE_OF_BURSTS, kv=0.24), ttft=latency(9.0))
     assert named(bursts).message.startswith("All 64 slots (max-num-seqs) are in use whenever requests wait (up to 9);")
     standing = observation(engine(running=64, waiting=200, kv=0.24), ttft=latency(9.0))
-    assert named(standing).message.startswith("All 64 slots (max-num-seqs) are in use and 200 requests wait;")
+    assert named(standing).message.startswith("All 64 slots (max-num-seqs) are in use and up to 200 requests wait;")
 
 
 @pytest.mark.parametrize(

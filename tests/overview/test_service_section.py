@@ -110,6 +110,7 @@ def test_only_a_known_class_has_a_colour() -> None:
 def test_what_the_model_moves_by_nothing_is_no_forecast() -> None:
     still = {"name": "TTFT", "unit": "s", "current": 18.9, "predicted": 18.9}
     moved = {"name": "TPOT", "unit": "s", "current": 0.02, "predicted": 0.03}
-    assert predicted_effects([still, moved]) == "TPOT 20 ms -> 30 ms; the effect on TTFT (now 18.9 s) is not modelled"
-    assert predicted_effects([moved]) == "TPOT 20 ms -> 30 ms"
+    assert predicted_effects([still]) == "the effect on TTFT is not modelled"
+    assert predicted_effects([still, moved]) == "by the model TPOT 20 ms -> 30 ms; unchanged: TTFT 18.9 s"
+    assert predicted_effects([moved]) == "by the model TPOT 20 ms -> 30 ms"
     assert predicted_effects([]) == ""

@@ -6,7 +6,7 @@ Must not: turn an unknown value into a number. Nothing parses these texts.
 
 from typing import Final
 
-__all__ = ["counted", "told_seconds", "told_waiting"]
+__all__ = ["counted", "told_apart", "told_seconds", "told_waiting", "with_unit"]
 
 WHOLE: Final = 10
 """Milliseconds from which no decimals are shown; smaller values have two digits, as an objective may be below 1 ms."""
@@ -17,6 +17,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def with_unit(number: str, unit: str) -> str:
+    """A number as it is shown, with its unit in words. Worked: 1 GPU, 2 GPUs, 1 token/s, 1.2 tokens/s, 1 s."""
+    noun, per, time = unit.partition("/")
+    if number == "1":
+        noun = noun.removesuffix("s") or noun
+    return f"{number} {noun}{per}{time}".strip()
+
+
 def told_waiting(requests: float) -> str:
     """How many requests wait, as a clause. Worked: 1 request waits, 3 requests wait."""
     number = round(requests)
@@ -25,7 +33,24 @@ def told_waiting(requests: float) -> str:
 
 def told_seconds(seconds: float) -> str:
     """A time in the unit that fits. Worked: 2.4 s, 508 ms, 4.2 ms, 0.45 ms."""
+    return _told(seconds, finer=0)
+
+
+def told_apart(seconds: float, limit: float) -> tuple[str, str]:
+    """A time and its limit, with one digit more where both would read the same. Worked: 9.04 ms and 9 ms.
+
+    Where that does not tell them apart either, a time over its limit is "just over" it.
+    """
+    told = (told_seconds(seconds), told_seconds(limit))
+    if told[0] != told[1] or seconds == limit:
+        return told
+    told = (_told(seconds, finer=1), _told(limit, finer=1))
+    return (f"just over {told[0]}", told[1]) if told[0] == told[1] and seconds > limit else told
+
+
+def _told(seconds: float, *, finer: int) -> str:
+    """`finer`: digits more than usual."""
     thousandths = seconds * 1000
     if round(thousandths) >= 1000:
-        return f"{seconds:.1f} s"
-    return f"{thousandths:.0f} ms" if thousandths >= WHOLE else f"{thousandths:.2g} ms"
+        return f"{seconds:.{1 + finer}f} s"
+    return f"{thousandths:.{finer}f} ms" if thousandths >= WHOLE else f"{thousandths:.{2 + finer}g} ms"

@@ -29,6 +29,7 @@ __all__ = [
     "kv_mean",
     "mean_batch",
     "mean_running",
+    "most_waiting",
     "over_mean",
     "queues",
     "reaches_behind",
@@ -118,7 +119,7 @@ class Case:
             unit="share",
             threshold=limit,
             window=self.observation.window,
-            note=f"up to {max(moment.waiting for moment in engine.moments):.0f} waiting"
+            note=f"up to {most_waiting(engine):.0f} waiting"
             + (f", {engine.rejected:.0f} rejected" if engine.rejected else ""),
         )
 
@@ -222,6 +223,11 @@ def waiting_share(engine: EngineWindow) -> float:
     if rejected > TURNED_AWAY * (rejected + (engine.finished or 0.0)):
         return 1.0
     return sum(moment.waiting > 0 for moment in engine.moments) / len(engine.moments)
+
+
+def most_waiting(engine: EngineWindow) -> float:
+    """The most requests that waited at once in the window: the last scrape of a queue that comes and goes may be 0."""
+    return max(moment.waiting for moment in engine.moments)
 
 
 def undecided(case: Case, queueing: Sequence[EngineWindow]) -> str:

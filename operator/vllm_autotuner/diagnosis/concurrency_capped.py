@@ -11,6 +11,7 @@ from vllm_autotuner.diagnosis.case import (
     Sustained,
     is_late,
     kv_max,
+    most_waiting,
     slots_used_share,
     tpot_reading,
     ttft_reading,
@@ -63,16 +64,19 @@ class ConcurrencyCapped:
             return Unknown(why)
         if is_late(tpot_reading(case), case.targets.tpot):
             return Fails()
-        engine = max(pinned, key=lambda one: one.moments[-1].waiting)
+        engine = max(pinned, key=most_waiting)
         slots, known = self._slots(engine, case=case), case.knobs.max_num_seqs is not None
         usage = kv_max(engine) or 0.0
         how = "max-num-seqs" if known else "highest running count; max-num-seqs is not known"
         if engine in lasting:
-            wait = f" and {told_waiting(engine.moments[-1].waiting)}"
+            wait = f" and up to {told_waiting(most_waiting(engine))}"
         else:
-            wait = f" whenever requests wait (up to {max(moment.waiting for moment in engine.moments):.0f})"
-        message = f"All {slots:.0f} slots ({how}) are in use{wait}; KV cache usage peaked at {usage:.0%}."
+            wait = f" whenever requests wait (up to {most_waiting(engine):.0f})"
+        taken = f"The only slot ({how}) is" if slots == 1 else f"All {slots:.0f} slots ({how}) are"
+        message = f"{taken} in use{wait}; KV cache usage peaked at {usage:.0%}."
         limit = self.sustained.limit(holding=holding or late)
+        # Where slots are in use only while requests wait, no share of scrapes decided.
+        share = self._limit(holding=holding) if self._pinned(engine, case=case, holding=holding) else None
         window = case.observation.window
         used = round(self._used(engine, slots=slots, case=case), 3)
         return Holds(
@@ -83,7 +87,7 @@ class ConcurrencyCapped:
                     name="scrapes with all slots in use",
                     value=used,
                     unit="share",
-                    threshold=self.slots_used.limit,
+                    threshold=share,
                     window=window,
                     note=f"max-num-seqs {slots:.0f}" + ("" if known else ", inferred"),
                 ),
@@ -108,8 +112,11 @@ class ConcurrencyCapped:
         if case.knobs.max_num_seqs is None and (prefill_share(engine) or 0.0) >= BUSY.limit * slots:
             # Long prompts are computed a few at a time, and that is what runs: no cap, which would be far above it.
             return False
-        limit = self.sustained.stay.limit if holding else self.slots_used.limit
-        return slots >= 1 and self._used(engine, slots=slots, case=case) >= limit and has_room(engine)
+        used = self._used(engine, slots=slots, case=case)
+        return slots >= 1 and used >= self._limit(holding=holding) and has_room(engine)
+
+    def _limit(self, *, holding: bool) -> float:
+        return (self.sustained.stay if holding else self.slots_used).limit
 
     def _waits_for_slots(self, engine: EngineWindow, *, case: Case) -> bool:
         """Whether all slots are in use whenever a request waits; False if max-num-seqs is not known."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.api.wording import told_seconds
+from vllm_autotuner.api.wording import told_apart, told_seconds
 from vllm_autotuner.diagnosis.case import Case, mean_batch, tpot_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.communication_bound import no_faster_than_fewer_gpus
@@ -65,9 +65,10 @@ class DecodeBandwidthBound:
         if (case.knobs.tensor_parallel_size or 1) > 1 and confidence is Confidence.HIGH:
             # Communication between the GPUs looks the same until a lower degree has been measured.
             confidence = Confidence.MEDIUM
+        now, wanted = told_apart(reading.value, target.seconds)
         message = (
-            f"TPOT {target.label} is {told_seconds(reading.value)} at batch size {batch:.1f} (objective "
-            f"{told_seconds(target.seconds)}); {how}. A single step is too slow."
+            f"TPOT {target.label} is {now} at batch size {batch:.1f} (objective {wanted}); {how}. A single step is too "
+            "slow."
         )
         return Holds(
             message=message,

@@ -28,9 +28,10 @@ class DeferredQueue:
             deferred = [moment.deferred for moment in engine.moments if moment.deferred is not None]
             share = sum(count > 0 for count in deferred) / len(deferred) if deferred else 0.0
             if share >= limit:
-                seen = Evidence(name="deferred requests", value=deferred[-1], unit="requests", threshold=0)
+                most = max(deferred)
+                seen = Evidence(name="deferred requests, maximum", value=most, unit="requests", threshold=0)
                 message = (
-                    f"{told_waiting(deferred[-1])}, but not for capacity: for grammar compilation, KV transfer or "
+                    f"Up to {told_waiting(most)}, but not for capacity: for grammar compilation, KV transfer or "
                     "LoRA slots. More replicas or a larger max-num-seqs do not help."
                 )
                 return Holds(message=message, evidence=(seen,))

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, ttft_reading
+from vllm_autotuner.diagnosis.case import Case, by_chance, ttft_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
 from vllm_autotuner.observation.distribution import Distribution
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.reading import Measured, number
 
-__all__ = ["FEWEST_REQUESTS", "LENGTHS", "TTFTS", "HeadOfLineBlocking", "Tail", "few_block_many"]
+__all__ = ["FEWEST_REQUESTS", "LENGTHS", "TTFTS", "HeadOfLineBlocking", "Spread", "Tail", "few_block_many"]
 
 LENGTHS: Final = Threshold(
     limit=10,
@@ -28,43 +29,68 @@ FEWEST_REQUESTS: Final = Threshold(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
-    """Tail ratios: p99 over p50 of TTFT, and of prompt or output lengths, whichever has the longer tail."""
+class Spread:
+    """Median and p99 of one distribution."""
 
-    what: str
-    lengths: float
     p50: float
     p99: float
-    ttft: float
+    highest: float
+    """The p99 that counts: while the class is named, the highest that chance allows."""
+
+    @property
+    def ratio(self) -> float:
+        """p99 over p50 as measured."""
+        return self.p99 / self.p50
+
+    @property
+    def at_most(self) -> float:
+        """The ratio that counts."""
+        return self.highest / self.p50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """The spread of TTFT, and that of prompt or output lengths, whichever has the longer tail."""
+
+    what: str
+    lengths: Spread
+    ttft: Spread
 
 
 def few_block_many(case: Case) -> Tail | None:
-    """Return the tails if a few requests cause them: TTFT misses its objective, but the median TTFT does not."""
+    """Return the tails if a few requests cause them: TTFT misses its objective, but the median TTFT does not.
+
+    A class that is already named stays until the latencies are over by more than noise, and a tail by more than chance.
+    """
     reading, target = ttft_reading(case), case.targets.ttft
-    observation = case.observation
+    observation, holding = case.observation, DiagnosisClass.HEAD_OF_LINE_BLOCKING in case.holding
+    noise = NOISE if holding else 0.0
     median = number(observation.ttft.quantile(0.5))
-    if not isinstance(reading, Measured) or reading.value <= target.seconds:
+    if not isinstance(reading, Measured) or reading.value <= target.seconds * (1 - noise):
         return None
-    if median is None or median > target.seconds or observation.ttft.count < FEWEST_REQUESTS.limit:
+    if median is None or median > target.seconds * (1 + noise) or observation.ttft.count < FEWEST_REQUESTS.limit:
         return None
-    waits = _spread(observation.ttft)
+    waits = _spread(observation.ttft, holding=holding)
     tails = [
-        (spread[1] / spread[0], what, *spread)
+        (spread, what)
         for what, lengths in (("prompt", observation.prompt_length), ("output", observation.output_length))
-        if lengths.count >= FEWEST_REQUESTS.limit and (spread := _spread(lengths)) is not None
+        if lengths.count >= FEWEST_REQUESTS.limit and (spread := _spread(lengths, holding=holding)) is not None
     ]
     if waits is None or not tails:
         return None
-    ratio, what, p50, p99 = max(tails)
-    late = waits[1] / waits[0]
-    if ratio < LENGTHS.limit or late < TTFTS.limit:
+    lengths, what = max(tails, key=lambda tail: tail[0].at_most)
+    if lengths.at_most < LENGTHS.limit or waits.at_most < TTFTS.limit:
         return None
-    return Tail(what=what, lengths=ratio, p50=p50, p99=p99, ttft=late)
+    return Tail(what=what, lengths=lengths, ttft=waits)
 
 
-def _spread(seen: Distribution) -> tuple[float, float] | None:
-    p50, p99 = number(seen.quantile(0.5)), number(seen.quantile(0.99))
-    return (p50, p99) if p50 is not None and p99 is not None and p50 > 0 else None
+def _spread(seen: Distribution, *, holding: bool) -> Spread | None:
+    """Five of 500 requests are beyond p99: which of the huge ones a window has moves it by several times."""
+    high = min(1.0, 0.99 + by_chance(0.99, of=seen.count)) if holding else 0.99
+    p50, p99, highest = (number(seen.quantile(quantile)) for quantile in (0.5, 0.99, high))
+    if p50 is None or p99 is None or highest is None or p50 <= 0:
+        return None
+    return Spread(p50=p50, p99=p99, highest=highest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +98,8 @@ class HeadOfLineBlocking:
     """TTFT misses its objective, the median TTFT does not, and both TTFT and lengths have an extreme tail.
 
     TPOT may miss its objective at its quantile too, because a huge prompt slows all sequences in the same step. If TPOT
-    misses it at the median, the batch size is the more likely cause and this class does not hold.
+    misses it at the median, the batch size is the more likely cause and this class does not hold. A class that is
+    already named stays until a tail is over by more than chance.
     """
 
     diagnosis: ClassVar = DiagnosisClass.HEAD_OF_LINE_BLOCKING
@@ -87,8 +114,8 @@ class HeadOfLineBlocking:
         if tail is None or (tpot is not None and tpot > case.targets.tpot.seconds):
             return Fails()
         message = (
-            f"A few huge requests block the others: TTFT p99 is {tail.ttft:.0f} times the median, and the {tail.what} "
-            f"length p99 is {tail.p99:.0f} tokens (median {tail.p50:.0f})."
+            f"A few huge requests block the others: TTFT p99 is {tail.ttft.ratio:.0f} times the median, and the "
+            f"{tail.what} length p99 is {tail.lengths.p99:.0f} tokens (median {tail.lengths.p50:.0f})."
         )
         window = case.observation.window
         return Holds(
@@ -97,17 +124,23 @@ class HeadOfLineBlocking:
                 case.ttft_evidence(),
                 Evidence(
                     name="TTFT, p99 over p50",
-                    value=round(tail.ttft, 1),
+                    value=round(tail.ttft.ratio, 1),
                     unit="ratio",
                     threshold=self.ttfts.limit,
                     window=window,
+                    note=_chance(tail.ttft),
                 ),
                 Evidence(
                     name=f"{tail.what} length, p99 over p50",
-                    value=round(tail.lengths, 1),
+                    value=round(tail.lengths.ratio, 1),
                     unit="ratio",
                     threshold=self.lengths.limit,
+                    note=_chance(tail.lengths),
                 ),
             ),
             confidence=Confidence.MEDIUM,
         )
+
+
+def _chance(spread: Spread) -> str:
+    return f"up to {spread.at_most:.1f} by chance" if spread.highest > spread.p99 else ""

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.api.wording import told_waiting
-from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max, kv_mean, slots_used_share, undecided
+from vllm_autotuner.api.wording import counted, told_waiting
+from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max, kv_mean, most_waiting, slots_used_share, undecided
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
@@ -53,8 +53,9 @@ class KVCacheSaturated:
         usage = f"mean usage {kv_mean(worst):.0%}, peak {kv_max(worst):.0%}" if known else "usage not exported"
         running = max(moment.running for moment in worst.moments)
         slots = case.knobs.max_num_seqs
-        taken = f"{running:.0f} of {slots} slots were in use" if slots else f"{running:.0f} sequences ran"
-        message = f"The KV cache is full ({usage}): {told_waiting(worst.moments[-1].waiting)} although at most {taken}."
+        taken = f"{running:.0f} of {slots} slots were in use" if slots else f"{counted(round(running), 'sequence')} ran"
+        wait = f"up to {told_waiting(most_waiting(worst))}"
+        message = f"The KV cache is full ({usage}): {wait} although at most {taken}."
         return Holds(
             message=message,
             evidence=(

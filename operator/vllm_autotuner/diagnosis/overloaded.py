@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.wording import told_waiting
-from vllm_autotuner.diagnosis.case import Case, Sustained, is_late, kv_max, ttft_reading, undecided
+from vllm_autotuner.diagnosis.case import Case, Sustained, is_late, kv_max, most_waiting, ttft_reading, undecided
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
@@ -44,13 +44,14 @@ class Overloaded:
             return Fails()
         if why := undecided(case, moving):
             return Unknown(why)
-        engine = max(moving, key=lambda one: one.moments[-1].waiting)
-        waiting = sum(one.moments[-1].waiting for one in moving)
+        engine = max(moving, key=most_waiting)
+        waiting = sum(most_waiting(one) for one in moving)
         away = sum(one.rejected or 0.0 for one in moving)
         turned = f"; {away:.0f} were rejected" if away else ""
         window, usage = case.observation.window, kv_max(engine)
+        wait = f"Up to {told_waiting(waiting)}"
         return Holds(
-            message=f"{told_waiting(waiting)} for capacity on {len(moving)} of {len(case.engines)} engine(s){turned}.",
+            message=f"{wait} for capacity on {len(moving)} of {len(case.engines)} engine(s){turned}.",
             evidence=(
                 case.waiting_evidence(engine, limit=self.sustained.limit(holding=holding)),
                 Evidence(name="KV usage, maximum", value=usage, unit="share", window=window, note=absence(usage)),

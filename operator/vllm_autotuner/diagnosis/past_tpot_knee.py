@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.api.wording import told_seconds
+from vllm_autotuner.api.wording import told_apart
 from vllm_autotuner.diagnosis.case import Case, busy_batch, mean_batch, step_time, tpot_reading, tpot_tail
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
@@ -63,10 +63,8 @@ class PastTPOTKnee:
                 confidence = Confidence.HIGH if model.covers(knee) else Confidence.MEDIUM
             case NoFit(why):
                 knee, fit, confidence = None, f"no step-time model yet ({why})", Confidence.LOW
-        message = (
-            f"TPOT {target.label} is {told_seconds(reading.value)} at batch size {batch:.0f} (objective "
-            f"{told_seconds(target.seconds)}); {fit}."
-        )
+        now, wanted = told_apart(reading.value, target.seconds)
+        message = f"TPOT {target.label} is {now} at batch size {batch:.0f} (objective {wanted}); {fit}."
         window = case.observation.window
         return Holds(
             message=message,

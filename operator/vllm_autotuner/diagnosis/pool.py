@@ -44,8 +44,8 @@ def has_room(engine: EngineWindow) -> bool:
     return (usage is None or usage < HIGHEST.limit) and not engine.preemptions
 
 
-def pool_evidence(engine: EngineWindow, case: Case) -> tuple[Evidence, ...]:
-    """Usage, preemptions and running sequences of one engine, with their limits."""
+def pool_evidence(engine: EngineWindow, case: Case, *, near_full: Threshold = MEAN) -> tuple[Evidence, ...]:
+    """Usage, preemptions and running sequences of one engine, with their limits. `near_full`: that of the mean."""
     highest, mean, window = kv_max(engine), kv_mean(engine), case.observation.window
     return (
         Evidence(
@@ -60,7 +60,7 @@ def pool_evidence(engine: EngineWindow, case: Case) -> tuple[Evidence, ...]:
             name="KV usage, mean",
             value=mean,
             unit="share",
-            threshold=MEAN.limit,
+            threshold=near_full.limit,
             window=window,
             note=absence(mean),
         ),

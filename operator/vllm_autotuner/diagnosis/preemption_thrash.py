@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.api.wording import counted
 from vllm_autotuner.diagnosis.case import Case, Sustained, kv_mean
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
@@ -49,11 +50,12 @@ class PreemptionThrash:
             return Fails()
         worst = max(thrashing, key=lambda engine: engine.preemptions or 0.0)
         preempted, finished = worst.preemptions or 0.0, worst.finished or 0.0
-        usage = kv_mean(worst)
-        full = "usage is not exported" if usage is None else f"mean usage is {usage:.0%}"
+        usage, (preempts, full) = kv_mean(worst), self._limits(holding=holding)
+        told = "usage is not exported" if usage is None else f"mean usage is {usage:.0%}"
+        happened = f"{counted(round(preempted), 'request')} {'was' if round(preempted) == 1 else 'were'} preempted"
         message = (
-            f"{preempted:.0f} requests were preempted and recomputed while {finished:.0f} finished: more sequences run "
-            f"than the KV cache holds ({full})."
+            f"{happened} and recomputed while {finished:.0f} finished: more sequences run than the KV cache holds "
+            f"({told})."
         )
         return Holds(
             message=message,
@@ -62,20 +64,23 @@ class PreemptionThrash:
                     name="preemptions per finished request",
                     value=round(preempted / finished, 4) if finished else None,
                     unit="share",
-                    threshold=self.preempted.limit,
+                    threshold=preempts.limit,
                     window=case.observation.window,
                     note=f"{preempted:.0f} of {finished:.0f}",
                 ),
-                *pool_evidence(worst, case),
+                *pool_evidence(worst, case, near_full=full),
                 case.tpot_evidence(),
             ),
             confidence=Confidence.MEDIUM if usage is None else Confidence.HIGH,
         )
 
+    def _limits(self, *, holding: bool) -> tuple[Threshold, Threshold]:
+        """Of preemptions per finished request, and of the mean usage."""
+        return (self.stay, self.half_full) if holding else (self.preempted, self.near_full)
+
     def _thrashes(self, engine: EngineWindow, *, holding: bool) -> bool:
         if engine.preemptions is None or engine.finished is None:
             return False
-        usage, full = kv_mean(engine), self.half_full if holding else self.near_full
-        limit = (self.stay if holding else self.preempted).limit
+        usage, (preempts, full) = kv_mean(engine), self._limits(holding=holding)
         # vLLM preempts only when the KV cache is full: where usage is not exported, preemptions prove it.
-        return engine.preemptions > limit * engine.finished and (usage is None or usage >= full.limit)
+        return engine.preemptions > preempts.limit * engine.finished and (usage is None or usage >= full.limit)

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.api.wording import told_seconds, told_waiting
+from vllm_autotuner.api.wording import told_apart, told_seconds, told_waiting
 from vllm_autotuner.diagnosis.case import (
     FEWEST_FINISHED,
     Case,
     Sustained,
     is_late,
+    most_waiting,
     slots_used_share,
     tpot_reading,
     ttft_reading,
@@ -150,7 +151,7 @@ class PrefillBound:
         if found is None:
             return Fails()
         why, confidence = found
-        late, wanted = told_seconds(reading.value), told_seconds(target.seconds)
+        late, wanted = told_apart(reading.value, target.seconds)
         message = f"TTFT {target.label} is {late} (objective {wanted}): {why}."
         return Holds(message=message, evidence=self._evidence(case), confidence=confidence)
 
@@ -160,10 +161,10 @@ class PrefillBound:
         prefilling = [engine for engine in queueing if engine not in blocked and _works_on_prompts(engine)]
         if 2 * len(prefilling) <= len(queueing):
             return None
-        waiting = sum(engine.moments[-1].waiting for engine in prefilling)
+        waiting = sum(most_waiting(engine) for engine in prefilling)
         share = max(prefill_share(engine) or 0.0 for engine in prefilling)
         what = f"takes {share:.1f} s of every second" if share >= BUSY.limit else "is most of the computation"
-        why = f"{told_waiting(waiting)} although the KV cache has room and slots are free, and prefill {what}"
+        why = f"up to {told_waiting(waiting)} although the KV cache has room and slots are free, and prefill {what}"
         sure = case.knobs.max_num_seqs is not None and share >= BUSY.limit
         return why, Confidence.HIGH if sure else Confidence.MEDIUM
 

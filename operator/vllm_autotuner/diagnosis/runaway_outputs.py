@@ -84,7 +84,7 @@ class RunawayOutputs:
                     name="finished by length",
                     value=round(share, 3),
                     unit="share",
-                    threshold=self.by_length.limit,
+                    threshold=limit,
                     note=f"of {finished:.0f}",
                 ),
                 Evidence(name="output length, mean", value=round(output, 1), unit="tokens"),

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, kv_max, mean_batch, tpot_reading, ttft_reading
+from vllm_autotuner.diagnosis.case import NEARLY_ALL, Case, kv_max, mean_batch, tpot_reading, ttft_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
 from vllm_autotuner.diagnosis.pool import MEAN
 from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_share
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.consolidation import Slowdown, slowdown
 
@@ -22,7 +23,8 @@ class Underutilized:
 
     The slowdown of TPOT follows from this engine's own step times at other batch sizes, or from measurements of other
     engines until the batch size has varied. KV usage, running sequences and TTFT are scaled by both the load per pod
-    and this slowdown.
+    and this slowdown. A class that is already named stays while no level is over its limit by more than noise
+    and the slots suffice. Where max-num-seqs is not known, a number that ran while first tokens came late is its bound.
     """
 
     diagnosis: ClassVar = DiagnosisClass.UNDERUTILIZED
@@ -69,26 +71,46 @@ class Underutilized:
         else:
             slower = slowdown(case.observation.steps, running=_decoding(case), itl=step, more=more)
         held = more * slower.factor
+        holding = self.diagnosis in case.holding
+        # A forecast that moves by noise around a limit must not name the class and clear it by turns.
+        room = 1 + NOISE if holding else 1.0
         levels = [
-            ("KV usage", usage, held, self.kv.limit, "share"),
-            ("TTFT", ttft, held, self.latency.limit * targets.ttft.seconds, "s"),
-            ("TPOT", tpot, slower.factor, self.latency.limit * targets.tpot.seconds, "s"),
-            ("prefill time per second", max(shares), more, self.prefill.limit, "share"),
+            ("KV usage", usage, held, room * self.kv.limit, "share"),
+            ("TTFT", ttft, held, room * self.latency.limit * targets.ttft.seconds, "s"),
+            ("TPOT", tpot, slower.factor, room * self.latency.limit * targets.tpot.seconds, "s"),
+            ("prefill time per second", max(shares), more, room * self.prefill.limit, "share"),
         ]
-        if case.knobs.max_num_seqs is not None:
-            levels.append(("running", running, held, self.slots.limit * case.knobs.max_num_seqs, "sequences"))
+        slots = _slots(case)
+        if slots is not None:
+            # Free slots are for a burst: one that takes them is no reason to clear the class.
+            levels.append(("running", running, held, slots if holding else self.slots.limit * slots, "sequences"))
+        late = "" if case.knobs.max_num_seqs is not None else f"; first tokens came late while {slots or 0:.0f} ran"
         facts = tuple(
             Evidence(
                 name=f"{name} with one replica fewer",
                 value=None if now is None else round(now * times, 4),
                 unit=unit,
-                threshold=limit,
+                threshold=round(limit, 4),
                 window=window,
-                note="not measured" if now is None else f"now {now:.3g}",
+                note=("not measured" if now is None else f"now {now:.3g}") + (late if name == "running" else ""),
             )
             for name, now, times, limit, unit in levels
         )
         return facts, slower.measured
+
+
+def _slots(case: Case) -> float | None:
+    """Return max-num-seqs; where it is not known, the most that ran, if first tokens came late while so many did.
+
+    Whatever the limit was, so many sequences were too many: after a scale-out the queue is gone, and the limit is not.
+    """
+    steps, target = case.observation.steps, case.targets.ttft.seconds
+    if case.knobs.max_num_seqs is not None or not steps:
+        return case.knobs.max_num_seqs
+    most = max(point.running for point in steps)
+    full = {point.time for point in steps if point.running >= NEARLY_ALL * most}
+    late = any(each.time in full and each.mean > target for each in case.observation.first_tokens)
+    return most if late else None
 
 
 def _decoding(case: Case) -> float:

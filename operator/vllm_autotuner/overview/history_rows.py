@@ -48,17 +48,19 @@ def entry_rows(entry: Mapping[str, Any], *, steps: Sequence[GpuStep]) -> Iterato
 
 
 def predicted_effects(effects: Sequence[Mapping[str, Any]]) -> str:
-    """Return all predicted effects; what the model moves by nothing is no forecast, and named as such."""
+    """Return all predicted effects; where the model moves nothing, that is no forecast, and named as such."""
     moved, still = [], []
     for effect in effects:
         unit = effect.get("unit") or ""
         current, predicted = (figure(effect.get(side), unit) for side in ("current", "predicted"))
         if current == predicted and effect.get("predicted") is not None:
-            still.append(f"{effect['name']} (now {current})")
+            still.append((effect["name"], current))
         else:
             moved.append(f"{effect['name']} {current} -> {predicted}")
-    unknown = f"the effect on {', '.join(still)} is not modelled" if still else ""
-    return "; ".join(filter(None, (", ".join(moved), unknown)))
+    if not moved:
+        return f"the effect on {', '.join(name for name, _ in still)} is not modelled" if still else ""
+    unchanged = f"; unchanged: {', '.join(f'{name} {current}' for name, current in still)}" if still else ""
+    return f"by the model {', '.join(moved)}{unchanged}"
 
 
 def fact_text(fact: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from vllm_autotuner.api.wording import with_unit
+
 __all__ = ["figure", "moment"]
 
 
@@ -13,7 +15,7 @@ def figure(value: float | None, unit: str) -> str:
         return f"{value * 1000:.3g} ms"
     if unit == "share":
         return f"{value:.0%}"
-    return f"{value:.4g} {unit}".strip()
+    return with_unit(f"{value:.4g}", unit)
 
 
 def moment(text: str | None) -> str:

@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from vllm_autotuner.api.wording import with_unit
 from vllm_autotuner.cli.diagnosis.as_json import flag_of
 from vllm_autotuner.cli.evaluate.evaluation import Evaluated, ServiceReport
 from vllm_autotuner.cli.evaluate.moments import Span, rfc3339
@@ -123,7 +124,7 @@ def quantity(value: float | None, unit: str) -> str:
         return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{100 * value:.2g}%"
     if unit == "s":
         return seconds(value)
-    return f"{value:,.4g} {unit}" if abs(value) < 1000 else f"{value:,.0f} {unit}"
+    return with_unit(f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}", unit)
 
 
 def seconds(value: float) -> str:
@@ -139,21 +140,28 @@ def _section(title: str, lines: Iterable[str]) -> list[RenderableType]:
 
 
 def proposal_lines(proposal: Proposal) -> Iterable[str]:
-    """What is recommended, why, and with which effect."""
+    """What is recommended, why, and with which effect.
+
+    Both sides of an effect are the model's, which is no more exact about now than about later: what is measured is in
+    the evidence. Where nothing moves at all, the model does not know what the knob does.
+    """
     now = "not known" if proposal.current is None else str(proposal.current)
     how = flag_of(proposal) or f"{proposal.knob.value} {proposal.value}"
     yield f"{how} (now {now}; confidence {proposal.confidence.value}). {proposal.reason}"
     if proposal.limited_by:
         yield f"Limited by: {proposal.limited_by}."
-    still = []
+    moved, still = [], []
     for effect in proposal.predicted:
         current, predicted = quantity(effect.current, effect.unit), quantity(effect.predicted, effect.unit)
         if current == predicted:
-            still.append(f"{effect.name} (now {current})")
+            still.append((effect.name, current))
         else:
-            yield f"Expected {effect.name}: {current} -> {predicted}."
-    if still:
-        yield f"Not modelled: the effect on {', '.join(still)}."
+            moved.append(f"By the model, {effect.name}: {current} -> {predicted}.")
+    yield from moved
+    if moved and still:
+        yield f"By the model, unchanged: {', '.join(f'{name} ({current})' for name, current in still)}."
+    elif still:
+        yield f"Not modelled: the effect on {', '.join(name for name, _ in still)}."
 
 
 def _timeline_table(timeline: Sequence[Evaluated], *, span: Span | None) -> Table:

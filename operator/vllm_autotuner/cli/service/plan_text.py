@@ -50,7 +50,7 @@ def plan_json(plan: Plan, *, named: DiagnosisClass) -> dict[str, Any]:
 
 
 def _table(plan: Plan) -> WholeTable:
-    title = "One step away, best first"
+    title = "One step away, by the model, best first"
     table = WholeTable(*COLUMNS, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     if plan.before is not None:
         table.add_row("current", *_cells(plan.before), "")

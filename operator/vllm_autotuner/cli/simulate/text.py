@@ -93,7 +93,7 @@ def _engine_table(figures: Figures) -> Table:
 
 
 def _summary(found: Summary, unit: str) -> Sequence[str]:
-    return [quantity(found.mean, unit).strip(), quantity(found.most, unit).strip()]
+    return [quantity(found.mean, unit), quantity(found.most, unit)]
 
 
 def _table(first: str, *columns: str) -> Table:
