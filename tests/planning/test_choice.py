@@ -18,7 +18,7 @@ from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.pod_starts import PodStart, PodsView
 from vllm_autotuner.planning.forecast import Outlook, current_setting, outlook, setting_with
 from vllm_autotuner.planning.plan import plan
-from vllm_autotuner.planning.worth import not_worth, order
+from vllm_autotuner.planning.worth import comes_closer, not_worth, order
 
 
 def full(*, waiting: float = 40.0) -> Observation:
@@ -247,20 +247,17 @@ def test_a_change_that_heals_is_judged_by_what_it_heals_where_it_saves_nothing()
 
 
 @pytest.mark.parametrize(
-    ("knob", "gpus", "capacity", "tpot", "expected"),
+    ("after", "expected"),
     [
-        pytest.param(Knob.TENSOR_PARALLEL_SIZE, 1, 0.0, 0.0025, True, id="half of the way"),
-        pytest.param(Knob.TENSOR_PARALLEL_SIZE, 1, 0.0, 0.0044, False, id="no shorter than noise"),
-        pytest.param(Knob.TENSOR_PARALLEL_SIZE, 1, 0.0, None, False, id="not known"),
-        pytest.param(Knob.TENSOR_PARALLEL_SIZE, 1, 2.0, 0.0025, False, id="some are in time with it: that is judged"),
-        pytest.param(Knob.TENSOR_PARALLEL_SIZE, -1, 0.0, 0.0025, False, id="a smaller size"),
-        pytest.param(Knob.REPLICAS, 1, 0.0, 0.0025, False, id="replicas do not shorten a step"),
+        pytest.param({}, True, id="half of the way"),
+        pytest.param({"tpot": 0.0044}, False, id="no shorter than noise"),
+        pytest.param({"tpot": None}, False, id="not known"),
+        pytest.param({"capacity": 2.0}, False, id="some are in time with it: that is judged"),
+        pytest.param({"capacity": None}, False, id="whether any are is not known"),
+        pytest.param({"gpus": 1}, False, id="on no more GPUs"),
     ],
 )
-def test_a_step_towards_what_one_step_does_not_reach(
-    knob: Knob, gpus: int, capacity: float, tpot: float | None, expected: bool
-) -> None:
+def test_a_step_towards_what_one_step_does_not_reach(after: dict[str, float | None], expected: bool) -> None:
     """TPOT may be 1 ms and is 4.5 with one GPU, so that no sequence is in time: two GPUs are the way to four."""
-    asked = proposal(knob=knob, value=2, extra_gpus=gpus)
-    before, after = effects(capacity=0.0, tpot=0.0045), effects(capacity=capacity, tpot=tpot)
-    assert _comes_closer(asked, before, after) is expected
+    before = effects(capacity=0.0, tpot=0.0045, gpus=1)
+    assert comes_closer(before, effects(**{"capacity": 0.0, "tpot": 0.0025, "gpus": 2, **after})) is expected

@@ -43,7 +43,7 @@ from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.planning.unused_slots import memory_of_unused_slots
-from vllm_autotuner.planning.worth import MET, not_worth, order, saves
+from vllm_autotuner.planning.worth import MET, comes_closer, not_worth, order, saves
 
 __all__ = ["LADDER", "Considered", "Plan", "plan"]
 
@@ -161,7 +161,9 @@ def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) ->
         setting = setting_with(now, proposal.knob, proposal.value, situation=situation)
         after = outlook(setting, situation=situation, too_few=too_few)
         lost = ""
-        if not (named and (_is_blind(proposal, situation) or _comes_closer(proposal, before, after))):
+        # Steps are at most to twice the size: what needs four GPUs would never be begun.
+        towards = proposal.knob is Knob.TENSOR_PARALLEL_SIZE and comes_closer(before, after)
+        if not (named and (towards or _is_blind(proposal, situation))):
             lost = not_worth(
                 before, after, met=met, saving=saving, fixed=situation.scaling is None, targets=situation.targets
             )
@@ -199,17 +201,6 @@ def _is_blind(proposal: Proposal, situation: Situation) -> bool:
             return True
         case _:
             return False
-
-
-def _comes_closer(proposal: Proposal, before: Outlook, after: Outlook) -> bool:
-    """Whether a larger size shortens the step where not even one sequence is in time, with it or without.
-
-    A step is at most to twice the size: what needs four GPUs would never be begun.
-    """
-    larger = proposal.knob is Knob.TENSOR_PARALLEL_SIZE and proposal.extra_gpus > 0
-    if not larger or before.capacity != 0 or after.capacity != 0 or before.tpot is None or after.tpot is None:
-        return False
-    return after.tpot < before.tpot * (1 - NOISE)
 
 
 def _with_effect(proposal: Proposal, before: Outlook, after: Outlook, situation: Situation) -> Proposal:

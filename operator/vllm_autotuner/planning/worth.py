@@ -13,7 +13,7 @@ from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.planning.forecast import Outlook
 
-__all__ = ["MET", "not_worth", "order", "saves"]
+__all__ = ["MET", "comes_closer", "not_worth", "order", "saves"]
 
 TIE: Final = 0.02
 """Relative difference of capacity below which two splits of the same GPUs count as equal: measurements repeat no better
@@ -27,6 +27,13 @@ def saves(before: Outlook, after: Outlook) -> int:
     if before.needed_gpus is None or after.needed_gpus is None:
         return 0
     return max(0, before.needed_gpus - after.needed_gpus)
+
+
+def comes_closer(before: Outlook, after: Outlook) -> bool:
+    """Whether steps become shorter on more GPUs where not even one sequence is in time, before or after."""
+    if before.capacity != 0 or after.capacity != 0 or before.tpot is None or after.tpot is None:
+        return False
+    return after.gpus > before.gpus and after.tpot < before.tpot * (1 - NOISE)
 
 
 def not_worth(before: Outlook, after: Outlook, *, met: bool, saving: bool, fixed: bool, targets: Targets) -> str:
