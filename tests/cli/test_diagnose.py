@@ -89,8 +89,9 @@ def test_the_answer_for_programs_has_its_shape() -> None:
     assert answer["at"] == "2026-11-20T21:44:36.408Z"
     assert answer["time"] == pytest.approx(KV_START + 130)
     assert "timeline" not in answer
-    assert service["recommendation"]["knob"] == "maxNumSeqs"
-    assert service["recommendation"]["flag"] == "--max-num-seqs=5"
+    assert service["recommendation"]["knob"] == "replicas"
+    assert service["recommendation"]["value"] == 2
+    assert any(why.startswith("with max-num-seqs 5 a replica finishes 4.31") for why in service["passedOver"])
 
 
 def test_a_recommended_flag_can_be_pasted() -> None:
@@ -148,8 +149,8 @@ def test_a_gap_that_is_over_is_not_what_a_span_is_remembered_for() -> None:
 
 def test_what_the_model_does_not_move_is_no_forecast() -> None:
     text = " ".join(run("--recording", KV, "--at", "+140s", "--engine-args", "--max-num-seqs 64").stdout.split())
-    assert "Not modelled: the effect on TPOT" in text
-    assert "By the model" not in text
+    assert "By the model, unchanged: TPOT (4.35 ms)." in text
+    assert "By the model, TPOT" not in text
 
 
 def test_a_model_and_a_gpu_are_used_for_the_recommendation(full_by_memory: Path) -> None:

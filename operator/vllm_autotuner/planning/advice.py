@@ -32,8 +32,8 @@ ADVICE: Final[Mapping[DiagnosisClass, tuple[str, ...]]] = {
         "Check structured-output grammars, KV transfer and LoRA slots: requests wait for those, not for GPUs.",
     ),
     DiagnosisClass.PREEMPTION_THRASH: (
-        "Lower --max-num-seqs to what the KV cache holds: preempted requests are computed twice.",
-        "Then add KV cache: fp8 KV, more replicas or a larger tensor-parallel size.",
+        "Preempted requests are computed twice. Add KV cache: fp8 KV, more replicas or a larger tensor-parallel size.",
+        "Lower --max-num-seqs to what the KV cache holds if so few sequences at once finish what comes.",
     ),
     DiagnosisClass.KV_CACHE_SATURATED: (
         "Add KV cache: fp8 KV (--kv-cache-dtype fp8, where hardware and quality allow), more replicas,",

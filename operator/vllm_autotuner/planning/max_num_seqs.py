@@ -184,10 +184,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     seats = _seats(situation)
     if found.value > seats * (1 - NOISE):
         return NothingToGain(f"lowering max-num-seqs {seats} has no benefit (limit: {found.limited_by or 'KV cache'})")
-    waits = _replicas_first(situation)
-    if waits is None and observation.pressure <= 1:
-        # Where more come than are served already, they wait in any case.
-        waits = _would_fall_behind(situation, situation.replica, slots=found.value)
+    waits = _replicas_first(situation) or _would_fall_behind(situation, situation.replica, slots=found.value)
     if waits is not None:
         return waits
     return Proposal(
