@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from vllm_autotuner.api.annotations import whole_number
 from vllm_autotuner.api.fields import Count, Tokens, matching
 from vllm_autotuner.api.model import ApiModel
 
@@ -28,15 +29,10 @@ MOST_DIGITS: Final = 9
 """Of a knob's value; a longer text is none, whoever wrote it."""
 
 
-def whole_number(text: str) -> int | None:
-    """The value of a numeric knob as a history or a record has it; None for any other text."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
-
-
 def knob_value(text: str) -> int | str:
     """The value that a status has as text, in its own type; the status may have been edited by hand."""
     # int() also accepts decimals of other scripts; the operator writes ASCII only.
-    number = whole_number(text)
+    number = whole_number(text) if text.isascii() and len(text) <= MOST_DIGITS else None
     return text if number is None else number
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from vllm_autotuner.api.knobs import EngineKnobs, Knob, whole_number
+from vllm_autotuner.api.knobs import EngineKnobs, Knob, knob_value
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import (
     ActiveChange,
@@ -86,8 +86,8 @@ def left_values(status: VLLMServiceStatus, *, now: datetime) -> tuple[tuple[str,
 def failed_seats(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: datetime) -> tuple[int, ...]:
     """The blocked values of max-num-seqs."""
     failed = failed_values(spec, status, now=now)
-    numbers = (whole_number(value) for knob, value in failed if knob == Knob.MAX_NUM_SEQS)
-    return tuple(number for number in numbers if number is not None)
+    values = (knob_value(text) for knob, text in failed if knob == Knob.MAX_NUM_SEQS)
+    return tuple(value for value in values if isinstance(value, int))
 
 
 def infeasible_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> tuple[EngineKnobs, ...]:

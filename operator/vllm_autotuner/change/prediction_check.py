@@ -108,17 +108,13 @@ def _is_applied(foretold: Foretold, now: Now) -> bool:
         return now.knobs == foretold.knobs and str(now.replicas) == foretold.recommended
     try:
         knob = Knob(foretold.knob)
-        wanted = with_value(foretold.knobs, knob, _value(foretold))
+        wanted = with_value(foretold.knobs, knob, knob_value(foretold.recommended))
     except ValueError:
         # A record of another version, or edited by hand.
         return False
     # A length may have gone with it (`Recommendation.max_model_len`), and no latency depends on it.
     same = now.knobs if knob is Knob.MAX_MODEL_LEN else now.knobs.updated(max_model_len=wanted.max_model_len)
     return same == wanted and now.replicas == foretold.replicas
-
-
-def _value(foretold: Foretold) -> int | str:
-    return knob_value(foretold.recommended)
 
 
 def _is_like(window: Measurement, foretold: Foretold) -> bool:
@@ -130,7 +126,7 @@ def _is_like(window: Measurement, foretold: Foretold) -> bool:
 
 def _tests_batch(window: Measurement, foretold: Foretold, now: Now) -> bool:
     """Whether the engines run the batch that the recommended max-num-seqs would have filled."""
-    slots, replicas = _value(foretold), foretold.replicas or 0
+    slots, replicas = knob_value(foretold.recommended), foretold.replicas or 0
     as_then = (now.knobs, now.replicas) == (foretold.knobs, replicas)
     if foretold.knob != Knob.MAX_NUM_SEQS or isinstance(slots, str) or not as_then:
         return False

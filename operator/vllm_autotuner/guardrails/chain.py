@@ -211,19 +211,21 @@ def one_at_a_time(proposal: Proposal, context: Context) -> Answer:
 def cooled_down(proposal: Proposal, context: Context) -> Answer:
     """The cooldown after the last change has passed, or that change was kept and this one goes on from it (G11)."""
     status, tuning, now = context.status, context.spec.tuning, context.now
-    until, message = status.cooldown_until, "cooling down until {until} (spec.tuning.cooldown)"
+    until = status.cooldown_until
     if until is None or now >= until or _makes_it_start(proposal):
         return Allow()
+    end = f"until {until:%Y-%m-%dT%H:%M:%SZ} (spec.tuning.cooldown)"
     further = not tuning.cooldown_is_written and goes_on(
         proposal.knob, proposal.value, history=status.history, cooldown=tuning.cooldown, now=now
     )
-    if further and not (context.spare_replicas and context.diagnosis.primary in MET):
+    if not further:
+        return Hold(reason=HoldReason.COOLDOWN, message=f"cooling down {end}")
+    if not context.spare_replicas or context.diagnosis.primary not in MET:
         return Allow()
-    if further:
-        # To remove what the last change made superfluous costs nothing; a trial would keep it for as long as it takes.
-        spare = counted(context.spare_replicas, "replica")
-        message = f"the load does not need {spare}: waiting for the removal, or until {{until}} (spec.tuning.cooldown)"
-    return Hold(reason=HoldReason.COOLDOWN, message=message.format(until=f"{until:%Y-%m-%dT%H:%M:%SZ}"))
+    # To remove what the last change made superfluous costs nothing; a trial would keep it for as long as it takes.
+    spare = counted(context.spare_replicas, "replica")
+    message = f"the load does not need {spare}: waiting for the removal, or {end}"
+    return Hold(reason=HoldReason.COOLDOWN, message=message)
 
 
 def within_budget(proposal: Proposal, context: Context) -> Answer:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from vllm_autotuner.api.knobs import Knob, whole_number
+from vllm_autotuner.api.knobs import Knob, knob_value
 from vllm_autotuner.api.status import BudgetStatus, HistoryEntry, Outcome
 
 __all__ = ["BUDGET_WINDOW", "MOST_DOUBLINGS", "cooldown_until", "goes_on", "spent"]
@@ -52,8 +52,8 @@ def goes_on(
 
 def _is_farther(value: int | str, *, than: HistoryEntry) -> bool:
     """Whether a number moves on in the direction of a change; False where its numbers are not known."""
-    start, end = (whole_number(each or "") for each in (than.from_value, than.to_value))
-    if isinstance(value, str) or start is None or end is None:
+    start, end = (knob_value(each or "") for each in (than.from_value, than.to_value))
+    if isinstance(value, str) or isinstance(start, str) or isinstance(end, str):
         return False
     return (end - start) * (value - end) > 0
 

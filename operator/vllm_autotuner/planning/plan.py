@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from vllm_autotuner.api.knobs import Knob, whole_number
+from vllm_autotuner.api.knobs import Knob, knob_value
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.diagnosis.case import Case, is_late, tpot_reading, ttft_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -180,9 +180,9 @@ def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) ->
 def _was_left(proposal: Proposal, situation: Situation) -> bool:
     """Whether a kept change has left this value lately; of numbers, one that is the same within noise."""
     values = [value for knob, value in situation.left if knob == proposal.knob.value]
-    numbers = [number for value in values if (number := whole_number(value)) is not None]
     if isinstance(proposal.value, str):
         return proposal.value in values
+    numbers = (number for value in values if isinstance(number := knob_value(value), int))
     return any(abs(proposal.value - one) <= NOISE * one for one in numbers)
 
 
