@@ -6,7 +6,7 @@ than the object itself (GPU counts, model geometry) are not rules but conditions
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, TypeAdapter, model_validator
@@ -34,6 +34,12 @@ class Rule:
     """The same rule in Python, over the model."""
 
 
+@lru_cache(maxsize=1_000)
+def _shared(written: frozenset[str]) -> set[str]:
+    """One set for all objects in which the same fields are written."""
+    return set(written)
+
+
 class ApiModel(BaseModel):
     """Frozen, camelCase on the wire, snake_case in Python; unknown fields of a newer CRD are ignored."""
 
@@ -53,6 +59,8 @@ class ApiModel(BaseModel):
         broken = [rule.message for rule in self.rules if not rule.holds(self)]
         if broken:
             raise ValueError("; ".join(broken))
+        # pydantic gives each object a set of its own, which takes more memory than the fields; `model_copy` copies it.
+        object.__setattr__(self, "__pydantic_fields_set__", _shared(frozenset(self.model_fields_set)))
         return self
 
     def updated(self, **changes: Any) -> Self:
