@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from tests.builders import NOT_MEASURED, NOW, WINDOW, engine, latency, observation, targets
-from tests.planning.situations import line
+from tests.planning.situations import QWEN_32B, line, situation
+from tests.planning.situations import served as with_figures
 from tests.scaling.loads import BASE, LENGTH, SLOPE, batch_of, carrying, queue, served
 
 from benchmarks.capacity_agreement import SCENES, case_at
-from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.diagnosis.case import Case
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.observation import FirstTokens, Observation, StepPoint
 from vllm_autotuner.performance.capacity import Replica, capacity
 from vllm_autotuner.performance.step_time import StepTime
@@ -23,6 +25,7 @@ from vllm_autotuner.planning.current_replica import (
     output_tokens,
     rate_now,
 )
+from vllm_autotuner.planning.forecast import current_setting, setting_with
 
 TRUTH: Mapping[str, float] = {"knee": 6.54, "max-num-seqs 24": 3.69, "KV cache": 1.82, "prompts": 9.24}
 """Requests per second that one simulated replica serves within its objectives: found by bisection in runs of 15 minutes
@@ -228,3 +231,20 @@ def test_a_line_that_passes_through_zero_has_the_empty_step_of_engines_in_genera
     assert found.step.low == pytest.approx(190.0)
     assert (found.empty > 2 * found.step.base) is known
     assert (found.empty == 0.0) is not known
+
+
+def test_the_floor_of_such_a_line_is_carried_over_to_another_degree() -> None:
+    """On twice the GPUs a token of a single sequence was foretold in 0.6 ms that took 34."""
+    steps = line(190.0, 400.0, 700.0, 1024.0, base=0.0001, per_sequence=0.00005)
+    engines = (engine(running=1024.0, generation_tokens=200_000.0, finished=900.0),)
+    seen = replace(
+        with_figures(replace(STEADY, engines=engines), steps=steps),
+        recent_prompt_length=latency(300.0),
+        recent_output_length=latency(200.0),
+    )
+    given = situation(seen, primary=DiagnosisClass.HEALTHY, platform=QWEN_32B)
+    now = current_setting(given)
+    there = setting_with(now, Knob.TENSOR_PARALLEL_SIZE, 2, situation=given)
+    assert isinstance(now.replica, Replica)
+    assert isinstance(there.replica, Replica)
+    assert 0.4 * now.replica.empty < there.replica.empty < now.replica.empty

@@ -302,3 +302,23 @@ def test_where_tokens_wait_for_prompts_no_line_by_batch_refuses_a_replica(prefil
     )  # fmt: skip
     found = plan(given).proposal
     assert (found and (found.knob, found.count)) == (knob and (knob, 4))
+
+
+@pytest.mark.parametrize("scale", [scaling(high=20), None])
+@pytest.mark.parametrize(("replicas", "grown", "asked"), [(4, 20.0, 7), (4, 120.0, 8), (2, 20.0, 4)])
+def test_as_many_replicas_are_asked_for_as_a_queue_needs(
+    scale: Scaling | None, replicas: int, grown: float, asked: int
+) -> None:
+    """Whoever scales: one more at a time is told four times while all drown. At most twice as many at once."""
+    late = latency(0.094)
+    grows = [200.0 + grown * scrape / (SCRAPES - 1) for scrape in range(SCRAPES)]
+    engines = [engine(pod=f"chat-{pod}", running=48.0, waiting=grows, kv=0.3) for pod in range(replicas)]
+    seen = with_steps(
+        served(observation(*engines, ttft=latency(30.0), tpot=late, itl=late)),
+        line(12.0, 24.0, 36.0, 42.0, 48.0, base=0.03, per_sequence=0.00133),
+    )
+    given = situation(
+        seen, primary=DiagnosisClass.OVERLOADED, scale=scale, replicas=replicas, seats=48, against=targets(tpot=0.2)
+    )
+    found = plan(given).proposal
+    assert (found and (found.knob, found.count)) == (Knob.REPLICAS, asked)

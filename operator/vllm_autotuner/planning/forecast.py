@@ -6,6 +6,7 @@ with them. Must not: choose. A number that its models do not give is None.
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 from vllm_autotuner.api.knobs import Knob
@@ -15,7 +16,7 @@ from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.capacity import FirstToken, Replica, capacity, load_at, replicas_for
 from vllm_autotuner.performance.kv_capacity import Pool, PoolEstimate, PoolForecast, UnknownPool, pool_after
-from vllm_autotuner.performance.step_time import NEWEST_STRETCHES, NoFit
+from vllm_autotuner.performance.step_time import NEWEST_STRETCHES, NoFit, StepTime
 from vllm_autotuner.performance.tensor_parallel import PREFILL_SCALING, at_degree
 from vllm_autotuner.planning.current_replica import (
     UnknownReplica,
@@ -88,6 +89,8 @@ class Outlook:
     """Requests per second that one replica serves within the objectives."""
     limited_by: str = ""
     """What ends that capacity."""
+    wanted: int | None = None
+    """Replicas that serve the load within the objectives, whatever the user's bounds are; None if no number does."""
     needed: int | None = None
     """Replicas that serve the load within the objectives, within the user's bounds; None if no number does."""
     needed_gpus: int | None = None
@@ -189,6 +192,7 @@ def outlook(setting: Setting, *, situation: Situation, runs: bool = False, too_f
         error=replica.step.error,
         capacity=known.rate,
         limited_by=known.limited_by,
+        wanted=wanted,
         needed=needed,
         needed_gpus=None if needed is None else needed * gpus_each,
         surely_enough=needed is not None and rate <= needed * known.low,
@@ -198,6 +202,8 @@ def outlook(setting: Setting, *, situation: Situation, runs: bool = False, too_f
 
 def predicted(before: Outlook, after: Outlook) -> tuple[Predicted, ...]:
     """Return the effects that are known, most important first; of memory and GPUs only what changes."""
+    # Where the operator does not change the replicas, what is needed is not known apart from what is used.
+    needs = (before.needed_gpus, after.needed_gpus) != (before.gpus, after.gpus)
     rows = (
         ("TTFT", "s", before.ttft, after.ttft),
         ("TPOT", "s", before.tpot, after.tpot),
@@ -207,7 +213,11 @@ def predicted(before: Outlook, after: Outlook) -> tuple[Predicted, ...]:
         ("KV cache", "tokens", before.pool, after.pool),
         ("sequences that the KV cache holds", "sequences", before.held, after.held),
         ("GPUs", "GPUs", float(before.gpus), float(after.gpus)),
-        ("GPUs that the load needs", "GPUs", _float(before.needed_gpus), _float(after.needed_gpus)),
+        *(
+            (("GPUs that the load needs", "GPUs", *map(_float, (before.needed_gpus, after.needed_gpus))),)
+            if needs
+            else ()
+        ),
     )
     return tuple(
         Predicted(name=name, unit=unit, current=old, predicted=new)
@@ -297,8 +307,8 @@ def _at_degree(moved: ReplicaModel, now: Setting, degree: int, *, situation: Sit
     prompt = number(seen.recent_prompt_length.mean) or number(seen.prompt_length.quantile(0.5))
     if prompt is None:
         return UnknownReplica("request lengths are not known")
-    line = at_degree(
-        moved.step,
+    carried = partial(
+        at_degree,
         degree=now.degree,
         wanted=degree,
         shape=platform.shape,
@@ -306,8 +316,11 @@ def _at_degree(moved: ReplicaModel, now: Setting, degree: int, *, situation: Sit
         bytes_per_weight=platform.bytes_per_weight,
         context=prompt + moved.output / 2,
     )
+    # The floor of a line that goes through zero is carried over as its base is.
+    line, floor = carried(moved.step), carried(replace(moved.step, base=moved.empty))
     if isinstance(line, NoFit):
         return UnknownReplica(line.why)
+    assert isinstance(floor, StepTime), "it is unknown for what would make the line unknown"
     # One figure for all that carries over: how far measured curves at another degree were from what is foretold.
     line = replace(line, points=1, error=max(line.error, DEGREE_ERROR))
     faster = (now.degree / degree) ** PREFILL_SCALING
@@ -316,7 +329,7 @@ def _at_degree(moved: ReplicaModel, now: Setting, degree: int, *, situation: Sit
         # Above 1 where the prompts of now would not be computed in time.
         prompts = first.prompts * faster
         first = FirstToken(seconds=first.seconds * faster, rate=first.rate, batch=first.batch, prompts=prompts)
-    return replace(moved, step=line, empty=0.0, first=first)
+    return replace(moved, step=line, empty=floor.base, first=first)
 
 
 def pool_tokens(seen: Observation) -> float | None:

@@ -37,19 +37,17 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
     scaling = situation.scaling
     if scaling is not None and now >= scaling.max_replicas:
         return NothingToGain(f"already at scaling.maxReplicas ({scaling.max_replicas})")
-    needed, target = now + 1, ChangeTarget.TTFT
+    forecast, target = outlook(current_setting(situation), situation=situation), ChangeTarget.TTFT
+    needed = max(now + 1, min(now * LARGEST_STEP, forecast.wanted or now + 1))
     if diagnosis.primary in SLOW_TOKENS and not first_tokens_wait(case):
         if (why := not_slow_now(situation)) is not None:
             return why
         if max(map(busy_batch, case.engines)) <= 1:
             return NothingToGain("at most one sequence runs on each engine: replicas make no batch smaller")
         target = ChangeTarget.TPOT
-        forecast = outlook(current_setting(situation), situation=situation)
-        meets = forecast.capacity is None or forecast.capacity > 0
-        if not meets and not prompts_contend(case):
-            return NothingToGain("no batch size is known to meet the TPOT objective: replicas might not help")
         # Where tokens wait for prompts, no line by the batch holds: one more replica shows what fewer prompts do.
-        needed = max(now + 1, min(now * LARGEST_STEP, forecast.needed or now + 1)) if meets else now + 1
+        if forecast.capacity == 0 and not prompts_contend(case):
+            return NothingToGain("no batch size is known to meet the TPOT objective: replicas might not help")
     count = needed if scaling is None else min(needed, scaling.max_replicas)
     proposal = Proposal(
         knob=Knob.REPLICAS,
