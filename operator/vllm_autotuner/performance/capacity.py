@@ -267,6 +267,5 @@ def _slot_wait(replica: Replica, batch: float, limits: Limits, side: int) -> flo
     if math.isinf(slots):
         return 0.0
     held = replica.output * replica.held_longer * replica.itl(batch, side)
-    wait = wait_for_slot(batch, slots=max(1, int(slots)), held=held, quantile=limits.ttft_quantile)
-    # Allen and Cunneen: the wait grows with the variance of arrivals, as it does with that of the times in use (1).
-    return wait * (replica.burstiness + 1) / 2
+    whole = max(1, int(slots))
+    return wait_for_slot(batch, slots=whole, held=held, quantile=limits.ttft_quantile, burstiness=replica.burstiness)
