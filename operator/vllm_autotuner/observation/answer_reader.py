@@ -13,13 +13,13 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from sys import intern
 from typing import Any, Final
 
 import msgspec
 
 from vllm_autotuner.budgets import ANSWER_SERIES
 from vllm_autotuner.observation.errors import TooLarge, Unusable
+from vllm_autotuner.observation.labels import SharedLabels
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.series_memory import Points, SeriesMemory
 
@@ -128,7 +128,7 @@ class AnswerReader:
         self._before = ""
         self._state = "before"
         self._series = self._allowance.answer()
-        self._texts: dict[str, str] = {}
+        self._shared = SharedLabels()
         self._again_at = 0
         self._moment: tuple[float] | None = None
         """The time of the last single value: an instant has one."""
@@ -236,11 +236,7 @@ class AnswerReader:
         except msgspec.MsgspecError as error:
             shown = text[:120].decode(errors="replace")
             raise Unusable(f"the answer does not follow the Prometheus API: {shown}") from error
-        # The same few names and texts stand in every series.
-        return {
-            intern(label[:LONGEST_LABEL]): self._texts.setdefault(cut := value[:LONGEST_LABEL], cut)
-            for label, value in metric.items()
-        }
+        return self._shared.labels(metric, longest=LONGEST_LABEL)
 
 
 def _points_of(entry: Any) -> Points:
