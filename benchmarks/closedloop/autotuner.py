@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+import msgspec
+
 from benchmarks.closedloop.api_server import ApiServer
 from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.pods import EPOCH, NAMESPACE
@@ -79,8 +81,8 @@ class _Recorded:
 
 
 def _text(series: Series) -> bytes:
-    """Its labels, as a server might send them."""
-    return repr(sorted(series.labels.items())).encode()
+    """Its labels as Prometheus sends them: a JSON object in the order of the names."""
+    return msgspec.json.encode(series.labels, order="sorted")
 
 
 @dataclass(frozen=True, slots=True)
