@@ -212,6 +212,22 @@ def test_unknown_prefill_times_and_max_num_seqs_cost_confidence() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("prompt_tokens", "expected"),
+    [
+        pytest.param(200_000.0, DiagnosisClass.PREFILL_BOUND, id="most of what is computed are prompts"),
+        pytest.param(3_000.0, DiagnosisClass.UNCLEAR, id="prompts of 27 tokens were called long"),
+    ],
+)
+def test_prefill_times_of_a_window_in_which_no_request_ended(prompt_tokens: float, expected: DiagnosisClass) -> None:
+    """They are exported: that none was measured says nothing of prompts."""
+    ended = Distribution(buckets={0.1: 0.0, math.inf: 0.0}, total=0.0, count=0.0)
+    one = engine(running=8, kv=0.3, prompt_tokens=prompt_tokens, generation_tokens=15_000.0)
+    found = named(observation(one, ttft=latency(6.0), prefill_time=ended))
+    assert found.primary is expected
+    assert "not exported" not in found.message
+
+
 def test_a_named_prefill_leaves_only_when_clearly_inside_again() -> None:
     late = observation(engine(running=8, kv=0.3), ttft=latency(6.0), prefill_time=latency(5.9))
     for ttft, expected in ((1.9, DiagnosisClass.PREFILL_BOUND), (1.8, DiagnosisClass.HEALTHY)):

@@ -272,6 +272,14 @@ def idling(
     return observation(*some, expected=expected, **latencies)
 
 
+@pytest.mark.parametrize(("seats", "told"), [(64, False), (None, True)])
+def test_a_number_of_slots_that_is_not_known_is_told_as_the_condition(seats: int | None, told: bool) -> None:
+    """Eight slots of which five ran were taken for as many as it takes: no request was in time on one replica."""
+    found = named(idling(running=5.0), seats=seats)
+    assert found.primary is DiagnosisClass.UNDERUTILIZED
+    assert ("max-num-seqs is not known: 11 sequences would run in each, which it has to allow" in found.message) is told
+
+
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
@@ -281,6 +289,7 @@ def idling(
         pytest.param(idling(expected=2), DiagnosisClass.UNDERUTILIZED, id="everybody reports"),
         pytest.param(idling(waiting=[1] + [0] * 14), DiagnosisClass.HEALTHY, id="somebody waited"),
         pytest.param(idling(rejected=0.5), DiagnosisClass.UNCLEAR, id="somebody was turned away"),
+        pytest.param(idling(stalled_for=WINDOW), DiagnosisClass.UNCLEAR, id="no token for a window: they may hang"),
         pytest.param(idling(kv=0.399), DiagnosisClass.UNDERUTILIZED, id="KV 40 % becomes 80 %"),
         pytest.param(idling(kv=0.41), DiagnosisClass.HEALTHY, id="KV 41 % becomes 82 %"),
         pytest.param(idling(3, kv=0.5), DiagnosisClass.UNDERUTILIZED, id="of three, 50 % becomes 75 %"),

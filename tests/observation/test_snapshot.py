@@ -122,7 +122,7 @@ async def test_the_load_of_pods_that_are_scraped_at_different_paces_is_that_of_a
     loads = [tokens / found.window / len(pods) for tokens in made.values()]
     # The last window may be one that not all have told to its end.
     assert loads[:-1] == pytest.approx([one_pod] * len(loads[:-1]), rel=0.01)
-    arrivals = list(found.requests_by_window().values())[:-1]
+    arrivals = list(found.arrivals_by_window().values())[:-1]
     assert arrivals == pytest.approx([arrivals[0]] * len(arrivals), rel=0.01), "steady, whatever the paces"
 
 

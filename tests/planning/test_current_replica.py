@@ -211,14 +211,56 @@ def test_behind_a_queue_they_are_the_prompts_own(prefill: float | None, seconds:
     ("requests", "engines", "burstiness"),
     [
         pytest.param([100.0] * 20, 1, 1.0, id="an even load: that of independent requests at least"),
-        pytest.param([100.0, 130.0] * 10, 1, 450 / 115, id="bursts: neighbours differ by 30"),
-        pytest.param([100.0, 130.0] * 10, 2, 1 + (900 / 115 - 1) / 2, id="shared by two, each sees half of it"),
+        pytest.param([100.0, 130.0] * 10, 1, 600 / 115, id="bursts: neighbours differ by 30"),
+        pytest.param([100.0, 130.0] * 10, 2, 1 + (1200 / 115 - 1) / 2, id="shared by two, each sees half of it"),
         pytest.param([100.0 + 3 * window for window in range(20)], 1, 1.0, id="a slow rise is no burst"),
+        pytest.param([20.0 + 60 * window for window in range(20)], 1, 1.0, id="nor is a fast one"),
         pytest.param([100.0, 300.0] * 2, 1, 1.0, id=f"fewer windows than {FEWEST_WINDOWS} tell nothing"),
     ],
 )
 def test_how_much_arrivals_vary(requests: Sequence[float], engines: int, burstiness: float) -> None:
     seen = replace(carrying(BUSY, engines=engines), first_tokens=served(requests) * engines)
+    assert replica_of(seen).burstiness == pytest.approx(burstiness, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("given", "waiting", "kv", "seats"),
+    [
+        pytest.param(None, 9.0, 0.3, 32, id="all that run while requests wait"),
+        pytest.param(48, 9.0, 0.3, 48, id="as given"),
+        pytest.param(None, 0.0, 0.3, None, id="nothing waits"),
+        pytest.param(None, 9.0, 0.97, None, id="the KV cache is the limit"),
+    ],
+)
+def test_slots_that_are_not_known_are_those_that_run_while_requests_wait(
+    given: int | None, waiting: float, kv: float, seats: int | None
+) -> None:
+    """No limit at all let every request be served, and so neither slots nor replicas were worth anything."""
+    seen = replace(carrying(BUSY), engines=(engine(running=32.0, waiting=waiting, kv=kv, generation_tokens=9000.0),))
+    assert replica_of(seen, seats=given).seats == seats
+
+
+@pytest.mark.parametrize(("queue_time", "seconds"), [(2.9, 0.2), (0.1, 3.0)])
+def test_a_wait_that_few_scrapes_show_is_no_time_of_prompts(queue_time: float, seconds: float) -> None:
+    """A prompt takes 0.1 s, and p95 of the prompts is twice the mean."""
+    seen = carrying(
+        BUSY,
+        ttft=latency(3.0),
+        queue_time=latency(queue_time),
+        prefill_time=latency(0.1),
+        recent_prompt_length=latency(1000.0),
+        prompt_length=latency(1000.0, tail=2000.0),
+    )
+    first = replica_of(seen).first
+    assert first is not None
+    assert first.seconds == pytest.approx(seconds, rel=0.03)
+
+
+@pytest.mark.parametrize(("ttft", "burstiness"), [(0.2, 600 / 115), (16.0, 1.0)])
+def test_first_tokens_that_waited_for_a_slot_tell_nothing_of_arrivals(ttft: float, burstiness: float) -> None:
+    """Half a window and more: they come when slots become free. Preemptions make bursts of them that never came."""
+    late = tuple(replace(one, mean=ttft) for one in served([100.0, 130.0] * 10))
+    seen = replace(carrying(BUSY), first_tokens=late)
     assert replica_of(seen).burstiness == pytest.approx(burstiness, rel=0.01)
 
 

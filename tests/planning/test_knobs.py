@@ -319,6 +319,12 @@ LENGTHS = (
         says="requests had up to 15000 tokens",
     ),
     Case(
+        id="the edge of a bucket lies beyond what the engine takes",
+        tuning=BOUNDED,
+        seen=served(FULL, prompt=500.0, output=1000.0, longest=30_000.0),
+        says="requests had up to 16384 tokens",
+    ),
+    Case(
         id="bounds that would refuse requests are refused themselves",
         tuning=Tuning(max_model_len=IntBounds(min=256, max=1024)),
         seen=SHORT,

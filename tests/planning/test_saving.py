@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.builders import NOW
+from tests.builders import NOW, targets
 from tests.planning.situations import QWEN_32B, bounds, scaling, situation, steady
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
@@ -202,7 +202,8 @@ def test_a_thrashing_cache_is_fitted_to_what_it_holds_beside_so_few_slots() -> N
     crowded = steady(12, 24, 30, **LOAD, pods=1, pool=SMALL, waiting=5.0)
     found = fit_to_kv_cache(situation(crowded, **THRASHES))
     assert isinstance(found, Proposal)
-    assert (found.value, found.kv_cache_tokens) == (48, 18_176)
+    # TTFT fell from 50 s to 0.2 s, and the change was undone as TPOT, in time before, stayed (closed loop, kv-fp8).
+    assert (found.value, found.kv_cache_tokens, found.target) == (48, 18_176, ChangeTarget.TTFT)
     assert "holds 22 sequences" in found.reason
     assert "it holds 48" in found.reason
     given = steady(12, 24, 30, **LOAD, pods=1, pool=replace(SMALL, given=True), waiting=5.0)
@@ -211,14 +212,17 @@ def test_a_thrashing_cache_is_fitted_to_what_it_holds_beside_so_few_slots() -> N
     assert behind.why == "with max-num-seqs 22 a replica finishes 4.17 requests/s, and 5.10 come"
     fewer = steady(12, 20, 24, **LOAD, pods=1, pool=replace(SMALL, given=True), waiting=5.0)
     as_held = fit_to_kv_cache(situation(fewer, **THRASHES))
-    assert isinstance(as_held, Proposal)
-    assert (as_held.value, as_held.kv_cache_tokens) == (22, None)
+    assert isinstance(as_held, NothingToGain)
+    assert as_held.why == "tokens come in time, and with fewer slots the KV cache would hold no more sequences"
+    late = fit_to_kv_cache(situation(fewer, **THRASHES, against=targets(tpot=0.01)))
+    assert isinstance(late, Proposal)
+    assert (late.value, late.kv_cache_tokens) == (22, None)
 
 
 def test_a_value_that_a_bound_has_raised_counts_on_no_larger_cache() -> None:
     """Its trial would end as its pods export none."""
     given = steady(12, 24, 30, **LOAD, pods=1, pool=replace(SMALL, given=True), waiting=5.0)
-    found = fit_to_kv_cache(situation(given, **THRASHES, tuning=bounds(26, 1024)))
+    found = fit_to_kv_cache(situation(given, **THRASHES, tuning=bounds(26, 1024), against=targets(tpot=0.01)))
     assert isinstance(found, Proposal)
     assert (found.value, found.kv_cache_tokens) == (26, None)
     assert "memory" not in found.reason

@@ -38,7 +38,7 @@ def desired(
     rolled_out: bool = True,
     tpot: float = 0.05,
     ttft: float = 2.0,
-    seats: int | None = None,
+    seats: int | None = 1024,
     low: int = 1,
     high: int = 8,
     seen: Observation = WAITING,

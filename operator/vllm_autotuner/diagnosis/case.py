@@ -25,11 +25,13 @@ __all__ = [
     "busy_batch",
     "by_chance",
     "is_late",
+    "is_not_exported",
     "kv_max",
     "kv_mean",
     "mean_batch",
     "mean_running",
     "most_waiting",
+    "mostly_waits",
     "over_mean",
     "queues",
     "reaches_behind",
@@ -225,6 +227,15 @@ def waiting_share(engine: EngineWindow) -> float:
     return sum(moment.waiting > 0 for moment in engine.moments) / len(engine.moments)
 
 
+def mostly_waits(observation: Observation) -> bool:
+    """Whether the mean request spends more than half of its TTFT in the queue; False where that is not known.
+
+    A queue that lasts for seconds is in few scrapes, and in the time of each request.
+    """
+    waited, ttft = number(observation.queue_time.mean), number(observation.ttft.mean)
+    return waited is not None and ttft is not None and 2 * waited > ttft
+
+
 def most_waiting(engine: EngineWindow) -> float:
     """The most requests that waited at once in the window: the last scrape of a queue that comes and goes may be 0."""
     return max(moment.waiting for moment in engine.moments)
@@ -241,8 +252,8 @@ def undecided(case: Case, queueing: Sequence[EngineWindow]) -> str:
         name
         for name, is_missing in (
             ("KV cache usage", any(kv_max(engine) is None for engine in queueing)),
-            ("TTFT", _is_not_exported(ttft_reading(case))),
-            ("inter-token latency", _is_not_exported(tpot_reading(case))),
+            ("TTFT", is_not_exported(ttft_reading(case))),
+            ("inter-token latency", is_not_exported(tpot_reading(case))),
             ("token counters", any(engine.stalled_for is None for engine in queueing)),
         )
         if is_missing
@@ -258,7 +269,8 @@ def undecided(case: Case, queueing: Sequence[EngineWindow]) -> str:
     return ""
 
 
-def _is_not_exported(reading: Reading) -> bool:
+def is_not_exported(reading: Reading) -> bool:
+    """Whether the engine has no such metric; one that measured nothing has it."""
     return isinstance(reading, NoData) and reading.absence is Absence.NOT_EXPORTED
 
 

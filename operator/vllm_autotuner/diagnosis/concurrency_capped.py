@@ -52,13 +52,8 @@ class ConcurrencyCapped:
         holding = self.diagnosis in case.holding
         late = is_late(ttft_reading(case), case.targets.ttft)
         lasting = case.queueing(holding=holding, sustained=self.sustained)
-        queueing = case.queueing(holding=True, sustained=self.sustained) if late else lasting
-        pinned = [
-            engine
-            for engine in queueing
-            if self._pinned(engine, case=case, holding=holding) or (late and self._waits_for_slots(engine, case=case))
-        ]
-        if not queueing or 2 * len(pinned) <= len(queueing):
+        pinned = self._capped(case, holding=holding)
+        if not pinned:
             return Fails()
         if why := undecided(case, pinned):
             return Unknown(why)
@@ -103,6 +98,22 @@ class ConcurrencyCapped:
             ),
             confidence=Confidence.HIGH if known else Confidence.MEDIUM,
         )
+
+    def slots_seen(self, case: Case) -> int | None:
+        """How many slots there seem to be where max-num-seqs is not known: all run while requests wait."""
+        pinned = self._capped(case, holding=self.diagnosis in case.holding)
+        return max((round(self._slots(engine, case=case)) for engine in pinned), default=None)
+
+    def _capped(self, case: Case, *, holding: bool) -> list[EngineWindow]:
+        """The engines that queue for slots; empty unless they are most of those that queue."""
+        late = is_late(ttft_reading(case), case.targets.ttft)
+        queueing = case.queueing(holding=holding or late, sustained=self.sustained)
+        pinned = [
+            engine
+            for engine in queueing
+            if self._pinned(engine, case=case, holding=holding) or (late and self._waits_for_slots(engine, case=case))
+        ]
+        return pinned if 2 * len(pinned) > len(queueing) else []
 
     def _slots(self, engine: EngineWindow, *, case: Case) -> float:
         return case.knobs.max_num_seqs or max(moment.running for moment in engine.moments)

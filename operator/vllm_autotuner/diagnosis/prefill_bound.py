@@ -11,6 +11,7 @@ from vllm_autotuner.diagnosis.case import (
     Case,
     Sustained,
     is_late,
+    is_not_exported,
     most_waiting,
     slots_used_share,
     tpot_reading,
@@ -180,6 +181,10 @@ class PrefillBound:
             )
         if any(moment.waiting > 0 for engine in case.engines for moment in engine.moments):
             return None
+        if not is_not_exported(case.observation.prefill_time.mean):
+            # No request has ended in the window: what is computed tells.
+            why = "no requests wait, and most of what is computed are prompts"
+            return (why, Confidence.LOW) if prompts_dominate(case.engines) else None
         return "no requests wait; long prompts are likely, but prefill times are not exported", Confidence.LOW
 
     def _slots_bind(self, engine: EngineWindow, case: Case) -> bool:

@@ -1,5 +1,6 @@
 """Underutilized: one replica fewer would carry the same load within every objective."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,20 +43,25 @@ class Underutilized:
         observation, pods = case.observation, len({engine.key.pod for engine in case.engines})
         waits = any(moment.waiting > 0 for engine in case.engines for moment in engine.moments)
         waits = waits or any(engine.rejected for engine in case.engines)
-        if pods < 2 or not observation.everybody_reports or waits:
+        # It may hang: then the others carry its load in a moment.
+        stalls = any((engine.stalled_for or 0.0) >= observation.window for engine in case.engines)
+        if pods < 2 or not observation.everybody_reports or waits or stalls:
             return Fails()
         more = pods / (pods - 1)
-        facts, measured = self._facts(case, more=more)
+        facts, measured, running = self._facts(case, more=more)
         if any(fact.value is None or fact.threshold is None or fact.value > fact.threshold for fact in facts):
             return Fails()
         message = (
             f"{pods - 1} of {pods} replicas would carry the load within every objective, with {more - 1:.0%} more load "
             "each."
         )
+        if _slots(case) is None:
+            message += f" max-num-seqs is not known: {running} sequences would run in each, which it has to allow."
         return Holds(message=message, evidence=facts, confidence=Confidence.MEDIUM if measured else Confidence.LOW)
 
-    def _facts(self, case: Case, *, more: float) -> tuple[tuple[Evidence, ...], bool]:
-        """Return each level as predicted on one pod fewer, and whether these engines' own steps support it.
+    def _facts(self, case: Case, *, more: float) -> tuple[tuple[Evidence, ...], bool, int]:
+        """Return each level as predicted on one pod fewer, whether these engines' own steps support it, and how many
+        sequences would run in each of them at most.
 
         A latency that is not measured counts as over its limit.
         """
@@ -96,7 +102,7 @@ class Underutilized:
             )
             for name, now, times, limit, unit in levels
         )
-        return facts, slower.measured
+        return facts, slower.measured, math.ceil(running * held)
 
 
 def _slots(case: Case) -> float | None:

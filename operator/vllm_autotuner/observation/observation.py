@@ -116,9 +116,20 @@ class Observation:
         ]
         return on_one_grid(computed, window=self.window)
 
-    def requests_by_window(self) -> dict[float, float]:
-        """First tokens of all engines in each window of the long one, by its end (Unix seconds)."""
-        return on_one_grid([(one.time, one.requests, one.window) for one in self.first_tokens], window=self.window)
+    def arrivals_by_window(self) -> dict[float, float]:
+        """Requests that came in each window of the long one, by its end (Unix seconds): their first tokens.
+
+        But for windows in which a first token took longer than half of it in the mean. There these tell when slots
+        became free, and not when requests came: a queue evens bursts out, and preemptions make some.
+        """
+        windows = [(one, one.window or self.window) for one in self.first_tokens]
+        late = {(one.time - window, one.time) for one, window in windows if 2 * one.mean > window}
+        counted = on_one_grid([(one.time, one.requests, one.window) for one in self.first_tokens], window=self.window)
+        return {
+            end: count
+            for end, count in counted.items()
+            if not any(began < end and end - self.window < ended for began, ended in late)
+        }
 
     @property
     def everybody_reports(self) -> bool:

@@ -42,6 +42,8 @@ def shorter_context(situation: Situation) -> Proposal | NothingToGain:
     longest = longest_seen(seen)
     if longest is None:
         return NothingToGain("max-model-len: request lengths are not known")
+    # The edges of buckets may lie beyond what the engine takes.
+    longest = min(longest, current)
     needed = _needed(seen) or longest
     step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(current / LARGEST_STEP))
     found = limited(needed, limits=(step, *user_limits("maxModelLen", situation.tuning.max_model_len)))

@@ -7,7 +7,6 @@ Must not: describe another configuration (`forecast` does), or choose.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import fmean
 from typing import Final
 
@@ -16,10 +15,12 @@ from vllm_autotuner.diagnosis.case import (
     batch_of_tokens,
     busy_batch,
     mean_batch,
+    mostly_waits,
     queues,
     step_time,
     tpot_reading,
 )
+from vllm_autotuner.diagnosis.concurrency_capped import ConcurrencyCapped
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_shares
 from vllm_autotuner.observation.observation import Observation
@@ -109,7 +110,7 @@ def current_replica(case: Case) -> Replica | UnknownReplica:
         empty=_empty(seen, line),
         output=output,
         held_longer=_held_longer(seen),
-        seats=case.knobs.max_num_seqs,
+        seats=case.knobs.max_num_seqs or ConcurrencyCapped().slots_seen(case),
         held=None if held is None else float(held),
         crowding=max(1.0, crowding),
         tail=_tail(case, itl=line.predict(max(1.0, batch * crowding))),
@@ -189,7 +190,7 @@ def _first_token(case: Case, *, rate: float, batch: float) -> FirstToken | None:
     shares = prefill_shares(seen.engines)
     prompts = min(BUSIEST, fmean(shares)) if shares else 0.0
     ttft = number(seen.ttft.quantile(target.quantile))
-    if queues(seen):
+    if queues(seen) or mostly_waits(seen):
         # The measured TTFT is mostly the wait in the queue: what is left without one is the prompt's own time, as long
         # as that of a prompt at the quantile, and the prompts before it.
         prefill, prompt = number(seen.prefill_time.mean), number(seen.recent_prompt_length.mean)
@@ -204,11 +205,19 @@ def _first_token(case: Case, *, rate: float, batch: float) -> FirstToken | None:
 def _burstiness(seen: Observation) -> float:
     """Variance over mean of the requests that one engine gets in a window.
 
-    From neighbouring windows, so that a slow trend cancels out. Requests are shared out by chance: of what all of them
-    vary by more than chance, one engine of n sees an n-th.
+    From three windows in a row, so that a load that rises or falls is none that varies: of independent counts the first
+    less twice the second plus the third has six times their variance. Requests are shared out by chance: of what all of
+    them vary by more than chance, one engine of n sees an n-th.
     """
-    counts = list(seen.requests_by_window().values())
-    if len(counts) < FEWEST_WINDOWS:
+    counts = list(seen.arrivals_by_window().items())
+    in_a_row = [
+        (first, second, third)
+        for (begin, first), (_, second), (end, third) in zip(counts, counts[1:], counts[2:], strict=False)
+        # At Unix times, close is within two seconds.
+        if end - begin < 2 * seen.window + 2
+    ]
+    if len(in_a_row) < FEWEST_WINDOWS - 2:
         return 1.0
-    squares = sum((later - earlier) ** 2 for earlier, later in pairwise(counts)) / (2 * (len(counts) - 1))
-    return min(MOST_BURSTY, max(1.0, 1 + (squares / fmean(counts) - 1) / len(seen.engines)))
+    variance = fmean((first - 2 * second + third) ** 2 for first, second, third in in_a_row) / 6
+    mean = fmean(count for _, count in counts)
+    return min(MOST_BURSTY, max(1.0, 1 + (variance / mean - 1) / len(seen.engines)))

@@ -187,6 +187,8 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     waits = _replicas_first(situation) or _would_fall_behind(situation, situation.replica, slots=found.value)
     if waits is not None:
         return waits
+    if in_time is not None and not larger:
+        return NothingToGain("tokens come in time, and with fewer slots the KV cache would hold no more sequences")
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,

@@ -163,7 +163,7 @@ def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) ->
         lost = ""
         # Steps are at most to twice the size: what needs four GPUs would never be begun.
         towards = proposal.knob is Knob.TENSOR_PARALLEL_SIZE and comes_closer(before, after)
-        if not (named and (towards or _is_blind(proposal, situation))):
+        if not (named and (towards or _is_blind(proposal, situation, before=before))):
             lost = not_worth(
                 before, after, met=met, saving=saving, fixed=situation.scaling is None, targets=situation.targets
             )
@@ -186,17 +186,18 @@ def _was_left(proposal: Proposal, situation: Situation) -> bool:
     return any(abs(proposal.value - one) <= NOISE * one for one in numbers)
 
 
-def _is_blind(proposal: Proposal, situation: Situation) -> bool:
+def _is_blind(proposal: Proposal, situation: Situation, *, before: Outlook) -> bool:
     """Whether the forecast leaves out what the proposal is about, so that only its trial can judge it.
 
     No forecast knows the cost of preemptions, or the time that tokens wait for prompts. Fewer slots past the knee keep
-    TPOT in time whatever the load; what they cost is what `lower_max_num_seqs` has looked at.
+    TPOT in time whatever the load; what they cost is what `lower_max_num_seqs` has looked at. And a forecast by which
+    everything is served while an objective is missed does not tell what replicas are worth.
     """
     match proposal.knob:
         case Knob.MAX_NUM_SEQS:
             return situation.diagnosis.primary in (DiagnosisClass.PREEMPTION_THRASH, DiagnosisClass.PAST_TPOT_KNEE)
         case Knob.REPLICAS:
-            return prompts_contend(situation.case) or situation.scaling is not None
+            return prompts_contend(situation.case) or situation.scaling is not None or before.missing == 0
         case Knob.MAX_MODEL_LEN:
             return True
         case _:
