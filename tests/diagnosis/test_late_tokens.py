@@ -228,6 +228,28 @@ def test_prefill_times_of_a_window_in_which_no_request_ended(prompt_tokens: floa
     assert "not exported" not in found.message
 
 
+@pytest.mark.parametrize(
+    ("running", "share", "prompts", "tpot", "expected"),
+    [
+        pytest.param(2.0, 0.6, 200_000.0, 0.08, DiagnosisClass.PREFILL_BOUND, id="two sequences wait for prompts"),
+        pytest.param(30.0, 0.6, 200_000.0, 0.08, DiagnosisClass.PREFILL_BOUND, id="thirty do"),
+        pytest.param(2.0, 0.6, 200_000.0, 0.04, DiagnosisClass.HEALTHY, id="in time all the same"),
+        pytest.param(2.0, 0.4, 200_000.0, 0.08, DiagnosisClass.UNCLEAR, id="most steps have no prompt in them"),
+        pytest.param(2.0, 0.6, 30_000.0, 0.08, DiagnosisClass.UNCLEAR, id="two prompt tokens for each token"),
+    ],
+)
+def test_tokens_that_wait_for_prompts(
+    running: float, share: float, prompts: float, tpot: float, expected: DiagnosisClass
+) -> None:
+    """Of services drawn at random no class named what made their tokens late: few sequences, and prompts in between."""
+    one = engine(running=running, kv=0.1, prefill_seconds=share * SAMPLED, prompt_tokens=prompts)
+    late = latency(tpot, count=400)
+    found = named(observation(one, ttft=latency(0.4), tpot=late, itl=late, prefill_time=latency(0.2)))
+    assert found.primary is expected, found.message
+    if expected is DiagnosisClass.PREFILL_BOUND:
+        assert "prompts are computed between the tokens, and prefill takes 0.6 s of every second" in found.message
+
+
 def test_a_named_prefill_leaves_only_when_clearly_inside_again() -> None:
     late = observation(engine(running=8, kv=0.3), ttft=latency(6.0), prefill_time=latency(5.9))
     for ttft, expected in ((1.9, DiagnosisClass.PREFILL_BOUND), (1.8, DiagnosisClass.HEALTHY)):

@@ -289,6 +289,18 @@ def test_a_number_of_slots_that_is_not_known_is_told_as_the_condition(seats: int
         pytest.param(idling(expected=2), DiagnosisClass.UNDERUTILIZED, id="everybody reports"),
         pytest.param(idling(waiting=[1] + [0] * 14), DiagnosisClass.HEALTHY, id="somebody waited"),
         pytest.param(idling(rejected=0.5), DiagnosisClass.UNCLEAR, id="somebody was turned away"),
+        pytest.param(
+            idling(
+                running=32.0,
+                latencies=FAST
+                | {
+                    "itl": latency(0.01, count=179_200),
+                    "steps": tuple(StepPoint(running=b, itl=b / 3200, tokens=1000.0) for b in (8.0, 16.0, 32.0) * 3),
+                },
+            ),
+            DiagnosisClass.HEALTHY,
+            id="all of a step is the batch's: on one replica it would have no end",
+        ),
         pytest.param(idling(stalled_for=WINDOW), DiagnosisClass.UNCLEAR, id="no token for a window: they may hang"),
         pytest.param(idling(kv=0.399), DiagnosisClass.UNDERUTILIZED, id="KV 40 % becomes 80 %"),
         pytest.param(idling(kv=0.41), DiagnosisClass.HEALTHY, id="KV 41 % becomes 82 %"),

@@ -337,3 +337,13 @@ def test_a_forecast_that_knows_of_no_harm_does_not_refuse_a_replica() -> None:
     assert found.before.missing == 0
     assert found.proposal is not None
     assert (found.proposal.knob, found.proposal.count) == (Knob.REPLICAS, 2)
+
+
+@pytest.mark.parametrize(("ttft", "target"), [(0.3, ChangeTarget.TPOT), (9.0, ChangeTarget.TTFT)])
+def test_replicas_against_prompts_are_for_what_they_make_late(ttft: float, target: ChangeTarget) -> None:
+    late = latency(0.08, count=400)
+    one = engine(running=2.0, kv=0.1, prefill_seconds=0.8 * 28, prompt_tokens=400_000.0)
+    seen = observation(one, ttft=latency(ttft), tpot=late, itl=late)
+    found = plan(situation(seen, primary=DiagnosisClass.PREFILL_BOUND)).proposal
+    assert found is not None
+    assert (found.knob, found.target) == (Knob.REPLICAS, target)

@@ -1,4 +1,4 @@
-"""PrefillBound: TTFT misses its objective because prompts take long to compute, not because a limit is reached."""
+"""PrefillBound: an objective is missed because prompts take long to compute, not because a limit is reached."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from vllm_autotuner.diagnosis.case import (
     most_waiting,
     slots_used_share,
     tpot_reading,
+    tpot_surely,
     ttft_reading,
 )
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -106,12 +107,13 @@ def _works_on_prompts(engine: EngineWindow) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillBound:
-    """TTFT misses its objective, and prefill is the larger part of it.
+    """TTFT misses its objective and prefill is the larger part of it, or tokens are late as they wait for prompts.
 
-    There are two cases. Either no requests wait and prefill is most of TTFT (the engine's TTFT is queue time plus
-    prefill time), or requests wait although the KV cache has room and slots are free, while the engine is busy with
-    prompts. If TPOT misses its objective too, the class holds only where prompts are what makes the steps long;
-    otherwise the batch size is the more likely cause.
+    There are two cases of a late TTFT. Either no requests wait and prefill is most of it (the engine's TTFT is queue
+    time plus prefill time), or requests wait although the KV cache has room and slots are free, while the engine is
+    busy with prompts. If TPOT misses its objective too, the class holds only where prompts are what makes the steps
+    long; otherwise the batch size is the more likely cause. Where TTFT is in time, TPOT is late beyond chance, and
+    prompts are most of what is computed and half of the time, they are what tokens wait for.
     """
 
     diagnosis: ClassVar = DiagnosisClass.PREFILL_BOUND
@@ -138,13 +140,13 @@ class PrefillBound:
     )
 
     def judge(self, case: Case) -> Finding:
-        """Hold when TTFT is late and neither the KV cache, nor the slots, nor a few huge requests explain it."""
+        """Hold when an objective is missed and neither KV cache, nor slots, nor a few huge requests explain it."""
         holding = self.diagnosis in case.holding
         reading, target = ttft_reading(case), case.targets.ttft
-        if not isinstance(reading, Measured):
+        if not isinstance(reading, Measured) or few_block_many(case) is not None:
             return Fails()
-        if reading.value <= target.seconds * (self.stay.limit if holding else 1.0) or few_block_many(case) is not None:
-            return Fails()
+        if reading.value <= target.seconds * (self.stay.limit if holding else 1.0):
+            return self._between_tokens(case, holding=holding)
         if is_late(tpot_reading(case), case.targets.tpot) and not prompts_dominate(case.engines):
             return Fails()
         queueing = case.queueing(holding=holding, sustained=self.sustained)
@@ -155,6 +157,22 @@ class PrefillBound:
         late, wanted = told_apart(reading.value, target.seconds)
         message = f"TTFT {target.label} is {late} (objective {wanted}): {why}."
         return Holds(message=message, evidence=self._evidence(case), confidence=confidence)
+
+    def _between_tokens(self, case: Case, *, holding: bool) -> Finding:
+        """Hold where first tokens come in time and the others wait for prompts: most steps have some in them."""
+        reading, target = tpot_surely(case), case.targets.tpot
+        late = isinstance(reading, Measured) and reading.value > target.seconds * (self.stay.limit if holding else 1.0)
+        shares = prefill_shares(case.engines)
+        busy = bool(shares) and sum(shares) >= self.busy.limit * len(shares)
+        if not late or not busy or not prompts_dominate(case.engines):
+            return Fails()
+        measured = number(tpot_reading(case))
+        now, wanted = told_apart(target.seconds if measured is None else measured, target.seconds)
+        message = (
+            f"TPOT {target.label} is {now} (objective {wanted}): prompts are computed between the tokens, and prefill "
+            f"takes {max(shares):.1f} s of every second."
+        )
+        return Holds(message=message, evidence=self._evidence(case), confidence=Confidence.MEDIUM)
 
     def _queued(self, queueing: tuple[EngineWindow, ...], *, case: Case) -> tuple[str, Confidence] | None:
         """Return why prefill causes the queue in most of the engines that queue; None if it does not."""
@@ -204,6 +222,7 @@ class PrefillBound:
         )
         return (
             case.ttft_evidence(),
+            case.tpot_evidence(),
             Evidence(
                 name="prefill time per second",
                 value=busy,

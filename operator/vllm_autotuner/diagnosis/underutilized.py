@@ -56,10 +56,12 @@ class Underutilized:
             "each."
         )
         if _slots(case) is None:
-            message += f" max-num-seqs is not known: {running} sequences would run in each, which it has to allow."
+            message += (
+                f" max-num-seqs is not known: {math.ceil(running)} sequences would run in each, which it has to allow."
+            )
         return Holds(message=message, evidence=facts, confidence=Confidence.MEDIUM if measured else Confidence.LOW)
 
-    def _facts(self, case: Case, *, more: float) -> tuple[tuple[Evidence, ...], bool, int]:
+    def _facts(self, case: Case, *, more: float) -> tuple[tuple[Evidence, ...], bool, float]:
         """Return each level as predicted on one pod fewer, whether these engines' own steps support it, and how many
         sequences would run in each of them at most.
 
@@ -102,7 +104,7 @@ class Underutilized:
             )
             for name, now, times, limit, unit in levels
         )
-        return facts, slower.measured, math.ceil(running * held)
+        return facts, slower.measured, running * held
 
 
 def _slots(case: Case) -> float | None:

@@ -5,7 +5,7 @@ from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget
-from vllm_autotuner.diagnosis.case import busy_batch, queues
+from vllm_autotuner.diagnosis.case import busy_batch, is_late, queues, ttft_reading
 from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
@@ -39,6 +39,8 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain(f"already at scaling.maxReplicas ({scaling.max_replicas})")
     forecast, target = outlook(current_setting(situation), situation=situation), ChangeTarget.TTFT
     needed = max(now + 1, min(now * LARGEST_STEP, forecast.wanted or now + 1))
+    if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and not is_late(ttft_reading(case), case.targets.ttft):
+        target = ChangeTarget.TPOT
     if diagnosis.primary in SLOW_TOKENS and not first_tokens_wait(case):
         if (why := not_slow_now(situation)) is not None:
             return why
@@ -56,7 +58,7 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
         target=target,
         reason=f"{diagnosis.message} No setting of a single engine removes this wait."
         if target is ChangeTarget.TTFT
-        else f"{diagnosis.message} Fewer sequences on each engine make tokens faster.",
+        else f"{diagnosis.message} Fewer requests on each engine make tokens faster.",
         confidence=diagnosis.confidence,
         extra_replicas=count - now,
         recommend_only="" if scaling is not None else "spec.scaling is not set, so the operator does not scale",
