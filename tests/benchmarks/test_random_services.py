@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks.randomservices.command import main
+from benchmarks.randomservices.command import LOOKED_AT, main
 from benchmarks.randomservices.drawing import MOST_RATE, draw_service, engine_args
 from benchmarks.randomservices.judging import Came, Change, Outcome, outcome_of, row_of
 from benchmarks.randomservices.page import page
@@ -135,3 +135,9 @@ def test_the_command_prints_a_line_for_each_service_and_its_figures_make_a_secti
     assert f"1 services (seeds {CAPPED} to {CAPPED})" in text
     assert "| maxNumSeqs | 1 | 1 | 1 | 0 | 0 | 0% to 79% |" in text
     assert "| ConcurrencyCapped | 1 | 1 | 1 |" in text
+
+
+def test_services_that_were_looked_at_do_not_judge() -> None:
+    found = CliRunner().invoke(APP, ["--services", "2", "--seed", str(LOOKED_AT[0] - 1), "--save"])
+    assert found.exit_code == 2
+    assert "were looked at" in found.output
