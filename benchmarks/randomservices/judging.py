@@ -92,14 +92,19 @@ def outcome_of(seed: int) -> Outcome:
     now = play(service, flags=service.flags, replicas=service.replicas)
     report = diagnosed(service, now)
     targets = report.targets
-    changes = [_simulated(service, each, targets=targets) for each in _changes(service, report)]
+    steady, stayed = service, now
+    if service.odd is Odd.COLD:
+        # Compared are steady states: what has queued before the last replica came is in neither of them.
+        steady = replace(service, odd=Odd.NONE)
+        stayed = play(steady, flags=service.flags, replicas=service.replicas, scraped_too=False)
+    changes = [_simulated(steady, each, targets=targets) for each in _changes(service, report)]
     return Outcome(
         service=service,
         targets=targets,
         report=report,
         gpus=now.gpus,
         seen=_came(now.seen, targets),
-        stayed=_came(now.judged, targets),
+        stayed=_came(stayed.judged, targets),
         changes=changes,
         levels=_levels(now),
     )

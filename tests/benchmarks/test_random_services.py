@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks.randomservices.command import LOOKED_AT, main
-from benchmarks.randomservices.drawing import MOST_RATE, draw_service, engine_args
+from benchmarks.randomservices.drawing import MOST_RATE, Odd, draw_service, engine_args
 from benchmarks.randomservices.judging import Came, Change, Outcome, outcome_of, row_of
 from benchmarks.randomservices.page import page
 from benchmarks.randomservices.playing import play
@@ -23,6 +23,8 @@ APP = typer.Typer()
 APP.command()(main)
 CAPPED = 100
 """A seed whose service has too few slots."""
+COLD = 302
+"""One whose last replica has just started, and was needed."""
 
 
 @cache
@@ -60,6 +62,15 @@ def test_the_changed_service_gets_the_same_requests() -> None:
     arrived = [dict(zip(each.judged.number, each.judged.arrival, strict=True)) for each in (now, more)]
     assert shared
     assert all(arrived[0][number] == arrived[1][number] for number in shared)
+
+
+def test_a_replica_that_is_cold_is_warm_in_what_is_compared() -> None:
+    outcome = outcome_of(COLD)
+    service = outcome.service
+    assert service.odd is Odd.COLD
+    warm = play(replace(service, odd=Odd.NONE), flags=service.flags, replicas=service.replicas, scraped_too=False)
+    assert outcome.stayed.requests == warm.judged.count(Fate.ANSWERED)
+    assert outcome.stayed.goodput > 1.2 * outcome.seen.goodput, "before, fewer replicas had the load"
 
 
 def judged(*, before: float, after: float, requests: int = 400, gpus: int = 1, ttft: float = 1.0) -> Outcome:
