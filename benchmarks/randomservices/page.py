@@ -10,9 +10,9 @@ from benchmarks.randomservices.summary import EFFECT, FEWEST
 __all__ = ["CLASS_COLUMNS", "EFFECT_COLUMNS", "FORECAST_COLUMNS", "class_row", "effect_row", "forecast_row", "page"]
 
 EFFECT_COLUMNS = (
-    "knob", "recommended", "compared", "better", "within 5 %", "worse", "worse: 95 % interval",
+    "knob", "recommended", "saves no GPUs: compared", "better", "within 5 %", "worse", "worse: 95 % interval",
     "no help though an objective is missed", "saves GPUs: compared", "better or within 5 %", "worse",
-    "GPUs before", "after",
+    "worse: 95 % interval", "GPUs before", "after",
 )  # fmt: skip
 FORECAST_COLUMNS = (
     "knob", "TTFT foretold", "within 2x", "within 1.25x", "TPOT foretold", "within 2x", "within 1.25x",
@@ -65,6 +65,7 @@ def effect_row(name: str, each: Mapping[str, Any]) -> tuple[str, ...]:
         str(saving["compared"]),
         str(saving["better"] + saving["between"]),
         str(saving["worse"]),
+        _interval(saving["worse_interval"]),
         str(each["gpus_before"]),
         str(each["gpus_after"]),
     )
