@@ -21,6 +21,7 @@ from benchmarks.closedloop.page import ablations, bad_candidates, closed_loop, s
 from benchmarks.fleets.page import fleet, fleet_real_prometheus, fleet_shards, fleet_troubles
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
+from benchmarks.randomservices.page import page as random_services
 from benchmarks.recordings.page import replay
 from benchmarks.tenants.page import hostile, operator_cost
 from benchmarks.verdicts import error_rates
@@ -170,6 +171,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="How close are the TTFT and TPOT that a recommendation predicts to those measured afterwards?",
         command="python benchmarks/forecasts.py --save",
         body=forecasts,
+    ),
+    Section(
+        name="random_services",
+        title="Recommendations for random services",
+        question="What does a recommendation of `diagnose` do to a service drawn at random, and is its forecast right?",
+        command="python benchmarks/random_services.py --save",
+        body=random_services,
     ),
     Section(
         name="engine_speed",

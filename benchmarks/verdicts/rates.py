@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.intervals import wilson_interval
 from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.api.status import ChangeTarget
 from vllm_autotuner.change.comparison import GROSS_WINDOWS, Pair, compare
@@ -71,9 +72,7 @@ class Rates:
         """The upper end of the rate's 95 % interval, clustered by service (Wilson, one-sided 97.5 %); 1 without any."""
         if not self.total:
             return 1.0
-        z, n, rate = 1.96, self.independent(judgement), self.rate(judgement)
-        spread = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-        return (rate + z * z / (2 * n) + spread) / (1 + z * z / n)
+        return wilson_interval(self.rate(judgement), of=self.independent(judgement))[1]
 
     def figures(self) -> dict[str, float]:
         """For JSON."""
