@@ -91,7 +91,7 @@ def test_the_answer_for_programs_has_its_shape() -> None:
     assert "timeline" not in answer
     assert service["recommendation"]["knob"] == "replicas"
     assert service["recommendation"]["value"] == 2
-    assert any(why.startswith("with max-num-seqs 5 a replica finishes 4.31") for why in service["passedOver"])
+    assert any(why.startswith("with max-num-seqs 5 a replica finishes 3.20") for why in service["passedOver"])
 
 
 def test_a_recommended_flag_can_be_pasted() -> None:

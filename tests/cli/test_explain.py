@@ -34,7 +34,7 @@ def test_every_candidate_with_its_effects_the_choice_and_the_rest() -> None:
         "Chosen: maxNumSeqs",
     ):
         assert part in text
-    assert "Rejected: replicas 2: the load would need more GPUs" in text
+    assert "Second: replicas -> 2; rejected: it adds GPUs; maxNumSeqs 16 adds none" in text
     assert "max-num-seqs" in text
 
 

@@ -183,5 +183,5 @@ def test_no_value_is_proposed_that_may_lower_what_it_is_meant_to_raise() -> None
     with serving(Page(running=4, waiting=9, kv=0.2)) as url:
         (service,) = answered("--metrics", url, *QUICK)["services"]
     assert service["diagnosis"]["class"] == "ConcurrencyCapped"
-    assert service["recommendation"] is None
+    assert service["recommendation"]["knob"] == "replicas"
     assert any("the present value is not known, and may be higher" in line for line in service["passedOver"])

@@ -58,6 +58,8 @@ class FirstToken:
     batch: float
     prompts: float
     """Share of the time in which a replica computed prompts then; above 1 where it could not have."""
+    alone: float = 0.0
+    """Of the prompt of such a request if no other were computed; 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +261,7 @@ def _ttft(replica: Replica, batch: float, limits: Limits, side: int) -> float:
         return math.inf
     # An engine that serves one prompt after the other: the time in it grows by 1 / (1 - share) (M/G/1).
     longer = (1 - min(first.prompts, BUSIEST)) / (1 - now) * replica.itl(batch, side) / replica.itl(first.batch)
-    return max(first.seconds * longer, min(first.seconds, each)) + wait
+    return max(first.seconds * longer, min(first.seconds, first.alone or each)) + wait
 
 
 def _slot_wait(replica: Replica, batch: float, limits: Limits, side: int) -> float:

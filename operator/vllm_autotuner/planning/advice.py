@@ -56,8 +56,7 @@ ADVICE: Final[Mapping[DiagnosisClass, tuple[str, ...]]] = {
     ),
     DiagnosisClass.PREFILL_BOUND: (
         "Enable prefix caching where prompts share a beginning (put the shared part first), and shorten prompts.",
-        "Add replicas where requests or tokens wait for prefill, and raise the tensor-parallel size where a single prompt "
-        "is slow.",
+        "Add replicas where requests or tokens wait for prefill; a larger tensor-parallel size where a prompt is slow.",
         "--max-num-batched-tokens sets how much of a prompt is computed in one step.",
     ),
     DiagnosisClass.HEAD_OF_LINE_BLOCKING: (

@@ -176,7 +176,10 @@ def _held_longer(seen: Observation) -> float:
     firsts = sum(one.requests for one in seen.first_tokens if one.time in times)
     made = sum(point.tokens for point in whole) * each
     needed = sum(point.tokens * point.itl for point in whole) * each
-    return taken / (needed * (1 + firsts / made)) if needed > 0 and taken > 0 else 1.0
+    longer = taken / (needed * (1 + firsts / made)) if needed > 0 and taken > 0 else 1.0
+    # The time of a token over a preemption is no time in a slot.
+    preempts = any(engine.preemptions for engine in seen.engines)
+    return max(1.0, longer) if preempts and each <= 1 else longer
 
 
 def _tail(case: Case, *, itl: float) -> float:
@@ -189,17 +192,20 @@ def _first_token(case: Case, *, rate: float, batch: float) -> FirstToken | None:
     seen, target = case.observation, case.targets.ttft
     shares = prefill_shares(seen.engines)
     prompts = min(BUSIEST, fmean(shares)) if shares else 0.0
-    ttft = number(seen.ttft.quantile(target.quantile))
+    ttft, prefill = number(seen.ttft.quantile(target.quantile)), number(seen.prefill_time.mean)
+    prompt, longer = number(seen.recent_prompt_length.mean), number(seen.prompt_length.quantile(target.quantile))
+    own = None if prefill is None else prefill * (max(1.0, longer / prompt) if longer and prompt else 1.0)
     if queues(seen) or mostly_waits(seen):
         # The measured TTFT is mostly the wait in the queue: what is left without one is the prompt's own time, as long
         # as that of a prompt at the quantile, and the prompts before it.
-        prefill, prompt = number(seen.prefill_time.mean), number(seen.recent_prompt_length.mean)
-        longer = number(seen.prompt_length.quantile(target.quantile))
-        if prefill is None:
+        if own is None:
             return None
-        own = prefill * (max(1.0, longer / prompt) if longer and prompt else 1.0) / (1 - prompts)
-        ttft = own if ttft is None else min(ttft, own)
-    return None if ttft is None else FirstToken(seconds=ttft, rate=rate, batch=batch, prompts=prompts)
+        ttft = own / (1 - prompts) if ttft is None else min(ttft, own / (1 - prompts))
+    if ttft is None:
+        return None
+    # Prompts that share their steps count the time of all of them, so that of one alone is less by as much at most.
+    alone = 0.0 if own is None else own * (1 - prompts)
+    return FirstToken(seconds=ttft, rate=rate, batch=batch, prompts=prompts, alone=alone)
 
 
 def _burstiness(seen: Observation) -> float:

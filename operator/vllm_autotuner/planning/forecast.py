@@ -14,7 +14,7 @@ from vllm_autotuner.engine.defaults import default_max_num_seqs
 from vllm_autotuner.observation.noise import DEVIATIONS, NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
-from vllm_autotuner.performance.capacity import FirstToken, Replica, capacity, load_at, replicas_for
+from vllm_autotuner.performance.capacity import Replica, capacity, load_at, replicas_for
 from vllm_autotuner.performance.kv_capacity import Pool, PoolEstimate, PoolForecast, UnknownPool, pool_after
 from vllm_autotuner.performance.step_time import NEWEST_STRETCHES, NoFit, StepTime
 from vllm_autotuner.performance.tensor_parallel import PREFILL_SCALING, at_degree
@@ -328,7 +328,7 @@ def _at_degree(moved: ReplicaModel, now: Setting, degree: int, *, situation: Sit
     if first is not None:
         # Above 1 where the prompts of now would not be computed in time.
         prompts = first.prompts * faster
-        first = FirstToken(seconds=first.seconds * faster, rate=first.rate, batch=first.batch, prompts=prompts)
+        first = replace(first, seconds=first.seconds * faster, prompts=prompts, alone=first.alone * faster)
     return replace(moved, step=line, empty=floor.base, first=first)
 
 

@@ -183,7 +183,9 @@ def _of_known_direction(plan: planning.Plan) -> planning.Plan:
     if proposal is None or proposal.recommend_only != PRESENT_UNKNOWN:
         return plan
     unknown = "the present value is not known, and may be higher; pass the engine's flags with --engine-args"
-    return replace(plan, proposal=None, passed_over=(*plan.passed_over, f"--max-num-seqs={proposal.value}: {unknown}"))
+    told = f"--max-num-seqs={proposal.value}: {unknown}"
+    others = (one.proposal for one in plan.considered if one.proposal.recommend_only != PRESENT_UNKNOWN)
+    return replace(plan, proposal=next(others, None), passed_over=(*plan.passed_over, told))
 
 
 def _report(service: ServiceName, track: _Track, *, subject: Subject) -> ServiceReport:
