@@ -347,3 +347,17 @@ def test_replicas_against_prompts_are_for_what_they_make_late(ttft: float, targe
     found = plan(situation(seen, primary=DiagnosisClass.PREFILL_BOUND)).proposal
     assert found is not None
     assert (found.knob, found.target) == (Knob.REPLICAS, target)
+
+
+@pytest.mark.parametrize(("prefill", "count"), [(0.2, 4), (1.4, None)])
+def test_prompts_that_come_in_bursts_get_a_replica_and_long_ones_do_not(prefill: float, count: int | None) -> None:
+    """Half of the time is spent on prompts: of a TTFT of 3 s a prompt of 0.2 s waits, one of 1.4 s computes."""
+    both = [engine(pod=f"chat-{pod}", running=8.0, kv=0.1, prefill_seconds=0.5 * 28) for pod in range(2)]
+    late = latency(0.02)
+    seen = with_steps(
+        served(observation(*both, ttft=latency(3.0), tpot=late, itl=late), prefill=prefill, prompt=2000.0),
+        line(4.0, 8.0, 12.0, 16.0, base=0.012, per_sequence=0.001),
+    )
+    seen = replace(seen, recent_prompt_length=latency(2000.0), prompt_length=latency(2000.0, tail=8000.0))
+    found = plan(situation(seen, primary=DiagnosisClass.PREFILL_BOUND, replicas=2)).proposal
+    assert (found and found.count) == count

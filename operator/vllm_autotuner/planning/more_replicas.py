@@ -9,9 +9,10 @@ from vllm_autotuner.diagnosis.case import busy_batch, is_late, queues, ttft_read
 from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.feasibility import Infeasible, placeable
-from vllm_autotuner.planning.forecast import current_setting, outlook
+from vllm_autotuner.planning.forecast import current_setting, outlook, setting_with
 from vllm_autotuner.planning.max_num_seqs import RUNS_AWAY, NothingToGain, not_slow_now
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -26,13 +27,14 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
     """As many replicas as the load needs, at most doubled; one more where that is not known.
 
     Not for outputs that run to their token limit: a user has to fix that, and GPUs would only hide it. Not for slow
-    prompts that wait neither in a queue nor for each other: another replica computes each of them just as slowly.
+    prompts that wait neither in a queue nor, by the forecast, for each other: another replica computes each of them
+    just as slowly.
     """
     diagnosis, case, now = situation.diagnosis, situation.case, situation.replicas
     if situation.runs_away:
         return NothingToGain(RUNS_AWAY)
     alone = not queues(situation.observation) and not prompts_contend(case)
-    if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and alone:
+    if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and alone and not _is_sooner_with_more(situation):
         return NothingToGain("no requests wait: one more replica does not compute a prompt faster")
     scaling = situation.scaling
     if scaling is not None and now >= scaling.max_replicas:
@@ -64,6 +66,14 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
         recommend_only="" if scaling is not None else "spec.scaling is not set, so the operator does not scale",
     )
     return _within_room(proposal, situation)
+
+
+def _is_sooner_with_more(situation: Situation) -> bool:
+    """Whether first tokens are foretold to come sooner with a replica more, beyond noise."""
+    now = current_setting(situation)
+    more = setting_with(now, Knob.REPLICAS, now.replicas + 1, situation=situation)
+    before, after = (outlook(each, situation=situation).ttft for each in (now, more))
+    return before is not None and after is not None and after < before * (1 - NOISE)
 
 
 def _within_room(proposal: Proposal, situation: Situation) -> Proposal:

@@ -162,7 +162,7 @@ def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) ->
         after = outlook(setting, situation=situation, too_few=too_few)
         lost = ""
         # Steps are at most to twice the size: what needs four GPUs would never be begun.
-        towards = proposal.knob is Knob.TENSOR_PARALLEL_SIZE and comes_closer(before, after)
+        towards = not met and proposal.knob is Knob.TENSOR_PARALLEL_SIZE and comes_closer(before, after)
         if not (named and (towards or _is_blind(proposal, situation, before=before))):
             lost = not_worth(
                 before, after, met=met, saving=saving, fixed=situation.scaling is None, targets=situation.targets
