@@ -12,6 +12,7 @@ from vllm_autotuner.diagnosis.case import (
     Sustained,
     is_late,
     is_not_exported,
+    mean_batch,
     most_waiting,
     slots_used_share,
     tpot_reading,
@@ -22,6 +23,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
 from vllm_autotuner.diagnosis.head_of_line_blocking import few_block_many
+from vllm_autotuner.diagnosis.past_tpot_knee import PastTPOTKnee
 from vllm_autotuner.diagnosis.pool import is_full
 from vllm_autotuner.observation.engine_window import EngineWindow
 from vllm_autotuner.observation.reading import Measured, number
@@ -112,8 +114,9 @@ class PrefillBound:
     There are two cases of a late TTFT. Either no requests wait and prefill is most of it (the engine's TTFT is queue
     time plus prefill time), or requests wait although the KV cache has room and slots are free, while the engine is
     busy with prompts. If TPOT misses its objective too, the class holds only where prompts are what makes the steps
-    long; otherwise the batch size is the more likely cause. Where TTFT is in time, TPOT is late beyond chance, and
-    prompts are most of what is computed and half of the time, they are what tokens wait for.
+    long; otherwise the batch size is the more likely cause. Where TTFT is in time, TPOT is late beyond chance in a
+    batch too small for PastTPOTKnee, and prompts are most of what is computed and half of the time, tokens wait for
+    them.
     """
 
     diagnosis: ClassVar = DiagnosisClass.PREFILL_BOUND
@@ -159,12 +162,16 @@ class PrefillBound:
         return Holds(message=message, evidence=self._evidence(case), confidence=confidence)
 
     def _between_tokens(self, case: Case, *, holding: bool) -> Finding:
-        """Hold where first tokens come in time and the others wait for prompts: most steps have some in them."""
+        """Hold where first tokens come in time and few others wait for prompts: most steps have some in them.
+
+        A batch that can shrink is past its knee, whatever is in its steps.
+        """
         reading, target = tpot_surely(case), case.targets.tpot
         late = isinstance(reading, Measured) and reading.value > target.seconds * (self.stay.limit if holding else 1.0)
         shares = prefill_shares(case.engines)
         busy = bool(shares) and sum(shares) >= self.busy.limit * len(shares)
-        if not late or not busy or not prompts_dominate(case.engines):
+        few = mean_batch(case) < PastTPOTKnee().smallest_batch.limit
+        if not late or not busy or not few or not prompts_dominate(case.engines):
             return Fails()
         measured = number(tpot_reading(case))
         now, wanted = told_apart(target.seconds if measured is None else measured, target.seconds)
