@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
+from vllm_autotuner.api.wording import counted
 from vllm_autotuner.diagnosis.case import NEARLY_ALL, Case, kv_max, mean_batch, tpot_reading, ttft_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
@@ -56,9 +57,8 @@ class Underutilized:
             "each."
         )
         if _slots(case) is None:
-            message += (
-                f" max-num-seqs is not known: {math.ceil(running)} sequences would run in each, which it has to allow."
-            )
+            most = counted(math.ceil(running), "sequence")
+            message += f" max-num-seqs is not known: {most} would run in each, which it has to allow."
         return Holds(message=message, evidence=facts, confidence=Confidence.MEDIUM if measured else Confidence.LOW)
 
     def _facts(self, case: Case, *, more: float) -> tuple[tuple[Evidence, ...], bool, float]:
