@@ -1,4 +1,7 @@
-"""HeadOfLineBlocking: a few huge requests delay all others."""
+"""HeadOfLineBlocking: a few requests with huge prompts delay all others.
+
+Long outputs delay nobody's first token while slots are free, and where they are not the class is ConcurrencyCapped.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -18,7 +21,7 @@ LENGTHS: Final = Threshold(
     limit=10,
     unit="p99 over p50",
     reason="one such request costs as much as ten typical ones; chat traffic stays below",
-    source="our choice; Azure conversation trace 2023: prompts 4.1, outputs 4.7",
+    source="our choice; Azure conversation trace 2023: prompts 4.1",
 )
 TTFTS: Final = Threshold(
     limit=10, unit="p99 over p50", reason="ten times the median wait exceeds normal spread", source="our choice"
@@ -50,9 +53,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The spread of TTFT, and that of prompt or output lengths, whichever has the longer tail."""
+    """The spread of TTFT, and that of prompt lengths."""
 
-    what: str
     lengths: Spread
     ttft: Spread
 
@@ -70,18 +72,12 @@ def few_block_many(case: Case) -> Tail | None:
         return None
     if median is None or median > target.seconds * (1 + noise) or observation.ttft.count < FEWEST_REQUESTS.limit:
         return None
-    waits = _spread(observation.ttft, holding=holding)
-    tails = [
-        (spread, what)
-        for what, lengths in (("prompt", observation.prompt_length), ("output", observation.output_length))
-        if lengths.count >= FEWEST_REQUESTS.limit and (spread := _spread(lengths, holding=holding)) is not None
-    ]
-    if waits is None or not tails:
+    if observation.prompt_length.count < FEWEST_REQUESTS.limit:
         return None
-    lengths, what = max(tails, key=lambda tail: tail[0].at_most)
-    if lengths.at_most < LENGTHS.limit or waits.at_most < TTFTS.limit:
+    waits, lengths = (_spread(each, holding=holding) for each in (observation.ttft, observation.prompt_length))
+    if waits is None or lengths is None or lengths.at_most < LENGTHS.limit or waits.at_most < TTFTS.limit:
         return None
-    return Tail(what=what, lengths=lengths, ttft=waits)
+    return Tail(lengths=lengths, ttft=waits)
 
 
 def _spread(seen: Distribution, *, holding: bool) -> Spread | None:
@@ -95,7 +91,7 @@ def _spread(seen: Distribution, *, holding: bool) -> Spread | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOfLineBlocking:
-    """TTFT misses its objective, the median TTFT does not, and both TTFT and lengths have an extreme tail.
+    """TTFT misses its objective, the median TTFT does not, and both TTFT and prompts have an extreme tail.
 
     TPOT may miss its objective at its quantile too, because a huge prompt slows all sequences in the same step. If TPOT
     misses it at the median, the batch size is the more likely cause and this class does not hold. A class that is
@@ -115,7 +111,7 @@ class HeadOfLineBlocking:
             return Fails()
         message = (
             f"A few huge requests block the others: TTFT p99 is {tail.ttft.ratio:.0f} times the median, and the "
-            f"{tail.what} length p99 is {tail.lengths.p99:.0f} tokens (median {tail.lengths.p50:.0f})."
+            f"prompt length p99 is {tail.lengths.p99:.0f} tokens (median {tail.lengths.p50:.0f})."
         )
         window = case.observation.window
         return Holds(
@@ -131,7 +127,7 @@ class HeadOfLineBlocking:
                     note=_chance(tail.ttft),
                 ),
                 Evidence(
-                    name=f"{tail.what} length, p99 over p50",
+                    name="prompt length, p99 over p50",
                     value=round(tail.lengths.ratio, 1),
                     unit="ratio",
                     threshold=self.lengths.limit,
