@@ -19,8 +19,8 @@ import msgspec
 
 from vllm_autotuner.budgets import ANSWER_SERIES
 from vllm_autotuner.observation.errors import TooLarge, Unusable
-from vllm_autotuner.observation.labels import SharedLabels
 from vllm_autotuner.observation.series import Series
+from vllm_autotuner.observation.series_labels import SharedLabels
 from vllm_autotuner.observation.series_memory import Points, SeriesMemory
 
 __all__ = ["LEFT_OUT", "Allowance", "AnswerReader"]

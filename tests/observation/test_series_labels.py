@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_autotuner.observation.labels import SharedLabels
+from vllm_autotuner.observation.series_labels import SharedLabels
 
 NAMES = st.sampled_from(["__name__", "le", "finished_reason", "namespace", "pod", "instance", "x"]) | st.text(
     max_size=9
