@@ -6,10 +6,11 @@ way from one to the other. Must not: diagnose or judge.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.randomservices.drawing import Odd, Service
+from benchmarks.slow_engines import slower
 from vllm_autotuner.engine.flags import EngineFlags
 from vllm_autotuner.engine.metric_names import PROCESS_START
 from vllm_autotuner.observation.metrics_text import Sample
@@ -106,23 +107,11 @@ def _start(fleet: VirtualFleet, service: Service, *, config: EngineConfig, odd: 
         case Odd.NONE:
             fleet.start_pod(config)
         case Odd.SLOW:
-            fleet.start_pod(_slower(config))
+            fleet.start_pod(slower(config, factor=SLOWER))
         case Odd.HANGS:
             fleet.start_pod(config, faults=Faults(wedge_after=0.75 * service.seen))
         case Odd.COLD:
             fleet.start_pod(config, startup=service.seen - COLD_FOR)
-
-
-def _slower(config: EngineConfig) -> EngineConfig:
-    law = config.law
-    slow = replace(
-        law,
-        base=SLOWER * law.base,
-        per_sequence=SLOWER * law.per_sequence,
-        per_held_token=SLOWER * law.per_held_token,
-        per_prefill_token=SLOWER * law.per_prefill_token,
-    )
-    return replace(config, law=slow)
 
 
 def _record(recording: Recording, pod: VirtualPod, *, at: float) -> None:

@@ -7,12 +7,13 @@ Must not: judge a pair.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 
+from benchmarks.slow_engines import slower
 from benchmarks.uneven_routers import Favouring
 from benchmarks.verdicts.drawing import POD_SPEED_SPREAD, Case
 from vllm_autotuner.api.spec import Profile
@@ -24,7 +25,6 @@ from vllm_autotuner.observation.metrics_text import Sample
 from vllm_autotuner.observation.observation import observe
 from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.observation.snapshot import WindowSettings, take_snapshot
-from vllm_autotuner.simulation.configuration import EngineConfig
 from vllm_autotuner.simulation.routing import Router
 from vllm_autotuner.simulation.scrapes import scraped
 from vllm_autotuner.simulation.simulated_pod import VirtualPod
@@ -96,7 +96,7 @@ class Bed:
     def start(self, steps: float = 1.0) -> VirtualPod:
         """Add a pod whose steps take so many times as long, give or take what pods differ by. It is ready at once."""
         factor = steps * float(np.exp(self._speeds.normal(0, POD_SPEED_SPREAD)))
-        return self.fleet.start_pod(_slower(self._case.engine, factor=factor))
+        return self.fleet.start_pod(slower(self._case.engine, factor=factor))
 
     def serve(self, seconds: float, *, scraping: Sequence[VirtualPod]) -> None:
         """Let time pass, with a scrape of these pods every `SCRAPED_EVERY` seconds."""
@@ -129,15 +129,3 @@ class Bed:
         names = [{pod.name for pod in variant} for variant in variants]
         seen = [observe(snapshot, [key for key in snapshot.engines if key.pod in variant]) for variant in names]
         return tuple(measure_per_pod(one, targets=targets) for one in seen), snapshot.state_window
-
-
-def _slower(engine: EngineConfig, *, factor: float) -> EngineConfig:
-    law = engine.law
-    slower = replace(
-        law,
-        base=law.base * factor,
-        per_sequence=law.per_sequence * factor,
-        per_held_token=law.per_held_token * factor,
-        per_prefill_token=law.per_prefill_token * factor,
-    )
-    return replace(engine, law=slower)

@@ -78,8 +78,13 @@ def prompts_contend(case: Case) -> bool:
 
     If TPOT misses its objective too, half of the time on prompts is enough, because decoding waits for prompts.
     """
-    shares, late = prefill_shares(case.engines), is_late(tpot_reading(case), case.targets.tpot)
-    return bool(shares) and sum(shares) >= (BUSY if late else CONTENDING).limit * len(shares)
+    late = is_late(tpot_reading(case), case.targets.tpot)
+    return _reaches(BUSY if late else CONTENDING, prefill_shares(case.engines))
+
+
+def _reaches(threshold: Threshold, shares: Sequence[float]) -> bool:
+    """Whether the mean share does; not where none is known."""
+    return bool(shares) and sum(shares) >= threshold.limit * len(shares)
 
 
 DOMINANT: Final = Threshold(
@@ -169,9 +174,8 @@ class PrefillBound:
         reading, target = tpot_surely(case), case.targets.tpot
         late = isinstance(reading, Measured) and reading.value > target.seconds * (self.stay.limit if holding else 1.0)
         shares = prefill_shares(case.engines)
-        busy = bool(shares) and sum(shares) >= self.busy.limit * len(shares)
         few = mean_batch(case) < PastTPOTKnee().smallest_batch.limit
-        if not late or not busy or not few or not prompts_dominate(case.engines):
+        if not late or not few or not _reaches(self.busy, shares) or not prompts_dominate(case.engines):
             return Fails()
         measured = number(tpot_reading(case))
         now, wanted = told_apart(target.seconds if measured is None else measured, target.seconds)

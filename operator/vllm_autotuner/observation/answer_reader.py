@@ -20,7 +20,7 @@ import msgspec
 from vllm_autotuner.budgets import ANSWER_SERIES
 from vllm_autotuner.observation.errors import TooLarge, Unusable
 from vllm_autotuner.observation.series import Series
-from vllm_autotuner.observation.series_labels import SharedLabels
+from vllm_autotuner.observation.series_labels import LABELS, SharedLabels
 from vllm_autotuner.observation.series_memory import Points, SeriesMemory
 
 __all__ = ["LEFT_OUT", "Allowance", "AnswerReader"]
@@ -52,7 +52,6 @@ class _Entry(msgspec.Struct, gc=False):
 
 # Not strict: Prometheus writes a value as text.
 _MANY: Final = msgspec.json.Decoder(list[_Entry], strict=False)
-_LABELS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class Allowance:
@@ -232,7 +231,7 @@ class AnswerReader:
 
     def _labels(self, text: bytes) -> Mapping[str, str]:
         try:
-            metric = _LABELS.decode(text)
+            metric = LABELS.decode(text)
         except msgspec.MsgspecError as error:
             shown = text[:120].decode(errors="replace")
             raise Unusable(f"the answer does not follow the Prometheus API: {shown}") from error

@@ -9,14 +9,17 @@ from collections.abc import Iterator, Mapping
 from sys import intern
 from typing import Final, TypeVar, overload
 
+import msgspec
 from typing_extensions import override
 
 from vllm_autotuner.engine.metric_names import PARTS
 
-__all__ = ["Labels", "SharedLabels"]
+__all__ = ["LABELS", "Labels", "SharedLabels"]
 
 T = TypeVar("T")
 
+LABELS: Final = msgspec.json.Decoder(dict[str, str])
+"""Reads labels as a server writes them."""
 OF_THE_METRIC: Final = frozenset({"__name__", "le", "quantile", *PARTS.values()})
 """Labels that tell the series of one target apart. All others are the target's."""
 

@@ -16,10 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-import msgspec
-
 from vllm_autotuner.observation.questions import Growths, Means, Samples
 from vllm_autotuner.observation.series import Series
+from vllm_autotuner.observation.series_labels import LABELS
 
 __all__ = ["OVERLAP", "Points", "Remembered", "SeriesMemory"]
 
@@ -29,7 +28,6 @@ the time that its samples bear. Our choice."""
 
 Remembered: TypeAlias = Samples | Means | Growths
 """The questions whose answers are points in time."""
-_WRITTEN: Final = msgspec.json.Decoder(dict[str, str])
 Points: TypeAlias = Sequence[tuple[float, float]]
 
 
@@ -106,7 +104,7 @@ class SeriesMemory:
         beside = self._series.setdefault(namespace, {})
         if self._places.get(written) is not beside:
             self._places[written] = beside
-            if (names := [*_WRITTEN.decode(text)]) != sorted(names):
+            if (names := [*LABELS.decode(text)]) != sorted(names):
                 in_order = json.dumps(dict(sorted(labels.items())), separators=(",", ":"), ensure_ascii=False)
                 self._aliases[written] = hash(in_order.encode())
         number = self._aliases.get(written, written)

@@ -213,11 +213,7 @@ def predicted(before: Outlook, after: Outlook) -> tuple[Predicted, ...]:
         ("KV cache", "tokens", before.pool, after.pool),
         ("sequences that the KV cache holds", "sequences", before.held, after.held),
         ("GPUs", "GPUs", float(before.gpus), float(after.gpus)),
-        *(
-            (("GPUs that the load needs", "GPUs", *map(_float, (before.needed_gpus, after.needed_gpus))),)
-            if needs
-            else ()
-        ),
+        ("GPUs that the load needs", "GPUs", _float(before.needed_gpus), _float(after.needed_gpus) if needs else None),
     )
     return tuple(
         Predicted(name=name, unit=unit, current=old, predicted=new)
