@@ -22,6 +22,8 @@ __all__ = ["HOME", "INTERVAL", "LOOK", "PER_NAMESPACE", "Fleet", "Operator", "se
 
 HOME: Final = "fleet-home"
 """The namespace of the operator's Lease, and of the one real engine, whose metrics all others repeat."""
+LIMITS: Final = "vllm-autotuner-limits"
+"""The ConfigMap that the chart has the operator read in each tick."""
 PER_NAMESPACE: Final = 25
 INTERVAL: Final = 15.0
 """Seconds between ticks: the chart's."""
@@ -154,7 +156,7 @@ class Operator:
         (self.port,) = free_ports(1)
         self.stage.start_operator(
             "--prometheus-url", self.prometheus, "--listen-address", f"127.0.0.1:{self.port}",
-            "--interval", f"{INTERVAL:g}s", "--window", "60s", *arguments,
+            "--limits-configmap", LIMITS, "--interval", f"{INTERVAL:g}s", "--window", "60s", *arguments,
         )  # fmt: skip
 
     @property

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -18,6 +18,7 @@ from vllm_autotuner.api.conditions import ConditionType, find_condition
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.budgets import ANSWER_SERIES
 from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
+from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.operator_settings import OperatorSettings
@@ -403,6 +404,45 @@ async def test_what_is_on_its_way_when_a_tick_begins_is_decided_in_the_next_one(
     assert found.seats() == before
     await found.loop.tick()
     assert found.seats() == 32
+
+
+async def test_what_is_announced_late_holds_up_no_other_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new leader announces recent changes again; where each post takes seconds, those of a fleet take minutes."""
+    found = bed("chat", "code", load=queueing)
+    while found.change() is None:
+        await found.tick()
+    found.restart()
+    found.api.edit("code", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
+    found.api.tell(found.registry)
+    posting, goes_on, post = asyncio.Event(), asyncio.Event(), found.api.post_event
+
+    async def slow_post(about: Body, event: Event, *, now: datetime) -> None:
+        if about["metadata"]["name"] == "chat":
+            posting.set()
+            await goes_on.wait()
+        await post(about, event, now=now)
+
+    monkeypatch.setattr(found.api, "post_event", slow_post)
+    tick = asyncio.create_task(found.loop.tick())
+    await posting.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not tick.done()
+    assert found.seats("code") == 32
+    goes_on.set()
+    await tick
+
+
+async def test_beside_a_running_change_no_free_gpus_are_listed() -> None:
+    """Its verdict would wait for a list of all pods, and nothing is proposed meanwhile."""
+    found = bed(load=queueing, shows_nodes=True)
+    while found.change() is None:
+        await found.tick()
+    listed = found.api.lists["Pod"]
+    assert listed > 0
+    while found.change() is not None:
+        assert found.api.lists["Pod"] == listed
+        await found.tick()
 
 
 async def test_a_part_of_the_fleet_that_stays_blind_is_told_although_others_are_seen() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from tests.control.desk import CAPPED, HARMED, HELPED, OVERLOADED, START, desk, scaled
@@ -14,6 +14,7 @@ from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import Outcome
 from vllm_autotuner.cluster.errors import Refused, Unavailable
 from vllm_autotuner.control.read.metrics_sources import Sources
+from vllm_autotuner.control.run import fleet_loop
 from vllm_autotuner.control.run.fleet_loop import FleetLoop
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, limits_from
 
@@ -180,6 +181,25 @@ async def test_an_absent_configmap_limits_nothing() -> None:
     await found.ticks(12)
     assert found.api.requests["read ConfigMap"] == 12, "once per tick"
     assert found.seats() == 128
+
+
+@pytest.mark.parametrize(
+    ("a_look_takes", "asked"), [(timedelta(), 1), (timedelta(seconds=2), 1), (timedelta(seconds=6), 3)], ids=str
+)
+async def test_a_switch_counts_within_five_seconds_and_is_not_asked_for_each_part(
+    monkeypatch: pytest.MonkeyPatch, a_look_takes: timedelta, asked: int
+) -> None:
+    found = limited()
+    monkeypatch.setattr(fleet_loop, "parts_of", lambda fleet, *, behind: [{}, {}, {}])
+    look = found.api.look
+
+    async def slow_look(entries: Any, **how: Any) -> Any:
+        found.api.now += a_look_takes
+        return await look(entries, **how)
+
+    monkeypatch.setattr(found.api, "look", slow_look)
+    await found.ticks(2)
+    assert found.api.requests["read ConfigMap"] == 2 * asked
 
 
 async def test_without_its_name_no_configmap_is_read() -> None:

@@ -136,8 +136,13 @@ def _reported(decision: Decision, inputs: Inputs) -> Decision:
 
 
 def may_need_gpus(decision: Decision, inputs: Inputs) -> bool:
-    """Whether free GPUs could change this decision: for a class that has a remedy, or a change that saves GPUs."""
-    if inputs.mode is Mode.OFF or decision.diagnosis.primary not in LADDER:
+    """Whether free GPUs could change this decision: for a class that has a remedy, or a change that saves GPUs.
+
+    Beside a running change nothing is proposed, and its verdict must not wait for a list of all pods.
+    """
+    if inputs.mode is Mode.OFF or inputs.service.status.active_change is not None:
+        return False
+    if decision.diagnosis.primary not in LADDER:
         return False
     proposes = decision.status.recommendation is not None or decision.status.active_change is not None
     return proposes or decision.diagnosis.primary not in MET

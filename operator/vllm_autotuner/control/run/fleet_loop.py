@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Final
 
 from vllm_autotuner.api.service import InvalidService, VLLMService
@@ -128,6 +129,8 @@ class FleetLoop:
         self._unread: Mapping[str, float] = {}
         """The services whose adopted Deployment the last tick had no time to read, in the same way."""
         self._limits = NO_LIMITS
+        self._limited_at = -inf
+        """When they were read last in this tick."""
         self._began = context.monotonic()
         """When this tick did."""
         self._put_off = False
@@ -196,6 +199,7 @@ class FleetLoop:
         self._export.keep_only(fleet.services.keys())
         await self._note_deletions(fleet.services)
         self._free_gpus.begin_tick()
+        self._limited_at = -inf
         adopting = Adopting(
             fleet.services, cluster=context.cluster, monotonic=context.monotonic, beat=context.heartbeat.beat
         )
@@ -247,8 +251,10 @@ class FleetLoop:
         rests = partial(self._rests, fleet=fleet, at=at, resting=resting)
         snapshots = await self._sources.look(part.values(), at=at, rests=rests)
         self._note_failures(snapshots)
-        # Last before the decisions, so that a switch flipped during a slow look counts.
-        await self._limit()
+        # Last before the decisions, so that a switch flipped during a slow look counts; but not for each of many parts
+        # anew, where an answer of the API server takes seconds.
+        if self._context.monotonic() - self._limited_at > self._context.settings.interval.total_seconds() / 3:
+            await self._limit()
         due = {key: entry for key, entry in part.items() if entry.uid not in resting}
         look = Look(fleet=fleet, snapshots=snapshots)
         waiting = await self._decide(due, look=look, adopting=adopting, operator_of=operator_of)
@@ -282,6 +288,7 @@ class FleetLoop:
                 self._health.source_failed(name, at=self._context.wall())
 
     async def _limit(self) -> None:
+        self._limited_at = self._context.monotonic()
         limits = await current_limits(self._context.settings, self._context.cluster)
         if limits != self._limits:
             ceiling, why = limits.ceiling.value, limits.why or "no limits"

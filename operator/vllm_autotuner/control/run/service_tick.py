@@ -129,7 +129,6 @@ class ServiceTick:
         adopted = await self._adopted(entry, service, look=look, adopting=adopting)
         if isinstance(adopted, Unadoptable):
             return None
-        await self.status_writer.catch_up(entry, service.status)
         inputs = await self._read(service, look=look, adopted=adopted, operator=operator_of(service))
         decision, final = self._decide(inputs), False
         if self._free_gpus.is_due(inputs.now) and may_need_gpus(decision, inputs):
@@ -155,6 +154,8 @@ class ServiceTick:
         None when the object changed meanwhile and cannot be decided on any more. Raises ClusterError; Conflict when the
         object changed meanwhile and was decided twice already.
         """
+        # Not where it is decided: each post is a request, and what the next service needs must not wait for it.
+        await self.status_writer.catch_up(decided.entry, decided.service.status)
         try:
             service, entry = await self.status_writer.persist(
                 decided.entry, decided.service, decided.decision.status, ended=decided.decision.ended
