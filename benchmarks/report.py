@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(root), str(root / "operator")]
 
 from benchmarks.closedloop.page import ablations, bad_candidates, closed_loop, shortened
-from benchmarks.fleets.page import fleet, fleet_real_prometheus, fleet_shards, fleet_troubles
+from benchmarks.fleets.page import fleet, fleet_canary, fleet_real_prometheus, fleet_shards, fleet_troubles
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
 from benchmarks.randomservices.page import page as random_services
@@ -227,6 +227,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="Is the operator's cost the same beside a real Prometheus as beside the stand-in?",
         command="python benchmarks/fleet.py --services 300 --real-prometheus --save",
         body=fleet_real_prometheus,
+    ),
+    Section(
+        name="fleet_canary",
+        title="Canary beside a fleet that is created",
+        question="Does a canary end as it does alone while 1,000 services are created beside it?",
+        command="python benchmarks/fleet.py --services 1000 --canary --save",
+        body=fleet_canary,
     ),
     Section(
         name="operator_cost",

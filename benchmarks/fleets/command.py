@@ -23,16 +23,16 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.fleets.fleet import HOME, INTERVAL, LOOK, PER_NAMESPACE, Fleet, Operator, settled
+from benchmarks.fleets.canary import canaries
+from benchmarks.fleets.fleet import HOME, INTERVAL, LOOK, Fleet, Operator, fleet_on, settled
 from benchmarks.fleets.metrics_servers import MetricsServer, RealPrometheus, StandIn, samples_of, scraping
-from benchmarks.fleets.page import FLEET_COLUMNS, SHARD_COLUMNS, row_of, rows_of_shards
+from benchmarks.fleets.page import CANARY_COLUMNS, FLEET_COLUMNS, SHARD_COLUMNS, canary_row_of, row_of, rows_of_shards
 from benchmarks.fleets.played_node import played_node
 from benchmarks.fleets.troubles import behind_a_bad_api, in_trouble
 from benchmarks.result_files import require_clean_tree, write_result
 from benchmarks.tenants.answering import answering
 from benchmarks.tenants.inside import enter_bed
 from benchmarks.tenants.shapes import recorded
-from e2e import release
 from e2e.bed import NODE, Bed, import_path
 from e2e.binaries import ensure_binaries
 from e2e.errors import BedError
@@ -231,6 +231,8 @@ async def measured(
                 if not real:
                     shapes = shapes or await one_engine(stage, console=console)
                 fleet = await fleet_on(stage, services=services, engines=engines, shards=shards)
+                # Whatever is scheduled from now on is played.
+                bed.kubectl("cordon", NODE)
                 answered = scraped_for_all(bed) if real else repeated_for_all(bed, shapes)
                 async with answered as server, played_node(bed.admin_kubeconfig):
                     if shards > 1:
@@ -292,20 +294,6 @@ async def repeated_for_all(bed: Bed, shapes: str) -> AsyncIterator[StandIn]:
     yield StandIn(await answering(bed, shapes))
 
 
-async def fleet_on(stage: Stage, *, services: int, engines: int, shards: int) -> Fleet:
-    """The fleet to come: its namespaces, and the rights of its operators over all of them."""
-    bed = stage.bed
-    # Whatever is scheduled from now on is played.
-    bed.kubectl("cordon", NODE)
-    fleet = Fleet(stage=stage, services=services, engines=engines)
-    fleet.namespaces = [f"fleet-{number:03}" for number in range((services - 1) // PER_NAMESPACE + 1)]
-    for namespace in fleet.namespaces:
-        await asyncio.to_thread(bed.create_namespace, namespace)
-    await asyncio.to_thread(release.install_account, bed, namespace=HOME, everywhere=True, shards=shards)
-    stage.everywhere = True
-    return fleet
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report."""
     parser = argparse.ArgumentParser(
@@ -323,6 +311,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--real-prometheus", action="store_true", help="instead of the stand-in; it holds some hundred engines"
     )
+    parser.add_argument(
+        "--canary", action="store_true", help="instead: one canary, judged alone and beside each fleet's creation"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--save", action="store_true", help="write the figures to benchmarks/results")
     given = parser.parse_args(arguments)
@@ -331,10 +322,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engines = given.engines_per_service * (len(given.services) if len(given.engines_per_service) == 1 else 1)
     if len(engines) != len(given.services):
         parser.error("--engines-per-service: give one number, or one for each of --services")
-    asked = {"troubles": given.troubles, "real_prometheus": given.real_prometheus, "shards": given.shards > 1}
+    asked = {
+        "troubles": given.troubles,
+        "real_prometheus": given.real_prometheus,
+        "shards": given.shards > 1,
+        "canary": given.canary,
+    }
     kind = [name for name, wanted in asked.items() if wanted]
     if len(kind) > 1:
-        parser.error("--troubles, --real-prometheus and --shards: one at a time")
+        parser.error("--troubles, --real-prometheus, --shards and --canary: one at a time")
     if given.save:
         require_clean_tree()
     ensure_binaries()
@@ -343,8 +339,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         sizes = list(zip(given.services, engines, strict=True))
         keep = partial(write_result, "_".join(["fleet", *kind])) if given.save else lambda figures: None
-        figures = asyncio.run(
-            measured(
+        measuring = (
+            canaries(given.services, keep=keep, console=console)
+            if given.canary
+            else measured(
                 sizes,
                 minutes=given.minutes,
                 troubles=given.troubles,
@@ -354,6 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 console=console,
             )
         )
+        figures = asyncio.run(measuring)
     except (BedError, AssertionError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -361,7 +360,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(figures, indent=1))
         return 0
     columns, rows = (
-        (SHARD_COLUMNS, rows_of_shards) if given.shards > 1 else (FLEET_COLUMNS, lambda each: [row_of(each)])
+        (CANARY_COLUMNS, lambda each: [canary_row_of(each)])
+        if given.canary
+        else (SHARD_COLUMNS, rows_of_shards)
+        if given.shards > 1
+        else (FLEET_COLUMNS, lambda each: [row_of(each)])
     )
     table = Table(*columns)
     for each in figures["cells"]:

@@ -18,7 +18,7 @@ from e2e.operator_account import vllm_service
 from e2e.ports import free_ports
 from e2e.stage import Stage, condition, until
 
-__all__ = ["HOME", "INTERVAL", "LOOK", "PER_NAMESPACE", "Fleet", "Operator", "settled"]
+__all__ = ["HOME", "INTERVAL", "LOOK", "Fleet", "Operator", "fleet_on", "settled"]
 
 HOME: Final = "fleet-home"
 """The namespace of the operator's Lease, and of the one real engine, whose metrics all others repeat."""
@@ -57,6 +57,8 @@ class Fleet:
     engines: int
     """Of each service."""
     namespaces: list[str] = field(default_factory=list)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """What each says beyond its replicas."""
 
     def name_of(self, number: int) -> tuple[str, str]:
         """Namespace and name of a service."""
@@ -68,7 +70,7 @@ class Fleet:
 
         async def one(number: int) -> None:
             namespace, name = self.name_of(number)
-            body = vllm_service(namespace, name, replicas=self.engines)
+            body = vllm_service(namespace, name, replicas=self.engines, **self.spec)
             path = f"/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices"
             async with limit:
                 answer = await self.stage.api.post(path, json=body)
@@ -141,6 +143,17 @@ class Fleet:
             and sample.labels.get("subresource") == "status"
             and sample.labels.get("verb") in WRITES
         )
+
+
+async def fleet_on(stage: Stage, *, services: int, engines: int, shards: int = 1) -> Fleet:
+    """The fleet to come: its namespaces, and the rights of its operators over all of them."""
+    fleet = Fleet(stage=stage, services=services, engines=engines)
+    fleet.namespaces = [f"fleet-{number:03}" for number in range((services - 1) // PER_NAMESPACE + 1)]
+    for namespace in fleet.namespaces:
+        await asyncio.to_thread(stage.bed.create_namespace, namespace)
+    await asyncio.to_thread(release.install_account, stage.bed, namespace=HOME, everywhere=True, shards=shards)
+    stage.everywhere = True
+    return fleet
 
 
 @dataclass(slots=True)

@@ -7,9 +7,12 @@ from typing import Any, Final
 from benchmarks.markdown import Result, table
 
 __all__ = [
+    "CANARY_COLUMNS",
     "FLEET_COLUMNS",
     "SHARD_COLUMNS",
+    "canary_row_of",
     "fleet",
+    "fleet_canary",
     "fleet_real_prometheus",
     "fleet_shards",
     "fleet_troubles",
@@ -33,6 +36,10 @@ TROUBLE_COLUMNS: Final = (
 API_COLUMNS: Final = (
     "services", "API server", "ticks in 2 min", "longest tick, s", "a running change goes on after, s", "status writes",
     "Leases lost", "peak RSS, MiB",
+)  # fmt: skip
+CANARY_COLUMNS: Final = (
+    "services that are created", "the canary's change", "warms up after, s", "is analyzed after, s", "bakes after, s",
+    "is over after, s", "moments without service", "invariants broken", "all have a status, s",
 )  # fmt: skip
 
 
@@ -74,6 +81,20 @@ def rows_of_shards(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
         )
         for number, each in enumerate(shards, start=1)
     ]
+
+
+def canary_row_of(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    """How one canary's change went beside the creation of a fleet, as `CANARY_COLUMNS`."""
+    after = cell["after_s"]
+    return (
+        f"{cell['services']:,}",
+        cell["outcome"],
+        *(f"{after[state]:.0f}" if state in after else "never" for state in ("WarmingUp", "Analyzing", "Baking")),
+        f"{after['over']:.0f}",
+        f"{len(cell['lapses'])}",
+        f"{len(cell['broken'])}",
+        "-" if cell["status_for_all_s"] is None else f"{cell['status_for_all_s']:.0f}",
+    )
 
 
 def _troubles(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -178,3 +199,13 @@ def fleet_shards(result: Result) -> list[str]:
         "two cores, beside the control plane. A shard's process hears of the whole fleet and keeps its own part."
     )
     return [about, "", *table(SHARD_COLUMNS, [row for each in result["cells"] for row in rows_of_shards(each)])]
+
+
+def fleet_canary(result: Result) -> list[str]:
+    """Render how a canary's change went beside the creation of a fleet."""
+    about = (
+        "One service of two simulated engines whose load needs more slots, with a canary, scraped by a real Prometheus "
+        "every second. The others are created at once when the analysis begins; their pods are played and nobody "
+        "scrapes them. Interval 15 s, window 30 s, analysis 3 minutes. Seconds are those since the change began."
+    )
+    return [about, "", *table(CANARY_COLUMNS, [canary_row_of(each) for each in result["cells"]])]

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from benchmarks.fleets.page import fleet, fleet_shards, fleet_troubles
+from benchmarks.fleets.page import fleet, fleet_canary, fleet_shards, fleet_troubles
 from benchmarks.tenants.page import hostile, operator_cost
 from benchmarks.tenants.shapes import NAMESPACE, POD, Shape, namespaces_of, shape_of
 from benchmarks.tenants.stand_in import COUNT, StandIn, application
@@ -212,3 +212,19 @@ def test_each_shard_of_a_fleet_has_a_row() -> None:
     text = "\n".join(fleet_shards({"summary": {}, "cells": [cell]}))
     assert "| 800 | 1,600 | 1 of 2 | 400 | 0.46 | 15.0 | 1.3 | 160 | 0.11 | 20 |" in text
     assert "| 800 | 1,600 | 2 of 2 | 400 | 0.46 | 16.0 | 1.3 | 160 | 0.11 | 20 |" in text
+
+
+def test_a_canary_has_a_row_alone_and_one_beside_each_fleet() -> None:
+    alone = {
+        "services": 0,
+        "outcome": "Succeeded, maxNumSeqs 4 -> 8",
+        "after_s": {"Provisioning": 0.0, "WarmingUp": 15.4, "Analyzing": 45.0, "Baking": 240.0, "over": 285.0},
+        "lapses": [],
+        "broken": [],
+        "status_for_all_s": None,
+    }
+    undone = {"WarmingUp": 15.4, "Analyzing": 45.0, "over": 240.0}
+    beside = alone | {"services": 1000, "after_s": undone, "lapses": ["no pod"], "status_for_all_s": 22.2}
+    text = "\n".join(fleet_canary({"summary": {}, "cells": [alone, beside]}))
+    assert "| 0 | Succeeded, maxNumSeqs 4 -> 8 | 15 | 45 | 240 | 285 | 0 | 0 | - |" in text
+    assert "| 1,000 | Succeeded, maxNumSeqs 4 -> 8 | 15 | 45 | never | 240 | 1 | 0 | 22 |" in text
