@@ -30,12 +30,12 @@ SHARD_COLUMNS: Final = (
     "loop lag, s", "all have a status, s",
 )  # fmt: skip
 TROUBLE_COLUMNS: Final = (
-    "services", "Prometheus", "ticks in 2 min", "longest tick, s", "status writes", "blind after 2 min",
-    "seen again after, s", "Leases lost", "peak RSS, MiB",
+    "services", "Prometheus", "minutes", "ticks", "longest tick, s", "a running change goes on after, s",
+    "status writes", "blind in the end", "seen again after, s", "Leases lost", "peak RSS, MiB",
 )  # fmt: skip
 API_COLUMNS: Final = (
-    "services", "API server", "ticks in 2 min", "longest tick, s", "a running change goes on after, s", "status writes",
-    "Leases lost", "peak RSS, MiB",
+    "services", "API server or operator", "ticks in 2 min", "longest tick, s",
+    "a running change goes on after, s", "status writes", "Leases lost", "peak RSS, MiB",
 )  # fmt: skip
 CANARY_COLUMNS: Final = (
     "services that are created", "the canary's change", "warms up after, s", "is analyzed after, s", "bakes after, s",
@@ -102,8 +102,10 @@ def _troubles(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
         (
             f"{cell['services']:,}",
             each["trouble"],
+            f"{each['seconds'] / 60:.0f}",
             f"{each['ticks']}",
             f"{each['longest_tick_s']:.1f}",
+            f"{each['change_goes_on_s']:.0f}",
             f"{each['status_writes']:,}",
             f"{each['blind']:,}",
             f"{each['seeing_again_s']:.0f}",
@@ -171,12 +173,15 @@ def fleet_troubles(result: Result) -> list[str]:
     cells = result["cells"]
     lines = ["As above.", "", *table(FLEET_COLUMNS, [row_of(each) for each in cells])]
     if troubled := [row for each in cells for row in _troubles(each)]:
-        told = "Then Prometheus has a trouble for two minutes, and recovers; one after the other."
+        told = (
+            "Then Prometheus has a trouble for some minutes, and recovers; one after the other. At the begin of each a "
+            "status gets a running change, as an operator that is gone would have left it."
+        )
         lines += ["", told, "", *table(TROUBLE_COLUMNS, troubled)]
     if hindered := [row for each in cells for row in _api_troubles(each)]:
         told = (
-            "Then the API server has a trouble for two minutes, also towards the Lease. At its begin a status gets a "
-            "running change, as an operator that is gone would have left it."
+            "Then the API server has a trouble for two minutes, also towards the Lease, with such a change as well; "
+            "and in the end the process of the leader is stopped until another one leads, and goes on then."
         )
         lines += ["", told, "", *table(API_COLUMNS, hindered)]
     return lines

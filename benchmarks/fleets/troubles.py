@@ -6,12 +6,12 @@ Must not: judge a figure.
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rich.console import Console
 
-from benchmarks.fleets.fleet import LOOK, Fleet, Operator, settled
+from benchmarks.fleets.fleet import INTERVAL, LOOK, Fleet, Operator, settled
 from benchmarks.fleets.metrics_servers import StandIn
 from e2e.api_proxy import ApiProxy
 from e2e.hostile.cost import Cost
@@ -28,19 +28,28 @@ TROUBLES: Final[Mapping[str, Mapping[str, float | bool]]] = {
 """What is wrong with Prometheus, one after the other."""
 TROUBLED: Final = 120.0
 """Seconds of each trouble: eight ticks."""
+LONG: Final[Mapping[str, float]] = {"no answer in time": 600.0}
+"""Seconds of those that last longer."""
 
 
 async def in_trouble(fleet: Fleet, cost: Cost, *, stand_in: StandIn, console: Console) -> list[dict[str, Any]]:
-    """Let Prometheus have each trouble for `TROUBLED` seconds; what the operator does meanwhile, and after it."""
+    """Let Prometheus have each trouble for some minutes; what the operator does meanwhile, and after it.
+
+    At the begin of each a running change is left behind.
+    """
     found = []
-    for name, trouble in TROUBLES.items():
+    for number, (name, trouble) in enumerate(TROUBLES.items()):
         console.print(f"trouble: {name}")
         cost.longest_tick, ticks, writes = 0.0, cost.ticks, await fleet.writes()
         transitions = await fleet.transitions()
         await stand_in.trouble(trouble)
-        await asyncio.sleep(TROUBLED)
+        goes_on_after = await _goes_on(fleet, fleet.services - 5 - number)
+        lasts = LONG.get(name, TROUBLED)
+        await asyncio.sleep(max(0.0, lasts - goes_on_after))
         seeing, ticks = await fleet.with_metrics(), cost.ticks - ticks
         longest, writes = max(cost.longest_tick, cost.silent_for), await fleet.writes() - writes
+        # The change has brought its service another pod.
+        await stand_in.serve(await fleet.pods())
         await stand_in.trouble({})
         began = time.monotonic()
 
@@ -51,8 +60,10 @@ async def in_trouble(fleet: Fleet, cost: Cost, *, stand_in: StandIn, console: Co
         found.append(
             {
                 "trouble": name,
+                "seconds": lasts,
                 "ticks": ticks,
                 "longest_tick_s": round(longest, 1),
+                "change_goes_on_s": round(goes_on_after, 1),
                 "status_writes": writes,
                 "blind": fleet.services - seeing,
                 "seeing_again_s": round(time.monotonic() - began, 1),
@@ -95,15 +106,8 @@ async def behind_a_bad_api(fleet: Fleet, operator: Operator, *, console: Console
                 console.print(f"trouble of the API server: {name}")
                 way = trouble
                 cost.longest_tick, ticks, writes = 0.0, cost.ticks, await fleet.writes()
-                transitions, began = await fleet.transitions(), time.monotonic()
-                changing = fleet.services - 2 - number
-                left = await fleet.leave_a_change(changing)
-
-                async def goes_on(changing: int = changing, left: object = left) -> bool:
-                    return await fleet.change_of(changing) != left
-
-                await until("the running change goes on", goes_on, seconds=600)
-                goes_on_after = time.monotonic() - began
+                transitions = await fleet.transitions()
+                goes_on_after = await _goes_on(fleet, fleet.services - 2 - number)
                 await asyncio.sleep(max(0.0, TROUBLED - goes_on_after))
                 found.append(
                     {
@@ -118,5 +122,43 @@ async def behind_a_bad_api(fleet: Fleet, operator: Operator, *, console: Console
                 )
                 way = Hindrance()
                 await settled(cost, ticks=2)
+            console.print("two leaders for a moment")
+            found.append(await _two_leaders(fleet, operator))
     operator.stage.stop_operator()
     return found
+
+
+async def _goes_on(fleet: Fleet, changing: int) -> float:
+    """Leave a running change behind in a service; seconds until the operator has acted on it."""
+    began = time.monotonic()
+    left = await fleet.leave_a_change(changing)
+
+    async def goes_on() -> bool:
+        return await fleet.change_of(changing) != left
+
+    await until("the running change goes on", goes_on, seconds=600)
+    return time.monotonic() - began
+
+
+async def _two_leaders(fleet: Fleet, operator: Operator) -> dict[str, Any]:
+    """Stop the leader's process, let another one take over, and let the first go on."""
+    processes, stage = operator.stage.bed.processes, operator.stage
+    other = Operator(replace(stage, operator=f"{stage.operator}-2"), operator.prometheus)
+    other.start()
+    async with Cost(other.place, every=LOOK) as cost:
+        await until("the other one waits", lambda: processes.listens(other.stage.operator, port=other.port), seconds=60)
+        await asyncio.sleep(INTERVAL)  # until its watches have listed the fleet
+        writes, transitions = await fleet.writes(), await fleet.transitions()
+        processes.pause(stage.operator)
+        goes_on_after = await _goes_on(fleet, fleet.services - 4)
+        processes.resume(stage.operator)
+        await asyncio.sleep(max(0.0, TROUBLED - goes_on_after))
+        return {
+            "trouble": "the leader is stopped, and goes on when another one leads",
+            "ticks": cost.ticks,
+            "longest_tick_s": round(max(cost.longest_tick, cost.silent_for), 1),
+            "change_goes_on_s": round(goes_on_after, 1),
+            "status_writes": await fleet.writes() - writes,
+            "leases_lost": await fleet.transitions() - transitions,
+            "peak_rss_mib": round(cost.peak_bytes / 2**20, 1),
+        }

@@ -169,8 +169,10 @@ def test_the_cost_of_each_fleet_is_told() -> None:
         "troubles": [
             {
                 "trouble": "no answer in time",
+                "seconds": 600.0,
                 "ticks": 8,
                 "longest_tick_s": 12.34,
+                "change_goes_on_s": 21.6,
                 "status_writes": 1001,
                 "blind": 1000,
                 "seeing_again_s": 61.2,
@@ -193,7 +195,7 @@ def test_the_cost_of_each_fleet_is_told() -> None:
     result = {"summary": {}, "cells": [cell]}
     text = "\n".join(fleet_troubles(result))
     assert "| 1,000 | each answer takes 2 s | 7 | 15.2 | 18 | 3 | 0 | 335 |" in text
-    assert "| 1,000 | no answer in time | 8 | 12.3 | 1,001 | 1,000 | 61 | 0 | 330 |" in text
+    assert "| 1,000 | no answer in time | 10 | 8 | 12.3 | 22 | 1,001 | 1,000 | 61 | 0 | 330 |" in text
     row = "| 1,000 | 2,000 | 750 | 2.35 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 22 | 30 |"
     assert row in text
     assert row in "\n".join(fleet(result))
