@@ -29,6 +29,8 @@ class LeaseApi:
             return dict(self.stored)
         assert body is not None
         exists = self.stored is not None
+        if not exists and method == "PUT":
+            raise NotFound("no lease", reason="NotFound", status=404)
         if exists and (method == "POST" or body["metadata"].get("resourceVersion") != str(self.version)):
             raise Conflict("stale", reason="Conflict", status=409)
         self.version += 1
@@ -124,6 +126,38 @@ async def test_a_crashed_holder_is_replaced_after_the_lease_whatever_the_clocks_
     assert second.leads
     assert not first.leads
     assert second.election.epoch > epoch
+
+
+@pytest.mark.parametrize("busy", [0, 3], ids=["each is answered", "every third gets 429"])
+@pytest.mark.parametrize("takes", [0.0, 2.0, 2.2, 3.0], ids=lambda takes: f"after {takes} s")
+async def test_slow_answers_do_not_cost_a_leader_a_moment(
+    api: LeaseApi, monkeypatch: pytest.MonkeyPatch, takes: float, busy: int
+) -> None:
+    """A write in such a moment is refused, and a tick that begins in it forgets all that this leader has learnt."""
+    first = Contender("a", api)
+    await first.election.step()
+    answer, asked = first.way.request, 0
+
+    def wait(seconds: float) -> None:
+        until = first.clock.now + seconds
+        while first.clock.now < until:
+            first.clock.now = min(until, first.clock.now + 0.1)
+            assert first.leads
+
+    async def slow(method: str, path: str, **how: Any) -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        wait(takes)
+        if busy and asked % busy == 0:
+            raise Unavailable("too many requests", reason="TooManyRequests", status=429)
+        return await answer(method, path, **how)
+
+    monkeypatch.setattr(first.way, "request", slow)
+    until = first.clock.now + 300
+    while first.clock.now < until:
+        wait(first.election._pause())
+        await first.election.step()
+    assert asked <= 300 / SETTINGS.retry_period + 1
 
 
 @pytest.mark.fault("T09")

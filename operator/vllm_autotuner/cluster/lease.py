@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from vllm_autotuner.cluster.errors import ClusterError, Conflict, NotFound
+from vllm_autotuner.cluster.errors import NO_ANSWER, ClusterError, Conflict, NotFound, Unavailable
 from vllm_autotuner.cluster.events import micro_time
 from vllm_autotuner.cluster.kinds import LEASE
 
@@ -94,6 +94,10 @@ class Election:
         self._epoch = 0
         self._seen: tuple[object, ...] | None = None
         self._seen_at = _NEVER
+        self._asked_at = _NEVER
+        """When the last attempt began."""
+        self._written: Mapping[str, Any] | None = None
+        """The Lease as this process wrote it last; None where another may have written it since."""
         self.leading = asyncio.Event()
         """Set while leading. May be cleared a moment late: for a decision ask `is_leader`."""
 
@@ -127,9 +131,10 @@ class Election:
 
     async def step(self) -> None:
         """Try once to acquire or renew."""
-        asked_at = self._monotonic()
+        self._asked_at = asked_at = self._monotonic()
         try:
-            await self._acquire_or_renew(asked_at)
+            if not await self._renew_unread(asked_at):
+                await self._acquire_or_renew(asked_at)
         except Conflict:
             # Another contender wrote between our read and our write; the next step sees what.
             logger.debug("lease was written by another process", extra={"lease": self._name})
@@ -142,7 +147,7 @@ class Election:
         if self._leads_until == _NEVER:
             return
         # Before the request: from here on this process does not lead, however the request ends.
-        self._leads_until = _NEVER
+        self._leads_until, self._written = _NEVER, None
         self.leading.clear()
         try:
             lease = await self._request("GET")
@@ -153,6 +158,26 @@ class Election:
                 logger.info("lease released", extra={"lease": self._name})
         except ClusterError as error:
             logger.info("failed to release lease, it will expire", extra={"lease": self._name, "error": str(error)})
+
+    async def _renew_unread(self, asked_at: float) -> bool:
+        """Renew by one request what this process wrote last; False where the Lease has to be read first.
+
+        Where each answer takes two seconds, a read before each write would leave no time for one of them to fail.
+        """
+        lease, self._written = self._written, None
+        if lease is None:
+            return False
+        renewed = {**lease["spec"], "renewTime": self._now(), "leaseDurationSeconds": self._whole_duration()}
+        try:
+            self._written = await self._request("PUT", {**lease, "spec": renewed})
+        except (Conflict, NotFound):
+            return False  # another process wrote it, or an answer to this one was lost
+        except Unavailable as error:
+            if error.reason != NO_ANSWER:
+                self._written = lease  # it was refused as it came, as by 429
+            raise
+        self._lead(asked_at, epoch=self._epoch)
+        return True
 
     async def _acquire_or_renew(self, asked_at: float) -> None:
         try:
@@ -174,7 +199,7 @@ class Election:
             # A namespace may move from one Lease to another: epochs of all of them grow with time.
             transitions = max(transitions + 1, self._epoch_now())
             renewed = self._spec(transitions)
-        await self._request("PUT", lease | {"spec": renewed})
+        self._written = await self._request("PUT", lease | {"spec": renewed})
         self._lead(asked_at, epoch=transitions)
 
     async def _create(self, asked_at: float) -> None:
@@ -187,7 +212,7 @@ class Election:
             "spec": self._spec(epoch),
         }
         self._leads_until = _NEVER
-        await self._request("POST", body)
+        self._written = await self._request("POST", body)
         self._lead(asked_at, epoch=epoch)
 
     def _epoch_now(self) -> int:
@@ -223,7 +248,8 @@ class Election:
         spread = hashlib.sha256(self._identity.encode()).digest()[0] / 255
         period = self._settings.retry_period
         if self.is_leader:
-            return min(period, max(0.0, self._leads_until - self._monotonic()))
+            # From the beginning of the last attempt: what it took is not to be waited for once more.
+            return max(0.0, min(self._asked_at + period, self._leads_until) - self._monotonic())
         return period * (1 + 0.2 * spread)
 
     def _spec(self, transitions: int) -> dict[str, Any]:
