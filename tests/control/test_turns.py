@@ -1,10 +1,12 @@
 """Few services of a fleet change at once, each gets its turn, and a restart changes nothing about it."""
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
+from tests.control.cluster_model import Body
 from tests.control.desk import SCALED, START
 from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond_64
 
@@ -68,6 +70,36 @@ async def test_who_waits_says_so_keeps_his_place_and_writes_nothing_more() -> No
     assert {name: found.status(name).queued_since for name in waiting} == places
     after = {name: found.api.objects["VLLMService", name]["metadata"]["resourceVersion"] for name in waiting}
     assert after == versions
+
+
+async def test_a_change_that_begins_slowly_holds_up_no_decision_and_counts_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 1,000 services 50 may begin at once: where each write takes seconds, one after the other takes minutes."""
+    found = at_once(bed(*NAMES, load=queueing), changes_at_once=Share(number=2), extra_gpus=Share(percent=100))
+    begun, goes_on, write = list[str](), asyncio.Event(), found.api.write_status
+
+    async def slow_write(namespace: str, name: str, status: Body, *, resource_version: str) -> Body:
+        if "activeChange" in status and not goes_on.is_set():
+            begun.append(name)
+            await goes_on.wait()
+        return await write(namespace, name, status, resource_version=resource_version)
+
+    async def time_passes(*, within: float) -> None:
+        await settled(within=0.01)
+        found.api.now += timedelta(seconds=within)
+
+    settled = found.loop._effects.settled
+    monkeypatch.setattr(found.loop._effects, "settled", time_passes)
+    monkeypatch.setattr(found.api, "write_status", slow_write)
+    for _ in range(12):
+        async with asyncio.timeout(5):
+            await found.tick()
+    assert len(begun) == 2
+    assert all(found.status(name).queued_since for name in NAMES if name not in begun)
+    goes_on.set()
+    await found.tick()
+    assert sorted(active(found)) == sorted(begun)
 
 
 async def test_another_leader_finds_the_same_queue() -> None:

@@ -26,8 +26,9 @@ class Urgency(IntEnum):
     """What is carried out first where many services wait: a smaller number."""
 
     CHANGE = 0
-    """A change runs, begins or ends."""
+    """A change runs or ends."""
     REPLICAS = 1
+    """The number of replicas is another one, or a change begins."""
     BEGIN = 2
     """A service is new."""
     REPORT = 3

@@ -118,6 +118,8 @@ class FleetLoop:
         self._known: Mapping[Key, ServiceEntry] = {}
         self._effects = Effects()
         self._calm = CalmServices()
+        self._beginning: dict[str, VLLMService] = {}
+        """uid -> a service whose change begins, as it will be written: it counts from the moment it is its turn."""
         self._in_flight: frozenset[str] = frozenset()
         """uids of the services that were on their way when this tick began."""
         self._decided: dict[str, str] = {}
@@ -166,6 +168,7 @@ class FleetLoop:
             if self._epoch is not None:
                 self._export.forget()
                 self._effects.drop_waiting()
+                self._beginning.clear()
             self._epoch = None
             return
         if self._epoch != context.election.epoch:
@@ -222,6 +225,7 @@ class FleetLoop:
             waiting += handled.waiting
         await self._settle()
         await self._give_turns(waiting, adopting=adopting)
+        await self._settle()
         await self._report(fleet, adopting=adopting, operator_of=operator_of)
         self._sources.keep_only(fleet.services.values())
         self._behind = behind
@@ -328,7 +332,7 @@ class FleetLoop:
 
     def _send(self, decided: Decided, *, look: Look, adopting: Adopting) -> None:
         """Let what was decided for a service be carried out."""
-        urgency = _urgency(decided)
+        urgency = Urgency.REPLICAS if decided.entry.uid in self._beginning else _urgency(decided)
         if urgency is Urgency.REPORT and len(self._effects) >= KEPT_MEASURED:
             # Where all are told something at once, 100 KiB each were kept until the last was. One that somebody else
             # writes meanwhile is decided in the next tick.
@@ -346,8 +350,8 @@ class FleetLoop:
             async with self._isolated(decided.key, decided.entry):
                 if decided.entry.uid in begin:
                     decided = self._services.begin_at_its_turn(decided)
-            # Awaited one by one: the next tick has to count what begins in this one.
-            await self._carry_out(decided, look=each.look, adopting=adopting)
+                    self._beginning[decided.entry.uid] = replace(decided.service, status=decided.decision.status)
+            self._send(decided, look=each.look, adopting=adopting)
 
     def _waits_for_metrics(self, entry: ServiceEntry, look: Look) -> bool:
         """Whether a service is not decided in this tick, because a look at its metrics has failed and nothing else is
@@ -397,7 +401,12 @@ class FleetLoop:
                 await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
 
     async def _carry_out(self, decided: Decided, *, look: Look, adopting: Adopting) -> None:
-        if (persisted := await self._persist(decided, look=look, adopting=adopting)) is not None:
+        try:
+            persisted = await self._persist(decided, look=look, adopting=adopting)
+        finally:
+            # From here on it counts as what its status says.
+            self._beginning.pop(decided.entry.uid, None)
+        if persisted is not None:
             await self._follow(persisted, decided=decided, look=look)
 
     async def _begin_service(self, decided: Decided, *, look: Look, adopting: Adopting) -> Work | None:
@@ -429,7 +438,7 @@ class FleetLoop:
 
     def _part(self, entry: ServiceEntry) -> Part:
         try:
-            return part_of(entry.service, now=self._context.wall())
+            return part_of(self._beginning.get(entry.uid, entry.service), now=self._context.wall())
         except Exception:
             # The others must get their turns; what is wrong with this one is reported when it is handled.
             self._context.metrics.ticks.labels(outcome="Failed").inc()
