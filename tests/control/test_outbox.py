@@ -68,6 +68,26 @@ async def test_what_was_written_while_the_answer_got_lost_is_told_when_the_api_i
     assert changes(found)[0] == "Started"
 
 
+async def test_an_event_that_is_posted_at_the_second_attempt_costs_no_write_of_a_status() -> None:
+    """Where every third answer is 429, those of a fleet would be two more writes for each Event."""
+
+    async def writes(*, fails: bool) -> int:
+        found, failed = bed(spec={"tuning.mode": "Recommend"}, load=queueing), list[str]()
+
+        def refuse_one(verb: str, name: str) -> Exception | None:
+            if not fails or verb != "event" or failed:
+                return None
+            failed.append(name)
+            return Unavailable("too many requests", reason="TooManyRequests", status=429)
+
+        found.api.refuses = refuse_one
+        await found.ticks(15)
+        assert found.told == ["Recommended"]
+        return found.api.requests["status"]
+
+    assert await writes(fails=True) == await writes(fails=False)
+
+
 async def test_an_event_that_is_refused_delays_no_other() -> None:
     found = bed(load=queueing)
     wrong = Refused("note is too long", reason="Invalid", status=422)

@@ -156,6 +156,7 @@ class ServiceTick:
         """
         # Not where it is decided: each post is a request, and what the next service needs must not wait for it.
         await self.status_writer.catch_up(decided.entry, decided.service.status)
+        decided = self._caught_up(decided)
         try:
             service, entry = await self.status_writer.persist(
                 decided.entry, decided.service, decided.decision.status, ended=decided.decision.ended
@@ -172,6 +173,14 @@ class ServiceTick:
             )
         self.memory.put(entry.uid, decided.decision.history)
         return Persisted(decided=decided, service=service, entry=entry)
+
+    def _caught_up(self, decided: Decided) -> Decided:
+        """The same decision, whose status remembers the Events that still wait: others were posted since."""
+        waiting = self.status_writer.outbox.waiting(decided.entry.uid, decided.service.status)
+        status = remembering(decided.decision.status, waiting)
+        if status is decided.decision.status:
+            return decided
+        return replace(decided, decision=replace(decided.decision, status=status))
 
     async def _decide_from_the_api(self, decided: Decided, *, look: Look, adopting: Adopting) -> Decided | None:
         """Decide again, once, because the object was written since the watch saw it. None when it cannot be decided."""
