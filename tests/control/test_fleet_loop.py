@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.api.cases import changed
+from tests.control.adopting_bed import ADOPTING
 from tests.control.cluster_model import ApiServer, Body, Killed, Load
-from tests.control.desk import SCALED, START, TICK
+from tests.control.desk import SCALED, SPEC, START, TICK
 from tests.control.loop_bed import Bed, bed, queueing, service_body
 
 from vllm_autotuner.api.annotations import APPROVE, PAUSE
@@ -425,6 +427,40 @@ async def test_what_is_announced_late_holds_up_no_other_decision(monkeypatch: py
     monkeypatch.setattr(found.api, "post_event", slow_post)
     tick = asyncio.create_task(found.loop.tick())
     await posting.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not tick.done()
+    assert found.seats("code") == 32
+    goes_on.set()
+    await tick
+
+
+@pytest.mark.parametrize("kind", ["its spec cannot be read", "it names a Deployment that is not there"])
+async def test_what_can_only_be_told_of_a_service_holds_up_no_other_decision(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Without the permission to read Deployments, or with an older CRD, it is told of a fleet at once."""
+    found = bed("chat", "code", load=queueing)
+    while found.change() is None:
+        await found.tick()
+    if kind == "its spec cannot be read":
+        found.api.older_crd = True
+        found.api.edit("chat", lambda body: body["spec"]["engine"].update(image=7))
+    else:
+        found.api.edit("chat", lambda body: body.update(spec=changed(SPEC, ADOPTING)))
+    found.api.edit("code", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
+    found.api.tell(found.registry)
+    writing, goes_on, write = asyncio.Event(), asyncio.Event(), found.api.write_status
+
+    async def slow_write(namespace: str, name: str, status: Body, *, resource_version: str) -> Body:
+        if name == "chat":
+            writing.set()
+            await goes_on.wait()
+        return await write(namespace, name, status, resource_version=resource_version)
+
+    monkeypatch.setattr(found.api, "write_status", slow_write)
+    tick = asyncio.create_task(found.loop.tick())
+    await writing.wait()
     for _ in range(100):
         await asyncio.sleep(0)
     assert not tick.done()

@@ -15,7 +15,7 @@ from vllm_autotuner.control.read.metrics_sources import source_of
 from vllm_autotuner.control.read.registry import Key, RegistrySnapshot
 from vllm_autotuner.control.read.views import ServiceEntry
 
-__all__ = ["ENGINES_AT_ONCE", "changes_in", "parts_of"]
+__all__ = ["ENGINES_AT_ONCE", "changes_in", "has_a_change", "parts_of"]
 
 ENGINES_AT_ONCE: Final = 250
 """Engines of a part, as far as namespaces allow: a third of the series that a look may read. Our choice."""
@@ -52,8 +52,9 @@ def _rank(services: Mapping[Key, ServiceEntry], *, behind: Mapping[str, float]) 
 
 def changes_in(services: Mapping[Key, ServiceEntry]) -> bool:
     """Whether one of them has a running change."""
-    return any(map(_has_a_change, services.values()))
+    return any(map(has_a_change, services.values()))
 
 
-def _has_a_change(entry: ServiceEntry) -> bool:
+def has_a_change(entry: ServiceEntry) -> bool:
+    """Whether a change of this service is running."""
     return entry.service.status is not None and entry.service.status.active_change is not None

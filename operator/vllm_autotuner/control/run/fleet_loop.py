@@ -21,7 +21,7 @@ from vllm_autotuner.control.decide.figures_refresh import RefreshSlots
 from vllm_autotuner.control.decide.fleet_budget import Fleet, Part, fleet_of, part_of
 from vllm_autotuner.control.decide.inputs import OperatorState
 from vllm_autotuner.control.read.adopting import Adopting
-from vllm_autotuner.control.read.fleet_parts import changes_in, parts_of
+from vllm_autotuner.control.read.fleet_parts import changes_in, has_a_change, parts_of
 from vllm_autotuner.control.read.free_gpus import FreeGpuLookup
 from vllm_autotuner.control.read.inputs_reader import Look
 from vllm_autotuner.control.read.limits_configmap import current_limits
@@ -33,7 +33,7 @@ from vllm_autotuner.control.run.context import ControlContext
 from vllm_autotuner.control.run.effects import Effects, Urgency, Work
 from vllm_autotuner.control.run.fleet_export import FleetExport
 from vllm_autotuner.control.run.self_health import SelfHealth
-from vllm_autotuner.control.run.service_tick import Decided, OperatorStateOf, Persisted, ServiceTick
+from vllm_autotuner.control.run.service_tick import Apart, Decided, OperatorStateOf, Persisted, ServiceTick
 from vllm_autotuner.control.write.event_outbox import FAILED, OBJECT_TOO_LARGE
 from vllm_autotuner.guardrails.concurrency import Asking
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS
@@ -324,10 +324,14 @@ class FleetLoop:
                     self._calm.forget(entry.uid)
                 self._decided[entry.uid] = entry.resource_version
                 self._held.pop(entry.uid, None)
-                if decided is not None and decided.decision.turn is not None:
-                    waiting.append(_Waiting(decided, decided.decision.turn.asking, look))
+                if isinstance(decided, Decided):
+                    if decided.decision.turn is not None:
+                        waiting.append(_Waiting(decided, decided.decision.turn.asking, look))
+                    else:
+                        self._send(decided, look=look, adopting=adopting)
                 elif decided is not None:
-                    self._send(decided, look=look, adopting=adopting)
+                    urgency = Urgency.CHANGE if has_a_change(entry) else Urgency.REPORT
+                    self._effects.add(entry.uid, partial(self._apart, key, entry, decided), urgency=urgency)
         return waiting
 
     def _send(self, decided: Decided, *, look: Look, adopting: Adopting) -> None:
@@ -398,7 +402,13 @@ class FleetLoop:
             self._context.heartbeat.beat()
             entry = look.fleet.services[key]
             async with self._isolated(key, entry):
-                await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
+                found = await self._services.decide(key, entry, look=look, adopting=adopting, operator_of=operator_of)
+                if found is not None and not isinstance(found, Decided):
+                    await found()
+
+    async def _apart(self, key: Key, entry: ServiceEntry, work: Apart) -> None:
+        async with self._isolated(key, entry):
+            await work()
 
     async def _carry_out(self, decided: Decided, *, look: Look, adopting: Adopting) -> None:
         try:

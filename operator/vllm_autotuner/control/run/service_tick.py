@@ -5,9 +5,10 @@ effect (T01). Apart from `fleet_loop`, which goes from service to service and ad
 Must not: decide anything.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from vllm_autotuner.api.conditions import Reason
 from vllm_autotuner.api.service import InvalidService, VLLMService
@@ -35,8 +36,10 @@ from vllm_autotuner.control.write.workload_writer import WorkloadWriter
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.workload.adoption import Unadoptable
 
-__all__ = ["Decided", "Persisted", "ServiceTick"]
+__all__ = ["Apart", "Decided", "Persisted", "ServiceTick"]
 
+Apart: TypeAlias = Callable[[], Awaitable[None]]
+"""Decides and writes, all in one, for a service about which there is little to decide. Raises ClusterError."""
 OperatorStateOf = Callable[[VLLMService], OperatorState]
 
 
@@ -118,17 +121,18 @@ class ServiceTick:
 
     async def decide(
         self, key: Key, entry: ServiceEntry, *, look: Look, adopting: Adopting, operator_of: OperatorStateOf
-    ) -> Decided | None:
-        """Read one service and decide; None when that was all. Raises ClusterError."""
+    ) -> Decided | Apart | None:
+        """Read one service and decide; None where there is nothing to do. Writes nothing. Raises ClusterError."""
         service = entry.service
         if service.metadata.deleting or self._is_left_to_a_writer(service):
             return None
         if isinstance(service, InvalidService):
-            await self._handle_unreadable(entry, service, look=look, adopting=adopting, operator_of=operator_of)
-            return None
-        adopted = await self._adopted(entry, service, look=look, adopting=adopting)
+            return partial(
+                self._handle_unreadable, entry, service, look=look, adopting=adopting, operator_of=operator_of
+            )
+        adopted = await adopting.of(service)
         if isinstance(adopted, Unadoptable):
-            return None
+            return partial(self._tell_why_not, entry, service, adopted, look=replace(look, snapshots={}))
         inputs = await self._read(service, look=look, adopted=adopted, operator=operator_of(service))
         decision, final = self._decide(inputs), False
         if self._free_gpus.is_due(inputs.now) and may_need_gpus(decision, inputs):
@@ -187,8 +191,9 @@ class ServiceTick:
         fresh = await self.status_writer.read(decided.entry)
         if not isinstance(fresh.service, VLLMService):
             return None
-        adopted = await self._adopted(fresh, fresh.service, look=look, adopting=adopting)
+        adopted = await adopting.of(fresh.service)
         if isinstance(adopted, Unadoptable):
+            await self._tell_why_not(fresh, fresh.service, adopted, look=look)
             return None
         inputs = await self._read(fresh.service, look=look, adopted=adopted, operator=decided.inputs.operator)
         return Decided(
@@ -259,17 +264,12 @@ class ServiceTick:
             seen, look=look, adopted=adopted, operator=operator, now=now, unreadable=unreadable
         )
 
-    async def _adopted(
-        self, entry: ServiceEntry, service: VLLMService, *, look: Look, adopting: Adopting
-    ) -> Adopted | Unadoptable | None:
-        """What is known of the Deployment that a service names; None where it has one of our own."""
-        found = await adopting.of(service)
-        if isinstance(found, Unadoptable):
-            status, ended = not_adopted(service, found, now=self._context.wall())
-            service, written = await self.status_writer.persist(entry, service, status, ended=ended)
-            unchanged = partial(self._may_follow, written)
-            await self._workload_writer.tidy(service, status, fleet=look.fleet, unchanged=unchanged)
-        return found
+    async def _tell_why_not(self, entry: ServiceEntry, service: VLLMService, found: Unadoptable, *, look: Look) -> None:
+        """Say on the object why the Deployment that it names is not adopted."""
+        status, ended = not_adopted(service, found, now=self._context.wall())
+        service, written = await self.status_writer.persist(entry, service, status, ended=ended)
+        unchanged = partial(self._may_follow, written)
+        await self._workload_writer.tidy(service, status, fleet=look.fleet, unchanged=unchanged)
 
     async def _handle_unreadable(
         self,
