@@ -108,3 +108,25 @@ async def test_a_node_that_answers_again_is_asked_again(monkeypatch: pytest.Monk
     diagnosis = found.status().diagnosis
     assert diagnosis is not None
     assert "OutOfMemory" in diagnosis.message
+
+
+async def test_a_log_that_the_api_server_had_no_time_for_is_asked_for_again_in_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What says 429 is not the node: a change that is verified waited two minutes for it."""
+    found, real, refused = bed("chat", load=queueing), ApiServer.pod_log, list[str]()
+
+    async def log(self: ApiServer, namespace: str, name: str, container: str, **cut: Any) -> str:
+        if not refused:
+            refused.append(name)
+            raise Unavailable("too many requests", reason="TooManyRequests", status=429)
+        return await real(self, namespace, name, container, **cut)
+
+    monkeypatch.setattr(ApiServer, "pod_log", log)
+    await until(found, ChangeState.VERIFYING, at_most=100)
+    while not refused:
+        await found.tick()
+    await found.tick()
+    change = found.change()
+    assert change is not None
+    assert change.state is ChangeState.WARMING_UP

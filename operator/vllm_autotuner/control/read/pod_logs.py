@@ -20,6 +20,8 @@ __all__ = ["PodLogs"]
 SILENT_FOR: Final = 120.0
 """Seconds for which a node that did not answer is not asked for logs: a node that comes back does so in minutes, and
 the pod's status says as well that its engine ended. Our choice."""
+INTERNAL_ERROR: Final = 500
+"""The first HTTP status by which the API server says that a node does not answer."""
 READS_AT_ONCE: Final = 16
 """As many as writes: more would only queue for connections."""
 
@@ -77,7 +79,9 @@ class PodLogs:
             LOG_READ_SECONDS.exceeded()
             self._note(pod, f"no answer within {LOG_READ_SECONDS.limit} s", silent=True)
         except ClusterError as error:
-            self._note(pod, str(error), silent=isinstance(error, Unavailable))
+            # With 429 it is the API server that has no time, not the node.
+            its_own = error.status is not None and error.status < INTERNAL_ERROR
+            self._note(pod, str(error), silent=isinstance(error, Unavailable) and not its_own)
         return None
 
     def _is_silent(self, node: str) -> bool:
