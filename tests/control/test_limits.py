@@ -202,6 +202,31 @@ async def test_a_switch_counts_within_five_seconds_and_is_not_asked_for_each_par
     assert found.api.requests["read ConfigMap"] == 2 * asked
 
 
+async def test_limits_that_are_not_answered_for_a_moment_are_no_news_and_nothing_begins_meanwhile() -> None:
+    """Where every third answer is 429, all that waits in a fleet was told of it in two ticks of three."""
+    found = limited()
+    found.api.edit("chat", lambda body: body["spec"]["tuning"].update(mode="Approve"))
+    await found.ticks(12)
+    recommendation, busy = found.status().recommendation, Unavailable("busy", reason="TooManyRequests", status=429)
+    assert recommendation is not None
+    written = found.api.requests["status"]
+    for _ in range(4):
+        found.api.refuses = lambda verb, name: None
+        await found.ticks(2)
+        found.api.refuses = lambda verb, name: busy if verb == "read" else None
+        await found.tick()
+    assert found.api.requests["status"] == written
+    limiting(found, killSwitch="true")
+    found.api.edit("chat", lambda body: body["metadata"].update(annotations={APPROVE: recommendation.id}))
+    found.api.refuses = lambda verb, name: busy if verb == "read" else None
+    await found.ticks(4)
+    assert (found.change(), found.seats()) == (None, 64)
+    limiting(found)
+    found.api.refuses = lambda verb, name: None
+    await found.tick()
+    assert found.seats() == 128
+
+
 async def test_without_its_name_no_configmap_is_read() -> None:
     found = bed(load=queueing)
     await found.ticks(2)

@@ -43,8 +43,8 @@ from vllm_autotuner.observation.snapshot import FleetSnapshot
 __all__ = ["FleetLoop", "run_fleet_loop"]
 
 HELD_LOOKS: Final = 4
-"""Failed looks at a source for which its services stay as they are: a minute at the default interval. A restart of
-Prometheus takes less, and to tell it of every service is a write for each, twice. Our choice."""
+"""Failed looks at a source, or at the limits, for which services stay as they are: a minute at the default interval. A
+restart of Prometheus takes less, and to tell it of every service is a write for each, twice. Our choice."""
 FOLLOWING: Final = 1.0
 """Seconds after which a follower looks again whether it leads."""
 ONE_WAIT: Final = 1.0
@@ -132,7 +132,9 @@ class FleetLoop:
         """The services whose adopted Deployment the last tick had no time to read, in the same way."""
         self._limits = NO_LIMITS
         self._limited_at = -inf
-        """When they were read last in this tick."""
+        """When they were asked for last in this tick."""
+        self._limits_known_at = -inf
+        """When they were read last."""
         self._began = context.monotonic()
         """When this tick did."""
         self._put_off = False
@@ -178,6 +180,7 @@ class FleetLoop:
             self._known = {}
             self._decided.clear()
             self._held.clear()
+            self._limits_known_at = -inf
             self._calm.keep_only(frozenset())
         # All of it, the look at the metrics and the logs as well: whatever takes long delays the next tick.
         with context.metrics.tick_duration.time():
@@ -293,7 +296,11 @@ class FleetLoop:
 
     async def _limit(self) -> None:
         self._limited_at = self._context.monotonic()
-        limits = await current_limits(self._context.settings, self._context.cluster)
+        limits, known = await current_limits(self._context.settings, self._context.cluster)
+        if known:
+            self._limits_known_at = self._limited_at
+        elif self._limited_at - self._limits_known_at < self._held_seconds:
+            return  # one request that is refused is no news for a fleet; until it is answered nothing begins
         if limits != self._limits:
             ceiling, why = limits.ceiling.value, limits.why or "no limits"
             logger.warning("limits changed", extra={"ceiling": ceiling, "kill": limits.kill, "why": why})
@@ -347,7 +354,8 @@ class FleetLoop:
 
     async def _give_turns(self, waiting: Sequence[_Waiting], *, adopting: Adopting) -> None:
         """Begin changes: only now is it known who all would, and which changes have ended in this tick."""
-        begin = self._fleet().begin([each.asking for each in waiting])
+        known = self._limits_known_at >= self._began
+        begin = self._fleet().begin([each.asking for each in waiting] if known else [])
         for each in waiting:
             decided = each.decided
             self._context.heartbeat.beat()
@@ -369,9 +377,12 @@ class FleetLoop:
             return False
         if self._decided.get(entry.uid) != entry.resource_version:
             return False  # somebody wrote it: that is decided at once
-        held = HELD_LOOKS * self._context.settings.interval.total_seconds()
         since = self._held[entry.uid] = min(self._held.get(entry.uid, snapshot.at), snapshot.at)
-        return snapshot.at - since < held
+        return snapshot.at - since < self._held_seconds
+
+    @property
+    def _held_seconds(self) -> float:
+        return HELD_LOOKS * self._context.settings.interval.total_seconds()
 
     async def _settle(self) -> None:
         """Wait for what is on its way, as long as that does not delay the next tick."""
