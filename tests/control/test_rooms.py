@@ -1,6 +1,8 @@
 """What is free for a service, from the objects of a cluster to the scheduler's arithmetic."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -13,7 +15,8 @@ from vllm_autotuner.budgets import READ_TICK_SECONDS
 from vllm_autotuner.cluster.adapter import Cluster, Page
 from vllm_autotuner.cluster.bounded_json import OBJECT_TOO_LARGE
 from vllm_autotuner.cluster.errors import Refused, Unavailable
-from vllm_autotuner.cluster.kinds import Kind
+from vllm_autotuner.cluster.kinds import POD, Kind
+from vllm_autotuner.control.read import free_gpus
 from vllm_autotuner.control.read.free_gpus import LOOK_EVERY, ON_NODES, FreeGpuLookup
 from vllm_autotuner.control.read.gpu_views import devices_left, gpu_resource, held_devices, node_view
 from vllm_autotuner.planning.placement import FreeGpus
@@ -173,6 +176,32 @@ async def test_a_slow_list_goes_on_in_the_next_tick() -> None:
         assert cluster.clock - began <= READ_TICK_SECONDS.limit + cluster.takes
     assert ticks == 3
     assert cluster.beats >= 7
+    assert [kind for kind, _ in cluster.asked] == ["Node", "Pod", "ResourceQuota"]
+
+
+async def test_a_page_that_does_not_come_holds_up_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list may take half a minute for a page, two ticks; all decisions that follow would wait for it."""
+    monkeypatch.setattr(free_gpus, "READ_TICK_SECONDS", replace(READ_TICK_SECONDS, limit=cast(Any, 0.05)))
+    cluster, comes = Devices(nodes=[node_object("a")], pods=[gpu_pod("chat-0", devices=2)]), asyncio.Event()
+    pages = cluster.pages
+
+    async def slow_pages(kind: Kind, *, fields: str = "") -> AsyncIterator[Page]:
+        if kind == POD:
+            await comes.wait()
+        async for page in pages(kind, fields=fields):
+            yield page
+
+    monkeypatch.setattr(cluster, "pages", slow_pages)
+    looked = free_gpu_lookup(cluster)
+    for _ in range(2):
+        looked.begin_tick()
+        async with asyncio.timeout(5):
+            await looked.look(START)
+        assert not looked.is_due(START), "out of time"
+    comes.set()
+    looked.begin_tick()
+    await looked.look(START)
+    assert looked.of(service(), ["chat-0"], now=START) is not None
     assert [kind for kind, _ in cluster.asked] == ["Node", "Pod", "ResourceQuota"]
 
 

@@ -6,6 +6,7 @@ the number unknown, and the change is proposed without it: a trial that finds no
 Must not: decide, write, or raise.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,6 +73,8 @@ class FreeGpuLookup:
         self._looked_at: datetime | None = None
         self._reading: AsyncIterator[_Seen | None] | None = None
         """A look that a tick had no time to end."""
+        self._page: asyncio.Future[_Seen | None] | None = None
+        """The page of it that had not come."""
         self._out_of_time = False
         self._told = ""
 
@@ -79,6 +82,9 @@ class FreeGpuLookup:
         """Give the tick that begins its whole budget. A look that the last one did not go on with is forgotten."""
         if not self._out_of_time:
             self._reading = None
+            if self._page is not None:
+                self._page.cancel()
+                self._page = None
         self._out_of_time = False
 
     def is_due(self, now: datetime) -> bool:
@@ -97,14 +103,18 @@ class FreeGpuLookup:
         until = self._monotonic() + READ_TICK_SECONDS.limit
         reading, self._reading = self._reading or self._read(), None
         try:
-            async for seen in reading:
+            seen = None
+            while seen is None:
+                # One page may take as long as a list may: it goes on while the tick does.
+                page, self._page = self._page or asyncio.ensure_future(anext(reading)), None
+                await asyncio.wait({page}, timeout=max(0.0, until - self._monotonic()))
                 self._beat()
-                if seen is not None:
-                    self._seen, self._looked_at, self._told = seen, now, ""
-                elif self._monotonic() > until:
+                if not page.done() or (page.result() is None and self._monotonic() > until):
                     READ_TICK_SECONDS.exceeded()
-                    self._reading, self._out_of_time = reading, True
+                    self._reading, self._page, self._out_of_time = reading, None if page.done() else page, True
                     return
+                seen = page.result()
+            self._seen, self._looked_at, self._told = seen, now, ""
         except ClusterError as error:
             self._seen, self._looked_at = None, now
             if self._told != error.reason:
