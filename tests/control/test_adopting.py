@@ -1,8 +1,9 @@
 """What is read of somebody else's Deployment, and whose it is."""
 
+import asyncio
 import json
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any, cast
 
@@ -18,9 +19,11 @@ from typing_extensions import override
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.budgets import OBJECT_BYTES
-from vllm_autotuner.cluster.adapter import Cluster
+from vllm_autotuner.cluster.adapter import Cluster, Page
 from vllm_autotuner.cluster.bounded_json import OBJECT_TOO_LARGE
+from vllm_autotuner.cluster.errors import Unavailable
 from vllm_autotuner.cluster.kinds import Kind
+from vllm_autotuner.control.read import adopting as adopting_module
 from vllm_autotuner.control.read.adopted import Adopted, adopted_from
 from vllm_autotuner.control.read.adopting import Adopting, claims
 from vllm_autotuner.control.read.registry import Key
@@ -140,6 +143,33 @@ async def test_what_a_tick_has_no_time_to_read_is_read_in_the_next_ones_in_turn(
         left.append([*put_off])
     assert left == [["u-2", "u-3", "u-4"], ["u-4", "u-0", "u-1"], ["u-1", "u-2", "u-3"], ["u-3", "u-0", "u-4"]]
     assert len(beats) == 8
+
+
+async def test_one_deployment_whose_pods_do_not_come_holds_up_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its selector finds 5,000 pods: at 2 s for 20 of them all others waited for eight minutes, in each tick."""
+    monkeypatch.setattr(adopting_module, "LONGEST_READ", 0.05)
+    api = AdoptingServer(now=START)
+    for name, app in (("one", "one"), ("other", "chat")):
+        selector = {"matchLabels": {"app": app}}
+        api._store("Deployment", name, theirs(metadata__name=name, metadata__uid=name, spec__selector=selector))
+    pages = api.pages
+
+    async def endless(kind: Kind, *, selector: str = "", **which: Any) -> AsyncIterator[Page]:
+        if selector == "app=one":
+            await asyncio.Event().wait()
+        async for page in pages(kind, selector=selector, **which):
+            yield page
+
+    monkeypatch.setattr(api, "pages", endless)
+    one, other = (naming(name, uid=name, target=name) for name in ("one", "other"))
+    reading = reading_of(api, one, other)
+    async with asyncio.timeout(5):
+        assert await reading.read_all(put_off={}) == {}
+    assert isinstance(other.service, VLLMService)
+    assert isinstance(one.service, VLLMService)
+    assert isinstance(await reading.of(other.service), Adopted)
+    with pytest.raises(Unavailable, match="prod/one and its pods were not read within"):
+        await reading.of(one.service)
 
 
 async def test_a_running_change_is_read_in_each_tick() -> None:

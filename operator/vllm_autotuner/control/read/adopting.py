@@ -15,7 +15,8 @@ from vllm_autotuner.api.service import KIND, VLLMService
 from vllm_autotuner.budgets import READ_TICK_SECONDS
 from vllm_autotuner.cluster.adapter import Cluster
 from vllm_autotuner.cluster.bounded_json import is_cut
-from vllm_autotuner.cluster.errors import FORBIDDEN, NotFound, Refused
+from vllm_autotuner.cluster.client import REQUEST_TIMEOUT
+from vllm_autotuner.cluster.errors import FORBIDDEN, NO_ANSWER, NotFound, Refused, Unavailable
 from vllm_autotuner.cluster.field_managers import autoscaler_of
 from vllm_autotuner.cluster.kinds import AUTOSCALER, DEPLOYMENT, POD
 from vllm_autotuner.cluster.ownership import controller_of
@@ -31,6 +32,11 @@ logger = logging.getLogger(__name__)
 
 READS_AT_ONCE: Final = 16
 """As many as writes, and as there are connections: more would only queue later."""
+
+
+LONGEST_READ: Final = REQUEST_TIMEOUT
+"""Seconds until all that is read of one Deployment counts as unanswered. A selector of a user's may find thousands of
+pods, 20 of which are one answer: the verdicts on all others waited for the last of them. Our choice."""
 
 
 class Adopting:
@@ -109,7 +115,11 @@ class Adopting:
 
     async def _adopt(self, service: VLLMService) -> Adopted | Unadoptable:
         try:
-            return await adopt(service, owners=self._owners, services=self._services, cluster=self._cluster)
+            async with asyncio.timeout(LONGEST_READ):
+                return await adopt(service, owners=self._owners, services=self._services, cluster=self._cluster)
+        except TimeoutError as error:
+            message = f"the Deployment of {service.key} and its pods were not read within {LONGEST_READ:g} s"
+            raise Unavailable(message, reason=NO_ANSWER) from error
         except Refused as error:
             if error.status != FORBIDDEN:
                 raise
