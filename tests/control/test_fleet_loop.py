@@ -17,6 +17,7 @@ from tests.control.loop_bed import Bed, bed, queueing, service_body
 
 from vllm_autotuner.api.annotations import APPROVE, PAUSE
 from vllm_autotuner.api.conditions import ConditionType, find_condition
+from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.budgets import ANSWER_SERIES
 from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
@@ -25,7 +26,7 @@ from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.operator_settings import OperatorSettings
 from vllm_autotuner.control.read import metrics_sources as sources_module
-from vllm_autotuner.control.read.inputs_reader import Look
+from vllm_autotuner.control.read.inputs_reader import InputsReader, Look
 from vllm_autotuner.control.read.metrics_sources import Sources
 from vllm_autotuner.control.read.registry import Key
 from vllm_autotuner.control.read.views import service_entry
@@ -414,6 +415,47 @@ async def test_what_is_announced_late_holds_up_no_other_decision(monkeypatch: py
     while found.change() is None:
         await found.tick()
     found.restart()
+    found.api.edit("code", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
+    found.api.tell(found.registry)
+    posting, goes_on, post = asyncio.Event(), asyncio.Event(), found.api.post_event
+
+    async def slow_post(about: Body, event: Event, *, now: datetime) -> None:
+        if about["metadata"]["name"] == "chat":
+            posting.set()
+            await goes_on.wait()
+        await post(about, event, now=now)
+
+    monkeypatch.setattr(found.api, "post_event", slow_post)
+    tick = asyncio.create_task(found.loop.tick())
+    await posting.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not tick.done()
+    assert found.seats("code") == 32
+    goes_on.set()
+    await tick
+
+
+@pytest.mark.parametrize("kind", ["it fails", "it was deleted"])
+async def test_an_event_about_what_cannot_be_decided_holds_up_no_decision(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A defect may be one of all services of a tenant: an Event each, in each tick, before others are decided."""
+    found = bed("chat", "code", spec={"deletionPolicy": "Retain"}, load=queueing)
+    while found.change() is None or found.state() == "Provisioning":
+        await found.tick()
+    if kind == "it fails":
+        read = InputsReader.read
+
+        async def fails_for_one(self: InputsReader, service: VLLMService, **how: Any) -> Inputs:
+            if service.metadata.name == "chat":
+                raise ZeroDivisionError
+            return await read(self, service, **how)
+
+        monkeypatch.setattr(InputsReader, "read", fails_for_one)
+    else:
+        body = found.api.objects.pop(("VLLMService", "chat"))
+        found.registry.services.evict(Key("prod", "chat"), uid=body["metadata"]["uid"])
     found.api.edit("code", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
     found.api.tell(found.registry)
     posting, goes_on, post = asyncio.Event(), asyncio.Event(), found.api.post_event

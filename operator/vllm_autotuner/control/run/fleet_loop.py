@@ -7,7 +7,7 @@ Must not: decide anything itself. An exception for one service never affects the
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -203,7 +203,7 @@ class FleetLoop:
             del self._decided[gone]
             self._held.pop(gone, None)
         self._export.keep_only(fleet.services.keys())
-        await self._note_deletions(fleet.services)
+        self._note_deletions(fleet.services)
         self._free_gpus.begin_tick()
         self._limited_at = -inf
         adopting = Adopting(
@@ -280,12 +280,12 @@ class FleetLoop:
             resting.add(entry.uid)
         return rests
 
-    async def _note_deletions(self, services: Mapping[Key, ServiceEntry]) -> None:
+    def _note_deletions(self, services: Mapping[Key, ServiceEntry]) -> None:
         alive = {entry.uid for entry in services.values()}
         for key, entry in self._known.items():
-            if entry.uid not in alive:
-                async with self._isolated(key, entry):
-                    await self._services.note_deletion(entry)
+            if entry.uid not in alive and has_a_change(entry):
+                work = partial(self._apart, key, entry, partial(self._services.note_deletion, entry))
+                self._effects.add(f"{entry.uid} was deleted", work, urgency=Urgency.REPORT)
 
     def _note_failures(self, snapshots: Mapping[str, FleetSnapshot]) -> None:
         for name, snapshot in snapshots.items():
@@ -322,7 +322,7 @@ class FleetLoop:
                 breathed = self._context.monotonic()
             if entry.uid in self._in_flight or entry.uid in self._unread or self._waits_for_metrics(entry, look):
                 continue
-            async with self._isolated(key, entry):
+            async with self._isolated(key, entry, deciding=True):
                 try:
                     decided = await self._services.decide(
                         key, entry, look=look, adopting=adopting, operator_of=operator_of
@@ -484,7 +484,8 @@ class FleetLoop:
         )
 
     @asynccontextmanager
-    async def _isolated(self, key: Key, entry: ServiceEntry) -> AsyncIterator[None]:
+    async def _isolated(self, key: Key, entry: ServiceEntry, *, deciding: bool = False) -> AsyncIterator[None]:
+        """Let no error of one service reach the others. `deciding`: nor what is to be told of it."""
         try:
             yield
         except ClusterError as error:
@@ -499,8 +500,16 @@ class FleetLoop:
             # A poisoned object is reported on itself and never stops the others.
             self._context.metrics.ticks.labels(outcome="Failed").inc()
             logger.exception("unexpected error while handling service", extra={"service": "/".join(key)})
-            with suppress(Exception):  # the same defect may be in the way of saying so
-                await self._services.status_writer.outbox.say(FAILED, about=entry)
+            say = partial(self._services.status_writer.outbox.say, FAILED, about=entry)
+            if deciding:
+                with suppress(ValueError):  # it is on its way
+                    self._effects.add(entry.uid, partial(self._quietly, say), urgency=Urgency.REPORT)
+            else:
+                await self._quietly(say)
+
+    async def _quietly(self, say: Callable[[], Awaitable[object]]) -> None:
+        with suppress(Exception):  # the same defect may be in the way of saying so
+            await say()
 
 
 def _urgency(decided: Decided) -> Urgency:
