@@ -2,9 +2,11 @@
 
 Every write waits for the throttle and then checks again whether this process may still write: leadership can be lost
 while waiting. Objects go in and come out as plain dicts; failures come out as `ClusterError`.
-Must not: decide, remember anything about an object, or retry.
+A request that was refused for want of time (429) is made twice more: a rollback is four of them, and where every third
+is refused it took minutes. Must not: decide, remember anything about an object, or repeat what may have been executed.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -13,7 +15,16 @@ from datetime import datetime
 from typing import Any, ClassVar, Final, TypeVar
 
 from vllm_autotuner.cluster.client import JSON, MERGE_PATCH, SERVER_SIDE_APPLY, Connection
-from vllm_autotuner.cluster.errors import NOT_LEADER, READ_ONLY, ClusterError, Conflict, NotFound, Refused, Unavailable
+from vllm_autotuner.cluster.errors import (
+    NOT_LEADER,
+    READ_ONLY,
+    TOO_MANY_REQUESTS,
+    ClusterError,
+    Conflict,
+    NotFound,
+    Refused,
+    Unavailable,
+)
 from vllm_autotuner.cluster.events import Event, event_body
 from vllm_autotuner.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, VLLM_SERVICE, Kind, kind_of
 from vllm_autotuner.cluster.ownership import controller_of, objection
@@ -26,6 +37,12 @@ those 5 MB are read (`OBJECT_BYTES`), which take up to 100 MB: the watches of th
 LOG_READ_LIMIT: Final = 8 * 1024 * 1024
 """Bytes read of one log at most while looking for its end."""
 LOG_TAIL_LINES: Final = 20_000
+TRIES: Final = 3
+"""How often a request is made that is answered with 429. Our choice: where a third is refused, four in a row succeed
+every fifth time with one try, and six of seven times with three."""
+LONGEST_PAUSE: Final = 2.0
+"""Seconds that are waited for before another try, as the API server asks; where it asks for more the next tick is it.
+Its priority and fairness asks for one."""
 _Result = TypeVar("_Result")
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
@@ -60,7 +77,9 @@ class Cluster:
         instance: str,
         may_write: Callable[[], bool] = lambda: True,
         observe: Callable[[str, str, str], None] = lambda verb, kind, outcome: None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        self._sleep = sleep
         self._connection = connection
         self._throttle = throttle
         self._instance = instance
@@ -70,7 +89,7 @@ class Cluster:
     async def serves_crd(self) -> bool:
         """Return whether the CRD is installed. Raises ClusterError when the request fails."""
         try:
-            found = await self._connection.request("GET", f"/apis/{VLLM_SERVICE.api_version}")
+            found = await self._request("GET", f"/apis/{VLLM_SERVICE.api_version}")
         except NotFound:
             return False
         return any(resource.get("name") == VLLM_SERVICE.plural for resource in found.get("resources") or [])
@@ -81,7 +100,7 @@ class Cluster:
 
     async def read(self, kind: Kind, *, namespace: str, name: str) -> Object:
         """Return one object as it is now. Raises NotFound."""
-        return await self._connection.request("GET", kind.path(namespace, name))
+        return await self._request("GET", kind.path(namespace, name))
 
     async def pages(
         self,
@@ -101,7 +120,7 @@ class Cluster:
         query |= {"fieldSelector": fields} if fields else {}
         accept = _METADATA_ONLY if metadata_only else JSON
         while True:
-            found = await self._connection.request("GET", kind.path(namespace), query=query, accept=accept, timeout=30)
+            found = await self._request("GET", kind.path(namespace), query=query, accept=accept, timeout=30)
             metadata = found.get("metadata") or {}
             # Items of a list carry no kind of their own; readers of single objects expect it.
             named = {"apiVersion": kind.api_version, "kind": kind.kind}
@@ -123,7 +142,7 @@ class Cluster:
             "status": status,
         }
         async with self._admitted("status", VLLM_SERVICE):
-            return await self._connection.request(
+            return await self._request(
                 "PUT", VLLM_SERVICE.path(namespace, name, subresource="status"), body=body, query=_as_operator()
             )
 
@@ -151,7 +170,7 @@ class Cluster:
             # Neither one that was deleted and re-created since the read nor one that a later leader has written since
             # is overwritten by force: this process may have slept between the two requests.
             stamped |= {field: live["metadata"][field] for field in ("uid", "resourceVersion")}
-        return await self._connection.request(
+        return await self._request(
             "PATCH",
             kind.path(namespace, name),
             query=_as_operator() | {"force": "true" if live is not None else "false"},
@@ -168,7 +187,7 @@ class Cluster:
         metadata: Object = body["metadata"]
         stamped = metadata | {"annotations": {**metadata.get("annotations", {}), LEASE_EPOCH: str(epoch)}}
         async with self._admitted("apply", DEPLOYMENT):
-            return await self._connection.request(
+            return await self._request(
                 "PATCH",
                 DEPLOYMENT.path(metadata["namespace"], metadata["name"]),
                 query=_as_operator() | {"force": "true"},
@@ -192,7 +211,7 @@ class Cluster:
             "annotations": {**metadata["annotations"], LEASE_EPOCH: str(epoch)},
         }
         async with self._admitted("patch", kind):
-            return await self._connection.request(
+            return await self._request(
                 "PATCH",
                 kind.path(live["metadata"]["namespace"], live["metadata"]["name"]),
                 query=_as_operator(),
@@ -207,7 +226,7 @@ class Cluster:
         """
         body = {"metadata": {"resourceVersion": resource_version}, "spec": {"replicas": replicas}}
         async with self._admitted("scale", DEPLOYMENT):
-            await self._connection.request(
+            await self._request(
                 "PATCH",
                 DEPLOYMENT.path(namespace, name, subresource="scale"),
                 query=_as_operator(),
@@ -239,14 +258,14 @@ class Cluster:
                 "preconditions": {field: live["metadata"][field] for field in ("uid", "resourceVersion")},
             }
             with suppress(NotFound):
-                await self._connection.request("DELETE", kind.path(namespace, name), body=body)
+                await self._request("DELETE", kind.path(namespace, name), body=body)
 
         await self._until_it_stands_still("delete", kind, deleted)
 
     async def annotate_service(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> Object:
         """Set annotations of a VLLMService; None removes one. User commands are given this way."""
         async with self._admitted("annotate", VLLM_SERVICE):
-            return await self._connection.request(
+            return await self._request(
                 "PATCH",
                 VLLM_SERVICE.path(namespace, name),
                 query={"fieldManager": f"{OPERATOR}-cli"},
@@ -257,7 +276,7 @@ class Cluster:
     async def set_data(self, namespace: str, name: str, data: Mapping[str, str]) -> Object:
         """Set keys of a ConfigMap; its other keys stay. Raises NotFound where there is none."""
         async with self._admitted("patch", CONFIG_MAP):
-            return await self._connection.request(
+            return await self._request(
                 "PATCH",
                 CONFIG_MAP.path(namespace, name),
                 query={"fieldManager": f"{OPERATOR}-cli"},
@@ -270,7 +289,7 @@ class Cluster:
         body = event_body(event, about=about, instance=self._instance, now=now)
         async with self._admitted("event", EVENT):
             try:
-                await self._connection.request("POST", EVENT.path(body["metadata"]["namespace"]), body=body)
+                await self._request("POST", EVENT.path(body["metadata"]["namespace"]), body=body)
             except Conflict as error:
                 if error.reason != "AlreadyExists":
                     raise
@@ -312,6 +331,22 @@ class Cluster:
                 raise NotFound(str(error), reason=error.reason, status=400) from error
             raise
         return raw.decode(errors="replace")
+
+    async def _request(self, method: str, path: str, **how: Any) -> Object:
+        """Send a request, again where it is refused for want of time. Raises ClusterError."""
+        for _ in range(TRIES - 1):
+            try:
+                return await self._connection.request(method, path, **how)
+            except Unavailable as error:
+                pause = error.retry_after or 1.0
+                if error.status != TOO_MANY_REQUESTS or pause > LONGEST_PAUSE:
+                    raise
+            if method != "GET":
+                self._throttle.pause(pause)
+            await self._sleep(pause)
+            if method != "GET" and not self._may_write():
+                raise Unavailable(f"{method} {path}: this process is no longer the leader", reason=NOT_LEADER)
+        return await self._connection.request(method, path, **how)
 
     async def _until_it_stands_still(self, verb: str, kind: Kind, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
         """Return what a look and the write after it give; three times at most, where somebody wrote in between."""

@@ -54,6 +54,8 @@ UNAUTHORIZED: Final = 401
 """The HTTP status of credentials that the API does not accept."""
 FORBIDDEN: Final = 403
 """The HTTP status of a missing permission, which only an administrator can give."""
+TOO_MANY_REQUESTS: Final = 429
+"""The HTTP status of a request that was not executed, for want of time."""
 
 
 class ClusterError(Exception):
@@ -91,7 +93,7 @@ class Unavailable(ClusterError):
         self.retry_after = retry_after
 
 
-_UNAVAILABLE: Final = frozenset({UNAUTHORIZED, 408, 425, 429})
+_UNAVAILABLE: Final = frozenset({UNAUTHORIZED, 408, 425, TOO_MANY_REQUESTS})
 """4xx that pass by themselves. 401: a rotated token is read again from its file within a minute."""
 
 
