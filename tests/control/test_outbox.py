@@ -88,6 +88,19 @@ async def test_an_event_that_is_posted_at_the_second_attempt_costs_no_write_of_a
     assert await writes(fails=True) == await writes(fails=False)
 
 
+async def test_events_that_nobody_answers_are_tried_once_in_two_ticks_and_not_in_front_of_each_write() -> None:
+    """Each attempt takes ten seconds, and what is written to the workload waits for it."""
+    found = bed("chat", "code", "search", spec={"tuning.mode": "Recommend"}, load=queueing)
+    found.api.refuses = lambda verb, name: Unavailable("no answer", reason="NoAnswer") if verb == "event" else None
+    while not found.api.requests["event"]:
+        await found.tick()
+    await found.ticks(6)
+    assert found.api.requests["event"] <= 4
+    found.api.refuses = lambda verb, name: None
+    await found.ticks(3)
+    assert found.told == ["Recommended"] * 3
+
+
 async def test_an_event_that_is_refused_delays_no_other() -> None:
     found = bed(load=queueing)
     wrong = Refused("note is too long", reason="Invalid", status=422)

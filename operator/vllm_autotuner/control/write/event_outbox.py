@@ -7,11 +7,12 @@ Apart from `announcements`, which decides on the Events and does no I/O. Must no
 
 import logging
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from vllm_autotuner.api.status import UntoldEvent, VLLMServiceStatus
 from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.cluster.errors import FORBIDDEN, ClusterError, Refused
+from vllm_autotuner.cluster.errors import FORBIDDEN, NO_ANSWER, ClusterError, Refused
 from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.read.views import ServiceEntry
 
@@ -35,6 +36,10 @@ OBJECT_TOO_LARGE = Event(
 )
 """The same; there is no room in the object to say it."""
 
+SILENT_FOR: Final = timedelta(seconds=30)
+"""How long no queued Event is posted after one that got no answer. Events may have an etcd of their own, and while that
+hangs each attempt takes ten seconds, in front of a rollback as well. Our choice: two ticks."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -45,6 +50,7 @@ class Outbox:
         self._cluster = cluster
         self._wall = wall
         self._waiting: dict[str, tuple[Event, ...]] = {}
+        self._silent_since: datetime | None = None
 
     def keep_only(self, uids: set[str]) -> None:
         """Forget what no longer exists."""
@@ -59,7 +65,7 @@ class Outbox:
         """Post the queued Events and then these; after the first that fails, the rest stays queued in order."""
         known = {(each.reason, each.transition): each for each in (*self.waiting(about.uid, status), *events)}
         queue = list(known.values())
-        while queue and await self.say(queue[0], about=about):
+        while queue and not self._is_silent() and await self.say(queue[0], about=about):
             queue.pop(0)
         self._waiting[about.uid] = tuple(queue)
 
@@ -70,9 +76,15 @@ class Outbox:
             await self._cluster.post_event(dict(about.body), event, now=self._wall())
         except ClusterError as error:
             logger.warning("failed to post event", extra={**where, "error": str(error)})
+            if error.reason == NO_ANSWER:
+                self._silent_since = self._wall()
             # One that the API server rejects as invalid would block all others for ever.
             return isinstance(error, Refused) and error.status != FORBIDDEN
         return True
+
+    def _is_silent(self) -> bool:
+        # Not where the clock was set back since.
+        return self._silent_since is not None and timedelta() <= self._wall() - self._silent_since < SILENT_FOR
 
 
 def remembering(status: VLLMServiceStatus, waiting: Iterable[Event]) -> VLLMServiceStatus:
