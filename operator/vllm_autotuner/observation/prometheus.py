@@ -50,6 +50,9 @@ NO_ANSWER: Final = (httpx.TransportError, httpx.TooManyRedirects, httpx.Decoding
 comes after the handshake, with the first read, and httpx lets it through as it is."""
 FAILED: Final = frozenset({500, 502, 503, 504})
 """HTTP statuses of a server that may answer the next time. Who is told to slow down (429) does not ask at once."""
+CONNECTIONS: Final = 16
+"""Requests at a time, as many as the second round of a look has questions: one that waits for another takes two answers
+of a slow server. Prometheus executes 20 at a time (--query.max-concurrency). Our choice."""
 TRIES: Final = 3
 """How often a question is asked that is refused at once. Our choice: a look is 13 questions, and where a third of them
 fails, three tries lose two looks of five, and two tries four of five."""
@@ -83,7 +86,7 @@ class PrometheusSource:
             self._client = httpx.AsyncClient(
                 base_url=address.url.rstrip("/") + "/",
                 timeout=address.timeout.total_seconds(),
-                limits=httpx.Limits(max_connections=8),
+                limits=httpx.Limits(max_connections=CONNECTIONS),
                 verify=self._trust.context if self._trust is not None else True,
                 transport=transport,
                 follow_redirects=True,
