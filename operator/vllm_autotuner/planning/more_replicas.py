@@ -12,7 +12,7 @@ from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.feasibility import Infeasible, placeable
-from vllm_autotuner.planning.forecast import current_setting, outlook, setting_with
+from vllm_autotuner.planning.forecast import Outlook, current_setting, outlook, setting_with
 from vllm_autotuner.planning.max_num_seqs import RUNS_AWAY, NothingToGain, not_slow_now
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
@@ -33,13 +33,13 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
     diagnosis, case, now = situation.diagnosis, situation.case, situation.replicas
     if situation.runs_away:
         return NothingToGain(RUNS_AWAY)
+    forecast, target = outlook(current_setting(situation), situation=situation), ChangeTarget.TTFT
     alone = not queues(situation.observation) and not prompts_contend(case)
-    if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and alone and not _is_sooner_with_more(situation):
+    if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and alone and not _is_sooner_with_more(forecast, situation):
         return NothingToGain("no requests wait: one more replica does not compute a prompt faster")
     scaling = situation.scaling
     if scaling is not None and now >= scaling.max_replicas:
         return NothingToGain(f"already at scaling.maxReplicas ({scaling.max_replicas})")
-    forecast, target = outlook(current_setting(situation), situation=situation), ChangeTarget.TTFT
     needed = max(now + 1, min(now * LARGEST_STEP, forecast.wanted or now + 1))
     if diagnosis.primary is DiagnosisClass.PREFILL_BOUND and not is_late(ttft_reading(case), case.targets.ttft):
         target = ChangeTarget.TPOT
@@ -68,11 +68,11 @@ def add_replicas(situation: Situation) -> Proposal | NothingToGain:
     return _within_room(proposal, situation)
 
 
-def _is_sooner_with_more(situation: Situation) -> bool:
-    """Whether first tokens are foretold to come sooner with a replica more, beyond noise."""
+def _is_sooner_with_more(forecast: Outlook, situation: Situation) -> bool:
+    """Whether first tokens are foretold to come sooner than by `forecast` with a replica more, beyond noise."""
     now = current_setting(situation)
     more = setting_with(now, Knob.REPLICAS, now.replicas + 1, situation=situation)
-    before, after = (outlook(each, situation=situation).ttft for each in (now, more))
+    before, after = forecast.ttft, outlook(more, situation=situation).ttft
     return before is not None and after is not None and after < before * (1 - NOISE)
 
 
