@@ -48,24 +48,24 @@ class Underutilized:
         stalls = any((engine.stalled_for or 0.0) >= observation.window for engine in case.engines)
         if pods < 2 or not observation.everybody_reports or waits or stalls:
             return Fails()
-        more = pods / (pods - 1)
-        facts, measured, running = self._facts(case, more=more)
+        more, slots = pods / (pods - 1), _slots(case)
+        facts, measured, running = self._facts(case, more=more, slots=slots)
         if any(fact.value is None or fact.threshold is None or fact.value > fact.threshold for fact in facts):
             return Fails()
         message = (
             f"{pods - 1} of {pods} replicas would carry the load within every objective, with {more - 1:.0%} more load "
             "each."
         )
-        if _slots(case) is None:
+        if slots is None:
             most = counted(math.ceil(running), "sequence")
             message += f" max-num-seqs is not known: {most} would run in each, which it has to allow."
         return Holds(message=message, evidence=facts, confidence=Confidence.MEDIUM if measured else Confidence.LOW)
 
-    def _facts(self, case: Case, *, more: float) -> tuple[tuple[Evidence, ...], bool, float]:
+    def _facts(self, case: Case, *, more: float, slots: float | None) -> tuple[tuple[Evidence, ...], bool, float]:
         """Return each level as predicted on one pod fewer, whether these engines' own steps support it, and how many
         sequences would run in each of them at most.
 
-        A latency that is not measured counts as over its limit.
+        `slots`: the most that may run in each. A latency that is not measured counts as over its limit.
         """
         targets, window = case.targets, case.observation.window
         usages = [kv_max(engine) for engine in case.engines]
@@ -88,7 +88,6 @@ class Underutilized:
             ("TPOT", tpot, slower.factor, room * self.latency.limit * targets.tpot.seconds, "s"),
             ("prefill time per second", max(shares), more, room * self.prefill.limit, "share"),
         ]
-        slots = _slots(case)
         if slots is not None:
             # Free slots are for a burst: one that takes them is no reason to clear the class.
             levels.append(("running", running, held, slots if holding else self.slots.limit * slots, "sequences"))
