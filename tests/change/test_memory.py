@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.change.worlds import NOW, analysis, change
+from tests.planning.situations import situation
 from tests.workload.services import service
 
 from vllm_autotuner.api.model import to_wire
@@ -20,9 +21,10 @@ from vllm_autotuner.api.status import (
     VLLMServiceStatus,
     parse_status,
 )
-from vllm_autotuner.change.failure_memory import environment_of, failed_seats, without_declined
+from vllm_autotuner.change.failure_memory import environment_of, failed_values, without_declined
 from vllm_autotuner.change.finishing import finished
 from vllm_autotuner.change.machine import Ending
+from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.guardrails.cooldown import spent
 
 SPEC = service({"tuning.cooldown": "2h"}).spec
@@ -45,6 +47,12 @@ def ended(
     after = finished(before, ending_one, Ending(outcome=outcome, reason="TTFT rose"), spec=spec, now=now)
     assert parse_status(to_wire(after)) == after, "it does not survive the way to the API server and back"
     return after
+
+
+def failed_seats(spec: Any, status: VLLMServiceStatus, *, now: datetime) -> tuple[int, ...]:
+    """What planning avoids by this memory."""
+    failed = failed_values(spec, status, now=now)
+    return situation(primary=DiagnosisClass.HEALTHY, failed_values=failed).failed_seats
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))

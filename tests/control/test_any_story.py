@@ -29,12 +29,13 @@ from tests.examples import examples
 
 from vllm_autotuner.api.annotations import APPROVE, PAUSE
 from vllm_autotuner.api.conditions import ConditionType
+from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.service import InvalidService
 from vllm_autotuner.api.spec import Mode
 from vllm_autotuner.api.status import ActiveChange, Outcome, VLLMServiceStatus
 from vllm_autotuner.change.edges import EDGES
 from vllm_autotuner.change.effective import effective_knobs, settled_knobs, spec_knobs
-from vllm_autotuner.change.failure_memory import failed_seats
+from vllm_autotuner.change.failure_memory import failed_values
 from vllm_autotuner.change.verification import Confirmed, NotEffective, Undecided, Verification
 from vllm_autotuner.control.decide.annotation_commands import is_paused
 from vllm_autotuner.control.decide.inputs import wanted_replicas
@@ -281,7 +282,7 @@ class AnyStory(RuleBasedStateMachine):
         else:
             assert spec.tuning.mode is Mode.AUTOMATIC
         assert not is_paused(found.service)
-        assert change.to.max_num_seqs not in failed_seats(spec, before, now=found.now)
+        assert (Knob.MAX_NUM_SEQS, str(change.to.max_num_seqs)) not in failed_values(spec, before, now=found.now)
         assert not circuit_is_open(before.circuit, now=found.now)
         rested = before.cooldown_until is None or before.cooldown_until <= found.now
         assert rested or (_was_kept(before) and not spec.tuning.cooldown_is_written)

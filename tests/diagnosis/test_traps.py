@@ -4,7 +4,7 @@ import pytest
 from tests.builders import NOT_MEASURED, SCRAPES, engine, latency, named, no_answer, nobody, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
-from vllm_autotuner.api.spec import Profile, Tuning
+from vllm_autotuner.api.spec import Profile
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -254,9 +254,7 @@ def test_what_decides_and_is_missing_vetoes_the_class_and_any_proposal(seen: Obs
     assert says in found.message
     knobs = EngineKnobs(max_num_seqs=64)
     case = Case(observation=seen, targets=targets(), knobs=knobs)
-    situation = Situation(
-        case=case, diagnosis=found, tuning=Tuning(), scaling=None, replicas=1, failed_seats=(), failed=()
-    )
+    situation = Situation(case=case, diagnosis=found)
     assert plan(situation).proposal is None
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.builders import INTERVAL, NOW, SCRAPES, WINDOW, engine, latency, named, observation, targets
 
-from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import IntBounds, ScaleIn, ScaleOut, Scaling, Tuning
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.diagnosis.case import Case
@@ -82,8 +82,7 @@ def situation(
         tuning=tuning if tuning is not None else bounds(1, 4096),
         replicas=replicas,
         scaling=scale,
-        failed_seats=tuple(failed),
-        failed=tuple(failed_values),
+        failed=(*((Knob.MAX_NUM_SEQS.value, str(seats)) for seats in failed), *failed_values),
         infeasible=tuple(infeasible),
         platform=platform if platform is not None else Platform(),
     )

@@ -484,3 +484,8 @@ def test_what_runs_is_the_least_that_may_run_so_only_a_raise_of_an_unknown_value
     assert isinstance(raised, Proposal)
     assert isinstance(lowered, Proposal)
     assert (raised.recommend_only, lowered.recommend_only) == (PRESENT_UNKNOWN, "")
+
+
+def test_failed_seats_are_the_numbers_of_max_num_seqs_whatever_a_person_wrote_into_the_status() -> None:
+    failed = (("maxNumSeqs", "96"), ("maxNumSeqs", "many"), ("maxNumSeqs", "9" * 30), ("maxModelLen", "8192"))
+    assert situation(failed_values=failed).failed_seats == (96,)

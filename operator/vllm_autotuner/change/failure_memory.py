@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from vllm_autotuner.api.knobs import EngineKnobs, Knob, knob_value
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import (
     ActiveChange,
@@ -22,7 +22,6 @@ __all__ = [
     "DECLINED",
     "declined",
     "environment_of",
-    "failed_seats",
     "failed_values",
     "infeasible_knobs",
     "left_values",
@@ -81,13 +80,6 @@ def left_values(status: VLLMServiceStatus, *, now: datetime) -> tuple[tuple[str,
         and entry.finished_at is not None
         and now - entry.finished_at < LEFT_FOR
     )
-
-
-def failed_seats(spec: VLLMServiceSpec, status: VLLMServiceStatus, *, now: datetime) -> tuple[int, ...]:
-    """The blocked values of max-num-seqs."""
-    failed = failed_values(spec, status, now=now)
-    values = (knob_value(text) for knob, text in failed if knob == Knob.MAX_NUM_SEQS)
-    return tuple(value for value in values if isinstance(value, int))
 
 
 def infeasible_knobs(spec: VLLMServiceSpec, status: VLLMServiceStatus) -> tuple[EngineKnobs, ...]:

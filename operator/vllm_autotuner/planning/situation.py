@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from vllm_autotuner.api.knobs import EngineKnobs
+from vllm_autotuner.api.knobs import EngineKnobs, Knob, knob_value
 from vllm_autotuner.api.spec import Scaling, Tuning
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -32,10 +32,8 @@ class Situation:
     """When the newest replica became ready; None if not known."""
     too_few: int = 0
     """The most replicas of what runs that were too few for a load like that of now."""
-    failed_seats: tuple[int, ...] = ()
-    """Values of max-num-seqs that were rolled back in this environment and are still in cooldown."""
     failed: tuple[tuple[str, str], ...] = ()
-    """All knobs and values that were rolled back and are still in cooldown, including max-num-seqs."""
+    """Knobs and values that were rolled back in this environment and are still in cooldown."""
     left: tuple[tuple[str, str], ...] = ()
     """Knobs and values that a kept change has left lately."""
     infeasible: tuple[EngineKnobs, ...] = ()
@@ -68,6 +66,12 @@ class Situation:
     def knobs(self) -> EngineKnobs:
         """The flags in effect; None for a value that is not known."""
         return self.case.knobs
+
+    @property
+    def failed_seats(self) -> tuple[int, ...]:
+        """The values of max-num-seqs among `failed`; a text that is no number, as users can edit them, is none."""
+        values = (knob_value(text) for knob, text in self.failed if knob == Knob.MAX_NUM_SEQS)
+        return tuple(value for value in values if isinstance(value, int))
 
     @property
     def runs_away(self) -> bool:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from vllm_autotuner.api.annotations import whole_number
-from vllm_autotuner.api.knobs import EngineKnobs, Knob
+from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.spec import Scaling, Tuning
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.cli.errors import CommandError
@@ -199,11 +198,6 @@ def _report(service: ServiceName, track: _Track, *, subject: Subject) -> Service
         tuning=subject.tuning,
         scaling=subject.scaling,
         replicas=subject.replicas or len({engine.key.pod for engine in observation.engines}),
-        failed_seats=tuple(
-            value
-            for knob, text in subject.failed
-            if knob == Knob.MAX_NUM_SEQS and (value := whole_number(text)) is not None
-        ),
         failed=subject.failed,
         left=subject.left,
         infeasible=subject.infeasible,

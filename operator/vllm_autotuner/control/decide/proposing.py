@@ -12,7 +12,7 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Mode, Scaling
 from vllm_autotuner.api.status import ActiveChange, Outcome, Recommendation, VLLMServiceStatus
 from vllm_autotuner.change.begin import begin
-from vllm_autotuner.change.failure_memory import failed_seats, failed_values, infeasible_knobs, left_values
+from vllm_autotuner.change.failure_memory import failed_values, infeasible_knobs, left_values
 from vllm_autotuner.change.foreseen import lacks_requests
 from vllm_autotuner.change.verdict import is_baseline, measure
 from vllm_autotuner.control.decide.inputs import Inputs, serves, wanted_replicas
@@ -197,7 +197,6 @@ def _situation(
         scaling=scaling,
         replicas_since=rollout.newest_since,
         too_few=replicas_too_few(status, inputs.observation, scaling=scaling, now=inputs.now),
-        failed_seats=failed_seats(spec, status, now=inputs.now),
         failed=failed_values(spec, status, now=inputs.now),
         left=left_values(status, now=inputs.now),
         infeasible=infeasible_knobs(spec, status),
