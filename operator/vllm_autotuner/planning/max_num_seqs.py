@@ -38,7 +38,6 @@ from vllm_autotuner.planning.situation import Situation
 __all__ = [
     "NO_BOUNDS",
     "PRESENT_UNKNOWN",
-    "RUNS_AWAY",
     "UNKNOWN_CAPACITY",
     "NothingToGain",
     "fit_to_kv_cache",
@@ -49,7 +48,6 @@ __all__ = [
 
 UNKNOWN_CAPACITY: Final = "the number of sequences that the KV cache holds is not known: no usage or lengths yet"
 STEP_LIMIT: Final = f"step limit (x{LARGEST_STEP})"
-RUNS_AWAY: Final = "outputs run to their token limit: more GPUs do not help"
 NO_BOUNDS: Final = "spec.tuning.maxNumSeqs sets no bounds"
 PRESENT_UNKNOWN: Final = (
     "the present max-num-seqs is not known and may be higher; set it in the spec or in the engine's flags"

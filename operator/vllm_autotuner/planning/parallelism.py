@@ -27,9 +27,9 @@ from vllm_autotuner.planning.feasibility import (
     verdict,
 )
 from vllm_autotuner.planning.forecast import longest_length, pool_with
-from vllm_autotuner.planning.max_num_seqs import RUNS_AWAY, NothingToGain
+from vllm_autotuner.planning.max_num_seqs import NothingToGain
 from vllm_autotuner.planning.proposal import Proposal
-from vllm_autotuner.planning.situation import Situation
+from vllm_autotuner.planning.situation import RUNS_AWAY, Situation
 
 __all__ = ["larger_degree", "smaller_degree"]
 

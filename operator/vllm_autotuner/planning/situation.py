@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob, knob_value
 from vllm_autotuner.api.spec import Scaling, Tuning
@@ -14,7 +15,9 @@ from vllm_autotuner.performance.capacity import Replica
 from vllm_autotuner.planning.current_replica import UnknownReplica, current_replica
 from vllm_autotuner.planning.platform import Platform
 
-__all__ = ["Situation"]
+__all__ = ["RUNS_AWAY", "Situation"]
+
+RUNS_AWAY: Final = "outputs run to their token limit: more GPUs do not help"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

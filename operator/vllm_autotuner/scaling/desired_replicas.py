@@ -24,7 +24,8 @@ from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.capacity import Capacity, capacity, replicas_for
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.current_replica import STRETCH, UnknownReplica, limits_of, rate_now
-from vllm_autotuner.planning.situation import Situation
+from vllm_autotuner.planning.situation import RUNS_AWAY, Situation
+from vllm_autotuner.planning.worth import MET
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
 from vllm_autotuner.scaling.error_budget import budget_spent, late_for
 from vllm_autotuner.scaling.failed_scale_ins import most_too_few, tried_again_from
@@ -44,7 +45,6 @@ SCALE_OUT_ON: Final = frozenset(
 )
 """Classes in which requests wait for capacity. Wedged, DeferredQueue and MetricsBlind never scale out, nor does
 RunawayOutputs, even if it only contributes."""
-SERVES: Final = frozenset({DiagnosisClass.HEALTHY, DiagnosisClass.UNDERUTILIZED})
 LATELY: Final = "more was late in the last minutes than they allow"
 UNQUEUED: Final = frozenset({DiagnosisClass.PREFILL_BOUND, DiagnosisClass.PREEMPTION_THRASH})
 """The classes of `SCALE_OUT_ON` that can hold without a queue; then no request has waited."""
@@ -68,7 +68,7 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, situation: Situation, 
     held = now - datetime.fromtimestamp(diagnosis.since, tz=now.tzinfo)
     if diagnosis.primary is DiagnosisClass.IDLE and held >= scaling.scale_in.stabilization:
         return _from_idle(supply, held=held, scaling=scaling, observation=case.observation)
-    never = _never(diagnosis)
+    never = _never(situation)
     if never is not None and diagnosis.primary is not DiagnosisClass.IDLE:
         return Scale(replicas=current, reason=never)
     replica = situation.replica
@@ -82,12 +82,11 @@ def desired_replicas(supply: Supply, *, scaling: Scaling, situation: Situation, 
     return question.fewer() or (question.more() if never is None else Scale(replicas=current, reason=never))
 
 
-def _never(diagnosis: Diagnosis) -> str | None:
-    if diagnosis.primary not in SCALE_OUT_ON | SLOW_TOKENS | SERVES:
-        return f"{diagnosis.primary.value} does not call for scaling"
-    if DiagnosisClass.RUNAWAY_OUTPUTS in (part.diagnosis for part in diagnosis.contributing):
-        return "outputs run to their token limit: more GPUs do not help"
-    return None
+def _never(situation: Situation) -> str | None:
+    primary = situation.diagnosis.primary
+    if primary not in SCALE_OUT_ON | SLOW_TOKENS | MET:
+        return f"{primary.value} does not call for scaling"
+    return RUNS_AWAY if situation.runs_away else None
 
 
 def _from_idle(supply: Supply, *, held: timedelta, scaling: Scaling, observation: Observation) -> Scale:
@@ -135,7 +134,7 @@ class _Question:
         late = self._why_not_for_lateness()
         if late is None:
             # Between two bursts, or by a little, no class is named for it.
-            told = LATELY if self.diagnosis.primary in SERVES else self.diagnosis.message
+            told = LATELY if self.diagnosis.primary in MET else self.diagnosis.message
             return self._to(self._needed_now() or current, why=f"objectives are missed: {told}")
         queued = self.diagnosis.primary in SCALE_OUT_ON or self._hidden()
         return Scale(replicas=current, reason=waits if queued else late)
