@@ -19,11 +19,10 @@ from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.planning.context_length import longest_seen, shorter_context, shorter_to_start
 from vllm_autotuner.planning.kv_type import smaller_kv_values
-from vllm_autotuner.planning.max_num_seqs import NothingToGain
 from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
 from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.platform import Platform, platform_named
-from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import Situation
 
 FULL = served(

@@ -14,10 +14,10 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.planning.max_num_seqs import NothingToGain, fit_to_kv_cache
+from vllm_autotuner.planning.max_num_seqs import fit_to_kv_cache
 from vllm_autotuner.planning.plan import Plan, plan
 from vllm_autotuner.planning.platform import Platform, platform_named
-from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 
 TWO_ENGINES = steady(9, 18, 12, base=0.014, per_sequence=0.0003)
 """5.6 requests/s, which one engine serves with about 44 sequences; 0.005 of the KV cache each."""

@@ -26,12 +26,11 @@ from vllm_autotuner.observation.observation import KVPool, Observation, StepPoin
 from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.planning.max_num_seqs import (
     PRESENT_UNKNOWN,
-    NothingToGain,
     lower_max_num_seqs,
     raise_max_num_seqs,
 )
 from vllm_autotuner.planning.platform import Platform, platform_named
-from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 
 
 def lengths(tokens: float) -> Distribution:

@@ -15,11 +15,10 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.observation import EngineWindow, Observation, StepPoint
 from vllm_autotuner.planning.max_num_seqs import (
-    NothingToGain,
     fit_to_kv_cache,
 )
 from vllm_autotuner.planning.plan import plan
-from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import Situation
 
 STEPS = line(16.0, 32.0, 64.0, base=0.02, per_sequence=0.001)

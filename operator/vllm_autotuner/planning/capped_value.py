@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from vllm_autotuner.api.spec import IntBounds
-from vllm_autotuner.observation.noise import NOISE
 
-__all__ = ["HEADROOM", "LARGEST_STEP", "Limit", "Limited", "limited", "user_limits"]
+__all__ = ["LARGEST_STEP", "STEP_LIMIT", "Limit", "Limited", "limited", "user_limits"]
 
 LARGEST_STEP: Final = 2
 """Largest factor in one step, up or down (G10): a wrong model costs at most one halving or doubling, and demand rarely
 grows more than 1.5 times in 10 minutes. Design choice."""
-HEADROOM: Final = NOISE
-"""Share of the TPOT objective that a proposal leaves unused: a batch that just meets it misses it half of the time. Our
-choice: the size of the noise that a verdict ignores."""
+STEP_LIMIT: Final = f"step limit (x{LARGEST_STEP})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

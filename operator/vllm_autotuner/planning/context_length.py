@@ -15,11 +15,10 @@ from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
-from vllm_autotuner.planning.capped_value import LARGEST_STEP, Limit, limited, user_limits
+from vllm_autotuner.planning.capped_value import LARGEST_STEP, STEP_LIMIT, Limit, limited, user_limits
 from vllm_autotuner.planning.feasibility import Feasible, holds_lengths, not_failed, verdict
 from vllm_autotuner.planning.forecast import longest_length
-from vllm_autotuner.planning.max_num_seqs import NothingToGain
-from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["length_within", "longest_seen", "shorter_context", "shorter_to_start"]
@@ -45,7 +44,7 @@ def shorter_context(situation: Situation) -> Proposal | NothingToGain:
     # The edges of buckets may lie beyond what the engine takes.
     longest = min(longest, current)
     needed = _needed(seen) or longest
-    step = Limit(name=f"step limit (x{LARGEST_STEP})", low=math.ceil(current / LARGEST_STEP))
+    step = Limit(name=STEP_LIMIT, low=math.ceil(current / LARGEST_STEP))
     found = limited(needed, limits=(step, *user_limits("maxModelLen", situation.tuning.max_model_len)))
     if found.value > current * (1 - NOISE):
         return NothingToGain(f"max-model-len {current} is needed: requests had up to {longest} tokens")

@@ -13,8 +13,7 @@ from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.planning.bounds import opted_in, outside
 from vllm_autotuner.planning.feasibility import Infeasible, Unsure, fp8_supported, not_failed, pool_starts, verdict
 from vllm_autotuner.planning.forecast import longest_length, pool_tokens, pool_with
-from vllm_autotuner.planning.max_num_seqs import NothingToGain
-from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["smaller_kv_values"]

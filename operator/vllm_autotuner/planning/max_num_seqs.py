@@ -7,7 +7,6 @@ Must not: propose a value outside the spec's bounds, or one without a limit deri
 """
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from vllm_autotuner.api.knobs import Knob
@@ -28,18 +27,17 @@ from vllm_autotuner.performance.kv_capacity import PoolEstimate
 from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.performance.step_time import FEWEST_POINTS
 from vllm_autotuner.planning.bounds import with_value
-from vllm_autotuner.planning.capped_value import HEADROOM, LARGEST_STEP, Limit, Limited, limited, user_limits
+from vllm_autotuner.planning.capped_value import LARGEST_STEP, STEP_LIMIT, Limit, Limited, limited, user_limits
 from vllm_autotuner.planning.current_replica import UnknownReplica, rate_now
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.forecast import longest_length, pool_tokens, pool_with
-from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = [
     "NO_BOUNDS",
     "PRESENT_UNKNOWN",
     "UNKNOWN_CAPACITY",
-    "NothingToGain",
     "fit_to_kv_cache",
     "lower_max_num_seqs",
     "not_slow_now",
@@ -47,18 +45,13 @@ __all__ = [
 ]
 
 UNKNOWN_CAPACITY: Final = "the number of sequences that the KV cache holds is not known: no usage or lengths yet"
-STEP_LIMIT: Final = f"step limit (x{LARGEST_STEP})"
+HEADROOM: Final = NOISE
+"""Share of the TPOT objective that a proposal leaves unused: a batch that just meets it misses it half of the time. Our
+choice: the size of the noise that a verdict ignores."""
 NO_BOUNDS: Final = "spec.tuning.maxNumSeqs sets no bounds"
 PRESENT_UNKNOWN: Final = (
     "the present max-num-seqs is not known and may be higher; set it in the spec or in the engine's flags"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class NothingToGain:
-    """No proposal, with the reason that `explain` prints."""
-
-    why: str
 
 
 def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:

@@ -13,8 +13,8 @@ from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.feasibility import Infeasible, placeable
 from vllm_autotuner.planning.forecast import Outlook, current_setting, outlook, setting_with
-from vllm_autotuner.planning.max_num_seqs import NothingToGain, not_slow_now
-from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.max_num_seqs import not_slow_now
+from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import RUNS_AWAY, Situation
 
 __all__ = ["FREE_GPUS", "add_replicas"]

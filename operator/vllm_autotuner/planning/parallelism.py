@@ -14,7 +14,7 @@ from vllm_autotuner.diagnosis.classes import SLOW_TOKENS
 from vllm_autotuner.performance.kv_capacity import PoolEstimate
 from vllm_autotuner.performance.tensor_parallel import measured_links
 from vllm_autotuner.planning.bounds import opted_in
-from vllm_autotuner.planning.capped_value import LARGEST_STEP
+from vllm_autotuner.planning.capped_value import LARGEST_STEP, STEP_LIMIT
 from vllm_autotuner.planning.context_length import length_within
 from vllm_autotuner.planning.feasibility import (
     Infeasible,
@@ -27,8 +27,7 @@ from vllm_autotuner.planning.feasibility import (
     verdict,
 )
 from vllm_autotuner.planning.forecast import longest_length, pool_with
-from vllm_autotuner.planning.max_num_seqs import NothingToGain
-from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import RUNS_AWAY, Situation
 
 __all__ = ["larger_degree", "smaller_degree"]
@@ -130,7 +129,7 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
         target=target,
         reason=reason,
         confidence=Confidence.MEDIUM if known else Confidence.LOW,
-        limited_by=f"step limit (x{LARGEST_STEP})",
+        limited_by=STEP_LIMIT,
         recommend_only=recommend_only,
         max_model_len=shorter,
         extra_gpus=(degree - (knobs.tensor_parallel_size or 1)) * max(1, situation.replicas),

@@ -33,14 +33,13 @@ from vllm_autotuner.planning.forecast import (
 )
 from vllm_autotuner.planning.kv_type import smaller_kv_values
 from vllm_autotuner.planning.max_num_seqs import (
-    NothingToGain,
     fit_to_kv_cache,
     lower_max_num_seqs,
     raise_max_num_seqs,
 )
 from vllm_autotuner.planning.more_replicas import add_replicas
 from vllm_autotuner.planning.parallelism import larger_degree, smaller_degree
-from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.planning.unused_slots import memory_of_unused_slots
 from vllm_autotuner.planning.worth import MET, comes_closer, not_worth, order, saves

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 
-__all__ = ["Predicted", "Proposal"]
+__all__ = ["NothingToGain", "Predicted", "Proposal"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +52,10 @@ class Proposal:
         if isinstance(self.value, str):
             raise ValueError(f"{self.knob.value} is not a number")
         return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToGain:
+    """No proposal, with the reason that `explain` prints."""
+
+    why: str

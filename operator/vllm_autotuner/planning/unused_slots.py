@@ -21,9 +21,8 @@ from vllm_autotuner.planning.max_num_seqs import (
     NO_BOUNDS,
     PRESENT_UNKNOWN,
     UNKNOWN_CAPACITY,
-    NothingToGain,
 )
-from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import Situation
 
 __all__ = ["memory_of_unused_slots"]
