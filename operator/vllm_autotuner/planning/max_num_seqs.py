@@ -64,13 +64,13 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain(UNKNOWN_CAPACITY)
     replica = situation.replica
     # No headroom: only in bursts are all slots in use, or requests would wait.
-    knee = _largest(replica, situation, side=0, headroom=0.0)
+    knee = _largest(situation, side=0, headroom=0.0)
     if isinstance(replica, Replica) and knee is None:
         return NothingToGain("the step-time model predicts a TPOT over the objective even for a single sequence")
     limits = (
         Limit(name="KV cache at observed lengths", high=pool),
         *_knee_limit(replica, knee),
-        _step_up(situation, replica, seats=seats),
+        _step_up(situation, seats=seats),
         *_one_token_each(situation),
         *_failed_above(situation, seats=seats),
     )
@@ -90,7 +90,7 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     queue = f"All {seats} slots (max-num-seqs) are in use while requests wait"
     # A line of this service, by whose interval TPOT is in time at the new value as well.
     known = isinstance(replica, Replica) and replica.step.points >= FEWEST_POINTS
-    sure = known and found.value <= (_largest(replica, situation, side=1) or 0)
+    sure = known and found.value <= (_largest(situation, side=1) or 0)
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,
@@ -117,7 +117,7 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         return why
     observation = situation.observation
     batch, replica = max(busy_batch(engine) for engine in observation.engines), situation.replica
-    knee = _largest(replica, situation, side=0)
+    knee = _largest(situation, side=0)
     if isinstance(replica, Replica) and knee is None:
         return NothingToGain("TPOT misses its objective even for a single sequence: a smaller batch does not help")
     # The batch may be empty while hysteresis still keeps the class.
@@ -132,7 +132,7 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain(
             f"lowering max-num-seqs below batch size {batch:.0f} has no benefit (limit: {found.limited_by or 'knee'})"
         )
-    waits = _replicas_first(situation) or _would_wait(situation, replica, slots=found.value)
+    waits = _replicas_first(situation) or _would_wait(situation, slots=found.value)
     if waits is not None:
         return waits
     return Proposal(
@@ -175,7 +175,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     seats = _seats(situation)
     if found.value > seats * (1 - NOISE):
         return NothingToGain(f"lowering max-num-seqs {seats} has no benefit (limit: {found.limited_by or 'KV cache'})")
-    waits = _replicas_first(situation) or _would_fall_behind(situation, situation.replica, slots=found.value)
+    waits = _replicas_first(situation) or _would_fall_behind(situation, slots=found.value)
     if waits is not None:
         return waits
     if in_time is not None and not larger:
@@ -208,13 +208,12 @@ def _held_with_as_many_slots(situation: Situation, *, held: int) -> int:
     return most
 
 
-def _largest(
-    replica: Replica | UnknownReplica, situation: Situation, *, side: int, headroom: float = HEADROOM
-) -> int | None:
+def _largest(situation: Situation, *, side: int, headroom: float = HEADROOM) -> int | None:
     """The largest batch whose TPOT at its quantile meets the objective: likely (0), or on the pessimistic side (1).
 
     None without a model, or if not even a single sequence meets it.
     """
+    replica = situation.replica
     if isinstance(replica, UnknownReplica):
         return None
     target = situation.targets.tpot.seconds * (1 - headroom)
@@ -236,9 +235,9 @@ def _knee_limit(replica: Replica | UnknownReplica, knee: int | None) -> tuple[Li
     return (Limit(name="TPOT knee", high=knee),)
 
 
-def _step_up(situation: Situation, replica: Replica | UnknownReplica, *, seats: int) -> Limit:
+def _step_up(situation: Situation, *, seats: int) -> Limit:
     """The largest value that one step may go to: twice the present one, or as far as TPOT is surely in time."""
-    twice, surely = seats * LARGEST_STEP, _largest(replica, situation, side=1)
+    twice, surely = seats * LARGEST_STEP, _largest(situation, side=1)
     if surely is not None and surely > twice:
         return Limit(name="what the step-time model covers", high=surely)
     return Limit(name=STEP_LIMIT, high=twice)
@@ -289,15 +288,15 @@ def _replicas_first(situation: Situation) -> NothingToGain | None:
     )
 
 
-def _would_wait(situation: Situation, replica: Replica | UnknownReplica, *, slots: int) -> NothingToGain | None:
+def _would_wait(situation: Situation, *, slots: int) -> NothingToGain | None:
     """Return why not to lower max-num-seqs: what is in the system now would wait for too long.
 
     A balance: what does not fit into the slots waits, and leaves at the rate at which requests finish then.
     """
-    engines = situation.observation.engines
+    engines, replica = situation.observation.engines, situation.replica
     if isinstance(replica, UnknownReplica):
         return None
-    if (behind := _would_fall_behind(situation, replica, slots=slots)) is not None:
+    if (behind := _would_fall_behind(situation, slots=slots)) is not None:
         return behind
     there = sum(max(moment.running + moment.waiting for moment in engine.moments) for engine in engines)
     left, finishing = there - slots * len(engines), replica.rate(slots) * len(engines)
@@ -309,8 +308,9 @@ def _would_wait(situation: Situation, replica: Replica | UnknownReplica, *, slot
     )
 
 
-def _would_fall_behind(situation: Situation, replica: Replica | UnknownReplica, *, slots: int) -> NothingToGain | None:
+def _would_fall_behind(situation: Situation, *, slots: int) -> NothingToGain | None:
     """Return why not to lower max-num-seqs: fewer requests would finish than come."""
+    replica = situation.replica
     if isinstance(replica, UnknownReplica):
         return None
     rate = (rate_now(situation.observation) or 0.0) / len(situation.observation.engines)
