@@ -74,10 +74,9 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         *_one_token_each(situation),
         *_failed_above(situation, seats=seats),
     )
-    bounds = situation.tuning.max_num_seqs
-    found = limited(max(pool, seats), limits=(*limits, *user_limits("maxNumSeqs", bounds)))
-    if (broken := _broken(found, limits=limits)) is not None:
-        return broken
+    found = _limited(max(pool, seats), situation, limits=limits)
+    if isinstance(found, NothingToGain):
+        return found
     if found.value < math.ceil(seats * (1 + NOISE)):
         present = f"above the {seats} that ran" if situation.knobs.max_num_seqs is None else f"{seats}"
         return NothingToGain(f"raising max-num-seqs {present} has no benefit (limit: {found.limited_by or 'KV cache'})")
@@ -122,12 +121,10 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain("TPOT misses its objective even for a single sequence: a smaller batch does not help")
     # The batch may be empty while hysteresis still keeps the class.
     half = max(1, math.ceil(batch / LARGEST_STEP))
-    step = _step_down(replica, half=half)
-    limits = (step, *_failed_below(situation, batch=batch))
-    bounds = situation.tuning.max_num_seqs
-    found = limited(knee if knee is not None else half, limits=(*limits, *user_limits("maxNumSeqs", bounds)))
-    if (broken := _broken(found, limits=limits)) is not None:
-        return broken
+    limits = (_step_down(replica, half=half), *_failed_below(situation, batch=batch))
+    found = _limited(knee if knee is not None else half, situation, limits=limits)
+    if isinstance(found, NothingToGain):
+        return found
     if found.value > batch * (1 - NOISE):
         return NothingToGain(
             f"lowering max-num-seqs below batch size {batch:.0f} has no benefit (limit: {found.limited_by or 'knee'})"
@@ -144,7 +141,7 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         + (f"batch size {knee} meets it." if knee is not None else "halving it shows whether a smaller one meets it."),
         confidence=Confidence.HIGH if _seen(replica, found.value) else Confidence.LOW,
         limited_by=found.limited_by,
-        recommend_only="" if bounds is not None else NO_BOUNDS,
+        recommend_only="" if situation.tuning.max_num_seqs is not None else NO_BOUNDS,
     )
 
 
@@ -164,12 +161,11 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     # With fewer slots requests wait for one, which is too late as well.
     if (in_time := not_slow_now(situation)) is not None and not queues(observation):
         return in_time
-    bounds, pool = situation.tuning.max_num_seqs, _held_with_as_many_slots(situation, held=now)
+    pool = _held_with_as_many_slots(situation, held=now)
     step = Limit(name=STEP_LIMIT, low=math.ceil(batch / LARGEST_STEP))
-    limits = (step, *_failed_below(situation, batch=batch))
-    found = limited(pool, limits=(*limits, *user_limits("maxNumSeqs", bounds)))
-    if (broken := _broken(found, limits=limits)) is not None:
-        return broken
+    found = _limited(pool, situation, limits=(step, *_failed_below(situation, batch=batch)))
+    if isinstance(found, NothingToGain):
+        return found
     larger = min(found.value, pool) > now * (1 + NOISE)
     # The max-num-seqs in effect, where it is known: even far above the batch it still allows the preemptions.
     seats = _seats(situation)
@@ -192,7 +188,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
         "recomputed." + (f" With the memory of the slots that go it holds {pool}." if larger else ""),
         confidence=Confidence.MEDIUM,
         limited_by=found.limited_by,
-        recommend_only="" if bounds is not None else NO_BOUNDS,
+        recommend_only="" if situation.tuning.max_num_seqs is not None else NO_BOUNDS,
     )
 
 
@@ -351,9 +347,10 @@ def _failed_below(situation: Situation, *, batch: float) -> tuple[Limit, ...]:
     return (Limit(name=f"rolled back or declined at {max(below)}", low=math.ceil((batch + max(below)) / 2)),)
 
 
-def _broken(found: Limited, *, limits: tuple[Limit, ...]) -> NothingToGain | None:
-    """Return why there is no value: the spec's bounds and another limit exclude each other."""
+def _limited(wanted: int, situation: Situation, *, limits: tuple[Limit, ...]) -> Limited | NothingToGain:
+    """Apply the limits and then the spec's bounds; there is no value where the two exclude each other."""
+    found = limited(wanted, limits=(*limits, *user_limits("maxNumSeqs", situation.tuning.max_num_seqs)))
     again = limited(found.value, limits=limits)
     if again.limited_by is None:
-        return None
+        return found
     return NothingToGain(f"{found.limited_by} requires {found.value}, which {again.limited_by} does not allow")
