@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.engine.geometry import ModelShape, UnknownGeometry
 from vllm_autotuner.engine.hardware import Gpu
-from vllm_autotuner.performance.kv_capacity import PoolForecast, UnknownPool
+from vllm_autotuner.performance.kv_capacity import PoolForecast, UnknownPool, kv_value_bytes
 from vllm_autotuner.planning.placement import FreeGpus
 
 __all__ = [
@@ -162,12 +162,8 @@ def _needs_as_much(wanted: EngineKnobs, than: EngineKnobs) -> bool:
     ):
         if one != other and (one is None or other is None or one < other):
             return False
-    narrower = _is_fp8(wanted) and not _is_fp8(than)
+    narrower = kv_value_bytes(wanted.kv_cache_dtype) < kv_value_bytes(than.kv_cache_dtype)
     return not narrower and (wanted.tensor_parallel_size or 1) <= (than.tensor_parallel_size or 1)
-
-
-def _is_fp8(knobs: EngineKnobs) -> bool:
-    return (knobs.kv_cache_dtype or "").startswith("fp8")
 
 
 def not_failed(failed: Iterable[tuple[str, str]], *, knob: str, value: int | str) -> Answer:

@@ -33,6 +33,7 @@ __all__ = [
     "Outlook",
     "Setting",
     "current_setting",
+    "exported_type",
     "is_known_for_long",
     "longest_length",
     "outlook",
@@ -270,7 +271,7 @@ def pool_with(
     now = Pool(
         tokens=tokens,
         tensor_parallel_size=knobs.tensor_parallel_size or 1,
-        kv_cache_dtype=knobs.kv_cache_dtype or _exported_type(situation.observation),
+        kv_cache_dtype=knobs.kv_cache_dtype or exported_type(situation.observation),
         gpu_memory_utilization=UTILIZATION,
         max_num_seqs=slots_now(situation),
     )
@@ -334,5 +335,6 @@ def pool_tokens(seen: Observation) -> float | None:
     return float(min(known)) if known else None
 
 
-def _exported_type(seen: Observation) -> str | None:
+def exported_type(seen: Observation) -> str | None:
+    """Return the data type of the KV cache, as the engine exports it; None if it does not."""
     return next((engine.pool.cache_dtype for engine in seen.engines if engine.pool.cache_dtype is not None), None)

@@ -9,10 +9,11 @@ from typing import Final
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.observation.noise import NOISE
+from vllm_autotuner.performance.kv_capacity import kv_value_bytes
 from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.planning.bounds import opted_in, outside
 from vllm_autotuner.planning.feasibility import Infeasible, Unsure, fp8_supported, not_failed, pool_starts, verdict
-from vllm_autotuner.planning.forecast import longest_length, pool_tokens, pool_with
+from vllm_autotuner.planning.forecast import exported_type, longest_length, pool_tokens, pool_with
 from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import Situation
 
@@ -26,9 +27,8 @@ NOT_LISTED: Final = "spec.tuning.kvCacheDtype does not list fp8"
 def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
     """fp8 for the KV cache, where hardware and model are known to take it."""
     tuning, seen = situation.tuning, situation.observation
-    exported = next((each.pool.cache_dtype for each in seen.engines if each.pool.cache_dtype is not None), None)
     current = situation.knobs.kv_cache_dtype
-    if any(each is not None and each.startswith(FP8) for each in (current, exported)):
+    if kv_value_bytes(current) == 1 or kv_value_bytes(exported_type(seen)) == 1:
         return NothingToGain("the KV cache already uses fp8")
     if any(engine.pool.blocks_given for engine in seen.engines):
         return NothingToGain("fp8 KV: the engine's flags set the number of blocks, whatever their type")
