@@ -7,6 +7,7 @@ for which ones the rules were verified.
 """
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from vllm_autotuner.engine.geometry import ModelShape, UnknownGeometry
@@ -57,14 +58,8 @@ def at_degree(
     before, after = (kv_bytes_per_token_per_gpu(shape, tensor_parallel_size=each) for each in (degree, wanted))
     held = min(line.per_sequence - host, context * before / (BANDWIDTH_SHARE * gpu.bandwidth))
     prompts = line.per_sequence - host - held
-    return StepTime(
-        base=base,
-        per_sequence=host + held * after / before + prompts * (degree / wanted) ** PREFILL_SCALING,
-        low=line.low,
-        high=line.high,
-        points=line.points,
-        error=line.error,
-    )
+    slope = host + held * after / before + prompts * (degree / wanted) ** PREFILL_SCALING
+    return replace(line, base=base, per_sequence=slope)
 
 
 def measured_links(gpu: Gpu | None) -> bool:

@@ -39,23 +39,17 @@ def platform_of(spec: VLLMServiceSpec, *, catalogue: Catalogue, free_gpus: FreeG
     product = None if spec.accelerator is None else spec.accelerator.product
     if product is None and free_gpus is not None and free_gpus.product:
         product = free_gpus.product
-    found = platform_named(model, gpu=product, args=args, catalogue=catalogue, free_gpus=free_gpus)
-    return replace(found, devices_ours=spec.accelerator is not None and spec.target_ref is None)
+    found = platform_named(model, gpu=product, args=args, catalogue=catalogue)
+    ours = spec.accelerator is not None and spec.target_ref is None
+    return replace(found, free_gpus=free_gpus, devices_ours=ours)
 
 
-def platform_named(
-    model: str, *, gpu: str | None, catalogue: Catalogue, args: tuple[str, ...] = (), free_gpus: FreeGpus | None = None
-) -> Platform:
+def platform_named(model: str, *, gpu: str | None, catalogue: Catalogue, args: tuple[str, ...] = ()) -> Platform:
     """Return the platform by names, without a spec. An empty model name means unknown."""
+    found = Platform(gpu=catalogue.gpu(gpu), step_tokens=_step_tokens(args))
     if not model:
-        return Platform(gpu=catalogue.gpu(gpu), step_tokens=_step_tokens(args), free_gpus=free_gpus)
-    return Platform(
-        shape=catalogue.shape(model),
-        gpu=catalogue.gpu(gpu),
-        bytes_per_weight=bytes_per_weight(model, args),
-        step_tokens=_step_tokens(args),
-        free_gpus=free_gpus,
-    )
+        return found
+    return replace(found, shape=catalogue.shape(model), bytes_per_weight=bytes_per_weight(model, args))
 
 
 def _step_tokens(args: tuple[str, ...]) -> int | None:
