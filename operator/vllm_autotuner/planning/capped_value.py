@@ -32,7 +32,6 @@ class Limit:
 class Limited:
     """The value after all limits; `limited_by` names the last one that changed it, None if none did."""
 
-    wanted: int
     value: int
     limited_by: str | None
 
@@ -43,7 +42,7 @@ def limited(wanted: int, *, limits: Sequence[Limit]) -> Limited:
     for limit in limits:
         if (bounded := limit.apply(value)) != value:
             value, limited_by = bounded, limit.name
-    return Limited(wanted=wanted, value=value, limited_by=limited_by)
+    return Limited(value=value, limited_by=limited_by)
 
 
 def user_limits(field: str, bounds: IntBounds | None) -> tuple[Limit, ...]:
