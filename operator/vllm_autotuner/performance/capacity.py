@@ -165,17 +165,17 @@ class Capacity:
         return replace(self, rate=self.rate * cores, low=self.low * cores, high=self.high * cores)
 
 
-def load_at(replica: Replica, rate: float, *, limits: Limits, side: int = 0) -> Load:
+def load_at(replica: Replica, rate: float, *, limits: Limits) -> Load:
     """Return what a replica does when so many requests per second come. Worked: see `capacity`."""
     most = min(replica.slots, FARTHEST * max(1.0, replica.step.high))
-    if replica.rate(most, side) < rate:
+    if replica.rate(most) < rate:
         # More comes than ever finishes: the queue grows without end.
-        return Load(batch=most, tpot=_tpot(replica, most, side), ttft=math.inf, rate=replica.rate(most, side))
+        return Load(batch=most, tpot=_tpot(replica, most, 0), ttft=math.inf, rate=replica.rate(most))
     low, high = 0.0, most
     while high - low > PRECISION * max(PRECISION, high):
         middle = (low + high) / 2
-        low, high = (middle, high) if replica.rate(middle, side) < rate else (low, middle)
-    return Load(batch=high, tpot=_tpot(replica, high, side), ttft=_ttft(replica, high, limits, side), rate=rate)
+        low, high = (middle, high) if replica.rate(middle) < rate else (low, middle)
+    return Load(batch=high, tpot=_tpot(replica, high, 0), ttft=_ttft(replica, high, limits, 0), rate=rate)
 
 
 @lru_cache(maxsize=64)
