@@ -114,7 +114,7 @@ def fit_structured_law(samples: Sequence[StepSample], *, priors: LawPriors) -> S
     rows = np.array([_row(sample) for sample in usable])
     if rows[:, 1].max() < LEAST_SPREAD * rows[:, 1].min():
         return NoFit(f"insufficient spread: the batch size only varied between {rows[:, 1].min():.1f} and "
-                     f"{rows[:, 1].max():.1f}", unmoved=True)  # fmt: skip
+                     f"{rows[:, 1].max():.1f}")  # fmt: skip
     itl = np.array([sample.itl for sample in usable])
     weight = np.array([sample.weight for sample in usable])
     parameters, covariance = _solve(rows / itl[:, None], np.sqrt(weight / weight.mean()), _expected(priors, itl))

@@ -91,8 +91,6 @@ class NoFit:
     """There is no model, and this is why."""
 
     why: str
-    unmoved: bool = False
-    """Windows there are, but all of one batch: only another batch tells more, and waiting brings none."""
 
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -188,7 +186,7 @@ def fit_windows(usable: Sequence[StepPoint]) -> StepTimeFit:
         return NoFit(f"only {len(usable)} windows with load ({FEWEST_POINTS} needed)")
     batch, itl, weight = _columns(usable)
     if batch.max() < LEAST_SPREAD * batch.min():
-        return NoFit(f"the batch size only varied between {batch.min():.1f} and {batch.max():.1f}", unmoved=True)
+        return NoFit(f"the batch size only varied between {batch.min():.1f} and {batch.max():.1f}")
     base, slope, keep = _robust_line(batch, itl, weight)
     if slope < 0:
         return NoFit("inter-token latency does not grow with the batch size")
