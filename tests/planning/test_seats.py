@@ -488,3 +488,9 @@ def test_what_runs_is_the_least_that_may_run_so_only_a_raise_of_an_unknown_value
 def test_failed_seats_are_the_numbers_of_max_num_seqs_whatever_a_person_wrote_into_the_status() -> None:
     failed = (("maxNumSeqs", "96"), ("maxNumSeqs", "many"), ("maxNumSeqs", "9" * 30), ("maxModelLen", "8192"))
     assert situation(failed_values=failed).failed_seats == (96,)
+
+
+def test_what_nobody_gave_flags_of_is_not_raised_as_that_may_lower_it() -> None:
+    found = raise_max_num_seqs(replace(situation(seats=None), flags_known=False))
+    assert isinstance(found, NothingToGain)
+    assert found.why.startswith("--max-num-seqs=128: the present value is not known, and may be higher")

@@ -57,7 +57,8 @@ PRESENT_UNKNOWN: Final = (
 def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     """Raise max-num-seqs to the smallest of KV cache, TPOT knee, what the model covers and the spec's bound.
 
-    Recommended only where the present value is not known: it is at least what ran, so more than that may lower it.
+    Recommended only where the present value is the engine's default, and not even that where nobody gave the flags: it
+    is at least what ran, so more than that may lower it.
     """
     seats, pool = _seats(situation), kv_bound(situation.observation)
     if pool is None:
@@ -86,6 +87,9 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
             f"max-num-seqs {found.value} leaves {cache.tokens:.0f} tokens to the KV cache: fewer than max-model-len "
             f"{longest}, so the engine would not start"
         )
+    if situation.knobs.max_num_seqs is None and not situation.flags_known:
+        unknown = "the present value is not known, and may be higher; pass the engine's flags with --engine-args"
+        return NothingToGain(f"--max-num-seqs={found.value}: {unknown}")
     queue = f"All {seats} slots (max-num-seqs) are in use while requests wait"
     # A line of this service, by whose interval TPOT is in time at the new value as well.
     known = isinstance(replica, Replica) and replica.step.points >= FEWEST_POINTS

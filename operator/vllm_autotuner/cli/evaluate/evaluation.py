@@ -23,7 +23,6 @@ from vllm_autotuner.observation.observation import Observation, observe
 from vllm_autotuner.observation.questions import MetricsSource
 from vllm_autotuner.observation.snapshot import EngineKey, FleetSnapshot, WindowSettings, take_snapshot
 from vllm_autotuner.planning import plan as planning
-from vllm_autotuner.planning.max_num_seqs import PRESENT_UNKNOWN
 from vllm_autotuner.planning.platform import Platform
 from vllm_autotuner.planning.situation import Situation
 
@@ -176,17 +175,6 @@ def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[Eng
     track.levels.append(levels_of(case, named=named.primary))
 
 
-def _of_known_direction(plan: planning.Plan) -> planning.Plan:
-    """Withhold a raise of a max-num-seqs that is not known: it may be a lowering."""
-    proposal = plan.proposal
-    if proposal is None or proposal.recommend_only != PRESENT_UNKNOWN:
-        return plan
-    unknown = "the present value is not known, and may be higher; pass the engine's flags with --engine-args"
-    told = f"--max-num-seqs={proposal.value}: {unknown}"
-    others = (one.proposal for one in plan.considered if one.proposal.recommend_only != PRESENT_UNKNOWN)
-    return replace(plan, proposal=next(others, None), passed_over=(*plan.passed_over, told))
-
-
 def _report(service: ServiceName, track: _Track, *, subject: Subject) -> ServiceReport:
     assert track.last is not None
     case, diagnosis = track.last
@@ -211,7 +199,7 @@ def _report(service: ServiceName, track: _Track, *, subject: Subject) -> Service
         targets=subject.targets,
         observation=observation,
         diagnosis=diagnosis,
-        plan=_of_known_direction(planning.plan(situation)),
+        plan=planning.plan(situation),
         timeline=tuple(track.points),
         turns=tuple(track.turns),
         levels=tuple(track.levels),
