@@ -1,6 +1,4 @@
-"""What is kept import json
-import json
-from look to look is what one whole question would be answered with."""
+"""What is kept from look to look is what one whole question would be answered with."""
 
 import json
 from collections.abc import Mapping, Sequence
