@@ -8,7 +8,7 @@
   - Unavailable   no answer, 401, 408, 429, 5xx                           -> next tick, not before `retry_after`
 
 Apart from the client, because callers match on these types and must not see which library made the request.
-Must not: retry (the next tick is the retry), log (the caller knows what it was doing).
+Must not: retry (the next tick does, and `adapter` for 429), log (the caller knows what it was doing).
 """
 
 import json

@@ -9,8 +9,8 @@ from vllm_autotuner.api.spec import IntBounds
 __all__ = ["LARGEST_STEP", "STEP_LIMIT", "Limit", "Limited", "limited", "user_limits"]
 
 LARGEST_STEP: Final = 2
-"""Largest factor in one step, up or down (G10): a wrong model costs at most one halving or doubling, and demand rarely
-grows more than 1.5 times in 10 minutes. Design choice."""
+"""Largest factor in one step, up or down, where no model of the service covers more (G10): a wrong guess costs at most
+one halving or doubling, and demand rarely grows more than 1.5 times in 10 minutes. Design choice."""
 STEP_LIMIT: Final = f"step limit (x{LARGEST_STEP})"
 
 

@@ -20,8 +20,8 @@ from vllm_autotuner.observation.noise import NOISE
 __all__ = ["RefreshSlots", "have_moved", "latencies", "typical_latencies"]
 
 WINDOWS: Final = MEASUREMENTS_LENGTH
-"""Windows that must agree (five minutes at 30 s each). TTFT p95 of a steady load differs by 30 % from one window to the
-next (docs/verdicts.md): two in a row agree by chance, ten hardly ever. Our choice."""
+"""Windows that must agree (five minutes at 30 s each). TTFT p95 of a steady load differs by a quarter from one window
+to the next (docs/verdicts.md): two in a row agree by chance, ten hardly ever. Our choice."""
 WRITES_PER_SECOND: Final = 2.0
 """Refreshes per second of a whole fleet: a fiftieth of the write limit (`cluster.throttle`). 30 services have a slot in
 each tick of 15 s, 600 services every 5 minutes, 10,000 every 83 minutes. Our choice."""

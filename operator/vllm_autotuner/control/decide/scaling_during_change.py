@@ -1,7 +1,8 @@
 """Scale-out during a change: which diagnosis class may add replicas while which change is in progress.
 
-A change takes minutes, and a queue that the change neither causes nor removes must not wait for its end. New replicas
-run the value under test, and the verdict restarts once they are ready (`change.machine`).
+A change takes minutes, and a queue that the change neither causes nor removes must not wait for its end. In place, new
+replicas run the value under test, and the analysis restarts once they are ready (`change.analysis`). Beside a canary
+they run the old one, and the change is held until they are ready (`change.machine`).
 Apart from `proposing`, because the classes per change are a table. Must not: scale in.
 """
 

@@ -1,7 +1,8 @@
 """Reads the adopted Deployments (spec.targetRef), their pods and autoscalers, once per tick.
 
-They carry no label of the operator, so no watch covers them: two concurrent requests per service. Apart from
-`fleet_loop`, because a slow answer about one service must not delay the others.
+They carry no label of the operator, so no watch covers them: two requests per service, one after the other, and three
+with `spec.scaling`; of several services at a time. Apart from `fleet_loop`, because a slow answer about one service
+must not delay the others.
 Must not: write, or keep anything: the next tick reads again.
 """
 

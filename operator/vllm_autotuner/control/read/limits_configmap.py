@@ -1,4 +1,4 @@
-"""The cluster-wide limits (mode ceiling, kill switch) from the flags and the limits ConfigMap, read once per tick.
+"""The cluster-wide limits (mode ceiling, kill switch) from the flags and the limits ConfigMap, read in every tick.
 
 Apart from `fleet_loop`, because the kill switch must work while everything else fails: it needs one permission on one
 object, and no watch. A missing ConfigMap limits nothing. While it cannot be read (e.g. no permission), no change

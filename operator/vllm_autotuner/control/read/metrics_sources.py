@@ -1,4 +1,4 @@
-"""The Prometheus servers that services refer to by name: one snapshot of each per tick, shared by all its services."""
+"""The Prometheus servers that services refer to by name: snapshots of a part of the fleet, shared by its services."""
 
 import asyncio
 import logging
