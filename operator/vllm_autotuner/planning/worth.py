@@ -1,7 +1,7 @@
 """Decides whether a forecast effect is worth a change: objectives met that are missed now, or as good on fewer GPUs.
 
 Separate from the order of candidates, which compares them with each other; here each is compared with no change.
-A proposal whose effect is not known passes: the verdict of its trial decides.
+While objectives are missed, a proposal whose effect is not known passes: the verdict of its trial decides.
 """
 
 from collections.abc import Set
