@@ -110,13 +110,18 @@ async def test_flags_that_a_tool_declares_are_never_written() -> None:
 
 
 @pytest.mark.parametrize("kind", ["LLMInferenceService", "VLLMRuntime"])
-async def test_a_deployment_of_another_operator_gets_recommendations_and_is_never_changed(kind: str) -> None:
-    found = adopting(theirs(metadata__ownerReferences=[{"kind": kind, "name": "chat", "controller": True}]))
+@pytest.mark.parametrize("annotations", [{}, {CONSENT: CONSENT_GIVEN}], ids=["not handed over", "handed over"])
+async def test_a_deployment_of_another_operator_gets_recommendations_and_is_never_changed(
+    kind: str, annotations: dict[str, str]
+) -> None:
+    owner = {"kind": kind, "name": "chat", "controller": True}
+    found = adopting(theirs(metadata__ownerReferences=[owner], metadata__annotations=annotations))
     await found.ticks(30)
     assert found.api.written == []
     assert found.status().recommendation is not None
     status, _, message = found.condition("OwnershipConflict")
     assert (status, kind in message) == ("True", True), message
+    assert CONSENT not in message
 
 
 async def test_flags_that_were_handed_over_are_written() -> None:

@@ -287,6 +287,24 @@ CASES = (
         spec={"tuning.windows": [{"schedule": "0 11 * * *", "duration": "2h"}]},
     ),
     Case(id="no windows", link=chain.in_window),
+    Case(
+        id="replicas come in a cooldown",
+        link=chain.cooled_down,
+        status={"cooldownUntil": at(hours=-5)},
+        proposal={"knob": Knob.REPLICAS, "value": 4},
+    ),
+    Case(
+        id="replicas come when the budget is used up",
+        link=chain.within_budget,
+        status={"budget": {"changesToday": 2, "windowStart": at(hours=5)}},
+        proposal={"knob": Knob.REPLICAS, "value": 4},
+    ),
+    Case(
+        id="replicas come while the circuit breaker is open",
+        link=chain.circuit_closed,
+        status={"circuit": {"state": "Open", "until": at(days=-1)}},
+        proposal={"knob": Knob.REPLICAS, "value": 4},
+    ),
     Case(id="there are metrics", link=chain.metrics_fresh),
     Case(
         id="no evidence, no change",

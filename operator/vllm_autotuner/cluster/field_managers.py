@@ -13,7 +13,7 @@ from typing import Any, Final
 from vllm_autotuner.cluster.ownership import controller_of
 from vllm_autotuner.workload.labels import OPERATOR
 
-__all__ = ["autoscaler_of", "declarers", "is_ours", "last_writer", "scaled_by", "taken_by", "template_list"]
+__all__ = ["autoscaler_of", "declarers", "is_ours", "last_writer", "maker", "scaled_by", "taken_by", "template_list"]
 
 Object = Mapping[str, Any]
 
@@ -40,8 +40,6 @@ def declarers(live: Object, *, path: Sequence[str]) -> tuple[str, ...]:
 
     A controller that owns the whole object (another operator) comes first.
     """
-    controller = controller_of(live)
-    owner = (f"{controller.get('kind')} {controller.get('name')}",) if controller is not None else ()
     managers = dict.fromkeys(
         str(entry.get("manager") or "unknown")
         for entry in _entries(live)
@@ -50,7 +48,13 @@ def declarers(live: Object, *, path: Sequence[str]) -> tuple[str, ...]:
         and entry.get("manager") != OPERATOR
         and (entry.get("operation") == "Apply" or entry.get("manager") not in GIVEN_ONCE)
     )
-    return (*owner, *managers)
+    return (*maker(live), *managers)
+
+
+def maker(live: Object) -> tuple[str, ...]:
+    """Return the controller that owns the whole object, as text for people; empty when there is none."""
+    controller = controller_of(live)
+    return (f"{controller.get('kind')} {controller.get('name')}",) if controller is not None else ()
 
 
 def is_ours(live: Object, *, path: Sequence[str]) -> bool:

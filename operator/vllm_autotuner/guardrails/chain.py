@@ -209,10 +209,13 @@ def one_at_a_time(proposal: Proposal, context: Context) -> Answer:
 
 
 def cooled_down(proposal: Proposal, context: Context) -> Answer:
-    """The cooldown after the last change has passed, or that change was kept and this one goes on from it (G11)."""
+    """The cooldown after the last change has passed, or that change was kept and this one goes on from it (G11).
+
+    Replicas follow the load at any time.
+    """
     status, tuning, now = context.status, context.spec.tuning, context.now
     until = status.cooldown_until
-    if until is None or now >= until or _makes_it_start(proposal):
+    if until is None or now >= until or _makes_it_start(proposal) or proposal.knob is Knob.REPLICAS:
         return Allow()
     end = f"until {until:%Y-%m-%dT%H:%M:%SZ} (spec.tuning.cooldown)"
     further = not tuning.cooldown_is_written and goes_on(
@@ -229,9 +232,9 @@ def cooled_down(proposal: Proposal, context: Context) -> Answer:
 
 
 def within_budget(proposal: Proposal, context: Context) -> Answer:
-    """The number of changes in 24 hours is limited (G12)."""
+    """The number of changes in 24 hours is limited (G12); replicas, which are none, follow the load at any time."""
     budget, allowed = context.status.budget, context.spec.tuning.budget.changes_per_day
-    if budget is None or budget.window_start is None:
+    if budget is None or budget.window_start is None or proposal.knob is Knob.REPLICAS:
         return Allow()
     if context.now - budget.window_start < BUDGET_WINDOW and budget.changes_today >= allowed:
         since = f"{budget.window_start:%Y-%m-%dT%H:%M:%SZ}"
@@ -241,9 +244,9 @@ def within_budget(proposal: Proposal, context: Context) -> Answer:
 
 
 def circuit_closed(proposal: Proposal, context: Context) -> Answer:
-    """The circuit breaker is closed: no repeated harmful rollbacks (G31)."""
+    """The circuit breaker is closed: no repeated harmful rollbacks (G31). Replicas are not rolled back."""
     circuit = context.status.circuit
-    if circuit is None or not circuit_is_open(circuit, now=context.now):
+    if circuit is None or proposal.knob is Knob.REPLICAS or not circuit_is_open(circuit, now=context.now):
         return Allow()
     message = f"the circuit breaker is open: {circuit.reason or 'too many rollbacks'}"
     return Hold(reason=HoldReason.CIRCUIT_OPEN, message=message)

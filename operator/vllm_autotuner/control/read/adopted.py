@@ -25,7 +25,7 @@ from vllm_autotuner.api.spec import (
 from vllm_autotuner.api.status import ActiveChange, ChangeState, Effective, Source, VLLMServiceStatus
 from vllm_autotuner.change.effective import effective_knobs
 from vllm_autotuner.cluster.adapter import Cluster
-from vllm_autotuner.cluster.field_managers import declarers, is_ours, template_list
+from vllm_autotuner.cluster.field_managers import declarers, is_ours, maker, template_list
 from vllm_autotuner.control.decide.inputs import Adoption, Refusal, wanted_replicas
 from vllm_autotuner.control.read.handover_instructions import flags_elsewhere, replicas_elsewhere
 from vllm_autotuner.control.read.views import Body, DeploymentView, PodView, deployment_view, pod_view
@@ -189,7 +189,8 @@ def _locked(
     live, tuning = target.deployment, service.spec.tuning
     owners = declarers(live, path=template_list(target.container_name, target.line.field))
     if (live["metadata"].get("annotations") or {}).get(CONSENT) == CONSENT_GIVEN:
-        owners = ()
+        # Not from another operator, whatever its user consents to: it writes the whole Deployment again.
+        owners = maker(live)
     locked: dict[Knob, str] = {}
     common = rollout_obstacle(live)
     if owners:

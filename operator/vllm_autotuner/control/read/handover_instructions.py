@@ -8,6 +8,7 @@ Must not: decide which field manager owns a field.
 from collections.abc import Iterable
 from typing import Final
 
+from vllm_autotuner.cluster.field_managers import maker
 from vllm_autotuner.workload.adoption import Target
 from vllm_autotuner.workload.labels import CONSENT, CONSENT_GIVEN
 
@@ -22,6 +23,11 @@ def flags_elsewhere(target: Target, owners: Iterable[str]) -> str:
     named = tuple(owners)
     name, field = target.deployment["metadata"]["name"], target.line.field.value
     who = ", ".join(named)
+    if made_by := maker(target.deployment):
+        return (
+            f"{made_by[0]} makes Deployment {name} and would write its flags again, so the operator writes none; "
+            "recommendations continue (`vllm-autotuner export`): put the recommended value into that object"
+        )
     remedy = _remedy(named[0], name=name, container=target.container_name, field=field, index=_index(target))
     simple = (
         "Simplest: declare all flags in command and none in args; the operator then sets args. Otherwise: "
