@@ -299,7 +299,7 @@ class VLLMServiceSpec(ApiModel):
     """Another source of metrics. Default: the operator's own."""
 
     paused: StrictBool = False
-    """Pause tuning; serving and health checks continue. Default: false."""
+    """Pause tuning and scaling; serving and health checks continue. Default: false."""
 
     deletion_policy: Annotated[DeletionPolicy, Field(json_schema_extra={PUBLISHED_DEFAULT: "Retain"})] = (
         DeletionPolicy.RETAIN

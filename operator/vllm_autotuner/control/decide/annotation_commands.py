@@ -3,8 +3,8 @@
 `vllm-autotuner.dev/rollback` ends the change in progress, in any state, and its value is not tried again; after a
 failed rollback it tries the last known good configuration once more. In every other case the command is answered with
 the steps that achieve what was meant, and is finished: it does not wait for a later change.
-`vllm-autotuner.dev/reject` names the id of the current recommendation: its value is not tried, and not recommended as
-long as there is an alternative. `vllm-autotuner.dev/retry` allows rejected values again, closes the circuit breaker,
+`vllm-autotuner.dev/reject` names the id of the current recommendation: its value is neither tried nor recommended.
+`vllm-autotuner.dev/retry` allows rejected values again, closes the circuit breaker,
 ends the cooldown, accepts the serving configuration after a failed rollback, and resumes writing a workload that was
 left to another field manager. The value of rollback and retry only has to differ from the last one, e.g. the time of
 day. Switching the mode off or narrowing the bounds during a change is no verdict on the value under test.

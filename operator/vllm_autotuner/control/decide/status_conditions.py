@@ -66,7 +66,7 @@ def conditions_of(
     if inputs.operator.limits.kill:
         paused_by, where = Reason.PAUSED_BY_OPERATOR, inputs.operator.limits.why
     paused = inputs.paused or inputs.operator.limits.kill
-    put(ConditionType.PAUSED, paused, paused_by, f"{where}; serving continues, tuning is stopped")
+    put(ConditionType.PAUSED, paused, paused_by, f"{where}; serving continues, tuning and scaling are stopped")
     if (adoption := inputs.workload.adoption) is None:
         conditions = remove_condition(conditions, ConditionType.ADOPTED)
     else:

@@ -61,7 +61,7 @@ PLANNING_ROWS: Final[tuple[Guardrail, ...]] = (
         prevents="regressions that cannot be attributed to one cause",
         default=(
             "one knob, and with it max-model-len only where the engine would not start otherwise; max-num-seqs as far "
-            "as the capacity model covers, else, as the other numbers, at most a factor of "
+            "as the capacity model covers, else at most a factor of "
             "{planning.capped_value:LARGEST_STEP} from the value in use, or for a lower max-num-seqs from the largest "
             "running batch; the user's bounds take precedence"
         ),
