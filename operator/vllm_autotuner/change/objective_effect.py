@@ -38,8 +38,8 @@ of `NOISE`, because the bound must keep it and not only the centre."""
 
 MARGINS: Final = {ChangeTarget.TTFT: 0.25, ChangeTarget.TPOT: NOISE, ChangeTarget.THROUGHPUT: NOISE}
 """Margin within which the candidate counts as good as the reference. Our choice for TTFT, by the error rates of
-`benchmarks/verdict.py`: between identical pods its p95 differs by a quarter from window to window, and by far more where
-requests queue, so 10 windows cannot resolve 10 %."""
+`benchmarks/verdict.py`: between identical pods its p95 differs by a quarter from window to window, and by far more
+where requests queue, so 10 windows cannot resolve 10 %."""
 
 MANY_TIMES: Final = 3.0
 """Ratio from which it is shown as a factor instead of a percentage, as +37229% is hard to read."""
