@@ -128,7 +128,7 @@ class Fleet:
         return f"/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices/{name}"
 
     async def transitions(self) -> int:
-        """How many times the operator's Lease has changed hands."""
+        """The number of the operator's Lease, a larger one whenever it changes hands; numbers are left out."""
         lease = await self.stage.get(f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/{release.RELEASE}")
         return int(lease["spec"].get("leaseTransitions") or 0)
 

@@ -31,11 +31,11 @@ SHARD_COLUMNS: Final = (
 )  # fmt: skip
 TROUBLE_COLUMNS: Final = (
     "services", "Prometheus", "minutes", "ticks", "longest tick, s", "a running change goes on after, s",
-    "status writes", "blind in the end", "seen again after, s", "Leases lost", "peak RSS, MiB",
+    "status writes", "blind in the end", "seen again after, s", "Lease lost", "peak RSS, MiB",
 )  # fmt: skip
 API_COLUMNS: Final = (
     "services", "API server or operator", "ticks in 2 min", "longest tick, s",
-    "a running change goes on after, s", "status writes", "Leases lost", "peak RSS, MiB",
+    "a running change goes on after, s", "status writes", "Lease lost", "peak RSS, MiB",
 )  # fmt: skip
 CANARY_COLUMNS: Final = (
     "services that are created", "the canary's change", "warms up after, s", "is analyzed after, s", "bakes after, s",
@@ -109,7 +109,7 @@ def _troubles(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
             f"{each['status_writes']:,}",
             f"{each['blind']:,}",
             f"{each['seeing_again_s']:.0f}",
-            f"{each['leases_lost']}",
+            "yes" if each["leases_lost"] else "no",
             f"{each['peak_rss_mib']:.0f}",
         )
         for each in cell["troubles"]
@@ -125,7 +125,7 @@ def _api_troubles(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
             f"{each['longest_tick_s']:.1f}",
             f"{each['change_goes_on_s']:.0f}",
             f"{each['status_writes']:,}",
-            f"{each['leases_lost']}",
+            "yes" if each["leases_lost"] else "no",
             f"{each['peak_rss_mib']:.0f}",
         )
         for each in cell.get("api_troubles", ())
@@ -175,7 +175,8 @@ def fleet_troubles(result: Result) -> list[str]:
     if troubled := [row for each in cells for row in _troubles(each)]:
         told = (
             "Then Prometheus has a trouble for some minutes, and recovers; one after the other. At the begin of each a "
-            "status gets a running change, as an operator that is gone would have left it."
+            "status gets a running change, as an operator that is gone would have left it: its end brings the service "
+            "a new pod, of which Prometheus tells nothing before the trouble is over, so one is blind."
         )
         lines += ["", told, "", *table(TROUBLE_COLUMNS, troubled)]
     if hindered := [row for each in cells for row in _api_troubles(each)]:
@@ -210,7 +211,7 @@ def fleet_canary(result: Result) -> list[str]:
     """Render how a canary's change went beside the creation of a fleet."""
     about = (
         "One service of two simulated engines whose load needs more slots, with a canary, scraped by a real Prometheus "
-        "every second. The others are created at once when the analysis begins; their pods are played and nobody "
-        "scrapes them. Interval 15 s, window 30 s, analysis 3 minutes. Seconds are those since the change began."
+        "every second. The others are created at once when the analysis begins; their pods are played and "
+        "not scraped. Interval 15 s, window 30 s, analysis 3 minutes. Seconds are those since the change began."
     )
     return [about, "", *table(CANARY_COLUMNS, [canary_row_of(each) for each in result["cells"]])]

@@ -194,8 +194,8 @@ def test_the_cost_of_each_fleet_is_told() -> None:
     }
     result = {"summary": {}, "cells": [cell]}
     text = "\n".join(fleet_troubles(result))
-    assert "| 1,000 | each answer takes 2 s | 7 | 15.2 | 18 | 3 | 0 | 335 |" in text
-    assert "| 1,000 | no answer in time | 10 | 8 | 12.3 | 22 | 1,001 | 1,000 | 61 | 0 | 330 |" in text
+    assert "| 1,000 | each answer takes 2 s | 7 | 15.2 | 18 | 3 | no | 335 |" in text
+    assert "| 1,000 | no answer in time | 10 | 8 | 12.3 | 22 | 1,001 | 1,000 | 61 | no | 330 |" in text
     row = "| 1,000 | 2,000 | 750 | 2.35 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 22 | 30 |"
     assert row in text
     assert row in "\n".join(fleet(result))
