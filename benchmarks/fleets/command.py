@@ -88,23 +88,35 @@ async def cell(
 async def in_shards(
     fleet: Fleet, operators: Sequence[Operator], *, server: MetricsServer, minutes: float, console: Console
 ) -> dict[str, Any]:
-    """Create the fleet beside an operator for each shard, let it settle, and measure what each costs."""
+    """Create the fleet beside an operator for each shard, let it settle, and measure what each costs; then once more
+    how much memory, of processes that have not seen the creation."""
+    shards = [("--shard", f"{number}/{len(operators)}") for number in range(len(operators))]
     async with AsyncExitStack() as stack:
         costs = []
-        for number, operator in enumerate(operators):
-            operator.start("--shard", f"{number}/{len(operators)}")
+        for operator, shard in zip(operators, shards, strict=True):
+            operator.start(*shard)
             costs.append(await stack.enter_async_context(Cost(operator.place, every=LOOK)))
         await until("the first ticks", lambda: all(cost.ticks >= 1 for cost in costs), seconds=120)
         waits = await grown(fleet, costs, server=server, console=console)
         each = await asyncio.gather(
             *(steady(fleet, *pair, minutes=minutes) for pair in zip(operators, costs, strict=True))
         )
+    again = await asyncio.gather(*(started_again(*pair) for pair in zip(operators, shards, strict=True)))
     return {
         "services": fleet.services,
         "engines": fleet.services * fleet.engines,
         **waits,
-        "shards": list(each),
+        "shards": [found | {"start_peak_rss_mib": peak} for found, peak in zip(each, again, strict=True)],
     }
+
+
+async def started_again(operator: Operator, arguments: Sequence[str]) -> float:
+    """Kill an operator and start it; the most memory (MiB) that it has taken after some ticks."""
+    operator.stage.kill_operator()
+    operator.start(*arguments)
+    async with Cost(operator.place, every=LOOK) as cost:
+        await settled(cost, ticks=4)
+    return round(process(operator.pid).peak_bytes / 2**20, 1)
 
 
 async def grown(fleet: Fleet, costs: Sequence[Cost], *, server: MetricsServer, console: Console) -> dict[str, Any]:

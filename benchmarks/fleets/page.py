@@ -27,7 +27,7 @@ FLEET_COLUMNS: Final = (
 )  # fmt: skip
 SHARD_COLUMNS: Final = (
     "services", "engines", "shard", "its services", "CPU s per tick", "cycle, s", "longest tick, s", "peak RSS, MiB",
-    "loop lag, s", "all have a status, s",
+    "peak RSS after a restart, MiB", "loop lag, s", "all have a status, s",
 )  # fmt: skip
 TROUBLE_COLUMNS: Final = (
     "services", "Prometheus", "minutes", "ticks", "longest tick, s", "a running change goes on after, s",
@@ -76,6 +76,7 @@ def rows_of_shards(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
             f"{each['cycle_s']:.1f}",
             f"{each['longest_tick_s']:.1f}",
             f"{each['peak_rss_mib']:.0f}",
+            "not measured" if (found := each.get("start_peak_rss_mib")) is None else f"{found:.0f}",
             f"{each['loop_lag_s']:.2f}",
             f"{cell['status_for_all_s']:.0f}",
         )

@@ -208,12 +208,13 @@ def test_each_shard_of_a_fleet_has_a_row() -> None:
         "cycle_s": 15.04,
         "longest_tick_s": 1.26,
         "peak_rss_mib": 160.4,
+        "start_peak_rss_mib": 150.6,
         "loop_lag_s": 0.111,
     }
     cell = {"services": 800, "engines": 1600, "status_for_all_s": 20.4, "shards": [shard, shard | {"cycle_s": 16.0}]}
     text = "\n".join(fleet_shards({"summary": {}, "cells": [cell]}))
-    assert "| 800 | 1,600 | 1 of 2 | 400 | 0.46 | 15.0 | 1.3 | 160 | 0.11 | 20 |" in text
-    assert "| 800 | 1,600 | 2 of 2 | 400 | 0.46 | 16.0 | 1.3 | 160 | 0.11 | 20 |" in text
+    assert "| 800 | 1,600 | 1 of 2 | 400 | 0.46 | 15.0 | 1.3 | 160 | 151 | 0.11 | 20 |" in text
+    assert "| 800 | 1,600 | 2 of 2 | 400 | 0.46 | 16.0 | 1.3 | 160 | 151 | 0.11 | 20 |" in text
 
 
 def test_a_canary_has_a_row_alone_and_one_beside_each_fleet() -> None:
