@@ -409,12 +409,7 @@ async def test_what_is_on_its_way_when_a_tick_begins_is_decided_in_the_next_one(
     assert found.seats() == 32
 
 
-async def test_what_is_announced_late_holds_up_no_other_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new leader announces recent changes again; where each post takes seconds, those of a fleet take minutes."""
-    found = bed("chat", "code", load=queueing)
-    while found.change() is None:
-        await found.tick()
-    found.restart()
+async def follows_an_edit_of_code_beside_a_slow_post_about_chat(found: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     found.api.edit("code", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
     found.api.tell(found.registry)
     posting, goes_on, post = asyncio.Event(), asyncio.Event(), found.api.post_event
@@ -434,6 +429,15 @@ async def test_what_is_announced_late_holds_up_no_other_decision(monkeypatch: py
     assert found.seats("code") == 32
     goes_on.set()
     await tick
+
+
+async def test_what_is_announced_late_holds_up_no_other_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new leader announces recent changes again; where each post takes seconds, those of a fleet take minutes."""
+    found = bed("chat", "code", load=queueing)
+    while found.change() is None:
+        await found.tick()
+    found.restart()
+    await follows_an_edit_of_code_beside_a_slow_post_about_chat(found, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["it fails", "it was deleted"])
@@ -456,25 +460,7 @@ async def test_an_event_about_what_cannot_be_decided_holds_up_no_decision(
     else:
         body = found.api.objects.pop(("VLLMService", "chat"))
         found.registry.services.evict(Key("prod", "chat"), uid=body["metadata"]["uid"])
-    found.api.edit("code", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
-    found.api.tell(found.registry)
-    posting, goes_on, post = asyncio.Event(), asyncio.Event(), found.api.post_event
-
-    async def slow_post(about: Body, event: Event, *, now: datetime) -> None:
-        if about["metadata"]["name"] == "chat":
-            posting.set()
-            await goes_on.wait()
-        await post(about, event, now=now)
-
-    monkeypatch.setattr(found.api, "post_event", slow_post)
-    tick = asyncio.create_task(found.loop.tick())
-    await posting.wait()
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert not tick.done()
-    assert found.seats("code") == 32
-    goes_on.set()
-    await tick
+    await follows_an_edit_of_code_beside_a_slow_post_about_chat(found, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["its spec cannot be read", "it names a Deployment that is not there"])
