@@ -14,13 +14,13 @@ from typing import Final
 from benchmarks.closedloop.candidates import Candidates
 from benchmarks.closedloop.pods import NAME, Body, Pod, Template, wall
 from benchmarks.closedloop.scenario import MetricsOutage, Scenario, Upgrade, Wedge
+from benchmarks.slow_engines import slower
 from benchmarks.uneven_routers import PrefersWarm
 from vllm_autotuner.cluster.errors import NotFound
 from vllm_autotuner.engine.flags import parse_flags
 from vllm_autotuner.simulation.arguments import parse_arguments
 from vllm_autotuner.simulation.configuration import EngineConfig, StartupRefused, configure
 from vllm_autotuner.simulation.startup import announcement, capacity, refusal
-from vllm_autotuner.simulation.step_duration import StepLaw
 from vllm_autotuner.simulation.virtual import RESTART_FIRST, RESTART_LONGEST, ClientPatience, VirtualFleet
 
 __all__ = ["Deployment", "SimulatedCluster"]
@@ -236,28 +236,19 @@ class SimulatedCluster:
         for change in self._disturbances:
             if isinstance(change, Upgrade) and change.image == template.image:
                 step, factor, pool = profile.step, change.step_factor, change.pool_factor
-                slower = replace(
+                upgraded = replace(
                     step,
                     base_ms=step.base_ms * factor,
                     per_sequence_ms=step.per_sequence_ms * factor,
                     per_ktoken_ms=step.per_ktoken_ms * factor,
                     prefill_per_token_ms=step.prefill_per_token_ms * factor,
                 )
-                profile = replace(profile, step=slower)
+                profile = replace(profile, step=upgraded)
         config = configure(parse_flags(template.args), profile=profile)
-        law = _slower(config.law, self.scenario.noise.speed(len(self.pods)))
-        return replace(config, law=law, num_gpu_blocks=int(config.num_gpu_blocks * pool))
+        config = slower(config, factor=self.scenario.noise.speed(len(self.pods)))
+        return replace(config, num_gpu_blocks=int(config.num_gpu_blocks * pool))
 
     def _delete(self, pod: Pod, *, grace: float) -> None:
         pod.deleted, pod.next_event, pod.ended = True, math.inf, self.now
         if pod.virtual is not None:
             self.fleet.terminate(pod.virtual, grace=grace)
-
-
-def _slower(law: StepLaw, factor: float) -> StepLaw:
-    return StepLaw(
-        base=law.base * factor,
-        per_sequence=law.per_sequence * factor,
-        per_held_token=law.per_held_token * factor,
-        per_prefill_token=law.per_prefill_token * factor,
-    )

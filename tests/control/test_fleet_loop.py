@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -21,7 +21,6 @@ from vllm_autotuner.api.service import VLLMService
 from vllm_autotuner.api.status import ChangeState
 from vllm_autotuner.budgets import ANSWER_SERIES
 from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
-from vllm_autotuner.cluster.events import Event
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.operator_settings import OperatorSettings
@@ -409,20 +408,23 @@ async def test_what_is_on_its_way_when_a_tick_begins_is_decided_in_the_next_one(
     assert found.seats() == 32
 
 
-async def follows_an_edit_of_code_beside_a_slow_post_about_chat(found: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def follows_an_edit_of_code_beside(found: Bed, monkeypatch: pytest.MonkeyPatch, *, slow: str) -> None:
+    """While a request about chat, of the ApiServer's method `slow`, is not answered."""
     found.api.edit("code", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
     found.api.tell(found.registry)
-    posting, goes_on, post = asyncio.Event(), asyncio.Event(), found.api.post_event
+    asked, goes_on, answer = asyncio.Event(), asyncio.Event(), getattr(found.api, slow)
 
-    async def slow_post(about: Body, event: Event, *, now: datetime) -> None:
-        if about["metadata"]["name"] == "chat":
-            posting.set()
+    async def waits(*about: Any, **how: Any) -> Any:
+        # An Event is about an object, a status is of a namespace and a name.
+        name = about[0]["metadata"]["name"] if isinstance(about[0], dict) else about[1]
+        if name == "chat":
+            asked.set()
             await goes_on.wait()
-        await post(about, event, now=now)
+        return await answer(*about, **how)
 
-    monkeypatch.setattr(found.api, "post_event", slow_post)
+    monkeypatch.setattr(found.api, slow, waits)
     tick = asyncio.create_task(found.loop.tick())
-    await posting.wait()
+    await asked.wait()
     for _ in range(100):
         await asyncio.sleep(0)
     assert not tick.done()
@@ -437,7 +439,7 @@ async def test_what_is_announced_late_holds_up_no_other_decision(monkeypatch: py
     while found.change() is None:
         await found.tick()
     found.restart()
-    await follows_an_edit_of_code_beside_a_slow_post_about_chat(found, monkeypatch)
+    await follows_an_edit_of_code_beside(found, monkeypatch, slow="post_event")
 
 
 @pytest.mark.parametrize("kind", ["it fails", "it was deleted"])
@@ -460,7 +462,7 @@ async def test_an_event_about_what_cannot_be_decided_holds_up_no_decision(
     else:
         body = found.api.objects.pop(("VLLMService", "chat"))
         found.registry.services.evict(Key("prod", "chat"), uid=body["metadata"]["uid"])
-    await follows_an_edit_of_code_beside_a_slow_post_about_chat(found, monkeypatch)
+    await follows_an_edit_of_code_beside(found, monkeypatch, slow="post_event")
 
 
 @pytest.mark.parametrize("kind", ["its spec cannot be read", "it names a Deployment that is not there"])
@@ -476,25 +478,7 @@ async def test_what_can_only_be_told_of_a_service_holds_up_no_other_decision(
         found.api.edit("chat", lambda body: body["spec"]["engine"].update(image=7))
     else:
         found.api.edit("chat", lambda body: body.update(spec=changed(SPEC, ADOPTING)))
-    found.api.edit("code", lambda body: body["spec"]["engine"].update(maxNumSeqs=32))
-    found.api.tell(found.registry)
-    writing, goes_on, write = asyncio.Event(), asyncio.Event(), found.api.write_status
-
-    async def slow_write(namespace: str, name: str, status: Body, *, resource_version: str) -> Body:
-        if name == "chat":
-            writing.set()
-            await goes_on.wait()
-        return await write(namespace, name, status, resource_version=resource_version)
-
-    monkeypatch.setattr(found.api, "write_status", slow_write)
-    tick = asyncio.create_task(found.loop.tick())
-    await writing.wait()
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert not tick.done()
-    assert found.seats("code") == 32
-    goes_on.set()
-    await tick
+    await follows_an_edit_of_code_beside(found, monkeypatch, slow="write_status")
 
 
 async def test_beside_a_running_change_no_free_gpus_are_listed() -> None:

@@ -341,11 +341,12 @@ class Cluster:
                 pause = error.retry_after or 1.0
                 if error.status != TOO_MANY_REQUESTS or pause > LONGEST_PAUSE:
                     raise
-            if method != "GET":
+            writes = method != "GET"
+            if writes:
                 self._throttle.pause(pause)
             await self._sleep(pause)
-            if method != "GET" and not self._may_write():
-                raise Unavailable(f"{method} {path}: this process is no longer the leader", reason=NOT_LEADER)
+            if writes:
+                self._require_leadership(f"{method} {path}")
         return await self._connection.request(method, path, **how)
 
     async def _until_it_stands_still(self, verb: str, kind: Kind, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
@@ -367,13 +368,16 @@ class Cluster:
         except NotFound:
             return None
 
+    def _require_leadership(self, request: str) -> None:
+        if not self._may_write():
+            raise Unavailable(f"{request}: this process is no longer the leader", reason=NOT_LEADER)
+
     @asynccontextmanager
     async def _admitted(self, verb: str, kind: Kind) -> AsyncIterator[None]:
         if not self.writes:
             raise Refused(f"{verb} {kind.kind}: the operator is read-only (--read-only)", reason=READ_ONLY)
         async with self._throttle:
-            if not self._may_write():
-                raise Unavailable(f"{verb} {kind.kind}: this process is no longer the leader", reason=NOT_LEADER)
+            self._require_leadership(f"{verb} {kind.kind}")
             try:
                 yield
             except ClusterError as error:
