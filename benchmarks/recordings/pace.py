@@ -47,8 +47,21 @@ def fit_law(recordings: Mapping[str, Recorded], *, recomputed: Mapping[str, floa
     parts, seconds = np.concatenate([one.parts for one in rows]), np.concatenate([one.seconds for one in rows])
     if len(seconds) < FEWEST_ROWS:
         raise BadRecording(f"{', '.join(recordings)}: {len(seconds)} timed intervals; a law needs {FEWEST_ROWS}")
-    weights = 1 / np.sqrt(seconds)
-    base, per_sequence, per_prefill_token = _non_negative(parts * weights[:, None], seconds * weights)
+    work = np.concatenate([_work(one, recomputed=recomputed[name]) for name, one in recordings.items()])
+    lasted = np.concatenate([np.diff(one.times) for one in recordings.values()])
+    full = np.zeros(len(lasted), dtype=bool)
+    while True:
+        # An interval that would need longer than it lasted was full: its steps took all the time there was.
+        steps = work[full, :1]
+        all_parts = np.concatenate([parts, work[full] / steps])
+        all_seconds = np.concatenate([seconds, lasted[full] / steps[:, 0]])
+        weights = 1 / np.sqrt(all_seconds)
+        coefficients = _non_negative(all_parts * weights[:, None], all_seconds * weights)
+        over = ~full & (work @ np.array(coefficients) > lasted)
+        if not over.any():
+            break
+        full |= over
+    base, per_sequence, per_prefill_token = coefficients
     # Reading the KV cache cannot be told from `per_sequence` here: all sequences of a recording are about as long.
     return StepLaw(base=base, per_sequence=per_sequence, per_held_token=0.0, per_prefill_token=per_prefill_token)
 
@@ -85,13 +98,16 @@ class Pace(Faults):
 def pace_of(recorded: Recorded, *, law: StepLaw, recomputed: float) -> Pace:
     """Return how slow the machine was in each interval; where nothing was timed, as slow as before."""
     factors: list[float] = []
-    for row in range(1, len(recorded.times)):
+    busy = _work(recorded, recomputed=recomputed) @ _coefficients(law)
+    for row, lasted in enumerate(np.diff(recorded.times).tolist(), start=1):
         timed = _step(recorded, row, recomputed=recomputed)
         if timed is None:
-            factors.append(factors[-1] if factors else 1.0)
+            factor = factors[-1] if factors else 1.0
         else:
             parts, seconds = timed
-            factors.append(float(seconds / (parts @ _coefficients(law))))
+            factor = float(seconds / (parts @ _coefficients(law)))
+        # No engine computes for longer than the interval lasted.
+        factors.append(min(factor, lasted / float(busy[row - 1])) if busy[row - 1] else factor)
     return Pace(until=tuple(recorded.times[1:].tolist()), factors=tuple(factors))
 
 
@@ -101,6 +117,12 @@ def _rows(recorded: Recorded, *, recomputed: float) -> _Rows:
         found += [one for one in (_step(recorded, row, recomputed=recomputed), _prefill(recorded, row)) if one]
     parts = np.array([parts for parts, _ in found]).reshape(-1, 3)
     return _Rows(parts, np.array([seconds for _, seconds in found]))
+
+
+def _work(recorded: Recorded, *, recomputed: float) -> NDArray[np.float64]:
+    """Return what each interval computed, one row each: steps, tokens, prefill tokens."""
+    prefill = recorded.prompt_tokens + recomputed * recorded.preemptions
+    return np.diff(np.stack([recorded.steps, recorded.generation_tokens, prefill], axis=1), axis=0)
 
 
 def _step(recorded: Recorded, row: int, *, recomputed: float) -> tuple[NDArray[np.float64], float] | None:

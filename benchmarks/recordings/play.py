@@ -44,7 +44,9 @@ def configuration(recorded: Recorded, *, flags: EngineFlags, law: StepLaw) -> En
         max_num_seqs=CPU_SEATS,
         max_num_batched_tokens=CPU_STEP_TOKENS,
     )
-    return replace(configure(flags, profile=profile), law=law, model_name=recorded.model_name)
+    # What the flags say of memory made the pool that the engine exported: told once.
+    exported = replace(flags, num_gpu_blocks_override=recorded.num_gpu_blocks)
+    return replace(configure(exported, profile=profile), law=law, model_name=recorded.model_name)
 
 
 def play(
