@@ -33,7 +33,7 @@ _MEMORY: Final = Untuned(
     knob="--gpu-memory-utilization",
     why="a larger share of GPU memory gives a larger KV cache",
     caveat="Too large a share can run out of memory under load; then set 0.85 to 0.90. "
-    "The default is 0.92 since vLLM 0.29 (0.9 before), and CUDA graphs are included since 0.21",
+    "The default is 0.92 since vLLM 0.21 (0.9 before), and CUDA graphs are included since then",
 )
 _PREFIX: Final = Untuned(
     knob="--enable-prefix-caching",

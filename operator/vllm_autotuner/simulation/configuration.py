@@ -12,7 +12,7 @@ from vllm_autotuner.simulation.sequence import SchedulingPolicy
 from vllm_autotuner.simulation.step_duration import StepLaw, StepTimes, step_law
 
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
-"""vLLM's own since 0.29; `Profile.gpu_blocks` is the pool at this value."""
+"""vLLM's own since 0.21; `Profile.gpu_blocks` is the pool at this value."""
 
 
 class StartupRefused(Exception):
