@@ -30,7 +30,17 @@ from vllm_autotuner.observation.observation import StepPoint
 from vllm_autotuner.performance.kv_capacity import KV_MARGIN, Pool, UnknownPool, first_pool
 from vllm_autotuner.performance.step_time import NoFit, StepTime
 
-__all__ = ["REPEATABILITY", "SHARES", "Choice", "choices", "choices_after", "held_by_pool", "seats_held"]
+__all__ = [
+    "REPEATABILITY",
+    "SHARES",
+    "Choice",
+    "choices",
+    "choices_after",
+    "goodput_between",
+    "held_by_pool",
+    "line_of",
+    "seats_held",
+]
 
 SHARES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
 """Of the way from the curve's lowest TPOT to its highest."""
@@ -137,15 +147,17 @@ def _model(curve: Curve, visible: Sequence[Point], law: StructuredLaw | None) ->
     fitted = fit_batch_curve(points)
     if not isinstance(fitted, NoFit):
         return fitted
-    if law is None or not visible:
-        return None
-    # At one mix the law is a line: two batches give it.
-    one, two = (law.predict(_at(curve, visible[0], batch)) for batch in (1, 2))
+    return None if law is None or not visible else line_of(law, curve, visible)
+
+
+def line_of(law: StructuredLaw, curve: Curve, points: Sequence[Point]) -> StepTime:
+    """Return the line that the law is at the mix of these points: two batches give it."""
+    one, two = (law.predict(_at(curve, points[0], batch)) for batch in (1, 2))
     return StepTime(
         base=2 * one - two,
         per_sequence=two - one,
-        low=points[0].running,
-        high=points[-1].running,
+        low=batch_of(curve, points[0]),
+        high=batch_of(curve, points[-1]),
         points=len(points),
         error=law.error,
     )
@@ -181,17 +193,18 @@ def _choice(
         objective=objective,
         seen=len(visible),
         chosen=chosen,
-        goodput=_goodput_between(grid, curve, chosen, objective),
+        goodput=goodput_between(grid, curve, chosen, objective),
         best=batches[best],
         best_goodput=values[best],
         best_between=max(
-            _goodput_between(grid, curve, batch, objective) for batch in np.linspace(batches[0], batches[-1], STEPS)
+            goodput_between(grid, curve, batch, objective) for batch in np.linspace(batches[0], batches[-1], STEPS)
         ),
         steps_apart=abs(max(0, bisect_right(batches, chosen * (1 + 1e-9)) - 1) - best),
     )
 
 
-def _goodput_between(grid: Sequence[tuple[float, Point]], curve: Curve, batch: float, objective: float | None) -> float:
+def goodput_between(grid: Sequence[tuple[float, Point]], curve: Curve, batch: float, objective: float | None) -> float:
+    """Return the goodput of a batch on the straight lines between the points of `grid`, by rising batch."""
     batches = [0.0, *(each for each, _ in grid)]
     tokens = [0.0, *(_tokens(curve, point) for _, point in grid)]
     tpots = [grid[0][1].tpot, *(point.tpot for _, point in grid)]

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 DEFAULT_UTILIZATION: Final = 0.9
-"""gpu-memory-utilization where the notes tell none: vLLM's own before 0.29, the newest of the measured versions."""
+"""gpu-memory-utilization where the notes tell none: vLLM's own before 0.21, newer than most curves."""
 DEFAULT_SEATS: Final = 1024
 """max-num-seqs where the notes tell none: vLLM's own on GPUs of 70 GiB and more."""
 
@@ -110,7 +110,8 @@ def _contradicts(group: Sequence[Curve]) -> bool:
 def first_sign(curve: Curve) -> SaturationSign | None:
     """Return the first sign of saturation on a measured curve."""
     points = [
-        LoadPoint(load=point.x, tpot=point.tpot, ttft=point.ttft, throughput=point.throughput) for point in curve.points
+        LoadPoint(load=point.x, tpot=point.tpot, ttft=point.ttft, throughput=point.throughput, waiting=point.waiting)
+        for point in curve.points
     ]
     if curve.seats is not None and not curve.load.closed and not curve.load.is_rate:
         over = next((index for index, point in enumerate(curve.points) if point.x > curve.seats), len(points))

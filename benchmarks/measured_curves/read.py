@@ -52,6 +52,8 @@ class Point:
     prompt_tokens: float
     output_tokens: float
     line: int
+    waiting: float | None = None
+    """Mean number of requests that wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +165,11 @@ def _point(path: Path, line: int, row: Mapping[str, str]) -> Point:
             raise CurveError(f"{path}, line {line}: {name} is {text}, and must be above 0")
         return value
 
-    def optional(name: str) -> float | None:
-        return positive(name) if (row.get(name) or "").strip() else None
+    def optional(name: str, *, may_be_zero: bool = False) -> float | None:
+        text = (row.get(name) or "").strip()
+        if may_be_zero and text in ("0", "0.0"):
+            return 0.0
+        return positive(name) if text else None
 
     for name in ("model", "gpu"):
         if not row[name].strip():
@@ -182,6 +187,7 @@ def _point(path: Path, line: int, row: Mapping[str, str]) -> Point:
         prompt_tokens=positive("isl"),
         output_tokens=positive("osl"),
         line=line,
+        waiting=optional("waiting", may_be_zero=True),
     )
 
 

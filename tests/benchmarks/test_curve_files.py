@@ -35,6 +35,14 @@ def test_in_an_open_loop_the_batch_follows_from_the_output_rate(tmp_path: Path) 
     assert batch_of(curve, curve.points[0]) == pytest.approx(10)
 
 
+@pytest.mark.parametrize(("text", "waiting"), [("", None), ("0", 0.0), ("2.5", 2.5)])
+def test_what_waits_may_be_nothing_or_not_known(text: str, waiting: float | None, tmp_path: Path) -> None:
+    header, values = write(tmp_path, "one.csv", [row()]).read_text().splitlines()
+    (tmp_path / "one.csv").write_text(f"{header},waiting\n{values},{text}\n")
+    (curve,) = read_curves(tmp_path)
+    assert curve.points[0].waiting == waiting
+
+
 @pytest.mark.parametrize("kind", ["request_rate", "offered_rps (open loop)", "arrival rate, req/s"])
 def test_a_rate_is_an_open_loop_of_so_many_a_second(kind: str, tmp_path: Path) -> None:
     (curve,) = read(tmp_path, row(x_kind=kind, concurrency_or_max_num_seqs=5, tpot_ms_mean_or_p50=20, osl=300))

@@ -35,6 +35,13 @@ def test_the_first_sign(rows: list[Row], index: int | None) -> None:
     assert (None if sign is None else sign.index) == index
 
 
+@pytest.mark.parametrize(("waiting", "index"), [(None, 1), (0.0, None), (0.9, None), (40.0, 1)])
+def test_a_jump_of_ttft_is_no_queue_where_nothing_was_seen_to_wait(waiting: float | None, index: int | None) -> None:
+    before = LoadPoint(load=4, tpot=0.0063, ttft=0.027, waiting=waiting)
+    sign = first_saturation_sign([before, LoadPoint(load=8, tpot=0.0106, ttft=0.092, waiting=waiting)])
+    assert (None if sign is None else sign.index) == index
+
+
 def test_throughput_that_falls_under_more_load_is_a_sign() -> None:
     # F4: the tokens per second of its sweep, with its p50 TPOT; preemption from 256 on.
     rows = ((8, 6.2, 1280), (32, 8.4, 3780), (64, 13.7, 4650), (128, 24.9, 5120), (256, 52.3, 4890), (512, 159.8, 3200))
