@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
 from benchmarks.closedloop.page import ablations, bad_candidates, closed_loop, shortened
 from benchmarks.fleets.page import fleet, fleet_canary, fleet_real_prometheus, fleet_shards, fleet_troubles
+from benchmarks.gpu_sweeps.page import h200_sweeps
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
 from benchmarks.randomservices.page import page as random_services
@@ -150,6 +151,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="How closely do models and simulator match GPUs, and how much goodput does a choice by them lose?",
         command="python benchmarks/curves.py --save",
         body=curves,
+    ),
+    Section(
+        name="h200_sweeps",
+        title="Sweeps of a real engine on H200",
+        question="How closely do the laws foretell a real vLLM 0.26: half of a sweep from the other, and from nothing?",
+        command="python benchmarks/h200_sweeps.py --save",
+        body=h200_sweeps,
     ),
     Section(
         name="replay",
