@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.result_files import ROOT, require_clean_tree, write_result
@@ -23,9 +24,10 @@ from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.observation.recording import load_recording
 from vllm_autotuner.observation.snapshot import WindowSettings
 
-__all__ = ["SCENES", "Judged", "Scene", "judge", "read_scene", "scene_names"]
+__all__ = ["Judged", "Scene", "judge", "read_scene", "recording_of", "scene_names"]
 
-SCENES: Final = ROOT / "tests" / "data" / "vllm-0.32" / "scenes"
+DATA: Final = ROOT / "tests" / "data"
+FOLDERS: Final = (DATA / "vllm-0.32" / "scenes", DATA / "vllm-0.26-h200" / "recordings")
 EVERY: Final = 5.0
 """Seconds between evaluations."""
 TURN: Final = 60.0
@@ -58,12 +60,12 @@ class Judged:
 
 def scene_names() -> list[str]:
     """Return the recordings that are there."""
-    return sorted(path.stem for path in SCENES.glob("*.json"))
+    return sorted(path.stem for folder in FOLDERS for path in folder.glob("*.json"))
 
 
 def read_scene(name: str) -> Scene:
-    """Read the truth of a recording. Raises KeyError or ValueError where it has none."""
-    told: dict[str, Any] = json.loads((SCENES / f"{name}.json").read_text())
+    """Read the truth of a recording. Raises KeyError or ValueError where it has none, StopIteration without a file."""
+    told: dict[str, Any] = json.loads(recording_of(name).with_name(f"{name}.json").read_text())
     truth = told["truth"]
     return Scene(
         name=name,
@@ -77,9 +79,14 @@ def read_scene(name: str) -> Scene:
     )
 
 
+def recording_of(name: str) -> Path:
+    """Return its file. Raises StopIteration when there is none."""
+    return next(path for folder in FOLDERS if (path := folder / f"{name}.om.gz").is_file())
+
+
 async def judge(scene: Scene) -> Judged:
     """Evaluate the whole recording and compare every moment with the truth."""
-    recording = load_recording(SCENES / f"{scene.name}.om.gz")
+    recording = load_recording(recording_of(scene.name))
     (report,) = await evaluate(
         recording,
         schedule=recorded(Span(recording.first, recording.last), every=EVERY),

@@ -250,6 +250,24 @@ def test_tokens_that_wait_for_prompts(
         assert "prompts are computed between the tokens, and prefill takes 0.6 s of every second" in found.message
 
 
+@pytest.mark.parametrize(
+    ("steps", "tpot", "expected"),
+    [
+        pytest.param((), 0.24, DiagnosisClass.PREFILL_BOUND, id="nothing says that fewer would do"),
+        pytest.param(SHORT_PROMPTS, 0.24, DiagnosisClass.PREFILL_BOUND, id="as measured now not even one would do"),
+        pytest.param(SHORT_PROMPTS, 0.1, DiagnosisClass.PAST_TPOT_KNEE, id="two would do"),
+    ],
+)
+def test_prompts_that_contend_in_a_batch_of_five(
+    steps: tuple[StepPoint, ...], tpot: float, expected: DiagnosisClass
+) -> None:
+    """As an H200 has them: prompts of 6,000 tokens for a few tokens of output, 5 ms alone and 240 ms between them."""
+    one = engine(running=5, kv=0.4, prefill_seconds=1.2 * SAMPLED, prompt_tokens=900_000.0, generation_tokens=1_500.0)
+    late = latency(tpot, count=400)
+    found = named(observation(one, ttft=latency(0.4), tpot=late, itl=late, prefill_time=latency(0.3), steps=steps))
+    assert found.primary is expected, found.message
+
+
 def test_a_named_prefill_leaves_only_when_clearly_inside_again() -> None:
     late = observation(engine(running=8, kv=0.3), ttft=latency(6.0), prefill_time=latency(5.9))
     for ttft, expected in ((1.9, DiagnosisClass.PREFILL_BOUND), (1.8, DiagnosisClass.HEALTHY)):

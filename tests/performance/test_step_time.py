@@ -63,6 +63,15 @@ def test_windows_count_by_the_tokens_behind_them() -> None:
         pytest.param(line(0.008, 0.0002, batches=(30, 31, 32, 33)), "only varied between", id="a constant batch"),
         pytest.param(line(0.03, -0.0002, batches=(4, 20, 40)), "does not grow with", id="faster with a larger batch"),
         pytest.param(
+            # As an H200 was read: 4 clients, then 164 from the middle of the second window on.
+            [
+                StepPoint(running=b, itl=i, tokens=t)
+                for b, i, t in ((3, 0.0051, 2e3), (106, 0.0184, 2e5), (162, 0.0181, 3e5))
+            ],
+            "misses the 3 windows with load by 44%",
+            id="a window of two batches",
+        ),
+        pytest.param(
             [StepPoint(running=0.2, itl=0.01, tokens=5) for _ in range(9)],
             "0 windows",
             id="almost no load",

@@ -12,7 +12,6 @@ from vllm_autotuner.diagnosis.case import (
     Sustained,
     is_late,
     is_not_exported,
-    mean_batch,
     most_waiting,
     slots_used_share,
     tpot_reading,
@@ -119,9 +118,9 @@ class PrefillBound:
     There are two cases of a late TTFT. Either no requests wait and prefill is most of it (the engine's TTFT is queue
     time plus prefill time), or requests wait although the KV cache has room and slots are free, while the engine is
     busy with prompts. If TPOT misses its objective too, the class holds only where prompts are what makes the steps
-    long; otherwise the batch size is the more likely cause. Where TTFT is in time, TPOT is late beyond chance in a
-    batch too small for PastTPOTKnee, and prompts are most of what is computed and half of the time, tokens wait for
-    them.
+    long; otherwise the batch size is the more likely cause. Where TTFT is in time, TPOT is late beyond chance, no
+    smaller batch would do (PastTPOTKnee), and prompts are most of what is computed and half of the time, tokens wait
+    for them. If no step-time model tells whether a smaller batch would do, prompts have to contend.
     """
 
     diagnosis: ClassVar = DiagnosisClass.PREFILL_BOUND
@@ -169,13 +168,18 @@ class PrefillBound:
     def _between_tokens(self, case: Case, *, holding: bool) -> Finding:
         """Hold where first tokens come in time and few others wait for prompts: most steps have some in them.
 
-        A batch that can shrink is past its knee, whatever is in its steps.
+        A batch that can shrink is past its knee, whatever is in its steps. While no step-time model says so, prompts
+        that contend explain late tokens better.
         """
         reading, target = tpot_surely(case), case.targets.tpot
         late = isinstance(reading, Measured) and reading.value > target.seconds * (self.stay.limit if holding else 1.0)
         shares = prefill_shares(case.engines)
-        few = mean_batch(case) < PastTPOTKnee().smallest_batch.limit
-        if not late or not few or not _reaches(self.busy, shares) or not prompts_dominate(case.engines):
+        knee = PastTPOTKnee().judge(case)
+        if isinstance(knee, Holds):
+            guessed = knee.confidence is Confidence.LOW
+            if not guessed or not _reaches(CONTENDING, shares):
+                return Fails()
+        if not late or not _reaches(self.busy, shares) or not prompts_dominate(case.engines):
             return Fails()
         measured = number(tpot_reading(case))
         now, wanted = told_apart(target.seconds if measured is None else measured, target.seconds)
