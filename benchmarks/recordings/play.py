@@ -24,7 +24,7 @@ __all__ = ["Replayed", "configuration", "play"]
 CPU_SEATS: Final = 128
 CPU_STEP_TOKENS: Final = 2048
 """max-num-seqs and max-num-batched-tokens of a vLLM server on a CPU when the flags are not given (vLLM, engine
-arguments). Only a recording of another machine without those flags would be replayed wrongly."""
+arguments). The description of a recording from another machine says what those were there (`defaults`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

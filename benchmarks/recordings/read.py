@@ -12,14 +12,14 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_autotuner.engine.flags import EngineFlags, FlagError, parse_flags
+from vllm_autotuner.engine.flags import EngineFlags, FlagError, flags_from, parse_flags
 from vllm_autotuner.engine.metric_names import CACHE_INFO
 from vllm_autotuner.observation.errors import Unreadable
 from vllm_autotuner.observation.questions import Samples
@@ -70,6 +70,7 @@ class Description:
     """The engine's flags and the load. The nominal rate is left out: the generator did not keep it."""
 
     flags: EngineFlags
+    """Where its command line says nothing, the defaults that it took on its machine, as far as they are known."""
     phases: tuple[Phase, ...]
 
 
@@ -207,7 +208,7 @@ def _description(path: Path, *, start: float) -> Description:
     except json.JSONDecodeError as error:
         raise BadRecording(f"{path}, line {error.lineno}: not JSON ({error.msg}); is it cut off?") from None
     try:
-        flags = parse_flags([str(argument) for argument in document["argv"]])
+        flags = _flags(document["argv"], defaults=document.get("defaults", {}))
         pairs = list(zip(document["phases"], document["phase_starts"], strict=True))
         phases = tuple(_phase(entry, start=float(begins) - start) for entry, begins in pairs)
     except FlagError as error:
@@ -215,11 +216,21 @@ def _description(path: Path, *, start: float) -> Description:
     except (KeyError, TypeError, ValueError) as error:
         raise BadRecording(
             f"{path}: needs `argv`, and one of `phases` ([seconds, rate, [prompt from, to], [output from, to]]) "
-            f"for each of `phase_starts` (Unix seconds); found {type(error).__name__}: {error}"
+            "for each of `phase_starts` (Unix seconds); may have `defaults` (vLLM's names and values); found "
+            f"{type(error).__name__}: {error}"
         ) from None
     if not phases:
         raise BadRecording(f"{path}: `phases` is empty")
     return Description(flags=flags, phases=phases)
+
+
+def _flags(argv: Sequence[Any], *, defaults: Mapping[str, object]) -> EngineFlags:
+    """Read the command line; `defaults` says what the engine took where that says nothing, by vLLM's names."""
+    given, taken = parse_flags([str(argument) for argument in argv]), flags_from(defaults)
+    if taken.unknown:
+        raise ValueError(f"defaults: {', '.join(taken.unknown)}")
+    missing = [field.name for field in fields(given) if getattr(given, field.name) is None]
+    return replace(given, **{name: getattr(taken, name) for name in missing})
 
 
 def _phase(entry: Any, *, start: float) -> Phase:

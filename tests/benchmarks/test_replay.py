@@ -26,6 +26,7 @@ from vllm_autotuner.simulation.sequence import Request
 from vllm_autotuner.simulation.step_duration import StepLaw
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "vllm-0.32" / "recordings"
+H200 = RECORDINGS.parents[1] / "vllm-0.26-h200" / "recordings"
 NAMES = ("healthy", "kv-saturation", "seats-saturation")
 LAW = StepLaw(base=0.0018, per_sequence=0.0002, per_held_token=0.0, per_prefill_token=0.00004)
 LIGHT = Phase(start=0.0, prompt=(50, 200), output=(50, 150))
@@ -133,6 +134,12 @@ def test_the_pace_holds_within_its_interval() -> None:
     assert [pace.next_change(age=age) for age in (0.0, 2.1)] == [2.0, None]
 
 
+def test_a_description_tells_the_defaults_of_its_machine_where_the_command_line_says_nothing() -> None:
+    recorded, description = read_recorded(H200 / "h200-cap.om.gz")
+    config = configuration(recorded, flags=description.flags, law=LAW)
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == (16, 8192)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recording_is_replayed_as_it_was(name: str) -> None:
     recorded, description = read_recorded(RECORDINGS / f"{name}.om.gz")
@@ -238,6 +245,11 @@ def restarted(folder: Path) -> None:
             lambda folder: description_with(folder, phases=[[180, 1.5, [200, 50], [50, 150]]]),
             "no range of lengths",
             id="a range that is upside down",
+        ),
+        pytest.param(
+            lambda folder: description_with(folder, defaults={"max_num_batched_tokens": "8k"}),
+            "defaults: max_num_batched_tokens",
+            id="a default of another type",
         ),
         pytest.param(cut_samples, "truncated gzip", id="packed samples that are cut off"),
         pytest.param(cut_text, "healthy.om: ", id="text that is cut off"),
