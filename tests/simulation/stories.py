@@ -80,6 +80,7 @@ def stories(draw: st.DrawFn) -> Story:
         "enable_prefix_caching": (caching := draw(st.booleans())),
         "prefix_hit_ratio": draw(st.sampled_from([0.0, 0.0, 0.5, 1.0])) if caching else 0.0,
         "cold_requests": draw(st.integers(0, 3)),
+        "async_scheduling": draw(st.booleans()),
         "jitter": draw(st.sampled_from([0.0, 0.0, 0.2])),
     }
     faults = Faults(

@@ -60,6 +60,8 @@ class EngineFlags:
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
     enforce_eager: bool | None = None
+    async_scheduling: bool | None = None
+    """Plan a step while the one before runs."""
     scheduling_policy: str | None = None
     """`fcfs` or `priority`."""
     host: str | None = None
@@ -169,7 +171,9 @@ _READERS: Final[Mapping[str, Any]] = {
     "--port": _port,
     "--config": _text,
 }
-_SWITCHES: Final = frozenset({"--enable-prefix-caching", "--enable-chunked-prefill", "--enforce-eager"})
+_SWITCHES: Final = frozenset(
+    {"--enable-prefix-caching", "--enable-chunked-prefill", "--enforce-eager", "--async-scheduling"}
+)
 _SHORT: Final = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size"}
 _SHORTEST_ABBREVIATION: Final[Mapping[str, str]] = {
     # Generously short: an abbreviation that vLLM finds ambiguous costs its author the full name, a missed one would

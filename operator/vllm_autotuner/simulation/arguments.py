@@ -37,13 +37,13 @@ SIMULATED: Final[Mapping[str, dict[str, Any]]] = {
     "--max-num-seqs": {"type": int},
     "--enable-chunked-prefill": {"action": argparse.BooleanOptionalAction},
     "--scheduling-policy": {"choices": tuple(SchedulingPolicy), "default": "fcfs"},
+    "--async-scheduling": {"action": argparse.BooleanOptionalAction},
 }
 """What this engine acts on. The defaults are vLLM's: a flag given at its default is no `non-default arg`."""
 
 ACCEPTED: Final[Mapping[str, dict[str, Any]]] = {
     "--enforce-eager": {"action": argparse.BooleanOptionalAction, "default": False},
     "--trust-remote-code": {"action": argparse.BooleanOptionalAction, "default": False},
-    "--async-scheduling": {"action": argparse.BooleanOptionalAction},
     "--enable-log-requests": {"action": argparse.BooleanOptionalAction, "default": False},
     "--enable-auto-tool-choice": {"action": argparse.BooleanOptionalAction, "default": False},
     "--tool-call-parser": {},

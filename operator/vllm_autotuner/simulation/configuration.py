@@ -129,6 +129,8 @@ class EngineConfig:
     max_num_batched_tokens: int = 8192
     enable_chunked_prefill: bool = True
     scheduling_policy: SchedulingPolicy = SchedulingPolicy.FCFS
+    async_scheduling: bool = False
+    """Plan a step while the one before runs. vLLM's own default on GPUs since 0.14; on CPUs it is always off."""
     law: StepLaw = field(default_factory=lambda: step_law(StepTimes(), tensor_parallel_size=1, kv_heads=8))
     jitter: float = 0.0
     model_name: str = "simulated"
@@ -226,6 +228,7 @@ def configure(flags: EngineFlags, *, profile: Profile) -> EngineConfig:
         max_num_batched_tokens=flags.max_num_batched_tokens or default_budget,
         enable_chunked_prefill=chunked,
         scheduling_policy=SchedulingPolicy(flags.scheduling_policy or SchedulingPolicy.FCFS),
+        async_scheduling=flags.async_scheduling is True,
         law=step_law(profile.step, tensor_parallel_size=tp, kv_heads=profile.kv_heads, fp8_kv=dtype.startswith("fp8")),
         jitter=profile.step.jitter,
         model_name=flags.served_model_name or flags.model or "simulated",

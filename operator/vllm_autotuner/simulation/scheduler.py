@@ -10,11 +10,16 @@ counter shows; a step that preempted admits nothing; a prompt is admitted only w
 a preempted sequence reuses those of its own full blocks that are still cached, and computes only the rest.
 Steps without an admission, end or preemption are one `StepRun`, whatever their number: `_plan` says how long
 it may be, `advance` lets it pass in one piece or in many, and the results are the same to the last bit of every time.
+With asynchronous scheduling the engine plans the next step while one runs, from what it knew when that one began. Here
+prompts are: whoever came or found a seat when a step ended is scheduled then, takes its blocks and counts as running,
+but is computed after the step that begins now, unless that has nothing to compute. Decoding sequences take their blocks
+when the step itself begins; vLLM takes them one step earlier, and computes one token too many after an end-of-sequence.
 """
 
 import random
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from vllm_autotuner.simulation.configuration import EngineConfig
 from vllm_autotuner.simulation.decoding import DecodingBatch
@@ -36,6 +41,16 @@ from vllm_autotuner.simulation.step_run import StepRun
 from vllm_autotuner.simulation.waiting_queue import WaitingQueue
 
 
+@dataclass(slots=True)
+class _Prompts:
+    """What one step computes of prompts. An abort or a preemption after it was planned does not make it shorter."""
+
+    tokens: int = 0
+    sequences: int = 0
+    completing: list[Sequence] = field(default_factory=list)
+    """Whose prompt it completes."""
+
+
 class SimulatedEngine:
     """A vLLM engine that computes nothing. Call `advance` with the time, then `submit` what arrived."""
 
@@ -54,7 +69,8 @@ class SimulatedEngine:
         self._waiting = WaitingQueue(config.scheduling_policy)
         self._running: dict[int, Sequence] = {}  # in order of admission: the last is the latest
         self._prefilling: list[Sequence] = []
-        self._completing: list[Sequence] = []  # whose prompt the step under way completes
+        self._prompts = _Prompts()  # of the step under way
+        self._ahead = _Prompts()  # of the step after it: planned already with asynchronous scheduling, else empty
         self._batch = DecodingBatch(block_size=config.block_size)
         self._run: StepRun | None = None
         self._submitted = 0
@@ -184,15 +200,15 @@ class SimulatedEngine:
         self._unseen.clear()
         self._run = None
         head = self._waiting.next(at)
-        if head is None and not self._running:
+        if head is None and not self._running and not self._ahead.tokens:
             self._wait_for_grammar(at)
             return
         preempted = self._make_room_for_decoding(at)
-        size, held = self._batch.size, self._batch.held_tokens
-        prefill_tokens = 0
+        self._prompts, self._ahead = self._ahead, _Prompts()
         if self._prefilling or (head is not None and not preempted):
-            prefill_tokens, prompts = self._schedule_prompts(at, admit=not preempted)
-            size += prompts
+            self._schedule_prompts(at, admit=not preempted)
+        size, held = self._batch.size + self._prompts.sequences, self._batch.held_tokens
+        prefill_tokens, planned = self._prompts.tokens, self._ahead.tokens
         law, factor = self.config.law, self._pace.constant
         if factor is None:
             factor = self._pace.factor(at, tick=self._batch.tick)
@@ -201,7 +217,7 @@ class SimulatedEngine:
             first=factor * law.seconds(batch=size, held_tokens=held, prefill_tokens=prefill_tokens),
             growth=factor * law.per_held_token * size,
             # Whoever was just preempted may be admitted again in the next step.
-            steps=1 if prefill_tokens or preempted else self._steps_ahead(),
+            steps=1 if prefill_tokens or planned or preempted else self._steps_ahead(),
             prefill=prefill_tokens > 0,
         )
         if run.steps > 1:
@@ -244,27 +260,39 @@ class SimulatedEngine:
             return max(self._running.values(), key=lambda sequence: sequence.rank)
         return next(reversed(self._running.values()))
 
-    def _schedule_prompts(self, at: float, *, admit: bool) -> tuple[int, int]:
-        """Fill the token budget with prompts, those begun first; return their tokens and how many they are."""
-        budget = self.config.max_num_batched_tokens - self._batch.size
-        tokens = prompts = 0
-        self._completing = []
+    def _schedule_prompts(self, at: float, *, admit: bool) -> None:
+        """Plan the prompts of the step that begins now, or with asynchronous scheduling those of the step after it.
+
+        Then the prompts of the one that begins now are planned already; if it would be empty, both are planned.
+        """
+        if not self.config.async_scheduling or not (self._prompts.tokens or self._batch.size):
+            self._prompts = self._fill(at, admit=admit, taken=self._batch.size)
+        if self.config.async_scheduling:
+            # Who ends with the step that begins now is still counted: vLLM learns of an end-of-sequence only then.
+            self._ahead = self._fill(at, admit=admit, taken=self._batch.size + len(self._prompts.completing))
+
+    def _fill(self, at: float, *, admit: bool, taken: int) -> _Prompts:
+        """Fill the token budget, of which decoding has `taken` its part, with prompts, those begun first."""
+        budget = self.config.max_num_batched_tokens - taken
+        filled = _Prompts()
         for begun in tuple(self._prefilling):
-            if chunk := self._compute_chunk(begun, at=at, budget=budget - tokens):
-                tokens += chunk
-                prompts += 1
+            if begun.computed == begun.to_compute:
+                continue  # the step that begins now completes it
+            if chunk := self._compute_chunk(begun, at=at, budget=budget - filled.tokens, step=filled):
+                filled.tokens += chunk
+                filled.sequences += 1
             else:
                 admit = False
-        while admit and tokens < budget and (sequence := self._waiting.next(at)) is not None:
-            if not self._admissible(sequence, budget=budget - tokens):
+        while admit and filled.tokens < budget and (sequence := self._waiting.next(at)) is not None:
+            if not self._admissible(sequence, budget=budget - filled.tokens):
                 break
             self._waiting.remove(sequence)
             self._admit(sequence, at=at)
-            tokens += self._compute_chunk(sequence, at=at, budget=budget - tokens)
-            prompts += 1
-        return tokens, prompts
+            filled.tokens += self._compute_chunk(sequence, at=at, budget=budget - filled.tokens, step=filled)
+            filled.sequences += 1
+        return filled
 
-    def _compute_chunk(self, sequence: Sequence, *, at: float, budget: int) -> int:
+    def _compute_chunk(self, sequence: Sequence, *, at: float, budget: int, step: _Prompts) -> int:
         """Prefill as much as the budget allows and return it; preempt the sequence when its blocks are not there."""
         before, to_compute, pool = sequence.computed, sequence.to_compute, self._pool
         sequence.computed = min(before + budget, to_compute)
@@ -275,7 +303,7 @@ class SimulatedEngine:
             return 0
         pool.take(blocks)
         if sequence.computed == to_compute:
-            self._completing.append(sequence)
+            step.completing.append(sequence)
         return sequence.computed - before
 
     @property
@@ -367,7 +395,7 @@ class SimulatedEngine:
             self._finish(sequence, at=end, outcomes=outcomes)
         if run.prefill:
             prompt_tokens = 0
-            for sequence in self._completing:
+            for sequence in self._prompts.completing:
                 if sequence.state is State.PREFILLING:
                     prompt_tokens += self._emit_first_token(sequence, at=end, outcomes=outcomes)
                     tokens += 1
