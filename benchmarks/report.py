@@ -23,7 +23,7 @@ from benchmarks.gpu_sweeps.page import h200_sweeps
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
 from benchmarks.randomservices.page import page as random_services
-from benchmarks.recordings.page import replay
+from benchmarks.recordings.page import replay, replay_h200
 from benchmarks.tenants.page import hostile, operator_cost
 from benchmarks.verdicts import error_rates
 from benchmarks.verdicts.page import verdict, verdict_in_place, verdict_routers
@@ -165,6 +165,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="How close is the simulated engine to a real vLLM under the same arrivals?",
         command="python benchmarks/replay.py --save",
         body=replay,
+    ),
+    Section(
+        name="replay_h200",
+        title="Recordings of a real engine on a GPU",
+        question="How close is the simulated engine to a real vLLM on an H200?",
+        command="python benchmarks/replay.py --recordings tests/data/vllm-0.26-h200/recordings --save",
+        body=replay_h200,
     ),
     Section(
         name="scenes",

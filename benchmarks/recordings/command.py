@@ -21,13 +21,22 @@ from benchmarks.recordings.study import MOST_LEVEL_ERROR, MOST_PREEMPTION_RATIO,
 from benchmarks.result_files import ROOT, require_clean_tree, write_result
 
 RECORDINGS: Final = ROOT / "tests" / "data" / "vllm-0.32" / "recordings"
+RESULTS: Final = {RECORDINGS: "replay", ROOT / "tests" / "data" / "vllm-0.26-h200" / "recordings": "replay_h200"}
+"""Where `--save` writes, by folder."""
 SUFFIXES: Final = (".om.gz", ".om")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay and report. Returns 2 on bad input, with one line that says why."""
     options = _options(arguments)
+    result = RESULTS.get(options.recordings.resolve())
     if options.save:
+        if result is None:
+            print(
+                f"replay: --save is for the recordings of this repository, not for {options.recordings}",
+                file=sys.stderr,
+            )
+            return 2
         require_clean_tree()
     notes = Console(stderr=True)
     try:
@@ -43,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BadRecording, NoPlot) as error:
         print(f"replay: {error}", file=sys.stderr)
         return 2
-    if options.save:
-        write_result("replay", report)
+    if options.save and result is not None:
+        write_result(result, report)
     if options.json:
         print(json.dumps(report, indent=2, allow_nan=False))
     else:
@@ -62,7 +71,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="how often lengths are drawn (default 3)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw real and simulated over time")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/replay.json")
+    parser.add_argument(
+        "--save", action="store_true", help="write benchmarks/results/replay.json, of an H200 replay_h200.json"
+    )
     options = parser.parse_args(arguments)
     if options.seeds < 1:
         parser.error("--seeds must be at least 1")

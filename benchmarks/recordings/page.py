@@ -1,14 +1,33 @@
 """The section of the replayed recordings in docs/benchmarks.md. Must not: measure, or judge."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.markdown import Result, table
 
-__all__ = ["replay"]
+__all__ = ["replay", "replay_h200"]
+
+CPU: Final = (
+    "The recorded engine shared its CPU with the load generator: `recorded pace` scales the simulated step times by "
+    "the recorded counters of the engine, the other rows use one law throughout."
+)
+GPU: Final = (
+    "vLLM 0.26 with Qwen3-8B's shape on one H200 (`tests/data/vllm-0.26-h200`): asynchronous scheduling and 8,192 "
+    "tokens a step, as it ran. `recorded pace` scales the simulated step times by the recorded counters of the engine."
+)
 
 
 def replay(result: Result) -> list[str]:
+    """Render the replay of the engine on a CPU."""
+    return _replayed(result, engine=CPU)
+
+
+def replay_h200(result: Result) -> list[str]:
+    """Render the replay of the engine on a GPU."""
+    return _replayed(result, engine=GPU)
+
+
+def _replayed(result: Result, *, engine: str) -> list[str]:
     """Render the errors of the simulated levels, for each source of the engine's step times."""
     rows = [
         (
@@ -31,10 +50,9 @@ def replay(result: Result) -> list[str]:
         "class differs",
     )
     about = (
-        "Errors of time-weighted means; preemptions as a ratio to the recorded ones; `class differs`: the number of "
-        "evaluations with another class, in the worst run. The recorded engine shared its CPU with the load generator: "
-        "`recorded pace` scales the simulated step times by the recorded counters of the engine, the other rows use "
-        f"one law throughout. {_replay_target(result['summary'])}"
+        "Errors of time-weighted means, beside what was recorded; preemptions as a ratio to the recorded ones; `class "
+        "differs`: the number of evaluations with another class, in the worst run. "
+        f"{engine} {_replay_target(result['summary'])}"
     )
     return [about, "", *table(header, rows)]
 
@@ -50,5 +68,5 @@ def _replay_target(summary: Result) -> str:
 
 
 def _error(way: Mapping[str, Any], quantity: str) -> str:
-    found = [level["error_pct"] for level in way["levels"] if level["quantity"] == quantity]
-    return "-" if not found or found[0] is None else f"{found[0]:+.1f}"
+    found = next((level for level in way["levels"] if level["quantity"] == quantity), None)
+    return "-" if found is None or found["error_pct"] is None else f"{found['error_pct']:+.1f} of {found['real']:.3g}"
