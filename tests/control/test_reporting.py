@@ -242,7 +242,7 @@ CASES = (
         kind=METRICS,
         state="False",
         reason=Reason.METRICS_MISSING,
-        says="no series",
+        says="No vLLM engine reports fresh metrics.",
         seen=NO_SERIES,
     ),
     Case(
@@ -250,7 +250,7 @@ CASES = (
         kind=METRICS,
         state="False",
         reason=Reason.METRICS_STALE,
-        says="1 engine(s) stopped reporting",
+        says="No vLLM engine reports fresh metrics.",
         seen=nobody(silent=("chat-0",)),
     ),
     Case(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.builders import SCRAPES, engine, latency, observation
+from tests.builders import SCRAPES, WINDOW, engine, latency, nobody, observation
 from tests.control.desk import (
     BLIND,
     CAPPED,
@@ -28,9 +28,9 @@ from tests.control.desk import (
 from tests.scaling.loads import carrying, minutes, queue
 
 from vllm_autotuner.api.annotations import APPROVE, PAUSE, PREFIX
-from vllm_autotuner.api.conditions import ConditionType, Reason
+from vllm_autotuner.api.conditions import ConditionStatus, ConditionType, Reason
 from vllm_autotuner.api.model import to_wire
-from vllm_autotuner.api.status import ChangeState, CircuitState, Outcome, Source
+from vllm_autotuner.api.status import ChangeState, CircuitState, Confidence, Outcome, Source
 from vllm_autotuner.change.failure_memory import failed_values
 from vllm_autotuner.change.verification import NotEffective, Undecided
 from vllm_autotuner.control.decide.annotation_commands import RequestKind
@@ -42,6 +42,7 @@ from vllm_autotuner.observation.observation import Observation
 
 UNDER_TEST = ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
 REJECT = f"{PREFIX}{RequestKind.REJECT}"
+SILENT = nobody(silent=("chat-0",))
 
 
 # The success story
@@ -974,6 +975,51 @@ def test_lost_metrics_change_nothing_and_come_back_by_themselves() -> None:
     assert found.is_true(ConditionType.METRICS_AVAILABLE)
     assert found.read.recommendation == standing
     assert found.reasons == ["Recommended"]
+
+
+def test_engines_that_are_forgotten_after_they_went_silent_are_no_news() -> None:
+    found = desk()
+    found.ticks(3, HEALTHY)
+    found.tick(SILENT)
+    told = found.status
+    found.ticks(10, NO_SERIES)
+    assert found.status == told
+    assert metrics(found) == (False, Reason.METRICS_STALE)
+
+
+def test_whether_a_silent_source_answers_is_told_at_once() -> None:
+    found = desk()
+    found.tick(NO_SERIES)
+    assert metrics(found) == (False, Reason.METRICS_MISSING)
+    for seen, reason in (
+        (SILENT, Reason.METRICS_STALE),
+        (BLIND, Reason.PROVIDER_ERROR),
+        (NO_SERIES, Reason.METRICS_MISSING),
+    ):
+        found.tick(seen)
+        assert metrics(found) == (False, reason)
+    found.tick(HEALTHY)
+    assert metrics(found) == (True, Reason.METRICS_FRESH)
+
+
+def test_what_stands_beside_a_class_is_told_once_it_lasts_for_a_window() -> None:
+    """A source that loses its series may lack the latencies first; the decision sees it at once."""
+    found = desk()
+    found.ticks(3, HEALTHY)
+    told = found.status
+    for ticks in range(int(WINDOW / TICK.total_seconds())):
+        assert found.tick(replace(HEALTHY, silent=("chat-1",))).diagnosis.confidence is Confidence.MEDIUM
+        assert found.status == told, ticks
+    found.tick(replace(HEALTHY, silent=("chat-1",)))
+    assert found.read.diagnosis is not None
+    assert found.read.diagnosis.confidence is Confidence.MEDIUM
+
+
+def metrics(found: Desk) -> tuple[bool, str]:
+    """Whether they are told to be there, and the reason."""
+    condition = found.condition(ConditionType.METRICS_AVAILABLE)
+    assert condition is not None
+    return condition.status is ConditionStatus.TRUE, condition.reason
 
 
 def test_a_service_without_scrapes_is_not_idle() -> None:

@@ -280,7 +280,10 @@ def test_blind_is_said_with_what_to_do_and_alone() -> None:
     found = named(observation(problem=no_answer("http://prometheus did not answer")))
     assert "http://prometheus did not answer" in found.message
     assert found.contributing == ()
-    assert "Check the scraping" in named(nobody(silent=("chat-0",))).message
+    silent = named(nobody(silent=("chat-0",)))
+    assert "Check the scraping" in silent.message
+    assert silent.confidence is named(nobody()).confidence is Confidence.HIGH
+    assert [fact.note for fact in silent.evidence] == ["silent: chat-0"]
 
 
 def test_a_queue_that_has_drained_explains_its_ttft() -> None:

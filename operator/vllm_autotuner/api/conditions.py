@@ -111,7 +111,7 @@ class Reason(StrEnum):
     """MetricsAvailable: Prometheus answers, but has no series of this service. Remedy: `vllm-autotuner doctor`."""
 
     METRICS_STALE = "MetricsStale"
-    """MetricsAvailable: the newest sample is too old to decide upon."""
+    """MetricsAvailable: the newest sample is too old to decide upon, or was before the source forgot it."""
 
     PROVIDER_ERROR = "ProviderError"
     """MetricsAvailable: queries to Prometheus fail."""

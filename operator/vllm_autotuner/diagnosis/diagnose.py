@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs
@@ -49,6 +50,13 @@ class Diagnosis:
     message: str
     evidence: tuple[Evidence, ...] = ()
     contributing: tuple[Contribution, ...] = ()
+    alike_since: float = -inf
+    """Since when (Unix seconds) class, confidence and contributing classes are the same."""
+
+    def is_like(self, other: "Diagnosis") -> bool:
+        """Whether only figures differ."""
+        one, two = ([part.diagnosis for part in each.contributing] for each in (self, other))
+        return (self.primary, self.confidence, one) == (other.primary, other.confidence, two)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +106,15 @@ def diagnose(case: Case, *, history: History) -> tuple[Diagnosis, History]:
     seen = _judge(case)
     fresh = Diagnosis(
         primary=seen.primary,
-        confidence=_lowered(seen.holds.confidence, observation=observation),
+        confidence=_lowered(seen, observation=observation),
         since=observation.at,
         message=seen.holds.message,
         evidence=seen.holds.evidence,
         contributing=seen.contributing,
+        alike_since=observation.at,
     )
+    if held is not None and fresh.is_like(held):
+        fresh = replace(fresh, alike_since=held.alike_since)
     if held is None or seen.primary in AT_ONCE or held.primary in AT_ONCE:
         since = held.since if held is not None and held.primary is seen.primary else observation.at
         named = replace(fresh, since=since)
@@ -168,7 +179,9 @@ def _levels(case: Case) -> tuple[Evidence, ...]:
     return (case.ttft_evidence(), case.tpot_evidence())
 
 
-def _lowered(confidence: Confidence, *, observation: Observation) -> Confidence:
-    if observation.silent and confidence is Confidence.HIGH:
+def _lowered(seen: _Seen, *, observation: Observation) -> Confidence:
+    """The confidence of a finding, lower where engines are silent; that metrics are missing is all the surer then."""
+    sure = seen.holds.confidence is Confidence.HIGH
+    if observation.silent and sure and seen.primary is not DiagnosisClass.METRICS_BLIND:
         return Confidence.MEDIUM
-    return confidence
+    return seen.holds.confidence

@@ -44,20 +44,26 @@ class MetricsBlind:
             unit="pods",
             threshold=None if not known else known * self.fresh.limit,
             window=observation.window,
-            note=f"silent: {', '.join(observation.silent[:5])}" if observation.silent else "",
+            note=_who_is_silent(observation),
         )
         if not observation.engines and observation.unreadable:
             pod, why = next(iter(observation.unreadable.items()))
             message = f"No vLLM engine reports metrics that can be true: {pod or 'the engine'}: {why}."
             return Holds(message=message, evidence=(evidence,))
         if not observation.engines:
-            silent = f"{len(observation.silent)} engine(s) stopped reporting" if observation.silent else "no series"
-            message = f"No vLLM engine reports fresh metrics ({silent}). Check the scraping of the pods' /metrics."
+            # Who is silent stands in the evidence: while a loss lasts, the source forgets one engine after the other.
+            message = "No vLLM engine reports fresh metrics. Check the scraping of the pods' /metrics."
             return Holds(message=message, evidence=(evidence,))
         if expected is not None and reporting <= expected * self.fresh.limit:
             message = f"Only {reporting} of {expected} ready pods report fresh metrics. {_check(observation)}"
             return Holds(message=message, evidence=(evidence,))
         return Fails()
+
+
+def _who_is_silent(observation: Observation) -> str:
+    if observation.silent:
+        return f"silent: {', '.join(observation.silent[:5])}"
+    return "" if observation.engines else "no series"
 
 
 def _check(observation: Observation) -> str:

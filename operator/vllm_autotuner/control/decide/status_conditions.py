@@ -12,6 +12,7 @@ from vllm_autotuner.api.conditions import (
     ConditionStatus,
     ConditionType,
     Reason,
+    find_condition,
     remove_condition,
     set_condition,
 )
@@ -146,6 +147,9 @@ def _metrics(diagnosis: Diagnosis, inputs: Inputs) -> tuple[ConditionType, bool,
     if diagnosis.primary is not DiagnosisClass.METRICS_BLIND and inputs.observation.engines:
         return ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "engine metrics are fresh"
     failed, stale = inputs.observation.problem is not None, bool(inputs.observation.silent)
+    told = find_condition(inputs.service.status.conditions, ConditionType.METRICS_AVAILABLE)
+    # What has gone stale is forgotten by the source after some minutes: no news of the service.
+    stale = stale or (told is not None and told.reason == Reason.METRICS_STALE)
     reason = Reason.PROVIDER_ERROR if failed else Reason.METRICS_STALE if stale else Reason.METRICS_MISSING
     return ConditionType.METRICS_AVAILABLE, False, reason, f"{diagnosis.message} No change starts until metrics return."
 

@@ -43,10 +43,11 @@ def described(
     """Complete a decided status with everything that only reports. `recent`: the last windows in steady state."""
     before = inputs.service.status
     named = _diagnosis(diagnosis)
+    lasts = inputs.observation.at - diagnosis.alike_since >= inputs.observation.window
     status = status.updated(
         observed_generation=inputs.service.metadata.generation,
         observed_spec_hash=inputs.service.spec_hash or None,
-        diagnosis=before.diagnosis if _says_the_same(named, before.diagnosis) else named,
+        diagnosis=named if _is_news(named, before.diagnosis, lasts=lasts) else before.diagnosis,
         replicas=inputs.workload.pods,
         ready_replicas=inputs.workload.rollout.ready,
         selector=inputs.workload.selector,
@@ -63,14 +64,15 @@ def described(
     return status.updated(summary=summary, measured=measured, diagnosis=named)
 
 
-def _says_the_same(named: DiagnosisStatus, before: DiagnosisStatus | None) -> bool:
-    """Whether only figures differ."""
-    return (
-        before is not None
-        and before.class_ == named.class_
-        and before.confidence is named.confidence
-        and [part.class_ for part in before.contributing] == [part.class_ for part in named.contributing]
-    )
+def _is_news(named: DiagnosisStatus, before: DiagnosisStatus | None, *, lasts: bool) -> bool:
+    """Whether more than figures differ: the class, or what stands beside it, once that `lasts` for a state window.
+
+    A source that loses all series lacks some answers at once, and an engine is silent before that window has passed.
+    """
+    if before is None or before.class_ != named.class_:
+        return True
+    one, two = ([part.class_ for part in each.contributing] for each in (named, before))
+    return lasts and (named.confidence, one) != (before.confidence, two)
 
 
 def _diagnosis(diagnosis: Diagnosis) -> DiagnosisStatus:
