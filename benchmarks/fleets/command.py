@@ -145,8 +145,9 @@ async def grown(fleet: Fleet, costs: Sequence[Cost], *, server: MetricsServer, c
 
     await until("the operator has metrics of every service", all_seen, seconds=1200, every=5)
     console.print(f"it has metrics of every service after {time.monotonic() - began:.0f} s")
-    # What came with the metrics (conditions, diagnoses) is written by then.
-    await asyncio.gather(*(settled(cost, ticks=4) for cost in costs))
+    # What came with the metrics (conditions, diagnoses) is written by then, and what ends with the minute of warm-up:
+    # that is told with the fourth tick, or the fifth.
+    await asyncio.gather(*(settled(cost, ticks=6) for cost in costs))
     return {"created_s": round(created, 1), "status_for_all_s": round(told, 1)}
 
 
