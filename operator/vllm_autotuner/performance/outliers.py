@@ -6,7 +6,7 @@ Must not: fit anything, or depend on the meaning of a residual.
 
 from typing import Final
 
-__all__ = ["outlying"]
+__all__ = ["LEAST", "outlying"]
 
 LEAST: Final = 0.1
 """Relative residual up to which no window is an outlier, however well the others fit. Our choice: the size of noise."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_autotuner.observation.observation import StepPoint
-from vllm_autotuner.performance.outliers import outlying
+from vllm_autotuner.performance.outliers import LEAST, outlying
 from vllm_autotuner.performance.prompt_share import with_newest_prompts
 
 __all__ = [
@@ -38,10 +38,6 @@ SHORTEST_STEP: Final = 1e-6
 """Seconds. No engine computes a token faster; what claims so is a broken clock, and dividing by it would overflow."""
 LEAST_SPREAD: Final = 1.5
 """Largest batch seen over smallest. Below it the slope is noise divided by noise. Our choice, unmeasured."""
-MOST_ERROR: Final = 0.25
-"""By how much (relative, in the mean) a line may miss its own windows. A window that began with one batch and ended
-with another has the mean of both batches and the latency of the larger; of a few windows no other outvotes it. Of 1,200
-fits to 60 random services none missed by so much."""
 NEWEST_STRETCHES: Final = (300.0, 600.0)
 """Seconds. The stretches up to now that the line has to describe. Five windows of a minute: their median stands against
 two odd ones and sees a jump after three; ten see what is small beside the noise of five. Our choice."""
@@ -196,7 +192,9 @@ def fit_windows(usable: Sequence[StepPoint]) -> StepTimeFit:
         return NoFit("inter-token latency does not grow with the batch size")
     batch, itl = batch[keep], itl[keep]
     error = float(np.mean(np.abs(base + slope * batch - itl) / itl))
-    if error > MOST_ERROR:
+    # A window that began with one batch and ended with another has the mean of both and the latency of the larger: of a
+    # few windows none outvotes it, and all of them miss the line as outliers of noise do.
+    if error > outlying(LEAST):
         return NoFit(f"a line misses the {len(batch)} windows with load by {error:.0%} in the mean")
     return StepTime(
         base=base, per_sequence=slope, low=float(batch.min()), high=float(batch.max()), points=len(batch), error=error
