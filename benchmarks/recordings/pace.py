@@ -57,7 +57,8 @@ def fit_law(recordings: Mapping[str, Recorded], *, recomputed: Mapping[str, floa
         all_seconds = np.concatenate([seconds, lasted[full] / steps[:, 0]])
         weights = 1 / np.sqrt(all_seconds)
         coefficients = _non_negative(all_parts * weights[:, None], all_seconds * weights)
-        over = ~full & (work @ np.array(coefficients) > lasted)
+        # Without a step that was counted, its preemptions alone do not say what it computed.
+        over = ~full & (work[:, 0] > 0) & (work @ np.array(coefficients) > lasted)
         if not over.any():
             break
         full |= over

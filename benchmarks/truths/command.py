@@ -24,7 +24,7 @@ from vllm_autotuner.diagnosis.objectives import targets_of
 from vllm_autotuner.observation.recording import load_recording
 from vllm_autotuner.observation.snapshot import WindowSettings
 
-__all__ = ["Judged", "Scene", "judge", "read_scene", "recording_of", "scene_names"]
+__all__ = ["Judged", "Scene", "judge", "named", "read_scene", "scene_names"]
 
 DATA: Final = ROOT / "tests" / "data"
 FOLDERS: Final = (DATA / "vllm-0.32" / "scenes", DATA / "vllm-0.26-h200" / "recordings")
@@ -65,7 +65,7 @@ def scene_names() -> list[str]:
 
 def read_scene(name: str) -> Scene:
     """Read the truth of a recording. Raises KeyError or ValueError where it has none, StopIteration without a file."""
-    told: dict[str, Any] = json.loads(recording_of(name).with_name(f"{name}.json").read_text())
+    told: dict[str, Any] = json.loads(_recording_of(name).with_name(f"{name}.json").read_text())
     truth = told["truth"]
     return Scene(
         name=name,
@@ -79,30 +79,35 @@ def read_scene(name: str) -> Scene:
     )
 
 
-def recording_of(name: str) -> Path:
+def _recording_of(name: str) -> Path:
     """Return its file. Raises StopIteration when there is none."""
     return next(path for folder in FOLDERS if (path := folder / f"{name}.om.gz").is_file())
 
 
-async def judge(scene: Scene) -> Judged:
-    """Evaluate the whole recording and compare every moment with the truth."""
-    recording = load_recording(recording_of(scene.name))
+async def named(scene: Scene, *, every: float) -> list[tuple[float, DiagnosisClass]]:
+    """Return the class every so many seconds, with the seconds after the first sample."""
+    recording = load_recording(_recording_of(scene.name))
     (report,) = await evaluate(
         recording,
-        schedule=recorded(Span(recording.first, recording.last), every=EVERY),
+        schedule=recorded(Span(recording.first, recording.last), every=every),
         grouping=one_service,
         subject=Subject(targets=targets_of(scene.objectives), knobs=EngineKnobs(max_num_seqs=scene.max_num_seqs)),
         settings=WindowSettings(),
     )
+    return [(point.time - recording.first, point.diagnosis.primary) for point in report.timeline]
+
+
+async def judge(scene: Scene) -> Judged:
+    """Evaluate the whole recording and compare every moment with the truth."""
+    named_at = await named(scene, every=EVERY)
     wrong, turns, last = [], [], None
-    for point in report.timeline:
-        offset, named = point.time - recording.first, point.diagnosis.primary
-        if named is not last:
-            turns.append(f"+{offset:.0f} s {named.value}")
-            last = named
-        if named not in (allowed := _allowed(scene, offset)):
-            wrong.append(f"+{offset:.0f} s: {named.value} instead of {', '.join(sorted(allowed))}")
-    return Judged(scene=scene, evaluations=len(report.timeline), wrong=tuple(wrong), turns=tuple(turns))
+    for offset, found in named_at:
+        if found is not last:
+            turns.append(f"+{offset:.0f} s {found.value}")
+            last = found
+        if found not in (allowed := _allowed(scene, offset)):
+            wrong.append(f"+{offset:.0f} s: {found.value} instead of {', '.join(sorted(allowed))}")
+    return Judged(scene=scene, evaluations=len(named_at), wrong=tuple(wrong), turns=tuple(turns))
 
 
 def _allowed(scene: Scene, offset: float) -> set[DiagnosisClass]:

@@ -174,12 +174,10 @@ class PrefillBound:
         reading, target = tpot_surely(case), case.targets.tpot
         late = isinstance(reading, Measured) and reading.value > target.seconds * (self.stay.limit if holding else 1.0)
         shares = prefill_shares(case.engines)
-        knee = PastTPOTKnee().judge(case)
-        if isinstance(knee, Holds):
-            guessed = knee.confidence is Confidence.LOW
-            if not guessed or not _reaches(CONTENDING, shares):
-                return Fails()
         if not late or not _reaches(self.busy, shares) or not prompts_dominate(case.engines):
+            return Fails()
+        knee = PastTPOTKnee().judge(case)
+        if isinstance(knee, Holds) and (knee.confidence is not Confidence.LOW or not _reaches(CONTENDING, shares)):
             return Fails()
         measured = number(tpot_reading(case))
         now, wanted = told_apart(target.seconds if measured is None else measured, target.seconds)
