@@ -4,11 +4,13 @@ from typing import Any, cast
 
 import pytest
 from tests.control.objects import service_object
+from typing_extensions import override
 
-from vllm_autotuner.cluster.adapter import TRIES, Cluster
+from vllm_autotuner.cluster.adapter import CONFLICT_PAUSES, TRIES, Cluster
 from vllm_autotuner.cluster.client import Connection
-from vllm_autotuner.cluster.errors import NO_ANSWER, NOT_LEADER, Unavailable
+from vllm_autotuner.cluster.errors import NO_ANSWER, NOT_LEADER, Conflict, NotFound, Unavailable
 from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
+from vllm_autotuner.workload.labels import SERVICE
 
 
 def busy(retry_after: float | None) -> Unavailable:
@@ -77,3 +79,40 @@ async def test_who_lost_the_lease_meanwhile_writes_nothing() -> None:
         await cluster.write_status("prod", "chat", {}, resource_version="7")
     assert caught.value.reason == NOT_LEADER
     assert api.asked == ["PUT"]
+
+
+class Contended(Refusing):
+    """An API server where a controller writes the object between each look and the write after it."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    @override
+    async def request(self, method: str, path: str, **how: Any) -> dict[str, Any]:
+        if method == "GET":
+            raise NotFound("not there yet", reason="NotFound", status=404)
+        answer = await super().request(method, path, **how)
+        if len(self.asked) <= self.times:
+            raise Conflict("the object has been modified", reason="Conflict", status=409)
+        return answer
+
+
+CHILD = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "chat", "namespace": "prod", "labels": {SERVICE: "chat"}},
+}
+
+
+async def test_what_a_controller_writes_too_is_looked_at_again_after_longer_and_longer() -> None:
+    api = Contended(times=len(CONFLICT_PAUSES))
+    await api.cluster().apply(CHILD, epoch=1)
+    assert api.slept == [*CONFLICT_PAUSES]
+
+
+async def test_what_is_written_all_the_time_is_left_to_the_next_tick() -> None:
+    api = Contended(times=99)
+    with pytest.raises(Conflict):
+        await api.cluster().apply(CHILD, epoch=1)
+    assert len(api.asked) == len(CONFLICT_PAUSES) + 1

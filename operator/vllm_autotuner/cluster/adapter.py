@@ -43,6 +43,8 @@ every fifth time with one try, and six of seven times with three."""
 LONGEST_PAUSE: Final = 2.0
 """Seconds that are waited for before another try, as the API server asks; where it asks for more the next tick is it.
 Its priority and fairness asks for one."""
+CONFLICT_PAUSES: Final = (0.01, 0.05, 0.25)
+"""Seconds before a conflict is met with another look: client-go's DefaultBackoff, for what controllers write too."""
 _Result = TypeVar("_Result")
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
@@ -350,16 +352,19 @@ class Cluster:
         return await self._connection.request(method, path, **how)
 
     async def _until_it_stands_still(self, verb: str, kind: Kind, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Return what a look and the write after it give; three times at most, where somebody wrote in between."""
-        for last in (False, False, True):
+        """Return what a look and the write after it give; again after each pause, where it was written meanwhile.
+
+        Mostly by its controller, whose status follows a write several times within a second.
+        """
+        for pause in (*CONFLICT_PAUSES, None):
             async with self._admitted(verb, kind):
                 try:
                     return await attempt()
                 except Conflict as conflict:
-                    # Mostly a controller that wrote its status since the read. Looked at anew, also at who leads now;
-                    # without an HTTP status it was that look that objected.
-                    if last or conflict.status is None:
+                    # Without an HTTP status it was the look that objected.
+                    if pause is None or conflict.status is None:
                         raise
+            await self._sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
     async def _live(self, kind: Kind, *, namespace: str, name: str) -> Object | None:
