@@ -43,6 +43,7 @@ from e2e.operator_account import vllm_service
 from e2e.ports import free_ports
 from e2e.prometheus import pod_discovery
 from e2e.stage import MODEL, SIMULATED_ENGINE, Stage, engine_env, until
+from vllm_autotuner.control.shard import Shard
 from vllm_autotuner.simulation.load import Load, Traffic
 
 SAMPLED: Final = 90.0
@@ -76,7 +77,7 @@ async def cell(
     hindered = await behind_a_bad_api(fleet, operator, console=console) if troubles else []
     return {
         "services": fleet.services,
-        "engines": fleet.services * fleet.engines,
+        "engines": fleet.all_engines,
         **waits,
         **found,
         **again,
@@ -104,9 +105,44 @@ async def in_shards(
     again = await asyncio.gather(*(started_again(*pair) for pair in zip(operators, shards, strict=True)))
     return {
         "services": fleet.services,
-        "engines": fleet.services * fleet.engines,
+        "engines": fleet.all_engines,
         **waits,
         "shards": [found | {"start_peak_rss_mib": peak} for found, peak in zip(each, again, strict=True)],
+    }
+
+
+async def largest_shard(
+    fleet: Fleet, operators: Sequence[Operator], *, server: MetricsServer, minutes: float, console: Console
+) -> dict[str, Any]:
+    """Create the fleet beside an operator for each shard; then stop all but that of the largest part, and measure it
+    beside everything that the others have made. For fleets whose operators this machine cannot run at a time."""
+    parts = [
+        [name for name in fleet.namespaces if Shard(number, len(operators)).has(name)]
+        for number in range(len(operators))
+    ]
+    largest = max(range(len(parts)), key=lambda number: len(parts[number]))
+    operator, shard = operators[largest], ("--shard", f"{largest}/{len(operators)}")
+    part = replace(fleet, services=sum(fleet.name_of(number)[0] in parts[largest] for number in range(fleet.services)))
+    for number, each in enumerate(operators):
+        each.start("--shard", f"{number}/{len(operators)}")
+    async with Cost(operator.place, every=LOOK) as cost:
+        await until("the first tick", lambda: cost.ticks >= 1, seconds=120)
+        waits = await created(fleet, console=console)
+        for each in operators:
+            if each is not operator:
+                each.stage.stop_operator()
+        pods = await fleet.pods()
+        await server.serve({name: pods[name] for name in parts[largest]})
+        await seen(part, [cost], console=console)
+        found = await steady(part, operator, cost, minutes=minutes)
+    found |= {"start_peak_rss_mib": await started_again(operator, shard)}
+    return {
+        "services": fleet.services,
+        "engines": fleet.all_engines,
+        **waits,
+        "of": len(operators),
+        "number": largest,
+        "shards": [found],
     }
 
 
@@ -121,6 +157,14 @@ async def started_again(operator: Operator, arguments: Sequence[str]) -> float:
 
 async def grown(fleet: Fleet, costs: Sequence[Cost], *, server: MetricsServer, console: Console) -> dict[str, Any]:
     """Create the fleet beside what runs, and let it be seen; how long was waited for what."""
+    waits = await created(fleet, console=console)
+    await server.serve(await fleet.pods())
+    await seen(fleet, costs, console=console)
+    return waits
+
+
+async def created(fleet: Fleet, *, console: Console) -> dict[str, Any]:
+    """Create the fleet beside what runs, until all its engines run; how long was waited for what."""
     began = time.monotonic()
     await fleet.create()
     created = time.monotonic() - began
@@ -134,21 +178,25 @@ async def grown(fleet: Fleet, costs: Sequence[Cost], *, server: MetricsServer, c
     console.print(f"every service has a status after {told:.0f} s")
 
     async def all_serve() -> bool:
-        return sum(map(len, (await fleet.pods()).values())) == fleet.services * fleet.engines
+        return sum(map(len, (await fleet.pods()).values())) == fleet.all_engines
 
     await until("every engine runs", all_serve, seconds=1800, every=3)
     console.print(f"every engine runs after {time.monotonic() - began:.0f} s")
-    await server.serve(await fleet.pods())
+    return {"created_s": round(created, 1), "status_for_all_s": round(told, 1)}
+
+
+async def seen(fleet: Fleet, costs: Sequence[Cost], *, console: Console) -> None:
+    """Wait until the operators have metrics of the fleet, and have told what comes with them."""
+    began = time.monotonic()
 
     async def all_seen() -> bool:
         return await fleet.with_metrics() == fleet.services
 
     await until("the operator has metrics of every service", all_seen, seconds=1200, every=5)
-    console.print(f"it has metrics of every service after {time.monotonic() - began:.0f} s")
+    console.print(f"it has metrics of every service {time.monotonic() - began:.0f} s later")
     # What came with the metrics (conditions, diagnoses) is written by then, and what ends with the minute of warm-up:
     # that is told with the fourth tick, or the fifth.
     await asyncio.gather(*(settled(cost, ticks=6) for cost in costs))
-    return {"created_s": round(created, 1), "status_for_all_s": round(told, 1)}
 
 
 async def steady(fleet: Fleet, operator: Operator, cost: Cost, *, minutes: float) -> dict[str, Any]:
@@ -219,11 +267,12 @@ async def taken_over(fleet: Fleet, operator: Operator, *, server: MetricsServer)
 
 
 async def measured(
-    sizes: Sequence[tuple[int, int]],
+    sizes: Sequence[tuple[int, float]],
     *,
     minutes: float,
     troubles: bool,
     shards: int,
+    largest: bool,
     real: bool,
     keep: Callable[[Mapping[str, Any]], object],
     console: Console,
@@ -231,7 +280,8 @@ async def measured(
     """Measure each fleet, given as services and engines of each, on a control plane of its own.
 
     `keep` gets the figures after each: one more fleet may take half an hour. `troubles`: each has them. `shards`: so
-    many operators share the fleet. `real`: beside a real Prometheus.
+    many operators share the fleet; `largest`: only that of the largest part is measured. `real`: beside a real
+    Prometheus.
     """
     limits = chart_limits()
     cells: list[dict[str, Any]] = []
@@ -251,7 +301,8 @@ async def measured(
                     if shards > 1:
                         names = [f"{stage.operator}-{number}" for number in range(shards)]
                         operators = [Operator(replace(stage, operator=name), server.url) for name in names]
-                        found = await in_shards(fleet, operators, server=server, minutes=minutes, console=console)
+                        play = largest_shard if largest else in_shards
+                        found = await play(fleet, operators, server=server, minutes=minutes, console=console)
                     else:
                         found = await cell(
                             fleet,
@@ -315,12 +366,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="Example: python benchmarks/fleet.py --services 1000 2000 --engines-per-service 1 3 --minutes 3",
     )
     parser.add_argument("--services", type=int, nargs="+", default=[1000], metavar="N", help="fleets to measure")
-    parser.add_argument("--engines-per-service", type=int, nargs="+", default=[1], metavar="R", help="one for each")
+    parser.add_argument(
+        "--engines-per-service", type=float, nargs="+", default=[1], metavar="R", help="one for each; 2.5: two or three"
+    )
     parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="of the steady fleet (default 3)")
     parser.add_argument(
         "--troubles", action="store_true", help="let Prometheus and API server be slow and fail beside each fleet"
     )
     parser.add_argument("--shards", type=int, default=1, metavar="S", help="operators that share each fleet")
+    parser.add_argument(
+        "--largest-shard",
+        action="store_true",
+        help="measure only that of the --shards which has the most services, when the others have made theirs",
+    )
     parser.add_argument(
         "--real-prometheus", action="store_true", help="instead of the stand-in; it holds some hundred engines"
     )
@@ -341,6 +399,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "shards": given.shards > 1,
         "canary": given.canary,
     }
+    if given.largest_shard and given.shards == 1:
+        parser.error("--largest-shard: give --shards as well")
     kind = [name for name, wanted in asked.items() if wanted]
     if len(kind) > 1:
         parser.error("--troubles, --real-prometheus, --shards and --canary: one at a time")
@@ -351,6 +411,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=180, stderr=True)
     try:
         sizes = list(zip(given.services, engines, strict=True))
+        kind += ["largest"] * given.largest_shard
         keep = partial(write_result, "_".join(["fleet", *kind])) if given.save else lambda figures: None
         measuring = (
             canaries(given.services, keep=keep, console=console)
@@ -360,6 +421,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 minutes=given.minutes,
                 troubles=given.troubles,
                 shards=given.shards,
+                largest=given.largest_shard,
                 real=given.real_prometheus,
                 keep=keep,
                 console=console,

@@ -54,11 +54,16 @@ class Fleet:
 
     stage: Stage
     services: int
-    engines: int
-    """Of each service."""
+    engines: float
+    """Of each service, in the mean: with 2.5 every other one has two, and three."""
     namespaces: list[str] = field(default_factory=list)
     spec: Mapping[str, Any] = field(default_factory=dict)
     """What each says beyond its replicas."""
+
+    @property
+    def all_engines(self) -> int:
+        """Those of all services."""
+        return int(self.services * self.engines)
 
     def name_of(self, number: int) -> tuple[str, str]:
         """Namespace and name of a service."""
@@ -70,7 +75,9 @@ class Fleet:
 
         async def one(number: int) -> None:
             namespace, name = self.name_of(number)
-            body = vllm_service(namespace, name, replicas=self.engines, **self.spec)
+            body = vllm_service(
+                namespace, name, replicas=int((number + 1) * self.engines) - int(number * self.engines), **self.spec
+            )
             path = f"/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices"
             async with limit:
                 answer = await self.stage.api.post(path, json=body)
@@ -145,7 +152,7 @@ class Fleet:
         )
 
 
-async def fleet_on(stage: Stage, *, services: int, engines: int, shards: int = 1) -> Fleet:
+async def fleet_on(stage: Stage, *, services: int, engines: float, shards: int = 1) -> Fleet:
     """The fleet to come: its namespaces, and the rights of its operators over all of them."""
     fleet = Fleet(stage=stage, services=services, engines=engines)
     fleet.namespaces = [f"fleet-{number:03}" for number in range((services - 1) // PER_NAMESPACE + 1)]

@@ -15,6 +15,7 @@ __all__ = [
     "fleet_canary",
     "fleet_real_prometheus",
     "fleet_shards",
+    "fleet_shards_largest",
     "fleet_troubles",
     "row_of",
     "rows_of_shards",
@@ -66,11 +67,12 @@ def row_of(cell: Mapping[str, Any]) -> tuple[str, ...]:
 def rows_of_shards(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """What each shard of a fleet cost, as `SHARD_COLUMNS`."""
     shards = cell["shards"]
+    first, of = cell.get("number", 0) + 1, cell.get("of", len(shards))
     return [
         (
             f"{cell['services']:,}",
             f"{cell['engines']:,}",
-            f"{number} of {len(shards)}",
+            f"{number} of {of}",
             f"{sum(each['diagnoses'].values()):,.0f}",
             f"{each['cpu_s_per_tick']:.2f}",
             f"{each['cycle_s']:.1f}",
@@ -80,7 +82,7 @@ def rows_of_shards(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
             f"{each['loop_lag_s']:.2f}",
             f"{cell['status_for_all_s']:.0f}",
         )
-        for number, each in enumerate(shards, start=1)
+        for number, each in enumerate(shards, start=first)
     ]
 
 
@@ -204,6 +206,16 @@ def fleet_shards(result: Result) -> list[str]:
     about = (
         "As above, but that the fleet is shared by operators with a shard each (whole namespaces). They all run on the "
         "two cores, beside the control plane. A shard's process hears of the whole fleet and keeps its own part."
+    )
+    return [about, "", *table(SHARD_COLUMNS, [row for each in result["cells"] for row in rows_of_shards(each)])]
+
+
+def fleet_shards_largest(result: Result) -> list[str]:
+    """Render what the largest shard of a fleet cost."""
+    about = (
+        "As above, but for a fleet whose operators do not fit on two cores at a time: an operator for each shard makes "
+        "its services, all engines run (played), and then all stop but that of the shard with the most services. "
+        "It goes on beside everything the others have made, which it hears of and does not keep."
     )
     return [about, "", *table(SHARD_COLUMNS, [row for each in result["cells"] for row in rows_of_shards(each)])]
 
