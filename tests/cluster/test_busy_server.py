@@ -107,8 +107,11 @@ CHILD = {
 
 async def test_what_a_controller_writes_too_is_looked_at_again_after_longer_and_longer() -> None:
     api = Contended(times=len(CONFLICT_PAUSES))
-    await api.cluster().apply(CHILD, epoch=1)
+    cluster, outcomes = api.cluster(), list[str]()
+    cluster._observe = lambda verb, kind, outcome: outcomes.append(outcome)
+    await cluster.apply(CHILD, epoch=1)
     assert api.slept == [*CONFLICT_PAUSES]
+    assert outcomes == ["Conflict"] * len(CONFLICT_PAUSES) + ["Done"], "only one was written"
 
 
 async def test_what_is_written_all_the_time_is_left_to_the_next_tick() -> None:

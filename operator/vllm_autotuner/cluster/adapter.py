@@ -357,13 +357,13 @@ class Cluster:
         Mostly by its controller, whose status follows a write several times within a second.
         """
         for pause in (*CONFLICT_PAUSES, None):
-            async with self._admitted(verb, kind):
-                try:
+            try:
+                async with self._admitted(verb, kind):
                     return await attempt()
-                except Conflict as conflict:
-                    # Without an HTTP status it was the look that objected.
-                    if pause is None or conflict.status is None:
-                        raise
+            except Conflict as conflict:
+                # Without an HTTP status it was the look that objected.
+                if pause is None or conflict.status is None:
+                    raise
             await self._sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
