@@ -49,6 +49,8 @@ def fit_law(recordings: Mapping[str, Recorded], *, recomputed: Mapping[str, floa
         raise BadRecording(f"{', '.join(recordings)}: {len(seconds)} timed intervals; a law needs {FEWEST_ROWS}")
     work = np.concatenate([_work(one, recomputed=recomputed[name]) for name, one in recordings.items()])
     lasted = np.concatenate([np.diff(one.times) for one in recordings.values()])
+    # With a queue at both ends its length is what it counts by already: those that noise made short would count twice.
+    queued = np.concatenate([(one.waiting[:-1] > 0) & (one.waiting[1:] > 0) for one in recordings.values()])
     full = np.zeros(len(lasted), dtype=bool)
     while True:
         # An interval that would need longer than it lasted was full: its steps took all the time there was.
@@ -58,7 +60,7 @@ def fit_law(recordings: Mapping[str, Recorded], *, recomputed: Mapping[str, floa
         weights = 1 / np.sqrt(all_seconds)
         coefficients = _non_negative(all_parts * weights[:, None], all_seconds * weights)
         # Without a step that was counted, its preemptions alone do not say what it computed.
-        over = ~full & (work[:, 0] > 0) & (work @ np.array(coefficients) > lasted)
+        over = ~full & ~queued & (work[:, 0] > 0) & (work @ np.array(coefficients) > lasted)
         if not over.any():
             break
         full |= over

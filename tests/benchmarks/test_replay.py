@@ -127,6 +127,20 @@ def test_the_law_behind_a_recording_is_found_again() -> None:
     assert float(np.median(pace.factors)) == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.parametrize(
+    "path", [RECORDINGS / "kv-saturation.om.gz", H200 / "h200-kv.om.gz"], ids=lambda path: path.stem
+)
+def test_a_law_fills_the_time_of_a_queue_however_its_intervals_vary(path: Path) -> None:
+    recorded, _ = read_recorded(path)
+    law = fit_law({"": recorded}, recomputed={"": 0.0})
+    queued = (recorded.waiting[:-1] > 0) & (recorded.waiting[1:] > 0)
+    steps, tokens, prompts = (
+        np.diff(column)[queued].sum() for column in (recorded.steps, recorded.generation_tokens, recorded.prompt_tokens)
+    )
+    told = law.base * steps + law.per_sequence * tokens + law.per_prefill_token * prompts
+    assert told == pytest.approx(np.diff(recorded.times)[queued].sum(), rel=0.02)
+
+
 def test_the_pace_holds_within_its_interval() -> None:
     pace = Pace(until=(2.0, 4.0), factors=(1.0, 3.0))
     stretches = {age: pace.stretch(max_num_seqs=1, age=age) for age in (0.0, 2.0, 2.1, 9.0)}
