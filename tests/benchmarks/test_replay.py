@@ -175,7 +175,8 @@ def test_a_recording_is_replayed_as_it_was(name: str) -> None:
         ("h200-cap", {"running", "waiting", "KV usage", "tokens per step", "in inference"}),
         ("h200-knee", {"running", "KV usage", "tokens per step", "in inference"}),
         ("h200-kv", {"running", "waiting", "KV usage", "tokens per step", "in inference"}),
-        # Nine requests wait in 74 scrapes, and when within a second they came is not known: no level of waiting.
+        # Nine requests wait in 74 scrapes, and when within a second they came is not known: no level of waiting, and
+        # steps with another number of tokens.
         ("h200-prefill", {"running", "KV usage", "in inference"}),
     ],
 )
