@@ -46,6 +46,14 @@ def test_windows_of_before_do_not_excuse_tokens_that_come_late_now(itl: float, e
     assert named(slow).primary is expected
 
 
+def test_windows_that_no_line_describes_are_not_told_to_be_missing() -> None:
+    seen = ((3, 0.0051, 2e3), (106, 0.0184, 2e5), (162, 0.0181, 3e5))
+    steps = tuple(StepPoint(running=b, itl=itl, tokens=tokens) for b, itl, tokens in seen)
+    found = named(observation(engine(running=3.5, kv=0.3), tpot=latency(0.06), itl=latency(0.06), steps=steps))
+    assert found.primary is DiagnosisClass.UNCLEAR
+    assert "misses the 3 windows with load by 44%" in found.message
+
+
 # --- PrefillBound -----------------------------------------------------------------------------------------------------
 
 PROMPTS: dict[str, Any] = {"ttft": latency(6.0), "queue_time": latency(0.1)}

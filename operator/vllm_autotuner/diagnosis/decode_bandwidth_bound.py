@@ -12,7 +12,7 @@ from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
 from vllm_autotuner.diagnosis.prefill_bound import is_prefilling, prompts_dominate
 from vllm_autotuner.observation.reading import Measured, number
-from vllm_autotuner.performance.step_time import StepTime, fit_step_time
+from vllm_autotuner.performance.step_time import NoFit, fit_step_time
 
 __all__ = ["DecodeBandwidthBound"]
 
@@ -52,8 +52,8 @@ class DecodeBandwidthBound:
         alone: float | None = None
         if batch > self.smallest_batch.limit:
             model = fit_step_time(case.observation.steps)
-            if not isinstance(model, StepTime):
-                return Unknown(f"TPOT misses its objective at batch size {batch:.0f}; no smaller batch was observed")
+            if isinstance(model, NoFit):
+                return Unknown(f"TPOT misses its objective at batch size {batch:.0f}; {model.why}")
             # Without the tail: it comes from bursts of the current batch, which a single sequence does not have.
             alone = model.predict(1) / a_step
             if alone <= target.seconds:
