@@ -155,37 +155,36 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 
 def _point(path: Path, line: int, row: Mapping[str, str]) -> Point:
-    def positive(name: str) -> float:
+    def number(name: str, *, may_be_zero: bool = False) -> float:
         text = (row.get(name) or "").strip()
         try:
             value = float(text)
         except ValueError:
             raise CurveError(f"{path}, line {line}: {name} is {text!r}, not a number") from None
-        if not math.isfinite(value) or value <= 0:
-            raise CurveError(f"{path}, line {line}: {name} is {text}, and must be above 0")
+        if not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
+            raise CurveError(
+                f"{path}, line {line}: {name} is {text}, and must be {'at least' if may_be_zero else 'above'} 0"
+            )
         return value
 
     def optional(name: str, *, may_be_zero: bool = False) -> float | None:
-        text = (row.get(name) or "").strip()
-        if may_be_zero and text in ("0", "0.0"):
-            return 0.0
-        return positive(name) if text else None
+        return number(name, may_be_zero=may_be_zero) if (row.get(name) or "").strip() else None
 
     for name in ("model", "gpu"):
         if not row[name].strip():
             raise CurveError(f"{path}, line {line}: {name} is empty")
-    if positive("tp") % 1:
+    if number("tp") % 1:
         raise CurveError(f"{path}, line {line}: tp is {row['tp']}, not a whole number")
-    if positive("osl") < 2:
+    if number("osl") < 2:
         raise CurveError(f"{path}, line {line}: osl is {row['osl']}, and there is no TPOT below 2 tokens")
     ttft = optional("ttft_ms")
     return Point(
-        x=positive(X),
-        tpot=positive(TPOT) / 1e3,
+        x=number(X),
+        tpot=number(TPOT) / 1e3,
         ttft=None if ttft is None else ttft / 1e3,
         throughput=optional("throughput_tok_s"),
-        prompt_tokens=positive("isl"),
-        output_tokens=positive("osl"),
+        prompt_tokens=number("isl"),
+        output_tokens=number("osl"),
         line=line,
         waiting=optional("waiting", may_be_zero=True),
     )

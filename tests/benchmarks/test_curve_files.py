@@ -35,7 +35,7 @@ def test_in_an_open_loop_the_batch_follows_from_the_output_rate(tmp_path: Path) 
     assert batch_of(curve, curve.points[0]) == pytest.approx(10)
 
 
-@pytest.mark.parametrize(("text", "waiting"), [("", None), ("0", 0.0), ("2.5", 2.5)])
+@pytest.mark.parametrize(("text", "waiting"), [("", None), ("0", 0.0), ("0.00", 0.0), ("2.5", 2.5)])
 def test_what_waits_may_be_nothing_or_not_known(text: str, waiting: float | None, tmp_path: Path) -> None:
     header, values = write(tmp_path, "one.csv", [row()]).read_text().splitlines()
     (tmp_path / "one.csv").write_text(f"{header},waiting\n{values},{text}\n")
