@@ -98,6 +98,8 @@ def _point(
 ) -> SweepPoint:
     at = recorded.start + recorded.times
     inside = np.flatnonzero((at >= told["measured_from"]) & (at <= told["end"]))
+    if len(inside) < 2:
+        raise BadRecording(f"{recorded.name}: fewer than two scrapes in the stretch of {told['spec']}")
     first, last = int(inside[0]), int(inside[-1])
     seconds = float(recorded.times[last] - recorded.times[first])
 

@@ -148,6 +148,17 @@ def test_a_sweep_of_an_unknown_model_is_refused_with_a_sentence(
     assert "no sweep of a known model" in capsys.readouterr().err
 
 
+def test_a_stretch_without_scrapes_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    for suffix in (".om.gz", ".json"):
+        shutil.copy(SWEEPS / f"h200-dense-long{suffix}", tmp_path)
+    beside = tmp_path / "h200-dense-long.json"
+    document = json.loads(beside.read_text(encoding="utf-8"))
+    document["points"][0]["measured_from"] = document["points"][0]["end"]
+    beside.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(BadRecording, match="fewer than two scrapes"):
+        read_sweep(tmp_path / "h200-dense-long.om.gz")
+
+
 def test_tables_are_written_where_the_data_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(DATA, tmp_path / "data", ignore=shutil.ignore_patterns("curves"))
     assert main(["--data", str(tmp_path / "data"), "--write-tables", "--json"]) == 0
