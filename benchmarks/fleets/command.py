@@ -43,7 +43,7 @@ from e2e.operator_account import vllm_service
 from e2e.ports import free_ports
 from e2e.prometheus import pod_discovery
 from e2e.stage import MODEL, SIMULATED_ENGINE, Stage, engine_env, until
-from vllm_autotuner.control.shard import Shard
+from vllm_autotuner.control.shard import WHOLE, Shard
 from vllm_autotuner.simulation.load import Load, Traffic
 
 SAMPLED: Final = 90.0
@@ -111,37 +111,33 @@ async def in_shards(
     }
 
 
-async def largest_shard(
-    fleet: Fleet, operators: Sequence[Operator], *, server: MetricsServer, minutes: float, console: Console
+async def beside_others(
+    fleet: Fleet,
+    others: Fleet,
+    operator: Operator,
+    *,
+    shard: Shard,
+    server: MetricsServer,
+    minutes: float,
+    console: Console,
 ) -> dict[str, Any]:
-    """Create the fleet beside an operator for each shard; then stop all but that of the largest part, and measure it
-    beside everything that the others have made. For fleets whose operators this machine cannot run at a time."""
-    parts = [
-        [name for name in fleet.namespaces if Shard(number, len(operators)).has(name)]
-        for number in range(len(operators))
-    ]
-    largest = max(range(len(parts)), key=lambda number: len(parts[number]))
-    operator, shard = operators[largest], ("--shard", f"{largest}/{len(operators)}")
-    part = replace(fleet, services=sum(fleet.name_of(number)[0] in parts[largest] for number in range(fleet.services)))
-    for number, each in enumerate(operators):
-        each.start("--shard", f"{number}/{len(operators)}")
+    """As `in_shards`, but of one shard alone, beside what the others would have made: their operators and their pods'
+    controllers do not fit on the same machine."""
+    arguments = ("--shard", f"{shard.number}/{shard.of}")
+    await others.create_with_pods()
+    console.print(f"{others.services} services of other shards were created")
+    operator.start(*arguments)
     async with Cost(operator.place, every=LOOK) as cost:
         await until("the first tick", lambda: cost.ticks >= 1, seconds=120)
-        waits = await created(fleet, console=console)
-        for each in operators:
-            if each is not operator:
-                each.stage.stop_operator()
-        pods = await fleet.pods()
-        await server.serve({name: pods[name] for name in parts[largest]})
-        await seen(part, [cost], console=console)
-        found = await steady(part, operator, cost, minutes=minutes)
-    found |= {"start_peak_rss_mib": await started_again(operator, shard)}
+        waits = await grown(fleet, [cost], server=server, console=console)
+        found = await steady(fleet, operator, cost, minutes=minutes)
+    found |= {"start_peak_rss_mib": await started_again(operator, arguments)}
     return {
-        "services": fleet.services,
-        "engines": fleet.all_engines,
+        "services": fleet.services + others.services,
+        "engines": fleet.all_engines + others.all_engines,
         **waits,
-        "of": len(operators),
-        "number": largest,
+        "number": shard.number,
+        "of": shard.of,
         "shards": [found],
     }
 
@@ -157,14 +153,6 @@ async def started_again(operator: Operator, arguments: Sequence[str]) -> float:
 
 async def grown(fleet: Fleet, costs: Sequence[Cost], *, server: MetricsServer, console: Console) -> dict[str, Any]:
     """Create the fleet beside what runs, and let it be seen; how long was waited for what."""
-    waits = await created(fleet, console=console)
-    await server.serve(await fleet.pods())
-    await seen(fleet, costs, console=console)
-    return waits
-
-
-async def created(fleet: Fleet, *, console: Console) -> dict[str, Any]:
-    """Create the fleet beside what runs, until all its engines run; how long was waited for what."""
     began = time.monotonic()
     await fleet.create()
     created = time.monotonic() - began
@@ -182,21 +170,17 @@ async def created(fleet: Fleet, *, console: Console) -> dict[str, Any]:
 
     await until("every engine runs", all_serve, seconds=1800, every=3)
     console.print(f"every engine runs after {time.monotonic() - began:.0f} s")
-    return {"created_s": round(created, 1), "status_for_all_s": round(told, 1)}
-
-
-async def seen(fleet: Fleet, costs: Sequence[Cost], *, console: Console) -> None:
-    """Wait until the operators have metrics of the fleet, and have told what comes with them."""
-    began = time.monotonic()
+    await server.serve(await fleet.pods())
 
     async def all_seen() -> bool:
         return await fleet.with_metrics() == fleet.services
 
     await until("the operator has metrics of every service", all_seen, seconds=1200, every=5)
-    console.print(f"it has metrics of every service {time.monotonic() - began:.0f} s later")
+    console.print(f"it has metrics of every service after {time.monotonic() - began:.0f} s")
     # What came with the metrics (conditions, diagnoses) is written by then, and what ends with the minute of warm-up:
     # that is told with the fourth tick, or the fifth.
     await asyncio.gather(*(settled(cost, ticks=6) for cost in costs))
+    return {"created_s": round(created, 1), "status_for_all_s": round(told, 1)}
 
 
 async def steady(fleet: Fleet, operator: Operator, cost: Cost, *, minutes: float) -> dict[str, Any]:
@@ -272,7 +256,7 @@ async def measured(
     minutes: float,
     troubles: bool,
     shards: int,
-    largest: bool,
+    others: int,
     real: bool,
     keep: Callable[[Mapping[str, Any]], object],
     console: Console,
@@ -280,29 +264,38 @@ async def measured(
     """Measure each fleet, given as services and engines of each, on a control plane of its own.
 
     `keep` gets the figures after each: one more fleet may take half an hour. `troubles`: each has them. `shards`: so
-    many operators share the fleet; `largest`: only that of the largest part is measured. `real`: beside a real
-    Prometheus.
+    many operators share the fleet. `others`: the fleet is the first shard's, and so many services of the others stand
+    beside it. `real`: beside a real Prometheus.
     """
     limits = chart_limits()
     cells: list[dict[str, Any]] = []
     figures = {"rss_limit_mib": limits.memory_bytes / 2**20, "tick_limit_s": limits.tick_seconds, "cells": cells}
     shapes = ""
+    first = Shard(0, shards)
     for services, engines in sizes:
         async with Bed(images=[SIMULATED_ENGINE]) as bed:
             await asyncio.to_thread(bed.create_namespace, HOME)
             async with Stage(bed, HOME, interval=f"{INTERVAL:g}s", window="60s") as stage:
                 if not real:
                     shapes = shapes or await one_engine(stage, console=console)
-                fleet = await fleet_on(stage, services=services, engines=engines, shards=shards)
+                of = first.has if others else WHOLE.has
+                fleet = await fleet_on(stage, services=services, engines=engines, shards=shards, of=of)
                 # Whatever is scheduled from now on is played.
                 bed.kubectl("cordon", NODE)
                 answered = scraped_for_all(bed) if real else repeated_for_all(bed, shapes)
                 async with answered as server, played_node(bed.admin_kubeconfig):
-                    if shards > 1:
+                    if others:
+                        beside = await fleet_on(
+                            stage, services=others, engines=engines, shards=shards, of=lambda name: not first.has(name)
+                        )
+                        operator = Operator(replace(stage, operator=f"{stage.operator}-0"), server.url)
+                        found = await beside_others(
+                            fleet, beside, operator, shard=first, server=server, minutes=minutes, console=console
+                        )
+                    elif shards > 1:
                         names = [f"{stage.operator}-{number}" for number in range(shards)]
                         operators = [Operator(replace(stage, operator=name), server.url) for name in names]
-                        play = largest_shard if largest else in_shards
-                        found = await play(fleet, operators, server=server, minutes=minutes, console=console)
+                        found = await in_shards(fleet, operators, server=server, minutes=minutes, console=console)
                     else:
                         found = await cell(
                             fleet,
@@ -375,9 +368,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--shards", type=int, default=1, metavar="S", help="operators that share each fleet")
     parser.add_argument(
-        "--largest-shard",
-        action="store_true",
-        help="measure only that of the --shards which has the most services, when the others have made theirs",
+        "--others",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the fleet is that of the first of --shards; N services of the others stand beside it, without operators",
     )
     parser.add_argument(
         "--real-prometheus", action="store_true", help="instead of the stand-in; it holds some hundred engines"
@@ -399,8 +394,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "shards": given.shards > 1,
         "canary": given.canary,
     }
-    if given.largest_shard and given.shards == 1:
-        parser.error("--largest-shard: give --shards as well")
+    if given.others and given.shards == 1:
+        parser.error("--others: give --shards as well")
     kind = [name for name, wanted in asked.items() if wanted]
     if len(kind) > 1:
         parser.error("--troubles, --real-prometheus, --shards and --canary: one at a time")
@@ -411,7 +406,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=180, stderr=True)
     try:
         sizes = list(zip(given.services, engines, strict=True))
-        kind += ["largest"] * given.largest_shard
+        kind += ["others"] * bool(given.others)
         keep = partial(write_result, "_".join(["fleet", *kind])) if given.save else lambda figures: None
         measuring = (
             canaries(given.services, keep=keep, console=console)
@@ -421,7 +416,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 minutes=given.minutes,
                 troubles=given.troubles,
                 shards=given.shards,
-                largest=given.largest_shard,
+                others=given.others,
                 real=given.real_prometheus,
                 keep=keep,
                 console=console,

@@ -4,19 +4,25 @@ Apart from the command, which measures, and `troubles`, which hinders. Must not:
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any, Final
 
 import httpx
 
 from benchmarks.fleets.metrics_servers import samples_of
+from benchmarks.fleets.played_node import NAME
 from e2e import release
 from e2e.errors import BedError
 from e2e.hostile.cost import Cost, Place
 from e2e.operator_account import vllm_service
 from e2e.ports import free_ports
 from e2e.stage import Stage, condition, until
+from vllm_autotuner.api.service import VLLMService, parse_service
+from vllm_autotuner.api.status import VLLMServiceStatus
+from vllm_autotuner.control.read.interference import wanted_deployment
+from vllm_autotuner.control.shard import WHOLE
 
 __all__ = ["HOME", "INTERVAL", "LOOK", "Fleet", "Operator", "fleet_on", "settled"]
 
@@ -30,6 +36,11 @@ INTERVAL: Final = 15.0
 LOOK: Final = 5.0
 """Seconds between two looks at the operator's metrics: about as often as a Prometheus scrapes them."""
 SERVICES: Final = "/apis/vllm-autotuner.dev/v1alpha1/vllmservices"
+PATHS: Final = {
+    "VLLMService": "/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices",
+    "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
+    "Pod": "/api/v1/namespaces/{namespace}/pods",
+}
 CHANGE: Final = {
     "id": "left-behind",
     "generation": 1,
@@ -71,20 +82,39 @@ class Fleet:
 
     async def create(self) -> None:
         """Create all services at once, as a pipeline does."""
+        await self._create(self._service(number) for number in range(self.services))
+
+    async def create_with_pods(self) -> None:
+        """Create all services, and what an operator and controllers would make of them: a Deployment each, paused, so
+        that no controller acts on it, and its pods on the played node."""
+        await self.create()
+        made = [parse_service(each) for each in await self.listed(SERVICES)]
+        deployments = [
+            wanted_deployment(each, VLLMServiceStatus(), None)
+            for each in made
+            if isinstance(each, VLLMService) and each.metadata.namespace in self.namespaces
+        ]
+        for each in deployments:
+            each["spec"]["paused"] = True
+        await self._create(deployments)
+        await self._create(pod for each in deployments for pod in _pods_of(each))
+
+    async def _create(self, bodies: Iterable[Mapping[str, Any]]) -> None:
         limit = asyncio.Semaphore(CREATED_AT_ONCE)
 
-        async def one(number: int) -> None:
-            namespace, name = self.name_of(number)
-            body = vllm_service(
-                namespace, name, replicas=int((number + 1) * self.engines) - int(number * self.engines), **self.spec
-            )
-            path = f"/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices"
+        async def one(body: Mapping[str, Any]) -> None:
+            namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
             async with limit:
-                answer = await self.stage.api.post(path, json=body)
+                answer = await self.stage.api.post(PATHS[body["kind"]].format(namespace=namespace), json=body)
             if answer.status_code != httpx.codes.CREATED:
                 raise BedError(f"{name}: {answer.json()['message']}")
 
-        await asyncio.gather(*(one(number) for number in range(self.services)))
+        await asyncio.gather(*(one(body) for body in bodies))
+
+    def _service(self, number: int) -> dict[str, Any]:
+        namespace, name = self.name_of(number)
+        replicas = int((number + 1) * self.engines) - int(number * self.engines)
+        return vllm_service(namespace, name, replicas=replicas, **self.spec)
 
     async def listed(self, path: str, **parameters: str) -> list[dict[str, Any]]:
         """Everything of a list, page by page."""
@@ -109,10 +139,11 @@ class Fleet:
         return sum(condition(status, "MetricsAvailable") == "True" for status in found)
 
     async def pods(self) -> Mapping[str, list[str]]:
-        """The names of the pods that serve, by namespace."""
+        """The names of its pods that serve, by namespace."""
         found: dict[str, list[str]] = {}
-        for pod in await self.listed("/api/v1/pods", fieldSelector="spec.nodeName=played,status.phase=Running"):
-            found.setdefault(pod["metadata"]["namespace"], []).append(pod["metadata"]["name"])
+        for pod in await self.listed("/api/v1/pods", fieldSelector=f"spec.nodeName={NAME},status.phase=Running"):
+            if pod["metadata"]["namespace"] in self.namespaces:
+                found.setdefault(pod["metadata"]["namespace"], []).append(pod["metadata"]["name"])
         return found
 
     async def leave_a_change(self, number: int) -> object:
@@ -152,10 +183,26 @@ class Fleet:
         )
 
 
-async def fleet_on(stage: Stage, *, services: int, engines: float, shards: int = 1) -> Fleet:
-    """The fleet to come: its namespaces, and the rights of its operators over all of them."""
+def _pods_of(deployment: Mapping[str, Any]) -> list[dict[str, Any]]:
+    template, of = deployment["spec"]["template"], deployment["metadata"]
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": template["metadata"] | {"name": f"{of['name']}-{number}", "namespace": of["namespace"]},
+            "spec": template["spec"] | {"nodeName": NAME},
+        }
+        for number in range(deployment["spec"]["replicas"])
+    ]
+
+
+async def fleet_on(
+    stage: Stage, *, services: int, engines: float, shards: int = 1, of: Callable[[str], bool] = WHOLE.has
+) -> Fleet:
+    """The fleet to come: its namespaces, of those that `of` allows, and the rights of its operators over all."""
     fleet = Fleet(stage=stage, services=services, engines=engines)
-    fleet.namespaces = [f"fleet-{number:03}" for number in range((services - 1) // PER_NAMESPACE + 1)]
+    names = filter(of, (f"fleet-{number:03}" for number in count()))
+    fleet.namespaces = list(islice(names, (services - 1) // PER_NAMESPACE + 1))
     for namespace in fleet.namespaces:
         await asyncio.to_thread(stage.bed.create_namespace, namespace)
     await asyncio.to_thread(release.install_account, stage.bed, namespace=HOME, everywhere=True, shards=shards)

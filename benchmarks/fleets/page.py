@@ -15,7 +15,7 @@ __all__ = [
     "fleet_canary",
     "fleet_real_prometheus",
     "fleet_shards",
-    "fleet_shards_largest",
+    "fleet_shards_others",
     "fleet_troubles",
     "row_of",
     "rows_of_shards",
@@ -210,12 +210,12 @@ def fleet_shards(result: Result) -> list[str]:
     return [about, "", *table(SHARD_COLUMNS, [row for each in result["cells"] for row in rows_of_shards(each)])]
 
 
-def fleet_shards_largest(result: Result) -> list[str]:
-    """Render what the largest shard of a fleet cost."""
+def fleet_shards_others(result: Result) -> list[str]:
+    """Render what one shard of a fleet cost beside what the others would have made."""
     about = (
-        "As above, but for a fleet whose operators do not fit on two cores at a time: an operator for each shard makes "
-        "its services, all engines run (played), and then all stop but that of the shard with the most services. "
-        "It goes on beside everything the others have made, which it hears of and does not keep."
+        "As above, but one shard alone, with an operator of its own. The services of the others stand beside it with a "
+        "paused Deployment each and played pods, as their operators would have made them; those operators, and the "
+        "controllers of so many pods, do not fit on two cores as well."
     )
     return [about, "", *table(SHARD_COLUMNS, [row for each in result["cells"] for row in rows_of_shards(each)])]
 
