@@ -133,7 +133,15 @@ def test_wrong_questions(args: tuple[str, ...], says: str, tmp_path: Path, monke
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("gpus: [", "is not YAML"), ("gpus: 3", "gpus: expected a list"), ("gpus: [{label: X}]", "gpus[0].memoryGiB")],
+    [
+        ("gpus: [", "is not YAML"),
+        ("gpus: 3", "gpus: expected a list"),
+        ("gpus: [{label: X}]", "gpus[0].memoryGiB"),
+        ("gpus: 2001-99-99", "is not of its YAML type"),
+        ('gpus: !!int "x"', "is not of its YAML type"),
+        ('gpus: !!bool "x"', "is not of its YAML type"),
+        ('gpus: !!timestamp "x"', "is not of its YAML type"),
+    ],
 )
 def test_a_catalogue_that_cannot_be_used(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "catalogue.yaml"

@@ -22,3 +22,6 @@ def yaml_document(path: Path) -> object:
         raise CommandError(f"{path} is nested too deeply") from None
     except yaml.YAMLError as error:
         raise CommandError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    except (ValueError, LookupError, AttributeError) as error:
+        # A date such as 2026-13-01, or a tag on what is not of its type: the library lets these through as they are.
+        raise CommandError(f"{path} has a value that is not of its YAML type: {error}") from error
