@@ -87,6 +87,8 @@ def test_the_pool_is_what_the_memory_leaves(tmp_path: Path) -> None:
         pytest.param({"engine": {"kv_heads": 1.5}}, "engine.kv_heads is 1.5, not a whole number", id="half a head"),
         pytest.param({"memory": {"fixed_gib": 50}}, "memory.fixed_gib is 50", id="no memory left"),
         pytest.param({"tensor_parallel_sizes": [0]}, "tensor_parallel_sizes is not", id="TP 0"),
+        pytest.param({"engine": {"model_max_len": 10**400}}, "too large", id="a number that no float holds"),
+        pytest.param({"provenance": "measured"}, "provenance is not an object", id="provenance in words"),
     ],
 )
 def test_an_impossible_profile_is_refused(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
@@ -102,6 +104,7 @@ def test_an_impossible_profile_is_refused(changes: dict[str, Any], reason: str, 
         pytest.param('{\n"model": }', "line 2: not JSON", id="broken"),
         pytest.param("[" * 20_000, "nested too deeply", id="nested"),
         pytest.param("[]", "not a JSON object", id="a list"),
+        pytest.param('{"step": ' + "1" * 5000 + "}", "4300 digits", id="a number that does not end"),
         pytest.param("{}", "'step' is missing", id="nothing in it"),
         pytest.param(json.dumps(some(step={"base_ms": float("nan")})), "step.base_ms is nan", id="not a number"),
     ],

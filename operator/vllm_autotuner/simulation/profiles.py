@@ -66,9 +66,12 @@ def profile_document(name: str) -> ProfileDocument:
         raise ProfileError(f"{path}: nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ProfileError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
+    except ValueError as error:
+        # A number of thousands of digits.
+        raise ProfileError(f"{path}: {error}") from None
     try:
         return _document(path.stem, data)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise ProfileError(f"{path}: {reason}") from None
 
@@ -109,13 +112,16 @@ def _document(name: str, data: Any) -> ProfileDocument:
     sizes = data["tensor_parallel_sizes"]
     if not isinstance(sizes, list) or not all(isinstance(size, int) and size >= 1 for size in sizes):
         raise ValueError("tensor_parallel_sizes is not a list of whole numbers from 1")
+    provenance = data.get("provenance") or {}
+    if not isinstance(provenance, dict):
+        raise TypeError("provenance is not an object")
     return ProfileDocument(
         name=name,
         model=str(data["model"]),
         gpu=str(data["gpu"]),
         tensor_parallel_sizes=tuple(sizes),
         profile=profile,
-        provenance=data.get("provenance") or {},
+        provenance=provenance,
     )
 
 
