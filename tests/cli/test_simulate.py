@@ -322,6 +322,18 @@ def test_bad_input_is_one_clear_error(args: list[str], says: str) -> None:
         pytest.param(TRACE, ["--prompt-tokens", "5"], "holds requests", id="lengths that the trace has"),
         pytest.param(TRACE, ["--rate", "0.00001"], "no request of", id="nothing left"),
         pytest.param(
+            "arrival_s,input_tokens,output_tokens\n0,5,5\n1e-300,5,5\n",
+            [],
+            "1e+300 requests/s on average, more than 1000000",
+            id="requests without an end",
+        ),
+        pytest.param(
+            "category,model,window_start_s,total_rps\nc,m,0,1e300\nc,m,60,5\n",
+            [],
+            "5e+299 requests/s on average, more than 1000000",
+            id="rates without an end",
+        ),
+        pytest.param(
             "category,model,window_start_s,total_rps\nc,m,0,1\nc,m,60,-2\n",
             ["--trace-model", "m"],
             "line 3: total_rps '-2'",

@@ -226,6 +226,9 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, s
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
+        if path.is_fifo():
+            # Its first bytes and its columns are looked at before it is read.
+            raise TraceError(f"{path} is a pipe, which can be read only once: save the trace into a file")
         with path.open("rb") as raw:
             zipped = raw.read(2) == b"\x1f\x8b"
         with (
@@ -262,6 +265,6 @@ def _number(path: Path, number: int, row: dict[str, str], column: str) -> float:
 
 def _tokens(path: Path, number: int, row: dict[str, str], column: str) -> int:
     text = row[column].strip()
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:12]) <= LONGEST):
+    if not (text.isascii() and text.isdigit() and len(text) <= 12 and 1 <= int(text) <= LONGEST):
         raise TraceError(f"{path}, line {number}: {column} {text!r} is not a whole number from 1 to {LONGEST:,}")
     return int(text)

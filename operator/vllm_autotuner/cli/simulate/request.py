@@ -119,6 +119,7 @@ def _traced(options: LoadOptions, path: Path) -> Load:
         rates = read_rates(path, model=model or None, category=category or None)
         whose = f"the rates of {options.trace_model}" if options.trace_model is not None else "the rates"
         scale = 1.0 if options.rate is None else options.rate / rates.mean
+        _refuse_flood(path, rates.mean * scale)
         curve, content = rates.curve(scale=scale, repeat=True), _content(options)
         burstiness = 1.0 if options.burstiness is None else options.burstiness
         return Load(
@@ -133,10 +134,17 @@ def _traced(options: LoadOptions, path: Path) -> Load:
     factor = 1.0 if options.rate is None else options.rate / trace.rate
     if factor * len(trace.requests) < 1:
         raise CommandError(f"--rate {options.rate:g}: too low, no request of {path} is left")
+    _refuse_flood(path, trace.rate * factor)
     return Load(
         f"the requests of {path.name}, {trace.rate * factor:.3g} requests/s on average",
         lambda seed: Replay(trace, rate=factor, repeat=True, max_tokens=options.max_tokens, seed=seed),
     )
+
+
+def _refuse_flood(path: Path, rate: float) -> None:
+    """Raise CommandError for more requests per second than --rate allows: their simulation would not end."""
+    if not rate <= 1e6:
+        raise CommandError(f"{path} has {rate:.3g} requests/s on average, more than 1000000: its times are seconds")
 
 
 def _content(options: LoadOptions) -> Content:
