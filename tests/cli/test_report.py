@@ -172,7 +172,12 @@ def test_without_matplotlib_everything_but_the_plot_is_there(monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("where", "says"),
-    [(".", "is a folder"), ("kv.om.gz", "is the recording itself"), ("no/such/r.html", "does not exist")],
+    [
+        (".", "is a folder"),
+        ("kv.om.gz", "is the recording itself"),
+        ("no/such/r.html", "does not exist"),
+        ("a" * 300, "File name too long"),
+    ],
 )
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, where: str, says: str) -> None:
     recording = tmp_path / "kv.om.gz"

@@ -30,7 +30,12 @@ def refuse_unwritable(path: Path, *, option: str, source: Path | None = None) ->
     """
     if str(path) == "-":
         raise CommandError(f"{option} -: give a file name; it is not written to the standard output")
-    if source is not None and path.exists() and source.exists() and path.samefile(source):
+    try:
+        itself = source is not None and path.exists() and source.exists() and path.samefile(source)
+    except OSError as error:
+        # A name that is too long, or a folder that may not be looked into.
+        raise CommandError(f"{option} {path}: {error.strerror or error}") from error
+    if itself:
         raise CommandError(f"{option} {path} is the recording itself: give another file name")
     if path.is_dir():
         raise CommandError(f"{option} {path} is a folder: give a file name")
