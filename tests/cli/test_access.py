@@ -149,6 +149,7 @@ def test_a_file_that_holds_no_token_is_refused_without_showing_it(tmp_path: Path
         (["--bearer-token-file", "t", "--basic-auth-user", "u"], "not both"),
         (["--header", "s3cret"], "--header needs NAME:VALUE"),
         (["--header", "X: a\x07"], "--header needs NAME:VALUE"),
+        (["--header", "Content-Length: 9999"], "--header: Content-Length tells how long a request is"),
         (["--org-id", ""], "--org-id needs the name of a tenant"),
         (["--org-id", "a\x07"], "--org-id needs the name of a tenant"),
     ],

@@ -41,4 +41,6 @@ def header_of(option: str, text: str) -> tuple[str, str]:
     if not name or " " in name or not value or not text.isprintable() or not text.isascii():
         # Not what was written: it may be a credential.
         raise CommandError(f"{option} needs NAME:VALUE (or NAME=VALUE), such as X-Scope-OrgID:team-a")
+    if name.lower() in ("content-length", "transfer-encoding"):
+        raise CommandError(f"{option}: {name} tells how long a request is, which the command knows: leave it out")
     return name, value
