@@ -1,6 +1,8 @@
 """Files that are no recordings: a clear error each, and memory that stays small whatever they hold."""
 
 import gzip
+import os
+import threading
 import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -142,3 +144,14 @@ def test_unknown_metrics_are_kept_and_harm_nothing(tmp_path: Path) -> None:
     file = tmp_path / "other.om"
     file.write_text("node_load1 1 10\nvllm:from_the_future 1 10\nvllm:num_requests_running 1 10\n# EOF\n")
     assert load_recording(file).names == {"node_load1", "vllm:from_the_future", "vllm:num_requests_running"}
+
+
+@pytest.mark.parametrize("zipped_too", [False, True])
+def test_a_recording_is_read_from_a_pipe(tmp_path: Path, zipped_too: bool) -> None:
+    pipe, text = tmp_path / "pipe", b'vllm:num_requests_running{engine="0"} 1 1795000000\n'
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(gzip.compress(text) if zipped_too else text,))
+    writer.start()
+    recording = load_recording(pipe)
+    writer.join()
+    assert recording.first == recording.last == 1795000000

@@ -10,6 +10,7 @@ import zlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -18,7 +19,7 @@ from vllm_autotuner.observation.metrics_text import LONGEST_LINE, Sample, read_s
 from vllm_autotuner.observation.questions import IDENTITY, TARGET, Beside, Buckets, Growths, Means, Question, Samples
 from vllm_autotuner.observation.series import Series, extrapolated_increase, since
 
-__all__ = ["Recording", "load_recording"]
+__all__ = ["LATEST", "Recording", "load_recording"]
 
 MOST_SAMPLES: Final = 20_000_000
 """Above this a file is refused: about 2 GB of memory. A day of one engine at 2 s is 14 million samples."""
@@ -228,14 +229,10 @@ def _samples_of(path: Path) -> Iterator[Sample]:
 
 def _lines(path: Path) -> Iterable[str]:
     with path.open("rb") as raw:
-        zipped = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        if zipped:
-            with gzip.open(raw, "rt", encoding="utf-8") as text:
-                yield from _bounded(text)
-        else:
-            with open(path, encoding="utf-8") as text:
-                yield from _bounded(text)
+        # Looked at, not read: a pipe cannot go back to its start.
+        zipped = raw.peek(2)[:2] == b"\x1f\x8b"
+        with gzip.open(raw, "rt", encoding="utf-8") if zipped else TextIOWrapper(raw, encoding="utf-8") as text:
+            yield from _bounded(text)
 
 
 def _bounded(text: TextIO) -> Iterator[str]:
