@@ -158,6 +158,18 @@ HALF = '{"status":"success","data":{"resultType":"vector","result":[{"metric":{'
             answering(200, body=vector({"metric": {}, "value": [1]})), Unusable, "does not follow", id="half a point"
         ),
         pytest.param(
+            answering(200, body=vector({"metric": {}, "values": [[1e308, "1"], [-1e308, "1"]]})),
+            Unusable,
+            "a time that is none",
+            id="times that are none",
+        ),
+        pytest.param(
+            answering(200, text=HALF + '},"values":[[NaN,"1"],[Infinity,"1"]]}]}}'),
+            Unusable,
+            "a time that is none",
+            id="times that are no numbers",
+        ),
+        pytest.param(
             answering(200, body={**vector(), "warnings": ["store gateway down", "more"]}),
             Unusable,
             "partial answer: store gateway down",

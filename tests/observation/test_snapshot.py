@@ -476,3 +476,21 @@ async def test_raw_questions_name_every_family_old_and_new() -> None:
     names = {name for question in source.asked if isinstance(question, Samples) for name in question.names}
     assert {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "vllm:cache_config_info"} <= names
     assert {f"vllm:time_per_output_token_seconds{end}" for end in ("_sum", "_count")} <= names
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"), [({"__name__": "up"}, "up, which was not asked"), ({}, "a series without a name, which was")]
+)
+async def test_what_was_not_asked_for_costs_the_engine_it_is_about(labels: dict[str, str], says: str) -> None:
+    source = fleet(Engine())
+
+    class Answering:
+        """Answers with more than was asked for, as a proxy that rewrites questions does."""
+
+        async def ask(self, question: Question, *, at: float) -> Sequence[Series]:
+            more = Series(labels={"namespace": "demo", "pod": "odd", **labels}, times=[at], values=[1.0])
+            return [*await source.ask(question, at=at), *([more] if isinstance(question, Samples) else [])]
+
+    snapshot = await look(Answering())
+    assert snapshot.engines[EngineKey("demo", "chat-0", "0")].unreadable == ""
+    assert says in snapshot.engines[EngineKey("demo", "odd", "")].unreadable

@@ -19,6 +19,7 @@ import msgspec
 
 from vllm_autotuner.budgets import ANSWER_SERIES
 from vllm_autotuner.observation.errors import TooLarge, Unusable
+from vllm_autotuner.observation.recording import LATEST
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.series_labels import LABELS, SharedLabels
 from vllm_autotuner.observation.series_memory import Points, SeriesMemory
@@ -213,6 +214,9 @@ class AnswerReader:
 
     def _one(self, text: bytes, points: Points) -> Series | None:
         """A series, None where its namespace is left out. `text`: its labels, as JSON. Raises Unusable."""
+        if points and not (0 <= points[0][0] < LATEST and 0 <= points[-1][0] < LATEST):
+            shown = text[:120].decode(errors="replace")
+            raise Unusable(f"the answer does not follow the Prometheus API: a time that is none: {shown}")
         memory = self._memory
         labels = memory.labels_of(text) if memory is not None else None
         if labels is None:

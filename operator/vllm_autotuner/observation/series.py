@@ -31,8 +31,8 @@ class Series(msgspec.Struct, frozen=True, gc=False):  # a fleet has 150 for each
 
     @property
     def name(self) -> str:
-        """The metric name."""
-        return self.labels["__name__"]
+        """The metric name; empty where the source gave none."""
+        return self.labels.get("__name__", "")
 
     @property
     def pace(self) -> float | None:

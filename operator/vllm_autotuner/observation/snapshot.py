@@ -294,7 +294,9 @@ def _file_raw(engines: _Engines, series: Series) -> None:
             engine.cache_info = series
         return
     family, part = _split(name)
-    meaning = canonical_names()[family]
+    meaning = canonical_names().get(family)
+    if meaning is None:
+        raise OddSeries(f"the source answers with {name[:100] or 'a series without a name'}, which was not asked for")
     match NAMES[meaning].kind:
         case Kind.GAUGE if meaning is Meaning.WAITING_BY_REASON:
             refuse_odd_levels(series, meaning=meaning)
