@@ -47,7 +47,7 @@ def test_reads_requests_in_any_order_of_columns(tmp_path: Path, name: str) -> No
         pytest.param(REQUESTS + "0,1.5,1\n", "line 2: input_tokens '1.5' is not a whole number", id="half a token"),
         pytest.param(REQUESTS + "0,1,0\n", "line 2: output_tokens '0' is not a whole number from 1", id="no output"),
         pytest.param(REQUESTS + "0,1,9999999999999999\n", "line 2: output_tokens", id="absurdly long"),
-        pytest.param(REQUESTS + f"0,1,{'0' * 12}99999999\n", "line 2: output_tokens", id="hidden by zeros"),
+        pytest.param(REQUESTS + f"0,1,{'0' * 11}199999999999\n", "line 2: output_tokens", id="hidden by zeros"),
         pytest.param(REQUESTS + "0,1\n", "line 2: 2 fields where the first line names 3", id="a field missing"),
         pytest.param("time,prompt\n0,1\n", "line 1: no column arrival_s, input_tokens, output_tokens", id="columns"),
         pytest.param(REQUESTS + "0,1,1\n", "at least two requests", id="a single request"),
