@@ -18,7 +18,14 @@ if __name__ == "__main__":
     sys.path[:0] = [str(root), str(root / "operator")]
 
 from benchmarks.closedloop.page import ablations, bad_candidates, closed_loop, shortened
-from benchmarks.fleets.page import fleet, fleet_canary, fleet_real_prometheus, fleet_shards, fleet_troubles
+from benchmarks.fleets.page import (
+    fleet,
+    fleet_canary,
+    fleet_real_prometheus,
+    fleet_shards,
+    fleet_shards_others,
+    fleet_troubles,
+)
 from benchmarks.gpu_sweeps.page import h200_sweeps
 from benchmarks.markdown import Result, plain, table, told
 from benchmarks.measured_curves.page import curves
@@ -235,6 +242,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="What does an operator cost that looks after one shard of a fleet?",
         command="python benchmarks/fleet.py --services 2000 --shards 5 --save",
         body=fleet_shards,
+    ),
+    Section(
+        name="fleet_shards_others",
+        title="A shard of a large fleet",
+        question="Does an operator with one of five shards of 10,000 services keep within its limits?",
+        command="python benchmarks/fleet.py --services 2000 --engines-per-service 2.5 --shards 5 --others 8000 --save",
+        body=fleet_shards_others,
     ),
     Section(
         name="fleet_real_prometheus",

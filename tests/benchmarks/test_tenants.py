@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from benchmarks.fleets.page import fleet, fleet_canary, fleet_shards, fleet_troubles
+from benchmarks.fleets.page import fleet, fleet_canary, fleet_shards, fleet_shards_others, fleet_troubles
 from benchmarks.tenants.page import hostile, operator_cost
 from benchmarks.tenants.shapes import NAMESPACE, POD, Shape, namespaces_of, shape_of
 from benchmarks.tenants.stand_in import COUNT, StandIn, application
@@ -215,6 +215,9 @@ def test_each_shard_of_a_fleet_has_a_row() -> None:
     text = "\n".join(fleet_shards({"summary": {}, "cells": [cell]}))
     assert "| 800 | 1,600 | 1 of 2 | 400 | 0.46 | 15.0 | 1.3 | 160 | 151 | 0.11 | 20 |" in text
     assert "| 800 | 1,600 | 2 of 2 | 400 | 0.46 | 16.0 | 1.3 | 160 | 151 | 0.11 | 20 |" in text
+    alone = cell | {"number": 0, "of": 5, "shards": [shard]}
+    text = "\n".join(fleet_shards_others({"summary": {}, "cells": [alone]}))
+    assert "| 800 | 1,600 | 1 of 5 | 400 | 0.46 | 15.0 | 1.3 | 160 | 151 | 0.11 | 20 |" in text
 
 
 def test_a_canary_has_a_row_alone_and_one_beside_each_fleet() -> None:
