@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -917,7 +917,7 @@ async def test_a_source_that_fails_blinds_only_those_who_use_it(monkeypatch: pyt
 
 async def test_an_unforeseen_series_ends_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     strange = [Series(labels={"__name__": "vllm:num_requests_running"}, times=[], values=[])]
-    found, _ = sources(monkeypatch, eu=strange, us=[Series(labels={"namespace": "prod"}, times=[999.0], values=[1.0])])
+    found, _ = sources(monkeypatch, eu=strange, us=[Series(labels=cast(Any, None), times=[999.0], values=[1.0])])
     snapshots = await found.look(using("eu", "us", ""), at=1000.0)
     assert snapshots[""].error is None
     error = snapshots["us"].error
