@@ -42,6 +42,8 @@ TrafficOf: TypeAlias = Callable[[int], Traffic]
 
 WEEK: Final = 7 * 86_400
 """Virtual seconds. The longest simulation."""
+_MOST: Final = 1e6
+"""Of what is given as a number above 0, requests per second among it: more would not end."""
 MOST_REPLICAS: Final = 64
 """Our choice: enough for any question that is about one service."""
 
@@ -143,8 +145,8 @@ def _traced(options: LoadOptions, path: Path) -> Load:
 
 def _refuse_flood(path: Path, rate: float) -> None:
     """Raise CommandError for more requests per second than --rate allows: their simulation would not end."""
-    if not rate <= 1e6:
-        raise CommandError(f"{path} has {rate:.3g} requests/s on average, more than 1000000: its times are seconds")
+    if not rate <= _MOST:
+        raise CommandError(f"{path} has {rate:.3g} requests/s on average, more than {_MOST:.0f}: its times are seconds")
 
 
 def _content(options: LoadOptions) -> Content:
@@ -251,6 +253,6 @@ def profile_of(name: str) -> ProfileDocument:
 
 
 def _positive(option: str, value: float | None) -> float:
-    if value is None or not 1e-6 <= value <= 1e6:
-        raise CommandError(f"{option} {value:g}: write a number above 0, at most 1000000")
+    if value is None or not 1e-6 <= value <= _MOST:
+        raise CommandError(f"{option} {value:g}: write a number above 0, at most {_MOST:.0f}")
     return value
