@@ -146,6 +146,24 @@ async def test_series_that_a_rule_drops_are_named_with_what_is_lost(
     assert "metric_relabel_configs" in said["prod/deaf-0"]["remedy"]
 
 
+async def test_a_scrape_that_fails_loses_no_family(binaries: Mapping[str, Path], tmp_path: Path) -> None:
+    """Prometheus ends every series of a target with the first scrape that fails."""
+    healthy = True
+
+    def page(path: str, body: str) -> tuple[int, str]:
+        return live_page(path, body) if healthy else (503, "busy")
+
+    with serving(page) as engine:
+        # Slowly, so that the doctor comes before the engine counts as silent.
+        slow = {**job(engine, pod="chat-0"), "scrape_interval": "5s"}
+        async with prometheus(slow, binaries=binaries, folder=tmp_path) as server:
+            await scraped(server, "chat-0", times=2)
+            healthy = False
+            await until(lambda: not server.query("vllm:num_requests_running"), "a failed scrape")
+            code, complaints = await doctor(server.url, "--ttft", "2500ms", "--tpot", "50ms")
+    assert (code, complaints) == (0, {})
+
+
 async def test_two_clusters_behind_one_address_are_told_apart(binaries: Mapping[str, Path], tmp_path: Path) -> None:
     """As a Thanos over two clusters answers: the same namespace and pod, and another value of one label."""
     with serving(live_page) as full, serving(idle_page) as idle:

@@ -205,7 +205,7 @@ class Server:
             return [{"metric": {**LABELS, "__name__": name}, "value": [self.NOW, one]} for name in names]
         if "resets(" in query:
             return [{"metric": LABELS, "value": [self.NOW, "0"]}]
-        assert query == "vllm:cache_config_info"
+        assert query.startswith("last_over_time(vllm:cache_config_info[")
         return [{"metric": {**LABELS, "block_size": "16"}, "value": [self.NOW, one]}]
 
 
@@ -218,6 +218,7 @@ def test_facts_come_from_six_queries_however_many_engines_there_are() -> None:
     server = Server()
     seen = facts(server, ahead=7.0)
     assert len(server.queries) == 6
+    assert sum("[15s]" in query for query in server.queries) == 3
     (found_engine,) = seen.engines.values()
     assert seen.skew == pytest.approx(7.0)
     assert (found_engine.interval, found_engine.age, found_engine.resets) == (5.0, 2.0, 0.0)

@@ -20,7 +20,7 @@ from vllm_autotuner.observation.metrics_text import Sample, read_samples
 from vllm_autotuner.observation.prometheus import PageReader
 from vllm_autotuner.observation.questions import IDENTITY
 from vllm_autotuner.observation.scrape import SCRAPE_TIMEOUT, ScrapeTarget
-from vllm_autotuner.observation.series import Series
+from vllm_autotuner.observation.series import STALE_AFTER_INTERVALS, Series
 from vllm_autotuner.observation.snapshot import EngineKey
 
 __all__ = ["JUDGED", "EngineFacts", "Facts", "facts_of_engines", "facts_of_prometheus"]
@@ -38,7 +38,7 @@ class EngineFacts:
     """One engine."""
 
     names: set[str] = field(default_factory=set)
-    """Names of the families it exports now, as in `NAMES`; histograms by their buckets."""
+    """Names of the families it exports, as in `NAMES`; histograms by their buckets."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Of its running gauge."""
     scrapers: list[Mapping[str, str]] = field(default_factory=list)
@@ -86,17 +86,19 @@ def facts_of_prometheus(address: PrometheusAddress, *, place: str, now: Callable
         for series in probe.instant(f"{running}[{_seconds(BACK)}s]"):
             _note_scrapes(facts.engine(_key(series.labels)), series, server=server)
         by = ", ".join(IDENTITY)
+        # Not as of now: one scrape that fails takes every series away until the next.
+        lately = f"[{_seconds(_lately(facts))}s]"
         present = selector(f'__name__=~"{"|".join(_presence())}"', match=address.match)
-        for series in probe.instant(f"group by (__name__, {by}) ({present})"):
+        for series in probe.instant(f"group by (__name__, {by}) (last_over_time({present}{lately}))"):
             facts.engine(_key(series.labels)).names.add(series.name.removesuffix("_bucket"))
         buckets = "|".join(f"{name}_bucket" for meaning in JUDGED for name in NAMES[meaning].names)
         judged = selector(f'__name__=~"{buckets}"', match=address.match)
-        for series in probe.instant(f"group by (__name__, le, {by}) ({judged})"):
+        for series in probe.instant(f"group by (__name__, le, {by}) (last_over_time({judged}{lately}))"):
             _note_edge(facts.engine(_key(series.labels)), series.name, series.labels.get("le", ""))
         counter = NAMES[Meaning.GENERATION_TOKENS].names[0]
         for series in probe.instant(f"sum by ({by}) (resets({counter}{only}[{_seconds(RESETS_BACK)}s]))"):
             facts.engine(_key(series.labels)).resets = series.values[-1]
-        for series in probe.instant(f"{CACHE_INFO}{only}"):
+        for series in probe.instant(f"last_over_time({CACHE_INFO}{only}{lately})"):
             facts.engine(_key(series.labels)).info = series.labels
         facts.warnings = list(dict.fromkeys(probe.warnings))
         # An engine of which only remains are left (a counter, an info) is no engine.
@@ -174,8 +176,14 @@ def _note_scrapes(engine: EngineFacts, series: Series, *, server: float) -> None
     if engine.age is None or age < engine.age:
         engine.age, engine.labels = age, series.labels
     # The series of a pod that came back under another address ends; two that both go on are two scrapes of one engine.
-    if series.pace is not None and age <= 3 * series.pace:
+    if series.pace is not None and age <= STALE_AFTER_INTERVALS * series.pace:
         engine.scrapers.append(series.labels)
+
+
+def _lately(facts: Facts) -> timedelta:
+    """How far back a series counts as exported: as long as its engine is not silent."""
+    paces = [engine.interval for engine in facts.engines.values() if engine.interval is not None]
+    return min(BACK, timedelta(seconds=math.ceil(STALE_AFTER_INTERVALS * max(paces)))) if paces else BACK
 
 
 def _note_edge(engine: EngineFacts, name: str, edge: str) -> None:
