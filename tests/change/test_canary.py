@@ -421,16 +421,18 @@ def test_a_change_for_a_larger_kv_cache_is_undone_where_none_is_exported(
 
 
 @pytest.mark.parametrize(
-    ("slots", "larger", "cache", "kept"),
+    ("slots", "larger", "cache", "tpot", "kept"),
     [
-        pytest.param(96, None, None, True, id="more slots"),
-        pytest.param(48, None, None, False, id="fewer slots cannot end a queue"),
-        pytest.param(48, 20_000.0, 31_000, True, id="with a larger cache they can"),
-        pytest.param(48, 20_000.0, None, False, id="whether it is larger is not known"),
+        pytest.param(96, None, None, 0.02, True, id="more slots"),
+        pytest.param(96, None, None, 0.026, False, id="more slots and slower tokens"),
+        pytest.param(96, 20_000.0, 31_000, 0.026, True, id="slower tokens in a larger cache"),
+        pytest.param(48, None, None, 0.02, False, id="fewer slots cannot end a queue"),
+        pytest.param(48, 20_000.0, 31_000, 0.02, True, id="with a larger cache they can"),
+        pytest.param(48, 20_000.0, None, 0.02, False, id="whether it is larger is not known"),
     ],
 )
 def test_what_the_extra_pods_of_a_trial_drained_speaks_for_what_can_drain_it(
-    slots: int, larger: float | None, cache: int | None, kept: bool
+    slots: int, larger: float | None, cache: int | None, tpot: float, kept: bool
 ) -> None:
     at = NOW + timedelta(minutes=5)
     given = canary_change(
@@ -438,10 +440,10 @@ def test_what_the_extra_pods_of_a_trial_drained_speaks_for_what_can_drain_it(
         to=ConfigRef(max_num_seqs=slots, config_hash=NEW),
         kv_cache_tokens=larger,
         before=(BEFORE,),
-        analysis=Analysis(started_at=NOW, last=measured(9, tpot=0.02), reference=measured(9, tpot=0.02)),
+        analysis=Analysis(started_at=NOW, last=measured(9, tpot=tpot), reference=measured(9, tpot=0.02)),
     )
     trial = Variants(
-        canary=variant(observation=seen(tpot=0.02, cache=cache, at=at)),
+        canary=variant(observation=seen(tpot=tpot, cache=cache, at=at)),
         baseline=variant(OLD, observation=seen(tpot=0.02, at=at)),
     )
     after = advance(given, canary_world(at, variants=trial)).change

@@ -475,6 +475,23 @@ def test_where_the_trial_takes_the_queue_away_as_good_is_enough(
 
 
 @pytest.mark.parametrize(
+    ("candidate", "judgement"),
+    [
+        pytest.param((0.4, 0.026), KEEP, id="tokens take longer, inside their objective: it holds more"),
+        pytest.param((0.4, 0.06), REVERT, id="beyond it"),
+        pytest.param((3.0, 0.02), REVERT, id="it alone queues"),
+    ],
+)
+def test_where_the_trial_takes_the_queue_away_a_larger_cache_must_only_be_safe(
+    candidate: tuple[float, float], judgement: Judgement
+) -> None:
+    pairs, missed = variants(candidate, (0.4, 0.02)), frozenset({TTFT})
+    for before, expected in ((missed, judgement), (frozenset[ChangeTarget](), INCONCLUSIVE)):
+        found = compare(pairs, targets=TARGETS, target=TTFT, final=True, missed_before=before, larger_cache=True)
+        assert found.judgement is (REVERT if judgement is REVERT else expected)
+
+
+@pytest.mark.parametrize(
     ("slow", "missed", "windows", "judgement"),
     [
         pytest.param(1, {TTFT}, 9, KEEP, id="what had waited is served in the first window"),

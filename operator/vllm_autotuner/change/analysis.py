@@ -136,6 +136,7 @@ def _compared(
         final=final,
         gpus=gpus,
         missed_before=_missed_before(change, world),
+        larger_cache=_has_larger_cache(change, world),
     )
 
 

@@ -109,13 +109,15 @@ def compare(
     final: bool,
     gpus: tuple[int, int] = (1, 1),
     missed_before: frozenset[ChangeTarget] = frozenset(),
+    larger_cache: bool = False,
 ) -> Comparison:
     """Judge the candidate by `pairs`, oldest first. Call it after each new window.
 
     `target`: what the change is meant to improve; None counts as throughput. `final`: no more windows will come, so
     the judgement is never None. `gpus`: of one replica of the reference and of the candidate; a candidate with more
     must help an objective that the reference misses or that is in `missed_before` (or tokens per GPU), one with fewer
-    must only be safe. `missed_before`: the objectives that were missed before the change.
+    must only be safe. `missed_before`: the objectives that were missed before the change. `larger_cache`: it is for a
+    larger KV cache, and exports one.
     """
     question = Question(
         targets=targets,
@@ -123,6 +125,7 @@ def compare(
         final=final,
         gpus=gpus,
         missed_before=missed_before,
+        larger_cache=larger_cache,
     )
     usable = _since_it_drained(
         [pair for pair in pairs if is_complete(pair.candidate) and is_complete(pair.reference)], question=question

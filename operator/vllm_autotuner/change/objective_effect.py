@@ -59,6 +59,8 @@ class Question:
     """Of one replica of the reference and of the candidate."""
     missed_before: frozenset[ChangeTarget] = frozenset()
     """The objectives that were missed before the change: the extra pods of a trial take load from the reference."""
+    larger_cache: bool = False
+    """The change is for a larger KV cache, and the pods of its trial export one."""
 
     @property
     def gpu_ratio(self) -> float:
@@ -114,7 +116,7 @@ def concluded(
     If the target is cured, or was missed and is helped while throughput is too, all else need only be inside. A
     candidate that saves GPUs must only be safe. So must one against a queue that is gone on both sides, because the
     extra pods of the trial drained it and will not stay; TPOT must then be as good as well, even if its objective has
-    reserve. `rejected`: None if unknown.
+    reserve, unless the candidate has shown the larger KV cache that it is for. `rejected`: None if unknown.
     """
     if hurt := [effect.objective.value for effect in effects if effect.hurt]:
         return Judgement.REVERT, f"{' and '.join(hurt)} regressed"
@@ -142,14 +144,15 @@ def concluded(
 
 
 def _is_relieved(effects: Sequence[ObjectiveEffect], *, question: Question) -> bool:
-    """Whether the extra pods of the trial ended what the candidate is for, and the candidate is as fast."""
+    """Whether the extra pods of the trial ended what the candidate is for, and it is as fast or holds more."""
     if question.target not in question.missed_before or question.gpu_ratio != 1:
         return False
     found = {effect.objective: effect for effect in effects}
     target, tokens = found.get(question.target), found.get(ChangeTarget.TPOT)
     if target is None or tokens is None:
         return False
-    return target.reference <= target_of(question.target, question.targets).seconds and tokens.merits.as_good
+    relieved = target.reference <= target_of(question.target, question.targets).seconds
+    return relieved and (tokens.merits.as_good or question.larger_cache)
 
 
 def latency_effect(
