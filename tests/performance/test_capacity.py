@@ -114,16 +114,16 @@ def test_objectives_that_nothing_meets_leave_no_capacity(replica: Replica, again
 def test_what_was_seen_is_more_certain_than_what_was_not() -> None:
     def width(high: float) -> float:
         found = capacity(replace(WORKED, step=replace(LINE, high=high)), limits=limits())
-        return (found.high - found.low) / found.rate
+        return (found.rate - found.low) / found.rate
 
-    assert width(60.0) < 0.1, "60 sequences were seen"
+    assert width(60.0) < 0.05, "60 sequences were seen"
     assert width(60.0) < width(45.0) < width(30.0), "no more than 45, than 30"
 
 
 def test_a_line_of_two_doublings_is_off_by_twice_as_much() -> None:
     far = replace(WORKED, step=replace(LINE, high=15.0))
-    assert far.itl(30.0, 1) / far.itl(30.0) == pytest.approx(1 + MISS, abs=0.011)
-    assert far.itl(60.0, 1) / far.itl(60.0) == pytest.approx(1 + 2 * MISS, abs=0.011)
+    assert far.itl(30.0, surely=True) / far.itl(30.0) == pytest.approx(1 + MISS, abs=0.011)
+    assert far.itl(60.0, surely=True) / far.itl(60.0) == pytest.approx(1 + 2 * MISS, abs=0.011)
 
 
 def test_requests_in_bursts_leave_less_than_those_that_come_evenly() -> None:
@@ -198,9 +198,9 @@ def not_less(one: float, *, than: float) -> bool:
 
 
 @given(replica=replicas(), against=objectives)
-def test_the_likely_capacity_lies_inside_its_interval(replica: Replica, against: Limits) -> None:
+def test_what_is_surely_served_is_no_more_than_what_is_likely(replica: Replica, against: Limits) -> None:
     found = capacity(replica, limits=against)
-    assert 0 <= found.low <= found.rate <= found.high < math.inf
+    assert 0 <= found.low <= found.rate < math.inf
     assert found.batch <= replica.slots
 
 
@@ -212,7 +212,6 @@ def test_looser_objectives_never_lower_the_capacity(
     tight, loose = (capacity(replica, limits=each) for each in (against, looser))
     assert not_less(loose.rate, than=tight.rate)
     assert not_less(loose.low, than=tight.low)
-    assert not_less(loose.high, than=tight.high)
 
 
 @given(replica=replicas(), against=objectives, factor=st.floats(1, 4))
@@ -222,7 +221,6 @@ def test_a_faster_engine_never_serves_less(replica: Replica, against: Limits, fa
     slow, faster = (capacity(each, limits=against) for each in (replica, replace(replica, step=fast)))
     assert not_less(faster.rate, than=slow.rate)
     assert not_less(faster.low, than=slow.low)
-    assert not_less(faster.high, than=slow.high)
 
 
 @given(replica=replicas(), against=objectives, more=st.integers(1, 100))
@@ -232,7 +230,6 @@ def test_more_slots_never_lower_the_capacity_of_an_even_load(replica: Replica, a
     some, many = (capacity(each, limits=against) for each in (few, replace(few, seats=(few.seats or 0) + more)))
     assert not_less(many.rate, than=some.rate)
     assert not_less(many.low, than=some.low)
-    assert not_less(many.high, than=some.high)
 
 
 @given(replica=replicas(), against=objectives)
@@ -259,15 +256,15 @@ def test_more_requests_make_no_batch_smaller_and_no_token_earlier(
     assert not_less(busy.rate, than=calm.rate)
 
 
-@given(replica=replicas(), share=st.floats(0.01, 1), more=st.floats(0.01, 1), side=st.sampled_from((-1, 0, 1)))
+@given(replica=replicas(), share=st.floats(0.01, 1), more=st.floats(0.01, 1), surely=st.booleans())
 def test_a_larger_batch_makes_no_token_faster_and_not_fewer_of_them(
-    replica: Replica, share: float, more: float, side: int
+    replica: Replica, share: float, more: float, *, surely: bool
 ) -> None:
     """However wide the error: else an objective could be met by more sequences and missed by fewer."""
     batch, larger = sorted(FARTHEST * replica.step.high * each for each in (share, more))
-    assert not_less(replica.itl(larger, side), than=replica.itl(batch, side))
-    assert not_less(replica.rate(larger, side), than=replica.rate(batch, side))
-    assert replica.itl(batch, -1) <= replica.itl(batch) * (1 + 1e-9) <= replica.itl(batch, 1) * (1 + 2e-9)
+    assert not_less(replica.itl(larger, surely=surely), than=replica.itl(batch, surely=surely))
+    assert not_less(replica.rate(larger, surely=surely), than=replica.rate(batch, surely=surely))
+    assert replica.itl(batch) <= replica.itl(batch, surely=True) * (1 + 1e-9)
 
 
 def test_prompts_that_are_not_computed_in_time_leave_no_capacity_at_that_rate() -> None:

@@ -5,8 +5,8 @@ latency grows with the batch, and the batch with the rate (Little's law). What e
 TPOT objective at its quantile, the TTFT objective (prompts that wait for each other, requests that wait for a slot),
 max-num-seqs, and the sequences that the KV cache holds.
 Apart from `planning`, which says what another configuration changes. Pure.
-Must not: trust the step-time line beyond `FARTHEST` times the largest batch seen, or return a rate without its
-interval.
+Must not: trust the step-time line beyond `FARTHEST` times the largest batch seen, or return a rate without its low
+end.
 """
 
 import math
@@ -96,8 +96,9 @@ class Replica:
         """The most sequences that run at once."""
         return min(math.inf if self.seats is None else self.seats, math.inf if self.held is None else self.held)
 
-    def itl(self, batch: float, side: int = 0) -> float:
-        """Mean inter-token latency in seconds; a wider error the farther the batch is from those seen.
+    def itl(self, batch: float, *, surely: bool = False) -> float:
+        """Mean inter-token latency in seconds. `surely`: longer by what the line may err, and more the farther the
+        batch is from those seen.
 
         However wide: a larger batch makes no token faster, and a smaller one makes no more of them. A token is made in
         the company of its own sequence at least, whatever the mean over time.
@@ -109,11 +110,11 @@ class Replica:
             seen = line.high if line.high > 1.0 else 1.0
         as_seen = line.base + line.per_sequence * seen
         wide = line.base + line.per_sequence * batch
-        if side:
-            sure = side * max(LEAST_ERROR, line.error / math.sqrt(max(1, line.points)))
+        if surely:
+            error = max(LEAST_ERROR, line.error / math.sqrt(max(1, line.points)))
             doublings = math.log2(batch / seen) if batch > seen else min(1.0, math.log2(seen / batch))
-            as_seen *= max(0.1, 1 + sure)
-            wide *= 1 + sure + side * MISS * doublings
+            as_seen *= 1 + error
+            wide *= 1 + error + MISS * doublings
         in_proportion = as_seen * batch / seen
         if batch >= seen:
             fastest, slowest = as_seen, in_proportion
@@ -121,9 +122,9 @@ class Replica:
             fastest, slowest = in_proportion + self.empty * (1 - batch / seen), as_seen
         return max(SHORTEST_STEP, min(max(wide, fastest), slowest))
 
-    def rate(self, batch: float, side: int = 0) -> float:
+    def rate(self, batch: float, *, surely: bool = False) -> float:
         """Requests per second that finish while so many sequences run."""
-        return batch / (self.output * self.held_longer * self.itl(batch, side))
+        return batch / (self.output * self.held_longer * self.itl(batch, surely=surely))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +155,7 @@ class Capacity:
     rate: float
     """0: the objectives are not met by a single sequence."""
     low: float
-    high: float
+    """What it surely serves, by what the line may err."""
     batch: float
     """Mean sequences that run then."""
     limited_by: str
@@ -162,7 +163,7 @@ class Capacity:
 
     def times(self, cores: int) -> "Capacity":
         """Return the capacity of so many engine cores in one pod; the batch stays that of each."""
-        return replace(self, rate=self.rate * cores, low=self.low * cores, high=self.high * cores)
+        return replace(self, rate=self.rate * cores, low=self.low * cores)
 
 
 def load_at(replica: Replica, rate: float, *, limits: Limits) -> Load:
@@ -170,27 +171,27 @@ def load_at(replica: Replica, rate: float, *, limits: Limits) -> Load:
     most = min(replica.slots, FARTHEST * max(1.0, replica.step.high))
     if replica.rate(most) < rate:
         # More comes than ever finishes: the queue grows without end.
-        return Load(batch=most, tpot=_tpot(replica, most, 0), ttft=math.inf, rate=replica.rate(most))
+        return Load(batch=most, tpot=_tpot(replica, most), ttft=math.inf, rate=replica.rate(most))
     low, high = 0.0, most
     while high - low > PRECISION * max(PRECISION, high):
         middle = (low + high) / 2
         low, high = (middle, high) if replica.rate(middle) < rate else (low, middle)
-    return Load(batch=high, tpot=_tpot(replica, high, 0), ttft=_ttft(replica, high, limits, 0), rate=rate)
+    return Load(batch=high, tpot=_tpot(replica, high), ttft=_ttft(replica, high, limits), rate=rate)
 
 
 @lru_cache(maxsize=64)
 def capacity(replica: Replica, *, limits: Limits) -> Capacity:
-    """Return how many requests per second a replica serves within the objectives, and between which bounds.
+    """Return how many requests per second a replica serves within the objectives, and how many it surely does.
 
     One decision asks for a quarter of them twice; nothing older is of use.
     Worked: 10 ms + 0.1 ms a sequence, outputs of 200 tokens, TPOT 20 ms with a tail of 1.25 and no other limit. The
     mean may be 16 ms: a batch of 60, and 60 / (200 * 0.016) = 18.75 requests/s. With 30 slots and a TTFT of 1 s they
     are fewer than 30 / (200 * 0.013) = 11.5: by as much as keeps the wait for a slot within a second.
     """
-    batch, limited_by = _largest_batch(replica, limits, 0)
-    low, high = (replica.rate(_largest_batch(replica, limits, side)[0], side) for side in (1, -1))
-    likely = replica.rate(batch)
-    return Capacity(rate=likely, low=min(low, likely), high=max(high, likely), batch=batch, limited_by=limited_by)
+    batch, limited_by = _largest_batch(replica, limits)
+    sure_batch, _ = _largest_batch(replica, limits, surely=True)
+    likely, low = replica.rate(batch), replica.rate(sure_batch, surely=True)
+    return Capacity(rate=likely, low=min(low, likely), batch=batch, limited_by=limited_by)
 
 
 def replicas_for(rate: float, capacity: float) -> int | None:
@@ -202,19 +203,19 @@ def replicas_for(rate: float, capacity: float) -> int | None:
     return max(1, math.ceil(needed - ROUNDING)) if math.isfinite(needed) else None
 
 
-def _largest_batch(replica: Replica, limits: Limits, side: int) -> tuple[float, str]:
+def _largest_batch(replica: Replica, limits: Limits, *, surely: bool = False) -> tuple[float, str]:
     """The largest mean batch within the objectives, and what ends it."""
     seen = FARTHEST * max(1.0, replica.step.high)
     most = min(replica.slots, seen)
     ends = "max-num-seqs" if replica.slots == replica.seats else "KV cache"
     slots = "batches seen" if replica.slots > seen else ends
-    within_tpot = _last(lambda batch: _tpot(replica, batch, side) <= limits.tpot, most)
-    within_both = _last(lambda batch: _ttft(replica, batch, limits, side) <= limits.ttft, within_tpot)
+    within_tpot = _last(lambda batch: _tpot(replica, batch, surely=surely) <= limits.tpot, most)
+    within_both = _last(lambda batch: _ttft(replica, batch, limits, surely=surely) <= limits.ttft, within_tpot)
     if within_both == within_tpot:
         return within_both, "TPOT" if within_tpot < most else slots
     # Waiting for a slot is what too few slots cost: they are the limit, and not the objective.
     beyond = min(within_tpot, within_both * (1 + 4 * PRECISION))
-    waits = _slot_wait(replica, beyond, limits, side) > _ttft(replica, beyond, limits, side) / 2
+    waits = _slot_wait(replica, beyond, limits, surely=surely) > _ttft(replica, beyond, limits, surely=surely) / 2
     return within_both, slots if waits else "TTFT"
 
 
@@ -231,43 +232,44 @@ def _last(meets: Callable[[float], bool], most: float) -> float:
     return low
 
 
-def _tpot(replica: Replica, batch: float, side: int) -> float:
+def _tpot(replica: Replica, batch: float, *, surely: bool = False) -> float:
     """TPOT at its quantile: that of the busy moments, in which no more sequences run than there are slots."""
-    return busy_tpot(replica, max(batch, min(batch * replica.crowding, replica.slots)), side)
+    return busy_tpot(replica, max(batch, min(batch * replica.crowding, replica.slots)), surely=surely)
 
 
-def busy_tpot(replica: Replica, batch: float, side: int = 0) -> float:
+def busy_tpot(replica: Replica, batch: float, *, surely: bool = False) -> float:
     """TPOT at its quantile (seconds) where the busy moments have this batch.
 
     A single sequence has no tail: below the batch at which it was measured, the quantile lies above the base by what
     the batch adds, and shrinks with it. Above that batch it grows with the latency.
     """
-    itl, tail, base = replica.itl(batch, side), replica.tail, replica.step.base
+    itl, tail, base = replica.itl(batch, surely=surely), replica.tail, replica.step.base
     added = replica.step.predict(replica.tail_at) - base
     if batch >= replica.tail_at or tail <= 1 or added <= 0:
         return itl * tail
     return min(itl * tail, base + (itl - base) * (tail * (base + added) - base) / added)
 
 
-def _ttft(replica: Replica, batch: float, limits: Limits, side: int) -> float:
+def _ttft(replica: Replica, batch: float, limits: Limits, *, surely: bool = False) -> float:
     """TTFT at its quantile: as measured, by as much as prompts and steps take longer, and the wait for a slot."""
-    wait, first = _slot_wait(replica, batch, limits, side), replica.first
+    wait, first = _slot_wait(replica, batch, limits, surely=surely), replica.first
     if first is None:
         return wait
     # Seconds of computing that a prompt takes: what is measured as the share of time in which prompts are computed.
     each = first.prompts / first.rate if first.rate > 0 else 0.0
-    now = each * replica.rate(batch, side)
+    now = each * replica.rate(batch, surely=surely)
     if now >= 1:
         return math.inf
+    itl = replica.itl(batch, surely=surely)
     # An engine that serves one prompt after the other: the time in it grows by 1 / (1 - share) (M/G/1).
-    longer = (1 - min(first.prompts, BUSIEST)) / (1 - now) * replica.itl(batch, side) / replica.itl(first.batch)
+    longer = (1 - min(first.prompts, BUSIEST)) / (1 - now) * itl / replica.itl(first.batch)
     return max(first.seconds * longer, min(first.seconds, first.alone or each)) + wait
 
 
-def _slot_wait(replica: Replica, batch: float, limits: Limits, side: int) -> float:
+def _slot_wait(replica: Replica, batch: float, limits: Limits, *, surely: bool = False) -> float:
     slots = replica.slots
     if math.isinf(slots):
         return 0.0
-    held = replica.output * replica.held_longer * replica.itl(batch, side)
+    held = replica.output * replica.held_longer * replica.itl(batch, surely=surely)
     whole = max(1, int(slots))
     return wait_for_slot(batch, slots=whole, held=held, quantile=limits.ttft_quantile, burstiness=replica.burstiness)

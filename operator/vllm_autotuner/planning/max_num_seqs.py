@@ -65,7 +65,7 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain(UNKNOWN_CAPACITY)
     replica = situation.replica
     # No headroom: only in bursts are all slots in use, or requests would wait.
-    knee = _largest(situation, side=0, headroom=0.0)
+    knee = _largest(situation, headroom=0.0)
     if isinstance(replica, Replica) and knee is None:
         return NothingToGain("the step-time model predicts a TPOT over the objective even for a single sequence")
     limits = (
@@ -93,7 +93,7 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     queue = f"All {seats} slots (max-num-seqs) are in use while requests wait"
     # A line of this service, by whose interval TPOT is in time at the new value as well.
     known = isinstance(replica, Replica) and replica.step.points >= FEWEST_POINTS
-    sure = known and found.value <= (_largest(situation, side=1) or 0)
+    sure = known and found.value <= (_largest(situation, surely=True) or 0)
     return Proposal(
         knob=Knob.MAX_NUM_SEQS,
         current=situation.knobs.max_num_seqs,
@@ -120,7 +120,7 @@ def lower_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
         return why
     observation = situation.observation
     batch, replica = max(busy_batch(engine) for engine in observation.engines), situation.replica
-    knee = _largest(situation, side=0)
+    knee = _largest(situation)
     if isinstance(replica, Replica) and knee is None:
         return NothingToGain("TPOT misses its objective even for a single sequence: a smaller batch does not help")
     # The batch may be empty while hysteresis still keeps the class.
@@ -208,8 +208,8 @@ def _held_with_as_many_slots(situation: Situation, *, held: int) -> int:
     return most
 
 
-def _largest(situation: Situation, *, side: int, headroom: float = HEADROOM) -> int | None:
-    """The largest batch whose TPOT at its quantile meets the objective: likely (0), or on the pessimistic side (1).
+def _largest(situation: Situation, *, surely: bool = False, headroom: float = HEADROOM) -> int | None:
+    """The largest batch whose TPOT at its quantile meets the objective, likely or surely.
 
     None without a model, or if not even a single sequence meets it.
     """
@@ -220,7 +220,7 @@ def _largest(situation: Situation, *, side: int, headroom: float = HEADROOM) -> 
     low, high = 0, _farthest(replica) + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if busy_tpot(replica, middle, side) <= target else (low, middle)
+        low, high = (middle, high) if busy_tpot(replica, middle, surely=surely) <= target else (low, middle)
     return low or None
 
 
@@ -237,7 +237,7 @@ def _knee_limit(replica: Replica | UnknownReplica, knee: int | None) -> tuple[Li
 
 def _step_up(situation: Situation, *, seats: int) -> Limit:
     """The largest value that one step may go to: twice the present one, or as far as TPOT is surely in time."""
-    twice, surely = seats * LARGEST_STEP, _largest(situation, side=1)
+    twice, surely = seats * LARGEST_STEP, _largest(situation, surely=True)
     if surely is not None and surely > twice:
         return Limit(name="what the step-time model covers", high=surely)
     return Limit(name=STEP_LIMIT, high=twice)
