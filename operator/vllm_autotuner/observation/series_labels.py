@@ -50,6 +50,10 @@ class Labels(Mapping[str, str]):
         return self._metric.get(label, default) if found is None else found
 
     @override
+    def __contains__(self, label: object) -> bool:
+        return label in self._target or label in self._metric
+
+    @override
     def __iter__(self) -> Iterator[str]:
         yield from self._metric
         yield from self._target
@@ -74,14 +78,16 @@ class SharedLabels:
         """Return labels as they were read, names and texts cut to `longest` characters."""
         metric: list[tuple[str, str]] = []
         target: list[tuple[str, str]] = []
-        for label, text in read.items():
-            name = intern(label[:longest])
-            pair = (name, self._texts.setdefault(cut := text[:longest], cut))
-            (metric if name in OF_THE_METRIC else target).append(pair)
-        return Labels(metric=self._part(metric), target=self._part(target))
+        for pair in read.items():
+            (metric if pair[0] in OF_THE_METRIC else target).append(pair)
+        return Labels(
+            metric=self._part(tuple(metric), longest=longest), target=self._part(tuple(target), longest=longest)
+        )
 
-    def _part(self, pairs: list[tuple[str, str]]) -> Mapping[str, str]:
-        key = tuple(pairs)
-        if (found := self._parts.get(key)) is None:
-            found = self._parts[key] = dict(pairs)
+    def _part(self, pairs: tuple[tuple[str, str], ...], *, longest: int) -> Mapping[str, str]:
+        # Whole parts are looked up, not each label: nearly all were seen before.
+        if (found := self._parts.get(pairs)) is None:
+            cut = [(intern(name[:longest]), text[:longest]) for name, text in pairs]
+            found = {name: self._texts.setdefault(text, text) for name, text in cut}
+            self._parts[tuple(found.items())] = found
         return found
