@@ -25,6 +25,8 @@ class Distribution:
     count: float = 0.0
     missing: str = ""
     """Why there are no buckets at all; empty when the family is exported."""
+    _quantiles: dict[float, Reading] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Those that were asked for: each class and each candidate of one decision asks for the same few."""
 
     def quantile(self, q: float) -> Reading:
         """The q-quantile (0 < q < 1); above the last finite edge that edge is returned, or the mean if it is higher.
@@ -32,6 +34,11 @@ class Distribution:
         Below that it never leaves its bucket: there it lies by the shape that the mean allows, or evenly where no mean
         is known.
         """
+        if (found := self._quantiles.get(q)) is None:
+            found = self._quantiles[q] = self._quantile(q)
+        return found
+
+    def _quantile(self, q: float) -> Reading:
         if not self.buckets:
             return NoData(Absence.NOT_EXPORTED, self.missing or "no such histogram")
         edges = sorted(self.buckets)

@@ -22,8 +22,6 @@ from vllm_autotuner.planning.current_replica import (
     UnknownReplica,
     highest_mean,
     limits_of,
-    output_tokens,
-    rate_now,
 )
 from vllm_autotuner.planning.proposal import Predicted
 from vllm_autotuner.planning.situation import Situation
@@ -37,7 +35,6 @@ __all__ = [
     "is_known_for_long",
     "longest_length",
     "outlook",
-    "planned_rate",
     "pool_tokens",
     "pool_with",
     "predicted",
@@ -101,21 +98,9 @@ class Outlook:
     """Share of the requests (0..1) beyond what so many replicas serve within the objectives."""
 
 
-def planned_rate(seen: Observation) -> float | None:
-    """Requests per second to plan for: the most of the last ten minutes; None if not known.
-
-    More than now, because a change outlasts the moment; no longer back, because a load that has ended asks for nothing.
-    """
-    now, output = rate_now(seen), output_tokens(seen)
-    if now is None or not output:
-        return None
-    made = seen.tokens_by_window(over=NEWEST_STRETCHES[1])
-    return max(now, highest_mean(made, window=seen.window) / seen.window / output)
-
-
 def is_known_for_long(seen: Observation) -> bool:
-    """Whether most of the time that `planned_rate` looks back on was seen under load, and it is the load of all that is
-    remembered: enough to save GPUs by.
+    """Whether most of the time that `Situation.planned_rate` looks back on was seen under load, and it is the load of
+    all that is remembered: enough to save GPUs by.
 
     A load that has just fallen may come back, and what saves GPUs is taken back after hours.
     """
@@ -166,7 +151,7 @@ def outlook(setting: Setting, *, situation: Situation, runs: bool = False, too_f
     `too_few`: so many replicas of what runs were seen to be too few at such a load. As many requests per second of
     capacity, by whatever setting, are not enough either.
     """
-    cores, rate = situation.observation.cores_per_pod, planned_rate(situation.observation)
+    cores, rate = situation.observation.cores_per_pod, situation.planned_rate
     gpus_each = setting.degree * cores
     gpus = setting.replicas * gpus_each
     replica = setting.replica

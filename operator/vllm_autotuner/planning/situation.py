@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Final
 
 from vllm_autotuner.api.knobs import EngineKnobs, Knob, knob_value
@@ -12,7 +13,14 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.capacity import Replica
-from vllm_autotuner.planning.current_replica import UnknownReplica, current_replica
+from vllm_autotuner.performance.step_time import NEWEST_STRETCHES
+from vllm_autotuner.planning.current_replica import (
+    UnknownReplica,
+    current_replica,
+    highest_mean,
+    output_tokens,
+    rate_now,
+)
 from vllm_autotuner.planning.platform import Platform
 
 __all__ = ["RUNS_AWAY", "Situation"]
@@ -20,7 +28,7 @@ __all__ = ["RUNS_AWAY", "Situation"]
 RUNS_AWAY: Final = "outputs run to their token limit: more GPUs do not help"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Situation:
     """One service: its observation, its diagnosis and what may be changed."""
 
@@ -45,15 +53,26 @@ class Situation:
     """Whether a flag that is not among the knobs has the engine's default; else it is not known."""
     platform: Platform = field(default_factory=Platform)
     """The platform. Knobs that need an unknown value of it are recommended only."""
-    _replica: list[Replica | UnknownReplica] = field(default_factory=list, init=False, repr=False, compare=False)
-    """What `replica` has found, so that the candidates of one decision do not each fit the same line."""
 
-    @property
+    # Found once: the candidates of one decision would each fit the same line, and add up the same windows.
+    @cached_property
     def replica(self) -> Replica | UnknownReplica:
         """The average replica of now, or why there is no model of it."""
-        if not self._replica:
-            self._replica.append(current_replica(self.case))
-        return self._replica[0]
+        return current_replica(self.case)
+
+    @cached_property
+    def planned_rate(self) -> float | None:
+        """Requests per second to plan for: the most of the last ten minutes; None if not known.
+
+        More than now, because a change outlasts the moment; no longer back, because a load that has ended asks for
+        nothing.
+        """
+        seen = self.observation
+        now, output = rate_now(seen), output_tokens(seen)
+        if now is None or not output:
+            return None
+        made = seen.tokens_by_window(over=NEWEST_STRETCHES[1])
+        return max(now, highest_mean(made, window=seen.window) / seen.window / output)
 
     @property
     def observation(self) -> Observation:

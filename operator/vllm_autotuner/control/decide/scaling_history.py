@@ -43,7 +43,7 @@ def replicas_too_few(status: VLLMServiceStatus, seen: Observation, *, scaling: S
     if scaling is None or status.active_change is not None or effective is None or effective.replicas is None:
         return 0
     failed = [one for one in failed_scale_ins(status, now=now) if one.tokens_per_second is not None]
-    # The time that the load of now is told from (`planned_rate`), which is compared with.
+    # The time that the load of now is told from (`Situation.planned_rate`), which is compared with.
     load = peak_tokens_per_second(seen, over=timedelta(seconds=NEWEST_STRETCHES[1])) if failed else None
     return 0 if load is None else most_too_few(failed, load=load)
 
