@@ -233,6 +233,20 @@ def test_a_token_of_a_preempted_sequence_was_not_made_in_a_slot_all_the_time(pre
     assert found.held_longer == pytest.approx(longer, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("share", "tail"),
+    [
+        pytest.param(0.04, 1.1, id="as many as p95 leaves out"),
+        pytest.param(0.06, 1.0, id="more: the tail is their wait for the KV cache"),
+    ],
+)
+def test_what_preempted_sequences_wait_is_no_tail_of_a_batch_that_the_cache_holds(share: float, tail: float) -> None:
+    seen = carrying(BUSY)
+    preempting = tuple(replace(one, preemptions=share * (one.finished or 0.0)) for one in seen.engines)
+    assert all(one.preemptions for one in preempting)
+    assert replica_of(replace(seen, engines=preempting)).tail == pytest.approx(tail, rel=0.02)
+
+
 def test_a_long_prompt_takes_its_time_however_many_replicas_there_are() -> None:
     """p95 of the prompts is four times the mean of 0.3 s; a fifth of the time is spent on prompts."""
     seen = carrying(

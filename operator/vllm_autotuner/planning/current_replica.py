@@ -183,7 +183,14 @@ def _held_longer(seen: Observation) -> float:
 
 
 def _tail(case: Case, *, itl: float) -> float:
-    """As measured. Of the few requests of a window its upper confidence bound is the slowest, which would decide."""
+    """As measured. Of the few requests of a window its upper confidence bound is the slowest, which would decide.
+
+    1 where more are preempted than the quantile leaves out: then it tells how long they wait for the KV cache, and no
+    batch that is asked about is one that the cache does not hold.
+    """
+    engines, beyond = case.observation.engines, 1 - case.targets.tpot.quantile
+    if sum(each.preemptions or 0.0 for each in engines) > beyond * sum(each.finished or 0.0 for each in engines):
+        return 1.0
     measured = number(tpot_reading(case))
     return measured / itl if measured is not None and itl > 0 else 1.0
 
