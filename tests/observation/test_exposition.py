@@ -69,6 +69,9 @@ def test_comments_and_empty_lines_are_skipped() -> None:
         pytest.param('{b="c"} 1', id="no name"),
         pytest.param("a 1 2 3", id="four words"),
         pytest.param("a 1 yesterday", id="a time that is none"),
+        pytest.param("a 1_000", id="a number of Python alone"),
+        pytest.param("a 1 17_950", id="a time of Python alone"),
+        pytest.param("a \u0661", id="digits of another script"),
     ],
 )
 def test_refuses_what_is_not_metrics_text_with_its_line(line: str) -> None:

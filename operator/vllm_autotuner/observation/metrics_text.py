@@ -68,8 +68,10 @@ def _sample(text: str, known: dict[str, tuple[tuple[str, str], ...]]) -> Sample 
                 return None
             if len(known) < MOST_KNOWN and len(inside) < LONGEST_KNOWN:
                 known[inside] = labels
-    numbers = rest.split(" # ", 1)[0].split()
-    if not name or not 1 <= len(numbers) <= 2:
+    told = rest.split(" # ", 1)[0]
+    numbers = told.split()
+    # What Python reads as a number and no exposition format does: 1_000, and the digits of other scripts.
+    if not name or not 1 <= len(numbers) <= 2 or "_" in told or not told.isascii():
         return None
     try:
         value = float(numbers[0])
