@@ -176,7 +176,7 @@ def _note_scrapes(engine: EngineFacts, series: Series, *, server: float) -> None
     if engine.age is None or age < engine.age:
         engine.age, engine.labels = age, series.labels
     # The series of a pod that came back under another address ends; two that both go on are two scrapes of one engine.
-    if series.pace is not None and age <= STALE_AFTER_INTERVALS * series.pace:
+    if series.pace is not None and not series.is_stale(at=server, interval=series.pace):
         engine.scrapers.append(series.labels)
 
 
