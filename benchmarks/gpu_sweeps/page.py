@@ -19,8 +19,7 @@ def h200_sweeps(result: Result) -> list[str]:
     about = (
         "Recordings: `tests/data/vllm-0.26-h200`. TPOT is the engine's mean inter-token latency. `odd` and `even` are "
         "every other number of clients: a law fitted on one half foretells the other; (b) lies beyond what it was "
-        "fitted on. Weights are random, so experts are hit evenly; the mixture's points at 8 and 16 clients hold "
-        "pauses of its kernels' compiler."
+        "fitted on. Weights are random, so experts are hit evenly."
     )
     lines = [about, ""]
     for sweep in result["sweeps"]:
@@ -129,11 +128,11 @@ def _engine(result: Result) -> list[str]:
         )
         for row in result["kv_pool"]
     ]
-    speed = result["prompts"]
-    memory.append(
-        (speed["recording"], "prompt tokens/s while busy", told(speed["busy_tok_s"]), told(speed["told_tok_s"]))
-    )
-    memory.append((speed["recording"], "prompt tokens/s, idle moments included", told(speed["mean_tok_s"]), "-"))
+    for speed in result["prompts"]:
+        memory += [
+            (speed["recording"], "prompt tokens/s while busy", told(speed["busy_tok_s"]), told(speed["told_tok_s"])),
+            (speed["recording"], "prompt tokens/s, idle moments included", told(speed["mean_tok_s"]), "-"),
+        ]
     played = [
         (
             curve["file"].removesuffix(".csv"),
@@ -146,7 +145,22 @@ def _engine(result: Result) -> list[str]:
         for curve in result["simulated"]
         for point in curve["points"]
     ]
+    types = [
+        (
+            str(pair["clients"]),
+            f"{pair['prompt_tokens']:.0f} + {pair['output_tokens']:.0f}",
+            told(pair["auto_tpot_ms"]),
+            told(pair["fp8_tpot_ms"]),
+            _signed(pair["change_pct"]),
+        )
+        for pair in result["kv_types"]
+    ]
     return [
+        "Two engines of the 8B on one GPU, one after the other; the product foretells that the type of the KV cache "
+        "leaves the step as it is:",
+        "",
+        *table(("clients", "tokens", "TPOT, 16 bit, ms", "TPOT, fp8, ms", "change, %"), types),
+        "",
         "The structured law, microseconds:",
         "",
         *table(("model", "for", "prior", "fitted with priors", "without"), laws),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.gpu_sweeps.foretold import PART_NAMES, Told, kv_bytes, priors_of, prompts_of, told_before, told_from_one
+from benchmarks.gpu_sweeps.kv_types import Pair, pairs_of
 from benchmarks.gpu_sweeps.left_out import Fit, Knee, LeftOut, fits_of
 from benchmarks.gpu_sweeps.tables import Sweep, read_sweep
 from benchmarks.measured_curves.compare import ComparedCurve
@@ -24,12 +25,15 @@ from vllm_autotuner.performance.step_time import FEWEST_POINTS, NoFit
 __all__ = ["report_of"]
 
 PARAMETERS: Final = ("base", "per_sequence", "per_held_token", "per_prefill_token")
-CONTENDED: Final = ("h200-prefill", 1)
-"""The recording of contending prompts, and the phase in which they come."""
+CONTENDED: Final = ("h200-prefill", "h200-prefill-near", "h200-prefill-queue")
+"""The recordings of contending prompts, which come in the second phase of each."""
 
 
 def report_of(data: Path, *, seed: int) -> dict[str, Any]:
-    """Read, fit, play, compare. `data` holds sweeps/, curves/, recordings/ and kv_capacity.csv. Raises BadRecording."""
+    """Read, fit, play, compare. Raises BadRecording.
+
+    `data` holds sweeps/, curves/, recordings/, kv-types/ and kv_capacity.csv.
+    """
     sweeps = [read_sweep(path) for path in sorted((data / "sweeps").glob("*.om.gz"))]
     found = study(data / "curves", kv_capacity=data / "kv_capacity.csv", seed=seed)
     set_ups = [each for family in found.families for each, _ in family.laws.values()]
@@ -42,7 +46,8 @@ def report_of(data: Path, *, seed: int) -> dict[str, Any]:
         "laws": [_law(each) for each in set_ups],
         "simulated": [_simulated(each) for each in found.compared],
         "kv_pool": [_pool(each) for each in found.kv_rows],
-        "prompts": _prompts(data),
+        "kv_types": [_pair(each) for each in pairs_of(data / "kv-types")],
+        "prompts": [_prompts(data, name) for name in CONTENDED],
     }
 
 
@@ -191,9 +196,19 @@ def _pool(row: KvRow) -> dict[str, Any]:
     }
 
 
-def _prompts(data: Path) -> dict[str, Any]:
-    name, phase = CONTENDED
-    speed = prompts_of(data / "recordings" / f"{name}.om.gz", phase=phase)
+def _pair(pair: Pair) -> dict[str, Any]:
+    return {
+        "clients": pair.in_16_bit.clients,
+        "prompt_tokens": pair.in_16_bit.prompt_tokens,
+        "output_tokens": pair.in_16_bit.output_tokens,
+        "auto_tpot_ms": pair.in_16_bit.itl * 1e3,
+        "fp8_tpot_ms": pair.in_8_bit.itl * 1e3,
+        "change_pct": pair.change * 100,
+    }
+
+
+def _prompts(data: Path, name: str) -> dict[str, Any]:
+    speed = prompts_of(data / "recordings" / f"{name}.om.gz", phase=1)
     return {
         "recording": name,
         "told_tok_s": speed.foretold,

@@ -27,7 +27,7 @@ from vllm_autotuner.observation.snapshot import WindowSettings
 __all__ = ["Judged", "Scene", "judge", "named", "read_scene", "scene_names"]
 
 DATA: Final = ROOT / "tests" / "data"
-FOLDERS: Final = (DATA / "vllm-0.32" / "scenes", DATA / "vllm-0.26-h200" / "recordings")
+FOLDERS: Final = (DATA / "vllm-0.32" / "scenes", *(DATA / "vllm-0.26-h200" / kind for kind in ("recordings", "scenes")))
 EVERY: Final = 5.0
 """Seconds between evaluations."""
 TURN: Final = 60.0

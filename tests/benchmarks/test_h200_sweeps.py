@@ -11,6 +11,7 @@ from tests.benchmarks.measured import curve, row, write
 
 from benchmarks.gpu_sweeps.command import main
 from benchmarks.gpu_sweeps.foretold import kv_bytes, prompts_of, told_before, told_from_one
+from benchmarks.gpu_sweeps.kv_types import pairs_of
 from benchmarks.gpu_sweeps.left_out import HALVES, LAWS, Fit, fits_of, measured_knee
 from benchmarks.gpu_sweeps.page import h200_sweeps
 from benchmarks.gpu_sweeps.report import report_of
@@ -20,6 +21,7 @@ from benchmarks.measured_curves.read import Curve, read_curves
 from benchmarks.recordings.read import BadRecording
 
 NAMES = ("h200-dense", "h200-dense-long", "h200-mixture")
+KV_TYPES = DATA / "kv-types"
 CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -127,11 +129,27 @@ def test_prompts_are_faster_while_the_engine_is_busy() -> None:
 def test_the_report_has_every_figure_and_its_page() -> None:
     report = report_of(DATA, seed=1)
     assert json.loads(json.dumps(report, allow_nan=False)) == report
+    assert {pair["clients"] for pair in report["kv_types"]} == {1, 8, 32, 64, 128, 256}
     page = "\n".join(h200_sweeps(report))
     for name in NAMES:
         assert f"**{name}**" in page
     assert "No priors alone" in page
     assert report == report_of(DATA, seed=1)
+
+
+def test_the_type_of_the_kv_cache_leaves_the_step_as_it_is_within_a_tenth() -> None:
+    """As the product foretells it: fp8 is larger, not faster. Long contexts are where it is faster."""
+    changes = {(pair.in_16_bit.clients, pair.in_16_bit.prompt_tokens): pair.change for pair in pairs_of(KV_TYPES)}
+    assert all(-0.1 < change < 0.03 for change in changes.values())
+    assert min(changes, key=lambda load: changes[load]) == (32, 2500)
+
+
+def test_two_engines_under_different_loads_are_no_pair(tmp_path: Path) -> None:
+    for suffix in (".om.gz", ".json"):
+        shutil.copy(KV_TYPES / f"h200-kv-auto{suffix}", tmp_path)
+        shutil.copy(SWEEPS / f"h200-dense-long{suffix}", tmp_path / f"h200-kv-fp8{suffix}")
+    with pytest.raises(BadRecording, match="not of the same loads"):
+        pairs_of(tmp_path)
 
 
 def test_a_sweep_of_an_unknown_model_is_refused_with_a_sentence(

@@ -276,6 +276,27 @@ def test_prompts_that_contend_in_a_batch_of_five(
     assert found.primary is expected, found.message
 
 
+@pytest.mark.parametrize(
+    ("waiting", "running", "expected"),
+    [
+        pytest.param([0.0] * 8 + [5.0] * 7, 11.0, DiagnosisClass.PREFILL_BOUND, id="a queue that comes and goes"),
+        pytest.param([0.0] * 15, 11.0, DiagnosisClass.PREFILL_BOUND, id="the queue was before the window"),
+        pytest.param([5.0] * 15, 64.0, DiagnosisClass.PAST_TPOT_KNEE, id="a queue that stands, for one of 64 slots"),
+    ],
+)
+def test_prompts_that_contend_while_ttft_is_late_by_a_queue(
+    waiting: list[float], running: float, expected: DiagnosisClass
+) -> None:
+    """An H200 near its limit with prompts of 6,000 tokens: prefill is a fifth of TTFT, and a queue comes and goes."""
+    one = engine(
+        running=running, waiting=waiting, kv=0.5, prefill_seconds=3.2 * SAMPLED, prompt_tokens=1_100_000.0,
+        generation_tokens=1_500.0,
+    )  # fmt: skip
+    late = latency(0.29, count=180)
+    found = named(observation(one, ttft=latency(2.6), tpot=late, itl=late, prefill_time=latency(0.5)))
+    assert found.primary is expected, found.message
+
+
 def test_a_named_prefill_leaves_only_when_clearly_inside_again() -> None:
     late = observation(engine(running=8, kv=0.3), ttft=latency(6.0), prefill_time=latency(5.9))
     for ttft, expected in ((1.9, DiagnosisClass.PREFILL_BOUND), (1.8, DiagnosisClass.HEALTHY)):

@@ -120,7 +120,8 @@ class PrefillBound:
     busy with prompts. If TPOT misses its objective too, the class holds only where prompts are what makes the steps
     long; otherwise the batch size is the more likely cause. Where TTFT is in time, TPOT is late beyond chance, no
     smaller batch would do (PastTPOTKnee), and prompts are most of what is computed and half of the time, tokens wait
-    for them. If no step-time model tells whether a smaller batch would do, prompts have to contend.
+    for them, also where a queue that comes and goes makes TTFT late. If no step-time model tells whether a smaller batch
+    would do, prompts have to contend.
     """
 
     diagnosis: ClassVar = DiagnosisClass.PREFILL_BOUND
@@ -159,14 +160,15 @@ class PrefillBound:
         queueing = case.queueing(holding=holding, sustained=self.sustained)
         found = self._queued(queueing, case=case) if queueing else self._alone(case)
         if found is None:
-            return Fails()
+            # A queue that comes and goes is a part of TTFT that neither case explains. Tokens may tell the same cause.
+            return Fails() if queueing else self._between_tokens(case, holding=holding)
         why, confidence = found
         late, wanted = told_apart(reading.value, target.seconds)
         message = f"TTFT {target.label} is {late} (objective {wanted}): {why}."
         return Holds(message=message, evidence=self._evidence(case), confidence=confidence)
 
     def _between_tokens(self, case: Case, *, holding: bool) -> Finding:
-        """Hold where first tokens come in time and few others wait for prompts: most steps have some in them.
+        """Hold where other tokens wait for prompts, as most steps have some in them, and first tokens alone tell nothing.
 
         A batch that can shrink is past its knee, whatever is in its steps. While no step-time model says so, prompts
         that contend explain late tokens better.
