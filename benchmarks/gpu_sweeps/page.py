@@ -13,6 +13,11 @@ KNEES: Final = (
     "all of it where TPOT there is above the objective by more than 1 %."
 )
 
+TYPES: Final = (
+    "Two engines of the 8B on one GPU, one after the other; the product foretells that the type of the KV cache leaves "
+    "the step as it is:"
+)
+
 
 def h200_sweeps(result: Result) -> list[str]:
     """Render raw points with what was foretold of them, the knees, the priors and what they are made of."""
@@ -156,8 +161,7 @@ def _engine(result: Result) -> list[str]:
         for pair in result["kv_types"]
     ]
     return [
-        "Two engines of the 8B on one GPU, one after the other; the product foretells that the type of the KV cache "
-        "leaves the step as it is:",
+        TYPES,
         "",
         *table(("clients", "tokens", "TPOT, 16 bit, ms", "TPOT, fp8, ms", "change, %"), types),
         "",

@@ -118,10 +118,10 @@ class PrefillBound:
     There are two cases of a late TTFT. Either no requests wait and prefill is most of it (the engine's TTFT is queue
     time plus prefill time), or requests wait although the KV cache has room and slots are free, while the engine is
     busy with prompts. If TPOT misses its objective too, the class holds only where prompts are what makes the steps
-    long; otherwise the batch size is the more likely cause. Where TTFT is in time, TPOT is late beyond chance, no
-    smaller batch would do (PastTPOTKnee), and prompts are most of what is computed and half of the time, tokens wait
-    for them, also where a queue that comes and goes makes TTFT late. If no step-time model tells whether a smaller batch
-    would do, prompts have to contend.
+    long; otherwise the batch size is the more likely cause. Where TTFT is in time, or late by a queue that comes and
+    goes, TPOT is late beyond chance, no smaller batch would do (PastTPOTKnee), and prompts are most of what is computed
+    and half of the time, tokens wait for them. If no step-time model tells whether a smaller batch would do, prompts
+    have to contend.
     """
 
     diagnosis: ClassVar = DiagnosisClass.PREFILL_BOUND
@@ -168,7 +168,7 @@ class PrefillBound:
         return Holds(message=message, evidence=self._evidence(case), confidence=confidence)
 
     def _between_tokens(self, case: Case, *, holding: bool) -> Finding:
-        """Hold where other tokens wait for prompts, as most steps have some in them, and first tokens alone tell nothing.
+        """Hold where few others wait for prompts, as most steps have some in them, and first tokens tell nothing.
 
         A batch that can shrink is past its knee, whatever is in its steps. While no step-time model says so, prompts
         that contend explain late tokens better.
