@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from vllm_autotuner.engine.geometry import KNOWN, Geometry, UnknownGeometry, geometry_from_config, geometry_named
+from vllm_autotuner.engine.geometry import (
+    KNOWN,
+    Experts,
+    Geometry,
+    UnknownGeometry,
+    geometry_from_config,
+    geometry_named,
+)
 
 MADE_UP: dict[str, Any] = {
     "hidden_size": 3072,
@@ -83,6 +90,38 @@ def test_another_cache_is_unknown_and_says_why(changes: dict[str, Any], why: str
 
 
 @pytest.mark.parametrize(
+    ("changes", "experts"),
+    [
+        pytest.param({"num_experts": 128, "num_experts_per_tok": 8}, Experts(128, 8), id="Qwen3-30B-A3B"),
+        pytest.param({"num_local_experts": 8, "num_experts_per_tok": 2}, Experts(8, 2), id="Mixtral-8x7B"),
+        pytest.param({"n_routed_experts": 256, "num_experts_per_tok": 8}, Experts(256, 8), id="DeepSeek-V3"),
+        pytest.param({"num_local_experts": 128, "experts_per_token": 4}, Experts(128, 4), id="gpt-oss-120b"),
+        pytest.param({"num_local_experts": 0, "num_experts_per_tok": 2}, None, id="none, as Granite writes it"),
+        pytest.param({"num_experts": 1, "num_experts_per_tok": 1}, None, id="one, which every token reads"),
+        pytest.param({"num_experts": 4, "num_experts_per_tok": 8}, None, id="more a token than there are"),
+        pytest.param({"num_experts": -4, "num_experts_per_tok": -8}, None, id="negative"),
+        pytest.param({"num_experts": 10**12, "num_experts_per_tok": 8}, None, id="too many"),
+        pytest.param({"num_experts": 128}, None, id="not told how many a token reads"),
+    ],
+)
+def test_the_experts_of_a_mixture(changes: dict[str, Any], experts: Experts | None) -> None:
+    assert read(**changes).experts == experts
+
+
+@pytest.mark.parametrize("number", ["many", [8], {}, {"a": 1}, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["num_experts", "num_experts_per_tok"])
+def test_experts_that_are_no_number_never_crash(name: str, number: object) -> None:
+    found = geometry_from_config(config(**{"num_experts": 128, "num_experts_per_tok": 8, name: number}))
+    assert found.experts is None
+
+
+def test_experts_are_known_whatever_the_cache_is() -> None:
+    found = geometry_from_config(config(kv_lora_rank=512, n_routed_experts=384, num_experts_per_tok=8))
+    assert isinstance(found, UnknownGeometry)
+    assert found.experts == Experts(384, 8)
+
+
+@pytest.mark.parametrize(
     ("name", "known"),
     [
         ("Qwen/Qwen3-32B", "qwen3-32b"),
@@ -92,6 +131,8 @@ def test_another_cache_is_unknown_and_says_why(changes: dict[str, Any], why: str
         ("mistralai/Mistral-Nemo-Instruct-2407", "mistral-nemo"),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", "qwen2.5-7b"),
         ("/models/Yi-34B/", "yi-34b"),
+        ("Qwen/Qwen3-30B-A3B-FP8", "qwen3-30b-a3b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b-instruct-v0.1"),
     ],
 )
 def test_a_name_is_known_by_what_it_is_called_without_training_and_type(name: str, known: str) -> None:
@@ -108,8 +149,12 @@ def test_a_name_that_only_resembles_one_is_unknown(name: str) -> None:
 @pytest.mark.parametrize("shape", KNOWN.values(), ids=KNOWN.keys())
 def test_every_known_shape_can_exist(shape: Geometry) -> None:
     assert shape.attention_heads % shape.kv_heads == 0
-    assert shape.parameters is not None
-    assert shape.parameters > shape.embedding_parameters > 0
+    if shape.experts is None:
+        assert shape.parameters is not None
+        assert shape.parameters > shape.embedding_parameters > 0
+    else:
+        assert shape.parameters is None, "weights of mixtures are not counted"
+        assert 0 < shape.experts.per_token < shape.experts.total
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,24 @@ windows, state spaces, encoders) is UnknownGeometry with the reason: the formula
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
-__all__ = ["KNOWN", "Geometry", "ModelShape", "UnknownGeometry", "geometry_from_config", "geometry_named"]
+__all__ = ["KNOWN", "Experts", "Geometry", "ModelShape", "UnknownGeometry", "geometry_from_config", "geometry_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The routed experts of each layer of a mixture of experts."""
+
+    total: int
+    per_token: int
+    """Fewer than there are."""
+
+    @property
+    def unread(self) -> float:
+        """Share (0..1) of the experts that one token does not read. Worked: 8 of 128, 0.9375."""
+        return 1 - self.per_token / self.total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +43,8 @@ class Geometry:
     """All weights, computed from the sizes; None for shapes whose weights we cannot count (mixtures of experts)."""
     embedding_parameters: float = 0.0
     """Those of them that map tokens to vectors and back: quantised models keep them in 16 bit."""
+    experts: Experts | None = None
+    """None where every token reads all weights."""
 
     def kv_bytes_per_token(self, *, bytes_per_value: int) -> int:
         """Return the bytes that one token holds in the KV cache, all GPUs together."""
@@ -47,6 +63,8 @@ class UnknownGeometry:
     """No shape that the formulas hold for, and this is why."""
 
     why: str
+    experts: Experts | None = None
+    """As in `Geometry`: which experts a step reads does not depend on the kind of KV cache."""
 
 
 ModelShape: TypeAlias = Geometry | UnknownGeometry
@@ -74,6 +92,10 @@ def _dense(
 
 _LLAMA_3_8B: Final = _dense(32, 4096, 14336, (32, 8, 128), 128256, 131072)
 _LLAMA_3_70B: Final = _dense(80, 8192, 28672, (64, 8, 128), 128256, 131072)
+_MIXTRAL_8X7B: Final = Geometry(
+    layers=32, attention_heads=32, kv_heads=8, head_dim=128, vocabulary=32000, max_positions=32768,
+    experts=Experts(8, 2),
+)  # fmt: skip
 KNOWN: Final[Mapping[str, Geometry]] = {
     "llama-2-7b": _dense(32, 4096, 11008, (32, 32, 128), 32000, 4096),
     "llama-2-13b": _dense(40, 5120, 13824, (40, 40, 128), 32000, 4096),
@@ -86,6 +108,8 @@ KNOWN: Final[Mapping[str, Geometry]] = {
     "llama-3.1-405b": _dense(126, 16384, 53248, (128, 8, 128), 128256, 131072),
     "llama-3.2-1b": _dense(16, 2048, 8192, (32, 8, 64), 128256, 131072, tied=True),
     "llama-3.2-3b": _dense(28, 3072, 8192, (24, 8, 128), 128256, 131072, tied=True),
+    "mixtral-8x7b-v0.1": _MIXTRAL_8X7B,
+    "mixtral-8x7b-instruct-v0.1": _MIXTRAL_8X7B,
     "mistral-small-3.2-24b": _dense(40, 5120, 32768, (32, 8, 128), 131072, 131072),
     "mistral-nemo": _dense(40, 5120, 14336, (32, 8, 128), 131072, 131072),
     "qwen2.5-0.5b": _dense(24, 896, 4864, (14, 2, 64), 151936, 32768, tied=True),
@@ -98,6 +122,15 @@ KNOWN: Final[Mapping[str, Geometry]] = {
     "qwen3-4b": _dense(36, 2560, 9728, (32, 8, 128), 151936, 40960, tied=True),
     "qwen3-8b": _dense(36, 4096, 12288, (32, 8, 128), 151936, 40960),
     "qwen3-14b": _dense(40, 5120, 17408, (40, 8, 128), 151936, 40960),
+    "qwen3-30b-a3b": Geometry(
+        layers=48,
+        attention_heads=32,
+        kv_heads=4,
+        head_dim=128,
+        vocabulary=151936,
+        max_positions=40960,
+        experts=Experts(128, 8),
+    ),
     "qwen3-32b": _dense(64, 5120, 25600, (64, 8, 128), 151936, 40960),
     "yi-34b": _dense(60, 7168, 20480, (56, 8, 128), 64000, 4096),
 }
@@ -139,12 +172,27 @@ def geometry_from_config(config: Mapping[str, Any]) -> ModelShape:
     """Read a Hugging Face `config.json`; of a multimodal model, its text part. Never raises."""
     if isinstance(text := config.get("text_config"), Mapping):
         config = {**text, "architectures": config.get("architectures")}
+    experts = None
     try:
+        experts = _experts(config)
         if (other := _other_cache(config)) is not None:
-            return UnknownGeometry(f"{other}: KV cache bytes per token cannot be computed from the heads")
-        return _read_dense(config)
+            return UnknownGeometry(f"{other}: KV cache bytes per token cannot be computed from the heads", experts)
+        return replace(_read_dense(config), experts=experts)
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
-        return UnknownGeometry(f"config.json is incomplete: {str(error)[:200]}")
+        return UnknownGeometry(f"config.json is incomplete: {str(error)[:200]}", experts)
+
+
+_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Qwen; Mixtral, gpt-oss, MiniMax and Llama 4; DeepSeek, Kimi and GLM."""
+_EXPERTS_PER_TOKEN: Final = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token")
+"""The first in all of these; gpt-oss has the second, too."""
+
+
+def _experts(config: Mapping[str, Any]) -> Experts | None:
+    """The experts of a mixture; None where the configuration names none that a token could choose among."""
+    total = next((int(config[name]) for name in _EXPERTS if config.get(name)), 0)
+    per_token = next((int(config[name]) for name in _EXPERTS_PER_TOKEN if config.get(name)), 0)
+    return Experts(total, per_token) if 0 < per_token < total <= LARGEST else None
 
 
 def _other_cache(config: Mapping[str, Any]) -> str | None:
@@ -188,8 +236,7 @@ def _read_dense(config: Mapping[str, Any]) -> Geometry:
         max_positions=optional("max_position_embeddings"),
     )
     intermediate = config.get("intermediate_size")
-    experts = any(config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
-    if experts or not intermediate:
+    if any(config.get(name) for name in _EXPERTS) or not intermediate:
         return geometry
     return _dense(
         geometry.layers, hidden, int(intermediate), (heads, kv_heads, geometry.head_dim), geometry.vocabulary,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from vllm_autotuner.engine.geometry import Experts
 from vllm_autotuner.engine.metric_names import Meaning
 from vllm_autotuner.observation.distribution import Distribution, merged
 from vllm_autotuner.observation.reading import Reading
@@ -80,6 +81,8 @@ class StepPoint:
     """Prompt tokens for each of these intervals; None if they are not exported."""
     window: float | None = None
     """Seconds of its window; None: that of the observation. Engines of a service may be scraped at different paces."""
+    experts: Experts | None = None
+    """Of the model that it served; None: it is dense, or not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ Must not: judge. `engine_window` has already left out stale samples.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from vllm_autotuner.engine.geometry import Experts
 from vllm_autotuner.engine.metric_names import Meaning
 from vllm_autotuner.observation.distribution import Distribution, merged
 from vllm_autotuner.observation.engine_window import (
@@ -88,6 +89,12 @@ class Observation:
     """Over the long window, for each engine and state window in it."""
     pods: PodsView | None = None
     """None where no Kubernetes tells."""
+
+    def of_mixture(self, experts: Experts | None) -> "Observation":
+        """Return the same, of a model with these experts: metrics do not tell. None: dense, or not known."""
+        if experts is None:
+            return self
+        return replace(self, steps=tuple(replace(point, experts=experts) for point in self.steps))
 
     def tokens_by_window(self, *, over: float, quiet: bool = False) -> dict[float, float]:
         """Output tokens of all engines in each window that ended within so many seconds, by its end (Unix seconds).

@@ -108,8 +108,7 @@ class Replica:
         seen = batch if batch > line.low else line.low
         if seen > line.high:
             seen = line.high if line.high > 1.0 else 1.0
-        as_seen = line.base + line.per_sequence * seen
-        wide = line.base + line.per_sequence * batch
+        as_seen, wide = line.predict(seen), line.predict(batch)
         if surely:
             error = max(LEAST_ERROR, line.error / math.sqrt(max(1, line.points)))
             doublings = math.log2(batch / seen) if batch > seen else min(1.0, math.log2(seen / batch))

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_autotuner.observation.observation import StepPoint
+from vllm_autotuner.performance.non_negative import BETTER, non_negative
 from vllm_autotuner.performance.outliers import outlying
 
 __all__ = ["with_newest_prompts"]
@@ -30,8 +31,6 @@ MOMENTS_OF_NOW: Final = 2
 """Latest moments whose prompts are those of now: one alone may be chance, more are of before. Our choice."""
 TOLD_APART: Final = 1e-3
 """Least singular value of the law's terms, each of length one: below it one of them stands for another."""
-BETTER: Final = 1e-9
-"""Part of the squares by which one law must be better than another: less is rounding, and a matter of units."""
 LEAST_LEFT: Final = 0.1
 """Part of a measured latency that stays, whatever prompts take from it: noise of a window makes none negative."""
 
@@ -104,23 +103,9 @@ def _fitted(points: Sequence[StepPoint], share: FloatArray) -> _Law:
     rows, weight = _terms(points, share), np.sqrt(np.array([point.tokens for point in points]))
     kept = np.ones(len(rows), dtype=np.bool_)
     for _ in range(2):
-        found = _least_squares(rows[kept] * weight[kept, None], weight[kept])
+        found = non_negative(rows[kept] * weight[kept, None], weight[kept])
         residual = np.abs(rows @ found - 1)
         kept = residual <= outlying(median(residual.tolist()))
         if kept.sum() < FEWEST:
             kept = np.ones(len(rows), dtype=np.bool_)
     return _Law(per_prompt=float(found[2]), missed=float(np.sum((np.minimum(residual, 1.0) * weight) ** 2)))
-
-
-def _least_squares(rows: FloatArray, right: FloatArray) -> FloatArray:
-    """Return the parameters, or those of the best part of the law in which none is negative."""
-    size = np.linalg.norm(rows, axis=0)
-    size[size == 0] = 1.0
-    best, least = np.zeros(3), np.inf
-    for columns in ([0, 1, 2], [0, 2], [0, 1], [1, 2], [0]):
-        part = np.linalg.lstsq(rows[:, columns] / size[columns], right, rcond=None)[0] / size[columns]
-        error = float(np.sum((rows[:, columns] @ part - right) ** 2))
-        if (part >= 0).all() and error < least - BETTER * float(right @ right):
-            best, least = np.zeros(3), error
-            best[columns] = part
-    return best

@@ -59,7 +59,8 @@ def at_degree(
     held = min(line.per_sequence - host, context * before / (BANDWIDTH_SHARE * gpu.bandwidth))
     prompts = line.per_sequence - host - held
     slope = host + held * after / before + prompts * (degree / wanted) ** PREFILL_SCALING
-    return replace(line, base=base, per_sequence=slope)
+    # Experts are shared out among the GPUs, as all weights are.
+    return replace(line, base=base, per_sequence=slope, reading=line.reading * degree / wanted)
 
 
 def measured_links(gpu: Gpu | None) -> bool:

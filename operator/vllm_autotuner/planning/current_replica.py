@@ -131,8 +131,8 @@ def _line(case: Case) -> StepTime | None:
         return None
     earlier = case.learned_here
     if earlier is not None and abs(earlier.predict(batch) / itl - 1) <= outlying(earlier.error):
-        base = max(0.0, itl - earlier.per_sequence * batch)
-        return replace(earlier, base=base, per_sequence=(itl - base) / batch, high=max(batch, earlier.high))
+        moved = earlier.scaled_through(batch, itl, base=max(0.0, itl - earlier.added(batch)))
+        return replace(moved, high=max(batch, earlier.high))
     alone = _empty_in_general(seen, itl=itl, batch=batch)
     if alone is None:
         return None
@@ -143,10 +143,11 @@ def _line(case: Case) -> StepTime | None:
 def _empty(seen: Observation, line: StepTime) -> float:
     """Seconds of an empty step where the line has less than half of what engines in general need; else 0.
 
-    A line through large batches alone may go through zero: two sequences would then be served in no time.
+    A line through large batches alone may go through zero: two sequences would then be served in no time. The experts
+    that a mixture reads are no part of that: fewer sequences read fewer.
     """
     alone = _empty_in_general(seen, itl=line.predict(line.low), batch=line.low)
-    return alone if alone is not None and 2 * line.base < alone else 0.0
+    return alone if alone is not None and 2 * (line.base + line.read(line.low)) < alone else 0.0
 
 
 def _empty_in_general(seen: Observation, *, itl: float, batch: float) -> float | None:

@@ -165,6 +165,7 @@ async def evaluate(
 
 def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[EngineKey], subject: Subject) -> None:
     observation = observe(snapshot, keys)
+    observation = observation.of_mixture(subject.platform_of(_model_of(observation)).shape.experts)
     case = case_of(observation, targets=subject.targets, knobs=subject.knobs, history=track.history)
     named, track.history = diagnose(case, history=track.history)
     if subject.doubtful:
@@ -175,11 +176,15 @@ def _evaluate_one(track: _Track, *, snapshot: FleetSnapshot, keys: frozenset[Eng
     track.levels.append(levels_of(case, named=named.primary))
 
 
+def _model_of(observation: Observation) -> str:
+    return next(filter(None, (engine.labels.get("model_name", "") for engine in observation.engines)), "")
+
+
 def _report(service: ServiceName, track: _Track, *, subject: Subject) -> ServiceReport:
     assert track.last is not None
     case, diagnosis = track.last
     observation = case.observation
-    model = next(filter(None, (engine.labels.get("model_name", "") for engine in observation.engines)), "")
+    model = _model_of(observation)
     situation = Situation(
         case=case,
         diagnosis=diagnosis,

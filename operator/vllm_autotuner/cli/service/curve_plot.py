@@ -11,13 +11,21 @@ from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import ServiceReport
 from vllm_autotuner.diagnosis.case import Case, mean_batch, tpot_tail
 from vllm_autotuner.performance.knee import largest_batch_within
-from vllm_autotuner.performance.step_time import NoFit, at_quantile, fit_step_time
+from vllm_autotuner.performance.step_time import NoFit, StepTime, at_quantile, fit_step_time
 
 __all__ = ["FORMATS", "plot_curve"]
 
 FORMATS: Final = (".png", ".svg", ".pdf")
 BEYOND: Final = 2
 """Times the largest batch seen to which the line is drawn: as far as one change may go."""
+PIECES: Final = 100
+"""Straight ones of which a curve is drawn."""
+
+
+def _drawn(curve: StepTime, first: float, last: float) -> tuple[list[float], list[float]]:
+    """Batches, and milliseconds at each. Two points would do for a line, but not for a mixture of experts."""
+    batches = [first + (last - first) * part / PIECES for part in range(PIECES + 1)]
+    return batches, [curve.predict(batch) * 1e3 for batch in batches]
 
 
 def plot_curve(path: Path, report: ServiceReport, *, case: Case) -> None:
@@ -35,12 +43,9 @@ def plot_curve(path: Path, report: ServiceReport, *, case: Case) -> None:
     axes = figure.add_subplot()
     points = [point for point in report.observation.steps if point.running >= 1 and point.tokens > 0]
     axes.scatter([p.running for p in points], [p.itl * 1e3 for p in points], label="observed windows", color="#0072B2")
-    axes.plot([1, model.high], [model.predict(1) * 1e3, model.predict(model.high) * 1e3], color="#009E73",
-              label="fitted step time, mean")  # fmt: skip
-    axes.plot([model.high, furthest], [model.predict(model.high) * 1e3, model.predict(furthest) * 1e3],
-              color="#009E73", linestyle=":", label="extrapolated")  # fmt: skip
-    axes.plot([1, furthest], [late.predict(1) * 1e3, late.predict(furthest) * 1e3], color="#E69F00", linestyle="-.",
-              label=f"the same at {objective.label}")  # fmt: skip
+    axes.plot(*_drawn(model, 1.0, model.high), color="#009E73", label="fitted step time, mean")
+    axes.plot(*_drawn(model, model.high, furthest), color="#009E73", linestyle=":", label="extrapolated")
+    axes.plot(*_drawn(late, 1.0, furthest), color="#E69F00", linestyle="-.", label=f"the same at {objective.label}")
     axes.axhline(objective.seconds * 1e3, color="#D55E00", linestyle="--", label="TPOT objective")
     if knee is not None and knee <= furthest:
         axes.axvline(knee, color="#CC79A7", label=f"knee: {knee} sequences")

@@ -83,7 +83,9 @@ class InputsReader:
         warm_up = service.spec.tuning.strategy.warm_up
         starts = pods_view(pods, warm_up=warm_up, causes=self._causes, now=now)
         snapshot = self._sources.of(service, look.snapshots)
-        observation = observed(snapshot, pods, now=now, starts=starts)
+        model = service.spec.model
+        experts = None if model is None else operator.catalogue.shape(model.name).experts
+        observation = observed(snapshot, pods, now=now, starts=starts).of_mixture(experts)
         variants = variants_of(
             service.status.active_change,
             deployments=look.fleet.deployments_of(key),

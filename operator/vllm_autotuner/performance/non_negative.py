@@ -1,0 +1,31 @@
+"""Least squares for laws of three parts of a step's time, none of which can be negative.
+
+Separate from the fits, which share it. Pure; numpy only.
+Must not: know what the parts are.
+"""
+
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BETTER", "non_negative"]
+
+BETTER: Final = 1e-9
+"""Part of the squares by which one law must be better than another: less is rounding, and a matter of units."""
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+
+def non_negative(rows: FloatArray, right: FloatArray) -> FloatArray:
+    """Return the parameters, or those of the best part of the law in which none is negative."""
+    size = np.linalg.norm(rows, axis=0)
+    size[size == 0] = 1.0
+    best, least = np.zeros(3), np.inf
+    for columns in ([0, 1, 2], [0, 2], [0, 1], [1, 2], [0]):
+        part = np.linalg.lstsq(rows[:, columns] / size[columns], right, rcond=None)[0] / size[columns]
+        error = float(np.sum((rows[:, columns] @ part - right) ** 2))
+        if (part >= 0).all() and error < least - BETTER * float(right @ right):
+            best, least = np.zeros(3), error
+            best[columns] = part
+    return best
