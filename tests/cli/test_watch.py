@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,13 @@ from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import Evaluation
 from vllm_autotuner.cli.evaluate.service_groups import by_labels
 from vllm_autotuner.cli.options.objective_options import ObjectiveOptions
+from vllm_autotuner.engine.catalogue import Catalogue
+from vllm_autotuner.engine.geometry import Experts
 from vllm_autotuner.observation.errors import Unreachable
 from vllm_autotuner.observation.questions import MetricsSource, Question
 from vllm_autotuner.observation.series import Series
 from vllm_autotuner.observation.snapshot import WindowSettings
+from vllm_autotuner.planning.platform import platform_named
 
 SUBJECT = subject_from(ObjectiveOptions(tpot="1s"), engine_args="--max-num-seqs 64")
 FULL = {"vllm:num_requests_running": 60.0, "vllm:num_requests_waiting": 21.0, "vllm:kv_cache_usage_perc": 0.998}
@@ -69,6 +73,16 @@ def shown(frame: Frame, *, width: int = 140) -> str:
     console = Console(width=width, record=True, file=io.StringIO(), color_system=None)
     console.print(picture(frame))
     return console.export_text()
+
+
+async def test_the_experts_of_a_known_mixture_reach_the_windows_that_are_fitted() -> None:
+    subject = replace(SUBJECT, platform_of=lambda seen: platform_named(seen, gpu=None, catalogue=Catalogue()))
+    named = replace(Engine(pod="chat-0", end=END), labels={"model_name": "Qwen/Qwen3-30B-A3B"})
+    for engine, experts in ((named, Experts(128, 8)), (Engine(pod="chat-0", end=END), None)):
+        evaluation = Evaluation(fleet(engine), grouping=by_labels(None), subject=subject, settings=WindowSettings())
+        await evaluation.look(NOW)
+        (report,) = evaluation.reports()
+        assert {point.experts for point in report.observation.steps} == {experts}
 
 
 async def test_every_look_is_shown_with_the_worst_service_first() -> None:

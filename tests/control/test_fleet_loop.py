@@ -24,6 +24,7 @@ from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.operator_settings import OperatorSettings
+from vllm_autotuner.control.read import inputs_reader
 from vllm_autotuner.control.read import metrics_sources as sources_module
 from vllm_autotuner.control.read.inputs_reader import InputsReader, Look
 from vllm_autotuner.control.read.metrics_sources import Sources
@@ -33,8 +34,10 @@ from vllm_autotuner.control.run import fleet_loop
 from vllm_autotuner.control.run.effects import Urgency
 from vllm_autotuner.control.run.fleet_loop import HELD_LOOKS, FleetLoop, run_fleet_loop
 from vllm_autotuner.control.write.workload_writer import LOOK_AFTER
+from vllm_autotuner.engine.geometry import Experts
 from vllm_autotuner.observation.answer_reader import Allowance
 from vllm_autotuner.observation.errors import TooLarge, Unreachable
+from vllm_autotuner.observation.observation import Observation, StepPoint
 from vllm_autotuner.observation.prometheus import PrometheusAddress
 from vllm_autotuner.observation.questions import Question
 from vllm_autotuner.observation.reading import Absence, NoData
@@ -463,6 +466,26 @@ async def test_an_event_about_what_cannot_be_decided_holds_up_no_decision(
         body = found.api.objects.pop(("VLLMService", "chat"))
         found.registry.services.evict(Key("prod", "chat"), uid=body["metadata"]["uid"])
     await follows_an_edit_of_code_beside(found, monkeypatch, slow="post_event")
+
+
+@pytest.mark.parametrize(("model", "experts"), [("Qwen/Qwen3-30B-A3B", Experts(128, 8)), ("Qwen/Qwen3-0.6B", None)])
+async def test_the_experts_of_a_known_mixture_reach_the_windows_that_are_fitted(
+    monkeypatch: pytest.MonkeyPatch, model: str, experts: Experts | None
+) -> None:
+    found, read, seen = bed("chat", spec={"model": {"name": model}}, load=queueing), InputsReader.read, list[Inputs]()
+    observed = inputs_reader.observed
+
+    async def noted(self: InputsReader, service: VLLMService, **how: Any) -> Inputs:
+        seen.append(await read(self, service, **how))
+        return seen[-1]
+
+    def with_a_window(*given: Any, **how: Any) -> Observation:
+        return replace(observed(*given, **how), steps=(StepPoint(running=8.0, itl=0.02, tokens=100.0),))
+
+    monkeypatch.setattr(InputsReader, "read", noted)
+    monkeypatch.setattr(inputs_reader, "observed", with_a_window)
+    await found.ticks(2)
+    assert [point.experts for point in seen[-1].observation.steps] == [experts]
 
 
 @pytest.mark.parametrize("kind", ["its spec cannot be read", "it names a Deployment that is not there"])

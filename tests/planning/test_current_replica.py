@@ -14,6 +14,7 @@ from benchmarks.capacity_agreement import SCENES, case_at
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
+from vllm_autotuner.engine.geometry import Experts
 from vllm_autotuner.observation.observation import FirstTokens, Observation, StepPoint
 from vllm_autotuner.performance.capacity import Replica, capacity, load_at
 from vllm_autotuner.performance.step_time import StepTime
@@ -110,6 +111,21 @@ def test_a_steep_line_of_earlier_makes_no_step_shorter_than_nothing() -> None:
     step = replica_of(STEADY, learned=steep).step
     assert step.base == 0
     assert step.predict(batch_of(126.0)) == pytest.approx(BASE + SLOPE * batch_of(126.0))
+
+
+def test_the_curve_of_a_mixture_of_earlier_goes_through_now() -> None:
+    batch, now = batch_of(126.0), BASE + SLOPE * batch_of(126.0)
+    all_read = (now - 0.003 - LEARNED.per_sequence * batch) / (1 - 0.9375**batch)
+    mixture = replace(LEARNED, base=0.0035, reading=all_read, experts=Experts(128, 8))
+    moved = replica_of(STEADY, learned=mixture).step
+    assert moved.base == pytest.approx(0.003)
+    assert (moved.reading, moved.per_sequence) == pytest.approx((all_read, LEARNED.per_sequence))
+    # Without a base, and a little slow for today: all that the batch adds shrinks alike.
+    through_zero = replica_of(STEADY, learned=replace(mixture, base=0.0, reading=1.5 * all_read)).step
+    assert through_zero.base == 0
+    assert 0 < through_zero.reading < 1.5 * all_read
+    assert 0 < through_zero.per_sequence < LEARNED.per_sequence
+    assert through_zero.predict(batch) == pytest.approx(now)
 
 
 def test_a_line_that_today_contradicts_is_not_used() -> None:
@@ -314,6 +330,20 @@ def test_a_line_that_passes_through_zero_has_the_empty_step_of_engines_in_genera
     assert found.step.low == pytest.approx(190.0)
     assert (found.empty > 2 * found.step.base) is known
     assert (found.empty == 0.0) is not known
+
+
+def test_a_mixture_that_reads_few_experts_for_few_sequences_needs_no_floor() -> None:
+    curve = StepTime(
+        base=0.003, per_sequence=0.0001, experts=Experts(128, 8), reading=0.014, low=32, high=96, points=4, error=0
+    )
+    steps = tuple(
+        StepPoint(running=batch, itl=curve.predict(batch), tokens=1000.0, experts=curve.experts)
+        for batch in (16.0, 24.0, 48.0, 96.0)
+    )
+    found = replica_of(replace(STEADY, steps=steps, recent_prompt_length=latency(300.0)))
+    assert found.step.experts == curve.experts
+    assert found.empty == 0.0
+    assert found.itl(4.0) < 0.7 * found.itl(16.0)
 
 
 def test_the_floor_of_such_a_line_is_carried_over_to_another_degree() -> None:

@@ -4,8 +4,8 @@ Inside one length mix a line `a + c * batch` describes measured curves to about 
 model and GPU groups); it is valid for the length mix of the fitted windows. After a change of the mix, the earlier
 windows are left out: a line through both mixes fits neither.
 A mixture of experts bends the line: each further sequence reads fewer experts that no other has read. With a part in
-proportion to the experts read, half of the points of 43 curves of three mixtures foretell the others to 1.7 % in the
-median and 5.3 % in nine of ten, where a line misses by 3.8 % and 14.2 %. Pure; numpy only.
+proportion to the experts read, half of the points of 36 curves of three mixtures foretell those between them to 1.6 %
+in the median and 5.1 % in nine of ten, where a line misses by 4.3 % and 15.2 %. Pure; numpy only.
 Must not: extrapolate silently. `covers` says whether a batch was observed.
 """
 
