@@ -24,7 +24,7 @@ from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
 from vllm_autotuner.control.decide.inputs import Inputs
 from vllm_autotuner.control.decide.tick import Decision, decide
 from vllm_autotuner.control.operator_settings import OperatorSettings
-from vllm_autotuner.control.read import inputs_reader
+from vllm_autotuner.control.read import inputs_reader, workload_state
 from vllm_autotuner.control.read import metrics_sources as sources_module
 from vllm_autotuner.control.read.inputs_reader import InputsReader, Look
 from vllm_autotuner.control.read.metrics_sources import Sources
@@ -473,7 +473,7 @@ async def test_the_experts_of_a_known_mixture_reach_the_windows_that_are_fitted(
     monkeypatch: pytest.MonkeyPatch, model: str, experts: Experts | None
 ) -> None:
     found, read, seen = bed("chat", spec={"model": {"name": model}}, load=queueing), InputsReader.read, list[Inputs]()
-    observed = inputs_reader.observed
+    observed = workload_state.observed
 
     async def noted(self: InputsReader, service: VLLMService, **how: Any) -> Inputs:
         seen.append(await read(self, service, **how))
