@@ -50,7 +50,7 @@ two odd ones and sees a jump after three; ten see what is small beside the noise
 TOLERANCE: Final = 0.05
 """By how much (relative) the line may miss the newest windows, in the median and beyond what their own line misses, or
 fall, before something else than the batch must have changed. Above the 1-4 % by which a line misses a curve of one mix.
-Our choice."""
+The weight, too, of what is assumed of a mixture of experts. Our choice."""
 TURNED: Final = 1.5
 """Times their own scatter that the line may miss the newest windows by to both sides, beside `TOLERANCE`: the line of a
 few windows follows their noise, so that any other one misses them by more. Our choice."""
@@ -73,7 +73,7 @@ class StepCurve:
     experts: Experts | None = None
     """None: dense, or not known. Then it is a line."""
     reading: float = 0.0
-    """Seconds in which all experts are read; a step reads those that its tokens choose."""
+    """Seconds in which all experts are read; a step reads those that its tokens choose. 0 without any."""
 
     def read(self, batch: Batch) -> Batch:
         """Return the seconds in which a step of `batch` sequences reads experts, by one token a sequence.
@@ -90,7 +90,8 @@ class StepCurve:
 
     def predict(self, batch: Batch) -> Batch:
         """The mean inter-token latency in seconds at `batch` running sequences."""
-        return self.base + self.added(batch)
+        line = self.base + self.per_sequence * batch
+        return line if self.experts is None else line + self.read(batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ class StepTime(StepCurve):
         return replace(self, per_sequence=(itl - self.base - self.read(batch)) / batch, low=batch, high=batch)
 
     def scaled_through(self, batch: float, itl: float, *, base: float) -> "StepTime":
-        """Return the curve from `base` to `itl` at `batch`, by what the batch adds: experts read as much as the rest.
+        """Return the curve from `base` to `itl` at `batch`: all that the batch adds is scaled alike, experts and the rest.
 
         Worked: 10 ms + 0.1 ms a sequence through 50 ms at 100 from 10 ms: 0.4 ms a sequence.
         """
