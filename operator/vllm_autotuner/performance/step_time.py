@@ -120,7 +120,7 @@ class StepTime(StepCurve):
         return replace(self, per_sequence=(itl - self.base - self.read(batch)) / batch, low=batch, high=batch)
 
     def scaled_through(self, batch: float, itl: float, *, base: float) -> "StepTime":
-        """Return the curve from `base` to `itl` at `batch`: all that the batch adds is scaled alike, experts and the rest.
+        """Return the curve from `base` to `itl` at `batch`: all that the batch adds is scaled alike.
 
         Worked: 10 ms + 0.1 ms a sequence through 50 ms at 100 from 10 ms: 0.4 ms a sequence.
         """
