@@ -6,10 +6,9 @@ arithmetic. Prompts: the prior of a prompt token against what a contended engine
 Must not: fit. What nothing is known of is None, with the reason.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,19 +17,13 @@ from benchmarks.measured_curves.priors import LawPriors, physics_priors
 from benchmarks.measured_curves.step_sample import steady_sample
 from benchmarks.recordings.read import read_recorded
 from vllm_autotuner.diagnosis.prefill_bound import BUSY
-from vllm_autotuner.engine.geometry import Geometry, ModelShape, geometry_from_config, geometry_named
+from vllm_autotuner.engine.geometry import Geometry, geometry_named
 from vllm_autotuner.engine.hardware import gpu_named
 from vllm_autotuner.performance.kv_capacity import kv_bytes_per_token_per_gpu
 from vllm_autotuner.performance.physics import empty_step
 
 __all__ = ["PART_NAMES", "Prompts", "Told", "kv_bytes", "prompts_of", "told_before", "told_from_one"]
 
-MIXTURE: Final[Mapping[str, Any]] = {
-    "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
-    "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
-    "vocab_size": 151936, "max_position_embeddings": 40960,
-}  # fmt: skip
-"""Of the mixture's `config.json`, as a user would put it into the catalogue: its name is not known to the product."""
 PART_NAMES: Final = ("base", "sequences", "held tokens", "prompts")
 BYTES_PER_WEIGHT: Final = 2
 
@@ -64,16 +57,10 @@ class Prompts:
     """Those intervals, of the phase's time."""
 
 
-def shape_of(model: str) -> ModelShape:
-    """Return the shape by name, else by the configuration."""
-    named = geometry_named(model)
-    return geometry_from_config(MIXTURE) if not isinstance(named, Geometry) and model.endswith("30B-A3B") else named
-
-
 def priors_of(model: str) -> LawPriors:
     """Return what is expected before a measurement."""
     gpu = gpu_named(GPU)
-    return physics_priors(shape_of(model), gpu, tensor_parallel_size=1, bytes_per_weight=BYTES_PER_WEIGHT)
+    return physics_priors(geometry_named(model), gpu, tensor_parallel_size=1, bytes_per_weight=BYTES_PER_WEIGHT)
 
 
 def told_before(sweep: Sweep) -> tuple[tuple[Told, ...], str]:
@@ -123,7 +110,7 @@ def _general(point: SweepPoint, *, batch: float) -> float:
 
 def kv_bytes(sweep: Sweep) -> tuple[float, int | None]:
     """Return the bytes of a token in the KV cache: measured, and by our arithmetic."""
-    shape = shape_of(sweep.model)
+    shape = geometry_named(sweep.model)
     told = kv_bytes_per_token_per_gpu(shape, tensor_parallel_size=1) if isinstance(shape, Geometry) else None
     return sweep.kv_bytes / sweep.kv_tokens, told
 

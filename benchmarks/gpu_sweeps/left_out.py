@@ -1,8 +1,9 @@
 """Each half of a sweep foretold from the other, and the knee that each fit chooses against the whole sweep.
 
 Halves are every other number of clients: the first, third, fifth ... are odd, the others even.
-Three laws: the line of the product (`performance.step_time`), weighted by tokens as its windows are; the structured law
-of the measured curves with its priors; and the measured points themselves, joined by straight lines (`batch_curve`).
+Three laws: the product's (`performance.step_time`), weighted by tokens as its windows are, a line or of a mixture of
+experts a curve; the structured law of the measured curves with its priors; and the measured points themselves, joined
+by straight lines (`batch_curve`).
 Must not: leave a point out for its error, or say what lies beyond the last measured point.
 
 The knee is the product's: the largest batch whose foretold mean latency is inside the objective.
@@ -20,6 +21,7 @@ from benchmarks.measured_curves.curve_knee import largest_batch_within
 from benchmarks.measured_curves.groups import SetUp, batch_of, sample_at
 from benchmarks.measured_curves.read import Curve, Point
 from benchmarks.measured_curves.structured_law import fit_structured_law
+from vllm_autotuner.engine.geometry import geometry_named
 from vllm_autotuner.observation.observation import StepPoint
 from vllm_autotuner.performance.step_time import NoFit, StepTime, fit_step_time
 
@@ -74,7 +76,11 @@ class Fit:
 
 
 def _windows(curve: Curve, points: Sequence[Point]) -> list[StepPoint]:
-    return [StepPoint(running=batch_of(curve, each), itl=each.tpot, tokens=each.throughput or 1.0) for each in points]
+    experts = geometry_named(curve.model).experts
+    return [
+        StepPoint(running=batch_of(curve, each), itl=each.tpot, tokens=each.throughput or 1.0, experts=experts)
+        for each in points
+    ]
 
 
 def _structured(curve: Curve, points: Sequence[Point], set_up: SetUp) -> StepTime | NoFit:

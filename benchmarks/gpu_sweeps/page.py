@@ -6,7 +6,7 @@ from benchmarks.markdown import Result, table, told
 
 __all__ = ["h200_sweeps"]
 
-LAWS: Final = {"line": "the product's line", "structured": "structured law", "points": "points joined"}
+LAWS: Final = {"line": "the product's law", "structured": "structured law", "points": "points joined"}
 
 KNEES: Final = (
     "The batch chosen for a TPOT objective; `sweep` is interpolated between the points; `lost` is a share of goodput, "
