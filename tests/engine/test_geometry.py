@@ -1,5 +1,6 @@
 """The shape of a model: from its config.json, or from its name; and what is not such a shape says so."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,6 +138,17 @@ def test_experts_are_known_whatever_the_cache_is() -> None:
 )
 def test_a_name_is_known_by_what_it_is_called_without_training_and_type(name: str, known: str) -> None:
     assert geometry_named(name) is KNOWN[known]
+
+
+@pytest.mark.parametrize("size", ["4B", "30B-A3B"])
+@pytest.mark.parametrize("training", ["Instruct", "Thinking"])
+def test_a_later_date_may_hold_longer_sequences(size: str, training: str) -> None:
+    """Their max-model-len was refused: "the model supports at most 40960 tokens"."""
+    first, later = (geometry_named(f"Qwen/Qwen3-{size}{what}") for what in ("", f"-{training}-2507-FP8"))
+    assert isinstance(first, Geometry)
+    assert isinstance(later, Geometry)
+    assert (first.max_positions, later.max_positions) == (40_960, 262_144)
+    assert later == replace(first, max_positions=262_144)
 
 
 @pytest.mark.parametrize("name", ["tiny", "some/Llama-3.1-70B-Eagle", "Qwen3-32B-with-a-tail", "", "gpt-oss-20b"])

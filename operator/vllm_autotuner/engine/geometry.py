@@ -96,6 +96,18 @@ _MIXTRAL_8X7B: Final = Geometry(
     layers=32, attention_heads=32, kv_heads=8, head_dim=128, vocabulary=32000, max_positions=32768,
     experts=Experts(8, 2),
 )  # fmt: skip
+_QWEN3_4B: Final = _dense(36, 2560, 9728, (32, 8, 128), 151936, 40960, tied=True)
+_QWEN3_30B_A3B: Final = Geometry(
+    layers=48, attention_heads=32, kv_heads=4, head_dim=128, vocabulary=151936, max_positions=40960,
+    experts=Experts(128, 8),
+)  # fmt: skip
+
+
+def _longer(shape: Geometry) -> Geometry:
+    """Return the shape as published in July 2025 for longer sequences."""
+    return replace(shape, max_positions=262144)
+
+
 KNOWN: Final[Mapping[str, Geometry]] = {
     "llama-2-7b": _dense(32, 4096, 11008, (32, 32, 128), 32000, 4096),
     "llama-2-13b": _dense(40, 5120, 13824, (40, 40, 128), 32000, 4096),
@@ -119,18 +131,14 @@ KNOWN: Final[Mapping[str, Geometry]] = {
     "qwen2.5-32b": _dense(64, 5120, 27648, (40, 8, 128), 152064, 32768),
     "qwen2.5-72b": _dense(80, 8192, 29568, (64, 8, 128), 152064, 32768),
     "qwen3-0.6b": _dense(28, 1024, 3072, (16, 8, 128), 151936, 40960, tied=True),
-    "qwen3-4b": _dense(36, 2560, 9728, (32, 8, 128), 151936, 40960, tied=True),
+    "qwen3-4b": _QWEN3_4B,
+    "qwen3-4b-instruct-2507": _longer(_QWEN3_4B),
+    "qwen3-4b-thinking-2507": _longer(_QWEN3_4B),
     "qwen3-8b": _dense(36, 4096, 12288, (32, 8, 128), 151936, 40960),
     "qwen3-14b": _dense(40, 5120, 17408, (40, 8, 128), 151936, 40960),
-    "qwen3-30b-a3b": Geometry(
-        layers=48,
-        attention_heads=32,
-        kv_heads=4,
-        head_dim=128,
-        vocabulary=151936,
-        max_positions=40960,
-        experts=Experts(128, 8),
-    ),
+    "qwen3-30b-a3b": _QWEN3_30B_A3B,
+    "qwen3-30b-a3b-instruct-2507": _longer(_QWEN3_30B_A3B),
+    "qwen3-30b-a3b-thinking-2507": _longer(_QWEN3_30B_A3B),
     "qwen3-32b": _dense(64, 5120, 25600, (64, 8, 128), 151936, 40960),
     "yi-34b": _dense(60, 7168, 20480, (56, 8, 128), 64000, 4096),
 }
@@ -145,7 +153,7 @@ _SUFFIX: Final = re.compile(
 def geometry_named(model: str) -> ModelShape:
     """Return the shape of a model by its name, such as `org/Llama-3.3-70B-Instruct-FP8-dynamic`."""
     name = model.rstrip("/").rsplit("/", 1)[-1].lower().removeprefix("meta-")
-    while (shorter := _SUFFIX.sub("", name)) != name:
+    while name not in KNOWN and (shorter := _SUFFIX.sub("", name)) != name:
         name = shorter
     return KNOWN.get(name) or UnknownGeometry(
         f"the geometry of {model} is not known: add its config.json under `models` to --catalogue FILE "
