@@ -151,6 +151,15 @@ def test_a_quantile_starts_from_the_base_and_meets_the_tail_where_it_was_seen() 
     assert late.predict(knee) <= 0.020 < late.predict(knee + 1)
 
 
+@pytest.mark.parametrize("tail", [1.0, 1.1, 1.37, 2.9])
+def test_a_knee_without_an_end_is_no_number_of_rounding(tail: float) -> None:
+    """Without a part that grows for ever the step of all experts is the longest: what was seen is all that is known."""
+    flat = replace(CURVE, per_sequence=0.0)
+    longest = at_quantile(flat, tail=tail, seen_at=37.0)
+    for target in (longest.base + longest.reading, 1.0):
+        assert largest_batch_at_quantile(flat, target=target, tail=tail, seen_at=37.0) == flat.high
+
+
 def test_longer_prompts_do_not_lengthen_the_reading_of_experts() -> None:
     moved = CURVE.through(40.0, 0.030)
     assert moved.predict(40.0) == pytest.approx(0.030)

@@ -18,17 +18,18 @@ def largest_batch_within(model: StepTime, *, target: float) -> int | None:
     """
     if model.predict(1) > target:
         return None
-    if model.per_sequence <= 0 and model.base + model.reading <= target:
+    # The tolerances keep a target that is met exactly from losing its last sequence to rounding.
+    inside = target * (1 + 1e-9)
+    if model.per_sequence <= 0 and model.base + model.reading <= inside:
         return max(1, math.floor(model.high))
-    # The tolerance keeps a target that is met exactly from losing its last sequence to rounding.
-    if model.experts is None:
+    if not model.reading:
         return max(1, math.floor((target - model.base) / model.per_sequence + 1e-9))
     meets, misses = 1, 2
-    while model.predict(float(misses)) <= target * (1 + 1e-9):
+    while model.predict(float(misses)) <= inside:
         meets, misses = misses, 2 * misses
     while misses - meets > 1:
         middle = (meets + misses) // 2
-        meets, misses = (middle, misses) if model.predict(float(middle)) <= target * (1 + 1e-9) else (meets, middle)
+        meets, misses = (middle, misses) if model.predict(float(middle)) <= inside else (meets, middle)
     return meets
 
 

@@ -124,9 +124,10 @@ class StepTime(StepCurve):
 
         Worked: 10 ms + 0.1 ms a sequence through 50 ms at 100 from 10 ms: 0.4 ms a sequence.
         """
-        reading = self.reading and self.reading * (itl - base) / self.added(batch)
-        scaled = replace(self, base=base, reading=reading)
-        return replace(scaled, per_sequence=(itl - base - scaled.read(batch)) / batch)
+        if not self.reading:
+            return replace(self, base=base, per_sequence=(itl - base) / batch)
+        times = (itl - base) / self.added(batch)
+        return replace(self, base=base, per_sequence=self.per_sequence * times, reading=self.reading * times)
 
 
 @dataclass(frozen=True, slots=True)
