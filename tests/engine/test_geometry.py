@@ -109,11 +109,14 @@ def test_the_experts_of_a_mixture(changes: dict[str, Any], experts: Experts | No
     assert read(**changes).experts == experts
 
 
-@pytest.mark.parametrize("number", ["many", [8], {}, {"a": 1}, float("nan"), float("inf")])
+@pytest.mark.parametrize("number", ["many", [8], {"a": 1}, float("nan"), float("inf"), 7.5, True])
 @pytest.mark.parametrize("name", ["num_experts", "num_experts_per_tok"])
-def test_experts_that_are_no_number_never_crash(name: str, number: object) -> None:
-    found = geometry_from_config(config(**{"num_experts": 128, "num_experts_per_tok": 8, name: number}))
+def test_experts_that_are_no_number_cost_nothing_but_themselves(name: str, number: object) -> None:
+    """One number for each layer, as some configurations have it, took the KV cache with it."""
+    found = read(**{"num_experts": 128, "num_experts_per_tok": 8, name: number})
     assert found.experts is None
+    assert found.parameters is None
+    assert found.kv_bytes_per_token(bytes_per_value=2) == read().kv_bytes_per_token(bytes_per_value=2)
 
 
 def test_experts_are_known_whatever_the_cache_is() -> None:

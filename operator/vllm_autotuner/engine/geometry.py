@@ -7,7 +7,7 @@ windows, state spaces, encoders) is UnknownGeometry with the reason: the formula
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -180,9 +180,8 @@ def geometry_from_config(config: Mapping[str, Any]) -> ModelShape:
     """Read a Hugging Face `config.json`; of a multimodal model, its text part. Never raises."""
     if isinstance(text := config.get("text_config"), Mapping):
         config = {**text, "architectures": config.get("architectures")}
-    experts = None
+    experts = _experts(config)
     try:
-        experts = _experts(config)
         if (other := _other_cache(config)) is not None:
             return UnknownGeometry(f"{other}: KV cache bytes per token cannot be computed from the heads", experts)
         return replace(_read_dense(config), experts=experts)
@@ -197,10 +196,20 @@ _EXPERTS_PER_TOKEN: Final = ("num_experts_per_tok", "experts_per_token", "num_ex
 
 
 def _experts(config: Mapping[str, Any]) -> Experts | None:
-    """The experts of a mixture; None where the configuration names none that a token could choose among."""
-    total = next((int(config[name]) for name in _EXPERTS if config.get(name)), 0)
-    per_token = next((int(config[name]) for name in _EXPERTS_PER_TOKEN if config.get(name)), 0)
+    """The experts of a mixture; None where the configuration names none that a token could choose among.
+
+    What is no number is none, and no more: the KV cache does not depend on it.
+    """
+    total, per_token = (_first_whole(config, names) for names in (_EXPERTS, _EXPERTS_PER_TOKEN))
     return Experts(total, per_token) if 0 < per_token < total <= LARGEST else None
+
+
+def _first_whole(config: Mapping[str, Any], names: Sequence[str]) -> int:
+    """The first of these that is there; 0 where it is no whole number."""
+    found = next((config[name] for name in names if config.get(name)), 0)
+    if isinstance(found, float) and found.is_integer():
+        return int(found)
+    return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
 
 def _other_cache(config: Mapping[str, Any]) -> str | None:
