@@ -103,6 +103,22 @@ def test_latency_that_falls_with_the_batch_is_no_mixture_either() -> None:
     assert isinstance(fit_step_time(points), NoFit)
 
 
+@pytest.mark.parametrize("per_prompt", [0.0, 1e-5])
+def test_fewer_prompts_in_larger_batches_do_not_stand_for_the_bend(per_prompt: float) -> None:
+    """Longer outputs make batches larger, with fewer prompts in them: a step of 27 ms at 100 was foretold as 66."""
+    batches = [float(batch) for batch in (3, 90, 12, 40, 6, 120, 25, 60, 9, 75, 16, 110, 4, 50, 32)]
+    prompts = [0.1 + 6 / batch**0.5 for batch in batches]
+    points = [
+        replace(
+            point, itl=point.itl + per_prompt * point.running * each, time=60.0 * index, tokens=1000.0, prompts=each
+        )
+        for index, (point, each) in enumerate(zip(planted(batches, noise=0.01), prompts, strict=True))
+    ]
+    model, now = fitted(points), (prompts[-1] + prompts[-2]) / 2
+    for batch in (3.0, 12.0, 50.0, 110.0):
+        assert model.predict(batch) == pytest.approx(CURVE.predict(batch) + per_prompt * batch * now, rel=0.1)
+
+
 def test_equal_latencies_stay_equal() -> None:
     model = fitted(windows([(8, 20.0), (16, 20.0), (32, 20.0)]))
     assert model.predict(100.0) == pytest.approx(0.020)

@@ -39,7 +39,11 @@ FloatArray: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Law:
-    """itl = base + per_sequence * batch + per_prompt * batch * (prompt tokens per output token), seconds."""
+    """itl = base + per_sequence * batch + per_prompt * batch * (prompt tokens per output token), seconds.
+
+    Of a mixture of experts and the time to read those of a batch: its bend would be taken for prompts that are fewer in
+    larger batches.
+    """
 
     per_prompt: float
     missed: float
@@ -98,9 +102,17 @@ def _terms(points: Sequence[StepPoint], share: FloatArray) -> FloatArray:
     return terms
 
 
+def _read(points: Sequence[StepPoint]) -> list[FloatArray]:
+    """What the time to read all experts is multiplied with, over the latency: of a mixture a column, else none."""
+    if (experts := points[0].experts) is None:
+        return []
+    return [np.array([(1 - experts.unread**point.running) / point.itl for point in points])]
+
+
 def _fitted(points: Sequence[StepPoint], share: FloatArray) -> _Law:
     """Fit by least squares on relative error, once more without the worst outliers; no parameter is negative."""
-    rows, weight = _terms(points, share), np.sqrt(np.array([point.tokens for point in points]))
+    weight = np.sqrt(np.array([point.tokens for point in points]))
+    rows = np.column_stack([_terms(points, share), *_read(points)])
     kept = np.ones(len(rows), dtype=np.bool_)
     for _ in range(2):
         found = non_negative(rows[kept] * weight[kept, None], weight[kept])
