@@ -176,6 +176,21 @@ def test_a_knee_without_an_end_is_no_number_of_rounding(tail: float) -> None:
         assert largest_batch_at_quantile(flat, target=target, tail=tail, seen_at=37.0) == flat.high
 
 
+@pytest.mark.parametrize("batches", [(20.0, 25.0, 30.0, 40.0, 60.0), (2.0, 5.0, 9.0, 14.0, 20.0, 31.0, 40.0)])
+def test_rounding_of_a_fit_is_no_part_of_the_step(batches: Sequence[float]) -> None:
+    """Of windows without a part that grows for ever 5e-20 seconds a sequence were left: a knee of 1.9e19."""
+    flat = replace(CURVE, per_sequence=0.0, reading=0.003)
+    model = fitted(windows([(batch, flat.predict(batch) * 1e3) for batch in batches]))
+    assert model.per_sequence == 0
+    assert largest_batch_within(model, target=1.0) == batches[-1]
+
+
+def test_windows_that_no_curve_describes_are_not_said_to_miss_a_line() -> None:
+    found = fit_step_time(windows([(2, 5.0), (4, 30.0), (64, 8.0), (100, 40.0)]))
+    assert isinstance(found, NoFit)
+    assert found.why.startswith("the curve of a mixture of experts misses the 4 windows with load by")
+
+
 def test_longer_prompts_do_not_lengthen_the_reading_of_experts() -> None:
     moved = CURVE.through(40.0, 0.030)
     assert moved.predict(40.0) == pytest.approx(0.030)

@@ -242,7 +242,8 @@ def fit_windows(usable: Sequence[StepPoint]) -> StepTimeFit:
     # A window that began with one batch and ended with another has the mean of both and the latency of the larger: of a
     # few windows none outvotes it, and all of them miss the line as outliers of noise do.
     if error > outlying(LEAST):
-        return NoFit(f"a line misses the {len(batch)} windows with load by {error:.0%} in the mean")
+        what = "a line" if curve.experts is None else "the curve of a mixture of experts"
+        return NoFit(f"{what} misses the {len(batch)} windows with load by {error:.0%} in the mean")
     return StepTime(
         base=curve.base,
         per_sequence=curve.per_sequence,
@@ -293,6 +294,8 @@ def _curve(batch: FloatArray, itl: FloatArray, weight: FloatArray, experts: Expe
     root = np.sqrt(weight / weight.max())
     rows = np.vstack([parts * (root / itl)[:, None], TOLERANCE / itl.min() * np.array([-1.0, 0.0, 1.0])])
     base, slope, reading = non_negative(rows, np.append(root, 0.0)).tolist()
+    if slope * float(batch.max()) < ROUNDING * float(itl.min()):
+        slope = 0.0  # no part of the step; a knee of 1e19 sequences with it
     return StepCurve(base=base, per_sequence=slope, experts=experts, reading=reading)
 
 
