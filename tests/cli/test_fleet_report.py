@@ -18,6 +18,7 @@ from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.evaluate.evaluation import ServiceReport
 from vllm_autotuner.cli.fleet import fleet_report, stored_services
+from vllm_autotuner.engine.geometry import Experts
 
 STEPS = [
     {"at": "2020-01-01T00:00:00Z", "cause": "Start", "gpus": 3, "reference": 3},
@@ -108,6 +109,29 @@ def test_each_service_is_held_against_its_own_objectives(
         found = run(file, "-A", "--prometheus", url, "--since", "2m")
     assert found.exit_code == 0, found.output
     assert {report.service.name: report.targets.ttft.seconds for report in seen} == {"chat": 0.01, "search": 5}
+
+
+def test_each_service_is_judged_by_the_experts_that_the_operator_knows(
+    api: ApiStub, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name in the spec counts and the catalogue, as there: the name in the metrics may be any."""
+    monkeypatch.setattr("time.time", lambda: NOW)
+    seen = list[ServiceReport]()
+
+    def drawn(report: ServiceReport, *, identity: int) -> str:
+        seen.append(report)
+        return ""
+
+    monkeypatch.setattr(fleet_report, "over_time", drawn)
+    catalogue = file.with_name("catalogue.yaml")
+    catalogue.write_text("models: {ours/mixture: {num_experts: 64, num_experts_per_tok: 4}}", encoding="utf-8")
+    for name, model in (("chat", "Qwen/Qwen3-30B-A3B"), ("search", "ours/mixture")):
+        api.add("demo", name, spec=SPEC | {"model": {"name": model}}, status=diagnosed("Healthy"))
+    with serving(prometheus(fleet(Engine(pod="chat-0"), Engine(pod="search-0")), at=NOW)) as url:
+        found = run(file, "-A", "--prometheus", url, "--since", "30s", "--catalogue", str(catalogue))
+    assert found.exit_code == 0, found.output
+    known = {each.service.name: {point.experts for point in each.observation.steps} for each in seen}
+    assert known == {"chat": {Experts(128, 8)}, "search": {Experts(64, 4)}}
 
 
 def test_without_matplotlib_the_report_is_written_and_says_so(

@@ -31,6 +31,7 @@ from vllm_autotuner.cli.report.file import own_version, refuse_unwritable, writt
 from vllm_autotuner.cli.report.page import over_time
 from vllm_autotuner.cli.report.plots import NO_PLOT, can_plot
 from vllm_autotuner.cli.terminal import answers, failed, printable, progress, remarks
+from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.errors import SourceError
 from vllm_autotuner.overview.gpu_hours import Prices, savings_of
 from vllm_autotuner.overview.service_row import row_of, worst_first
@@ -106,7 +107,11 @@ async def _report(
 ) -> FleetReport:
     """The report. Raises CommandError."""
     until = datetime.now(tz=UTC)
-    seen = Timelines() if prometheus is None else await _timelines(bodies, prometheus, period=period)
+    seen = (
+        Timelines()
+        if prometheus is None
+        else await _timelines(bodies, prometheus, period=period, catalogue=prices.catalogue)
+    )
     figures, notes = _figures(bodies, seen, asked=prometheus is not None)
     by_name = {(each["metadata"]["namespace"], each["metadata"]["name"]): parse_service(each) for each in bodies}
     services = []
@@ -131,7 +136,7 @@ async def _report(
 
 
 async def _timelines(
-    bodies: Sequence[Mapping[str, Any]], prometheus: RemotePrometheus, *, period: timedelta
+    bodies: Sequence[Mapping[str, Any]], prometheus: RemotePrometheus, *, period: timedelta, catalogue: Catalogue
 ) -> Timelines:
     services = [each for each in map(parse_service, bodies) if isinstance(each, VLLMService)]
     if not services:
@@ -139,7 +144,9 @@ async def _timelines(
     schedule = moments(time.time(), back=period.total_seconds())
     with progress(remarks()) as bar:
         task = bar.add_task("querying Prometheus", total=len(schedule.ticks))
-        return await timelines(services, prometheus, schedule=schedule, looked=lambda: bar.advance(task))
+        return await timelines(
+            services, prometheus, schedule=schedule, catalogue=catalogue, looked=lambda: bar.advance(task)
+        )
 
 
 def _figures(

@@ -16,8 +16,10 @@ from vllm_autotuner.cli.evaluate.metrics_source import RemotePrometheus
 from vllm_autotuner.cli.evaluate.moments import Schedule, sparse
 from vllm_autotuner.cli.evaluate.service_groups import ServiceName, by_labels
 from vllm_autotuner.diagnosis.objectives import targets_of
+from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.prometheus import PrometheusSource
 from vllm_autotuner.observation.snapshot import WindowSettings
+from vllm_autotuner.planning.platform import platform_of
 
 __all__ = ["Timelines", "moments", "timelines"]
 
@@ -45,11 +47,16 @@ def moments(now: float, *, back: float) -> Schedule:
 
 
 async def timelines(
-    services: Sequence[VLLMService], source: RemotePrometheus, *, schedule: Schedule, looked: Callable[[], None]
+    services: Sequence[VLLMService],
+    source: RemotePrometheus,
+    *,
+    schedule: Schedule,
+    catalogue: Catalogue,
+    looked: Callable[[], None],
 ) -> Timelines:
     """Evaluate the services at every moment. Raises CommandError where Prometheus never answers, or stops."""
     found = {_workload(service): service for service in services}
-    subjects = {name: _subject(service) for name, service in found.items()}
+    subjects = {name: _subject(service, catalogue) for name, service in found.items()}
     client = PrometheusSource(source.address)
     failed, in_a_row, why = 0, 0, ""
     try:
@@ -85,6 +92,11 @@ def _workload(service: VLLMService) -> ServiceName:
     return ServiceName(service.metadata.namespace, service.metadata.name if target is None else target.name)
 
 
-def _subject(service: VLLMService) -> Subject:
+def _subject(service: VLLMService, catalogue: Catalogue) -> Subject:
     spec, status = service.spec, service.status
-    return Subject(targets=targets_of(spec.objectives), knobs=serving_knobs(spec, status), tuning=spec.tuning)
+    return Subject(
+        targets=targets_of(spec.objectives),
+        knobs=serving_knobs(spec, status),
+        tuning=spec.tuning,
+        platform_of=lambda seen: platform_of(spec, catalogue=catalogue),
+    )
