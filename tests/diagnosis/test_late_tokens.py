@@ -295,6 +295,7 @@ def test_prompts_that_contend_while_ttft_is_late_by_a_queue(
     late = latency(0.29, count=180)
     found = named(observation(one, ttft=latency(2.6), tpot=late, itl=late, prefill_time=latency(0.5)))
     assert found.primary is expected, found.message
+    assert ("TTFT p95 is 2.6 s (objective 2.0 s)" in found.message) is (expected is DiagnosisClass.PREFILL_BOUND)
 
 
 def test_a_named_prefill_leaves_only_when_clearly_inside_again() -> None:

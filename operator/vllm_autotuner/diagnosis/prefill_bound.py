@@ -181,12 +181,15 @@ class PrefillBound:
         knee = PastTPOTKnee().judge(case)
         if isinstance(knee, Holds) and (knee.confidence is not Confidence.LOW or not _reaches(CONTENDING, shares)):
             return Fails()
-        measured = number(tpot_reading(case))
+        measured, first = number(tpot_reading(case)), case.targets.ttft
         now, wanted = told_apart(target.seconds if measured is None else measured, target.seconds)
         message = (
             f"TPOT {target.label} is {now} (objective {wanted}): prompts are computed between the tokens, and prefill "
             f"takes {max(shares):.1f} s of every second."
         )
+        if isinstance(ttft := ttft_reading(case), Measured) and is_late(ttft, first):
+            waited, limit = told_apart(ttft.value, first.seconds)
+            message += f" TTFT {first.label} is {waited} (objective {limit})."
         return Holds(message=message, evidence=self._evidence(case), confidence=Confidence.MEDIUM)
 
     def _queued(self, queueing: tuple[EngineWindow, ...], *, case: Case) -> tuple[str, Confidence] | None:
