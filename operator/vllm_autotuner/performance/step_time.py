@@ -284,8 +284,8 @@ def _curve(batch: FloatArray, itl: FloatArray, weight: FloatArray, experts: Expe
     """Fit all points: a line, which may fall, and a mixture whose line does not by parts of which none is negative.
 
     Batches close together do not tell a slope from a bend. There the time to read all experts is that of an empty step:
-    0.5 to 4.7 times that on some thirty curves of four mixtures. A difference of the shortest step counts as much as one window
-    that is missed by `TOLERANCE`.
+    0.5 to 4.7 times that on some thirty curves of four mixtures. A difference of the shortest step counts as much as
+    one window that is missed by `TOLERANCE`.
     """
     base, slope = _line(batch, itl, weight)
     if experts is None or slope <= 0:
