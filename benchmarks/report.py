@@ -20,6 +20,7 @@ if __name__ == "__main__":
 from benchmarks.closedloop.page import ablations, bad_candidates, closed_loop, shortened
 from benchmarks.fleets.page import (
     fleet,
+    fleet_before,
     fleet_canary,
     fleet_real_prometheus,
     fleet_shards,
@@ -228,6 +229,13 @@ SECTIONS: Final[tuple[Section, ...]] = (
         question="What does one operator cost beside hundreds and thousands of services?",
         command="python benchmarks/fleet.py --services 10 1000 2000 1667 --engines-per-service 1 1 1 3 --save",
         body=fleet,
+    ),
+    Section(
+        name="fleet_before",
+        title="Fleet before",
+        question="What did the fleet of 1,000 services cost before?",
+        command="git checkout d62751b; python benchmarks/fleet.py --services 1000 --minutes 2 --json",
+        body=fleet_before,
     ),
     Section(
         name="fleet_troubles",
