@@ -175,9 +175,9 @@ def fleet(result: Result) -> list[str]:
 def fleet_before(result: Result) -> list[str]:
     """Render what a fleet cost an earlier operator, in the same hour."""
     about = (
-        "An operator of 2026-11-24, which took 2.10 s and 276 MiB on its day, measured anew in the hour of the fleet of "
-        "1,000 above: this machine is now faster and now slower, so seconds compare within an hour, and the ratio of "
-        "both rows is what counts."
+        "An operator of 2026-11-24, which took 2.10 s and 276 MiB on its day, anew in the hour of the fleet of 1,000 "
+        "above: this machine is now faster and now slower, so seconds compare within an hour, and the ratio of both "
+        "rows is what counts."
     )
     return [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in result["cells"]])]
 
