@@ -234,7 +234,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
         name="fleet_before",
         title="Fleet before",
         question="What did the fleet of 1,000 services cost before?",
-        command="git checkout d62751b; python benchmarks/fleet.py --services 1000 --minutes 2 --json",
+        command="python benchmarks/fleet.py --services 1000 --minutes 2 --json",
         body=fleet_before,
     ),
     Section(
