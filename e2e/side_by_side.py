@@ -31,8 +31,8 @@ from vllm_autotuner.simulation.load import Load, Traffic
 TALK: Final = Traffic(model=MODEL, prompt_tokens=(20, 60), output_tokens=(20, 40))
 QUICK: Final = {"warmUp": "2s", "analysis": "30s", "bake": "2s", "provisioningDeadline": "10m"}
 """Phases of seconds; the analysis then ends after six windows."""
-PATIENCE: Final = 180.0
-"""Seconds for anything that needs a rollout or a verdict; ten times what it takes on an idle machine."""
+PATIENCE: Final = 300.0
+"""Seconds for anything that needs a rollout or a verdict; over ten times what it takes on an idle machine."""
 CROWD: Final = 9
 """Clients that talk at once: twice the seats of `capped`, and one that is between two requests at any moment."""
 

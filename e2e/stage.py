@@ -247,8 +247,8 @@ class Stage:
         return load
 
     async def prometheus(self, expression: str) -> list[dict[str, Any]]:
-        """Ask the bed's Prometheus as anybody can."""
-        async with httpx.AsyncClient(trust_env=False) as client:
+        """Ask the bed's Prometheus as anybody can; a busy machine may take longer than five seconds to connect."""
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             answer = await client.get(f"{self.bed.prometheus_url}/api/v1/query", params={"query": expression})
             found: list[dict[str, Any]] = answer.json()["data"]["result"]
             return found
