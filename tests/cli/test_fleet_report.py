@@ -90,10 +90,8 @@ def test_the_services_have_their_classes_over_the_period(
     assert "passw0rd" not in text + found.output
 
 
-def test_each_service_is_held_against_its_own_objectives(
-    api: ApiStub, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("time.time", lambda: NOW)
+def reports_drawn(monkeypatch: pytest.MonkeyPatch) -> list[ServiceReport]:
+    """What is drawn over time from now on, instead of drawing it."""
     seen = list[ServiceReport]()
 
     def drawn(report: ServiceReport, *, identity: int) -> str:
@@ -101,6 +99,14 @@ def test_each_service_is_held_against_its_own_objectives(
         return ""
 
     monkeypatch.setattr(fleet_report, "over_time", drawn)
+    return seen
+
+
+def test_each_service_is_held_against_its_own_objectives(
+    api: ApiStub, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW)
+    seen = reports_drawn(monkeypatch)
     strict = SPEC | {"objectives": {"ttft": {"target": "10ms"}}}
     adopted = {"targetRef": {"name": "search"}, "objectives": {"ttft": {"target": "5s"}}}
     api.add("demo", "chat", spec=strict, status=diagnosed("Healthy"))
@@ -116,13 +122,7 @@ def test_each_service_is_judged_by_the_experts_that_the_operator_knows(
 ) -> None:
     """The name in the spec counts and the catalogue, as there: the name in the metrics may be any."""
     monkeypatch.setattr("time.time", lambda: NOW)
-    seen = list[ServiceReport]()
-
-    def drawn(report: ServiceReport, *, identity: int) -> str:
-        seen.append(report)
-        return ""
-
-    monkeypatch.setattr(fleet_report, "over_time", drawn)
+    seen = reports_drawn(monkeypatch)
     catalogue = file.with_name("catalogue.yaml")
     catalogue.write_text("models: {ours/mixture: {num_experts: 64, num_experts_per_tok: 4}}", encoding="utf-8")
     for name, model in (("chat", "Qwen/Qwen3-30B-A3B"), ("search", "ours/mixture")):
