@@ -32,13 +32,17 @@ def of_first_tokens(seen: Observation, *, ttft: float = 1.0) -> Case:
     return Case(observation=seen, targets=targets(ttft=ttft, tpot=1.0), knobs=EngineKnobs())
 
 
-def of_tokens(means: Sequence[float], *, now: Distribution) -> Case:
-    """Windows of 50 ms at p95 against what was seen; first tokens are in time."""
+def of_tokens(means: Sequence[float], *, now: Distribution, output: float = 1.0) -> Case:
+    """Windows of 50 ms at p95 against what was seen; first tokens are in time.
+
+    `output`: tokens of a request. With one each there are so many that hardly any is late by chance.
+    """
     steps = tuple(
         StepPoint(running=20.0, itl=mean, tokens=1000.0, time=NOW - WINDOW * back)
         for back, mean in enumerate(reversed(means))
     )
     seen = observation(tpot=now, itl=now, ttft=latency(0.2), steps=steps)
+    seen = replace(seen, recent_output_length=Distribution(buckets={}, total=output * 100, count=100.0))
     return Case(observation=seen, targets=targets(tpot=0.05), knobs=EngineKnobs())
 
 
@@ -76,6 +80,20 @@ def test_what_is_late_by_chance_spends_nothing(requests: float, spent: bool) -> 
     case, over = of_first_tokens(seen, ttft=1.0), timedelta(seconds=5 * WINDOW)
     assert budget_spent(case, over=over, since=None, beyond_chance=True) is spent
     assert budget_spent(case, over=over, since=None, beyond_chance=False)
+
+
+@pytest.mark.parametrize(
+    ("output", "spent"),
+    [
+        pytest.param(300.0, False, id="of 67 requests, six may be late by chance"),
+        pytest.param(3.0, True, id="of 6,700"),
+    ],
+)
+def test_late_tokens_differ_by_chance_as_their_requests_do(output: float, spent: bool) -> None:
+    """Of 20,000 tokens 7 % are late. The tokens of a request are late together."""
+    case = of_tokens([0.04] * 14 + [0.048] * 6, now=latency(0.048, tail=0.054), output=output)
+    assert budget_spent(case, over=TEN_MINUTES, since=None, beyond_chance=True) is spent
+    assert budget_spent(case, over=TEN_MINUTES, since=None, beyond_chance=False)
 
 
 def test_the_worked_example() -> None:

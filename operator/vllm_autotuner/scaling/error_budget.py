@@ -16,6 +16,7 @@ from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import FirstTokens
 from vllm_autotuner.observation.reading import Reading
 from vllm_autotuner.observation.shape import log_normal
+from vllm_autotuner.planning.current_replica import output_tokens
 
 __all__ = ["budget_spent", "late_for"]
 
@@ -26,7 +27,7 @@ def budget_spent(case: Case, *, over: timedelta, since: float | None, beyond_cha
     Of earlier windows only means are known: their spread is assumed to be the current one. `since`: Unix seconds before
     which the number of replicas was different. `beyond_chance`: only more than can be late by chance count.
     Worked: p95 within 25 ms, now 27 at a mean of 24: 28 % of the tokens are late. For one minute of ten that is 3 %,
-    and for two 6 %. Of 1,000 first tokens 5 % may be late, and by chance 6.4 %; of 70, 10.2 %.
+    and for two 6 %. Of 1,000 requests 5 % may be late, and by chance 6.4 %; of 70, 10.2 %.
     """
     seen, targets = case.observation, case.targets
     begin = max(seen.at - over.total_seconds(), -math.inf if since is None else since)
@@ -43,11 +44,15 @@ def budget_spent(case: Case, *, over: timedelta, since: float | None, beyond_cha
     of_requests = seen.tpot if seen.tpot.buckets else seen.itl
     first_tail = _ratio(ttft_reading(case), seen.ttft.mean)
     tail = _ratio(surely(of_requests, quantile=targets.tpot.quantile), of_requests.mean)
-    # A window has a few first tokens, of which one slow one moves the mean, and thousands of tokens.
+    # Requests differ by chance, and the tokens of one are late together. Where their length is not known, tokens count.
+    each = (output_tokens(seen) or 1.0) / a_step
     return any(
         _late_share(windows, tail=ratio, target=target)
-        > 1 - target.quantile + beyond_chance * by_chance(target.quantile, of=sum(weight for _, weight in windows))
-        for windows, ratio, target in ((first, first_tail, targets.ttft), (tokens, tail, targets.tpot))
+        > 1 - target.quantile + beyond_chance * by_chance(target.quantile, of=requests)
+        for windows, ratio, target, requests in (
+            (first, first_tail, targets.ttft, sum(count for _, count in first)),
+            (tokens, tail, targets.tpot, sum(made for _, made in tokens) / each),
+        )
     )
 
 
