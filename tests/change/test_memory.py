@@ -67,6 +67,27 @@ def test_every_ending_leaves_one_history_entry_and_a_cooldown(outcome: Outcome) 
     assert entry.after is not None
 
 
+@pytest.mark.parametrize(
+    ("outcome", "harmful", "declined", "hours"),
+    [
+        pytest.param(Outcome.ROLLED_BACK, WITHOUT_EFFECT, None, 0.5, id="no clear effect: as long as a bake"),
+        pytest.param(Outcome.ROLLED_BACK, NEVER_JUDGED, None, 0.5, id="never judged"),
+        pytest.param(Outcome.ROLLED_BACK, HARMFUL, None, 6, id="harm"),
+        pytest.param(Outcome.ROLLED_BACK, NEVER_JUDGED, True, 6, id="a user asked for the rollback"),
+        pytest.param(Outcome.SUCCEEDED, NEVER_JUDGED, None, 6, id="kept: the next one goes on from it, or waits"),
+        pytest.param(Outcome.SUPERSEDED, NEVER_JUDGED, None, 6, id="a new spec"),
+        pytest.param(Outcome.ROLLBACK_FAILED, WITHOUT_EFFECT, None, 6, id="what ran before does not run again"),
+    ],
+)
+def test_what_did_no_harm_keeps_no_other_value_waiting(
+    outcome: Outcome, harmful: bool | None, declined: bool | None, hours: float
+) -> None:
+    after = ended(outcome=outcome, harmful=harmful, spec=service({}).spec, declined=declined)
+    assert after.cooldown_until == NOW + timedelta(hours=hours)
+    written = ended(outcome=outcome, harmful=harmful, spec=SPEC, declined=declined)
+    assert written.cooldown_until == NOW + timedelta(hours=2)
+
+
 @pytest.mark.fault("T35")
 def test_history_keeps_the_newest_ten() -> None:
     """More would be refused by the API server, and the status could never be written again."""

@@ -158,7 +158,8 @@ class Tuning(ApiModel):
 
     cooldown: Duration = timedelta(hours=6)
     """Minimum time between the end of a change and the next one. Default: 6h, in which only a change may begin that
-    goes on from one that was kept: further in the same direction, or by another knob."""
+    goes on from one that was kept: further in the same direction, or by another knob; as long as a bake after one that
+    was undone and did no harm."""
 
     @property
     def cooldown_is_written(self) -> bool:

@@ -3,7 +3,7 @@
 Separate from the state machine, which decides when and how a change ends.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from vllm_autotuner.api.spec import VLLMServiceSpec
 from vllm_autotuner.api.status import (
@@ -27,7 +27,7 @@ def finished(
     status: VLLMServiceStatus, change: ActiveChange, ending: Ending, *, spec: VLLMServiceSpec, now: datetime
 ) -> VLLMServiceStatus:
     """The status after a change ended: no active change, a history entry, cooldown, failure memory, circuit breaker."""
-    cooldown = spec.tuning.cooldown
+    cooldown = _cooldown(change, ending, spec=spec)
     status = status.updated(
         active_change=None,
         history=(*status.history, _entry(change, ending, spec=spec, now=now)),
@@ -45,6 +45,16 @@ def finished(
     if change.harmful:
         return status.updated(circuit=after_harm(status.circuit, now=now))
     return status
+
+
+def _cooldown(change: ActiveChange, ending: Ending, *, spec: VLLMServiceSpec) -> timedelta:
+    """The time before the next change: that of a bake after one that was undone and did no harm, if none is written.
+
+    What ran before it runs again, and its value is remembered if it was judged: no other value need wait for it.
+    """
+    tuning = spec.tuning
+    harmless = ending.outcome is Outcome.ROLLED_BACK and not (change.harmful or change.declined)
+    return min(tuning.cooldown, tuning.strategy.bake) if harmless and not tuning.cooldown_is_written else tuning.cooldown
 
 
 def _entry(change: ActiveChange, ending: Ending, *, spec: VLLMServiceSpec, now: datetime) -> HistoryEntry:

@@ -121,7 +121,8 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
         prevents="churn",
         default=(
             "cooldown {api.tuning:Tuning.cooldown}; if the spec sets none, not for a change that goes on from one that "
-            "was kept (further in the same direction, or another knob); a harmful value is retried after "
+            "was kept (further in the same direction, or another knob), and as long as a bake after one that was "
+            "undone and did no harm; a harmful value is retried after "
             "{change.failure_memory:FIRST_RETRY}, one without a clear effect after "
             "{change.failure_memory:UNCLEAR_RETRY}; each further failure doubles the wait, up to "
             "{change.failure_memory:LONGEST_RETRY}"
