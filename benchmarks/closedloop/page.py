@@ -38,7 +38,7 @@ def closed_loop(result: Result) -> list[str]:
         f"from {MET:.0%} on. GPU-hours are relative to that oracle's and include trials and starts. Intervals of 95 % "
         "resample whole scenarios. The oracle knows the day: the cheapest fixed flags with the best replicas or "
         "schedule of replicas whose attainment is within 1 % of the best; searched on a fluid approximation, its best "
-        "few played. "
+        "few played, and what won to the end of the day. "
         + (
             f"{len(shortened)} of {runs} runs were played until they had settled (the longest for "
             f"{max(shortened):.1f} h), and the rest of the day was extrapolated from settled rates."

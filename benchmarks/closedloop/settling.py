@@ -39,12 +39,14 @@ class Patience:
     """Standard error of GPU-hours, as a part of them."""
     missed: float = 0.05
     """Where many windows are missed, a standard error of this part of their share is enough."""
+    whole_day: bool = True
+    """Whether the oracle's choice is played to its end all the same."""
 
 
 USUAL: Final = Patience(fewest=14_400.0, error=0.012)
 """4 h and more: with half of that and twice the error a change that came 4 h after the cooldown was missed (10 % of the
 GPU-hours), and attainment was 5 points off (seed 201, commit 5a2d4ad). `--exact` shows what it costs."""
-QUICK: Final = Patience(fewest=3600.0, error=0.05, gpus=0.03, missed=0.2)
+QUICK: Final = Patience(fewest=3600.0, error=0.05, gpus=0.03, missed=0.2, whole_day=False)
 """For a first look: whole points of attainment and some per cent of GPU-hours are chance."""
 
 

@@ -38,7 +38,7 @@ from vllm_autotuner.planning.feasibility import Feasible, Infeasible, placeable,
 from vllm_autotuner.simulation.arrivals import RateCurve
 
 HOUR = 3600.0
-PATIENCE = Patience(fewest=1800.0, error=0.1, gpus=0.1)
+PATIENCE = Patience(fewest=1800.0, error=0.1, gpus=0.1, whole_day=False)
 CAPPED = case(rate=4.0, seconds=24 * HOUR, seats=16, steady_from=0.0)
 """Sixteen seats finish 3.4 requests a second; sixty-four more than ten."""
 
@@ -162,6 +162,24 @@ def test_where_the_approximation_promises_too_much_more_replicas_are_played(
     found = asyncio.run(best_on_demand(bursts, patience=PATIENCE))
     assert found.plan.schedule == ((0.0, enough),)
     assert found.score.attainment == 1.0
+
+
+def test_a_plan_that_holds_for_a_calm_morning_only_does_not_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def played(scenario: Scenario, plan: Plan, *, patience: Patience | None) -> Any:
+        attainment = 0.95 if patience is None and plan.schedule[0][1] < 2 else 1.0
+        hours = None if patience is None else 5.0
+        return SimpleNamespace(
+            attainment=attainment, goodput=1.0, gpu_hours=plan.gpu_seconds / HOUR, extrapolated_from_hours=hours
+        )
+
+    monkeypatch.setattr(oracle, "_played", played)
+    steady, whole = replace(CAPPED, max_replicas=4), replace(PATIENCE, whole_day=True)
+    found = asyncio.run(best_on_demand(steady, patience=whole))
+    assert (found.plan.schedule, found.score.extrapolated_from_hours) == (((0.0, 2),), None)
+    first_look = asyncio.run(best_on_demand(steady, patience=PATIENCE))
+    assert first_look.plan.schedule == ((0.0, 1),)
+    fixed = asyncio.run(best_with_fixed_gpus(replace(steady, replicas=1, scales=False), patience=whole))
+    assert fixed.score.attainment == 0.95
 
 
 def test_of_flags_that_the_approximation_holds_for_equal_the_fewest_slots_are_played(

@@ -54,7 +54,8 @@ def _cooldown(change: ActiveChange, ending: Ending, *, spec: VLLMServiceSpec) ->
     """
     tuning = spec.tuning
     harmless = ending.outcome is Outcome.ROLLED_BACK and not (change.harmful or change.declined)
-    return min(tuning.cooldown, tuning.strategy.bake) if harmless and not tuning.cooldown_is_written else tuning.cooldown
+    soon = harmless and not tuning.cooldown_is_written
+    return min(tuning.cooldown, tuning.strategy.bake) if soon else tuning.cooldown
 
 
 def _entry(change: ActiveChange, ending: Ending, *, spec: VLLMServiceSpec, now: datetime) -> HistoryEntry:
