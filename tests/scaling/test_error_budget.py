@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from tests.builders import NOT_MEASURED, NOW, WINDOW, latency, observation, targets
+from tests.builders import NOT_MEASURED, NOW, WINDOW, engine, latency, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.case import Case
@@ -94,6 +94,23 @@ def test_late_tokens_differ_by_chance_as_their_requests_do(output: float, spent:
     case = of_tokens([0.04] * 14 + [0.048] * 6, now=latency(0.048, tail=0.054), output=output)
     assert budget_spent(case, over=TEN_MINUTES, since=None, beyond_chance=True) is spent
     assert budget_spent(case, over=TEN_MINUTES, since=None, beyond_chance=False)
+
+
+@pytest.mark.parametrize("output", [1e6, 1e300])
+def test_part_of_a_request_is_not_late_by_chance(output: float) -> None:
+    """Of a fiftieth of a request as much as three times all of its tokens was: such answers could be late for ever."""
+    case = of_tokens([0.08] * 20, now=latency(0.08, tail=0.09), output=output)
+    assert budget_spent(case, over=TEN_MINUTES, since=None, beyond_chance=True)
+
+
+@pytest.mark.parametrize("output", [5e-324, 0.0, -3.0, float("nan"), float("inf")])
+def test_lengths_that_no_request_has_are_survived(output: float) -> None:
+    """With a draft, half of the least number there is was 0."""
+    case = of_tokens([0.08] * 20, now=latency(0.08, tail=0.09), output=1.0)
+    length = Distribution(buckets={}, total=output, count=1.0)
+    drafted = engine(generation_tokens=300.0, accepted_tokens=200.0)
+    seen = replace(case.observation, engines=(drafted,), recent_output_length=length)
+    assert not budget_spent(replace(case, observation=seen), over=TEN_MINUTES, since=None, beyond_chance=True)
 
 
 def test_the_worked_example() -> None:

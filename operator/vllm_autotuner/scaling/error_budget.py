@@ -45,13 +45,14 @@ def budget_spent(case: Case, *, over: timedelta, since: float | None, beyond_cha
     first_tail = _ratio(ttft_reading(case), seen.ttft.mean)
     tail = _ratio(surely(of_requests, quantile=targets.tpot.quantile), of_requests.mean)
     # Requests differ by chance, and the tokens of one are late together. Where their length is not known, tokens count.
-    each = (output_tokens(seen) or 1.0) / a_step
+    # All are of at least one: of a tenth of a request all tokens would be late by chance.
+    each = max(1.0, output_tokens(seen) or 1.0) / a_step
     return any(
         _late_share(windows, tail=ratio, target=target)
         > 1 - target.quantile + beyond_chance * by_chance(target.quantile, of=requests)
         for windows, ratio, target, requests in (
             (first, first_tail, targets.ttft, sum(count for _, count in first)),
-            (tokens, tail, targets.tpot, sum(made for _, made in tokens) / each),
+            (tokens, tail, targets.tpot, max(1.0, sum(made for _, made in tokens) / each)),
         )
     )
 
