@@ -350,6 +350,29 @@ def test_what_may_be_chance_in_five_minutes_may_not_for_half_an_hour() -> None:
         assert desired(SLOW, held=900, seen=carrying(load, engines=2), tpot=0.01619).replicas == replicas
 
 
+def late_once(seen: Observation, *, minutes_ago: float) -> Observation:
+    """For three minutes, which are all of the budget of half an hour, first tokens took nine seconds."""
+    end = AT - 60 * minutes_ago
+    late = (replace(each, mean=9.0 if end - 180 < each.time <= end else each.mean) for each in seen.first_tokens)
+    return replace(seen, first_tokens=tuple(late))
+
+
+@pytest.mark.parametrize(("minutes_ago", "replicas"), [(0.5, 3), (10, 2), (25, 2)])
+def test_a_burst_that_is_over_brings_no_replica(minutes_ago: float, replicas: int) -> None:
+    """Two carry the load, but within noise of what they can."""
+    seen = carrying([60.0] * 6 + [126.0] * 54, engines=2)
+    assert desired(SLOW, held=900, seen=seen, tpot=0.017).replicas == 2
+    assert desired(SLOW, held=900, seen=late_once(seen, minutes_ago=minutes_ago), tpot=0.017).replicas == replicas
+
+
+@pytest.mark.parametrize(("asked", "replicas"), [(None, 3), (3600.0, 3), (301.0, 2)])
+def test_what_was_late_before_the_last_scale_in_does_not_count(asked: float | None, replicas: int) -> None:
+    """The newest replica went with it, and the others are older than the half hour. 5.6 % are late in it and since."""
+    load = [60.0] * 6 + [126.0] * 54
+    found = desired(SLOW, held=900, seen=carrying(load, engines=2), tpot=0.01619, asked=asked)
+    assert found.replicas == replicas
+
+
 def test_late_tokens_of_before_the_newest_replica_say_nothing_of_it() -> None:
     """It came two minutes ago, and since then all are in time."""
     seen = carrying([60.0] * 2 + [126.0] * 14 + [100.0] * 4, engines=2)

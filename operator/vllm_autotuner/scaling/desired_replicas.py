@@ -191,10 +191,7 @@ class _Question:
         if queues(self.case.observation):
             # The user says how long requests may wait; an engine that hangs is told from a busy one within that time.
             return "requests wait, but not yet for spec.scaling.scaleOut.waitingFor"
-        # Five minutes: over ten, one such stretch in five was late beside others that were not (closed loop). And all
-        # that is remembered: of few requests twice as many may be late by chance, but not for half an hour.
-        stretches = (min(self._stable, timedelta(seconds=STRETCH)), REMEMBERED)
-        if not any(budget_spent(self.case, over=each, since=self._newest, beyond_chance=True) for each in stretches):
+        if not self._is_late_beyond_chance():
             return "late requests are within the error budget"
         if self._newest is not None and reaches_behind(self.case.observation, self._newest):
             return "the measurements still cover the time before the newest replica"
@@ -203,6 +200,18 @@ class _Question:
         if (self._needed_now() or 0) <= self.supply.current:
             return "by the capacity model another replica would not help"
         return None
+
+    def _is_late_beyond_chance(self) -> bool:
+        # Five minutes: over ten, one such stretch in five was late beside others that were not (closed loop).
+        lately, newest = min(self._stable, timedelta(seconds=STRETCH)), self._newest
+        if budget_spent(self.case, over=lately, since=newest, beyond_chance=True):
+            return True
+        # And all that is remembered: of few requests twice as many may be late by chance, but not for half an hour.
+        # A burst that is over needs no replica, and after a scale-in the newest that is left may be older than both.
+        moments = (self.supply.newest_since, self.supply.pods_changed_at)
+        since = max((moment.timestamp() for moment in moments if moment is not None), default=None)
+        still = budget_spent(self.case, over=lately, since=newest, beyond_chance=False)
+        return still and budget_spent(self.case, over=REMEMBERED, since=since, beyond_chance=True)
 
     def _why_not_yet(self) -> str | None:
         supply = self.supply
