@@ -88,6 +88,15 @@ def test_what_did_no_harm_keeps_no_other_value_waiting(
     assert written.cooldown_until == NOW + timedelta(hours=2)
 
 
+@pytest.mark.parametrize(("harmful", "hours"), [(NEVER_JUDGED, 6), (WITHOUT_EFFECT, 0.5)])
+def test_a_promotion_that_found_no_room_is_not_tried_again_at_once(harmful: bool | None, hours: float) -> None:
+    """Its value is not remembered, because it was not to blame: the next change would be the same."""
+    spec = service({}).spec
+    after = ended(harmful=harmful, promoted=True, spec=spec)
+    assert after.cooldown_until == NOW + timedelta(hours=hours)
+    assert bool(failed_values(spec, after, now=NOW)) == (harmful is not None)
+
+
 @pytest.mark.fault("T35")
 def test_history_keeps_the_newest_ten() -> None:
     """More would be refused by the API server, and the status could never be written again."""

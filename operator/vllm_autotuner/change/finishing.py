@@ -53,7 +53,9 @@ def _cooldown(change: ActiveChange, ending: Ending, *, spec: VLLMServiceSpec) ->
     What ran before it runs again, and its value is remembered if it was judged: no other value need wait for it.
     """
     tuning = spec.tuning
-    harmless = ending.outcome is Outcome.ROLLED_BACK and not (change.harmful or change.declined)
+    # For a promotion that found no room, nothing is remembered: the same value would be next, and find none either.
+    unjudged = change.harmful is None and change.promoted
+    harmless = ending.outcome is Outcome.ROLLED_BACK and not (change.harmful or change.declined or unjudged)
     soon = harmless and not tuning.cooldown_is_written
     return min(tuning.cooldown, tuning.strategy.bake) if soon else tuning.cooldown
 
