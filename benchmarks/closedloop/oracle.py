@@ -8,7 +8,7 @@ Must not: be compared with on cost of finding it.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -202,10 +202,38 @@ async def best_on_demand(scenario: Scenario, *, frozen: bool = False, patience: 
                     hopeless.add(plan.flags.engine)
             if attained >= 1 - TIE:
                 break
+    found, plan = await _winner(scenario, runs, _cheapest_of_the_best, patience=patience)
+    return Found(plan=plan, score=found, played=len(runs))
+
+
+def _cheapest_of_the_best(runs: Sequence[tuple[Score, Plan]]) -> tuple[Score, Plan]:
     most = max(one.attainment for one, _ in runs)
     enough = [run for run in runs if run[0].attainment >= most * (1 - TIE)]
-    found, plan = min(enough, key=lambda run: (run[0].gpu_hours, -run[0].attainment))
-    return Found(plan=plan, score=found, played=len(runs))
+    return min(enough, key=lambda run: (run[0].gpu_hours, -run[0].attainment))
+
+
+def _most_of_the_day(runs: Sequence[tuple[Score, Plan]]) -> tuple[Score, Plan]:
+    return max(runs, key=lambda run: (round(run[0].attainment, 2), run[0].goodput))
+
+
+async def _winner(
+    scenario: Scenario,
+    runs: list[tuple[Score, Plan]],
+    choose: Callable[[Sequence[tuple[Score, Plan]]], tuple[Score, Plan]],
+    *,
+    patience: Patience | None,
+) -> tuple[Score, Plan]:
+    """Choose one of what was played; if its day was extrapolated, play it to the end and choose again.
+
+    One that the calmest hours made the best is no longer, after a day like that of the others.
+    """
+    runs = list(runs)
+    while True:
+        known, plan = choose(runs)
+        whole = await _to_the_end(scenario, plan, known, patience=patience)
+        if whole is known:
+            return known, plan
+        runs = [(whole if one is plan else score, one) for score, one in runs]
 
 
 async def _judged(scenario: Scenario, plan: Plan, *, patience: Patience | None) -> Score:
@@ -224,7 +252,7 @@ async def _judged(scenario: Scenario, plan: Plan, *, patience: Patience | None) 
 
 async def _to_the_end(scenario: Scenario, plan: Plan, known: Score, *, patience: Patience | None) -> Score:
     """The score of the whole day, where less of it was played and that is not enough."""
-    if known.extrapolated_from_hours is None or patience is None or not patience.whole_day:
+    if patience is None or not patience.whole_day or known.extrapolated_from_hours is None:
         return known
     return await _played(scenario, plan, patience=None)
 
@@ -244,8 +272,8 @@ async def best_with_fixed_gpus(scenario: Scenario, *, frozen: bool = False, pati
     runs = [(await _played(scenario, plan, patience=patience), plan) for plan in _variants(ranked)]
     if not runs:
         raise ValueError(f"{scenario.name}: no setting within the bounds starts an engine")
-    found, plan = max(runs, key=lambda run: (round(run[0].attainment, 2), run[0].goodput))
-    return Found(plan=plan, score=await _to_the_end(scenario, plan, found, patience=patience), played=len(runs))
+    found, plan = await _winner(scenario, runs, _most_of_the_day, patience=patience)
+    return Found(plan=plan, score=found, played=len(runs))
 
 
 async def _played(scenario: Scenario, plan: Plan, *, patience: Patience | None) -> Score:
