@@ -30,6 +30,9 @@ def closed_loop(result: Result) -> list[str]:
         for policy in case["policies"].values()
         if policy["extrapolated_from_hours"] is not None
     ]
+    # Results of before the oracle's choice was played to its end must not claim that it was.
+    oracles = [policy for case in cases for name, policy in case["policies"].items() if "oracle" in name]
+    whole = bool(oracles) and all(each["extrapolated_from_hours"] is None for each in oracles)
     lines = [
         f"{_broken_off(result)}"
         f"{len(cases)} cases: {len(scenarios)} scenarios, seeds {', '.join(map(str, seeds))}, setting "
@@ -38,7 +41,7 @@ def closed_loop(result: Result) -> list[str]:
         f"from {MET:.0%} on. GPU-hours are relative to that oracle's and include trials and starts. Intervals of 95 % "
         "resample whole scenarios. The oracle knows the day: the cheapest fixed flags with the best replicas or "
         "schedule of replicas whose attainment is within 1 % of the best; searched on a fluid approximation, its best "
-        "few played, and what won to the end of the day. "
+        f"few played{', and what won to the end of the day' if whole else ''}. "
         + (
             f"{len(shortened)} of {runs} runs were played until they had settled (the longest for "
             f"{max(shortened):.1f} h), and the rest of the day was extrapolated from settled rates."
