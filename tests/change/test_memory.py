@@ -97,6 +97,15 @@ def test_a_promotion_that_found_no_room_is_not_tried_again_at_once(harmful: bool
     assert bool(failed_values(spec, after, now=NOW)) == (harmful is not None)
 
 
+def test_an_undone_change_ends_no_cooldown_of_before() -> None:
+    """Kept, then another knob that did no harm: half an hour later the way back would be allowed (T31)."""
+    kept = ended(outcome=Outcome.SUCCEEDED, harmful=NEVER_JUDGED, spec=service({}).spec)
+    after = ended(kept, harmful=WITHOUT_EFFECT, spec=service({}).spec, now=NOW + timedelta(hours=1))
+    assert after.cooldown_until == kept.cooldown_until == NOW + timedelta(hours=6)
+    later = ended(kept, harmful=WITHOUT_EFFECT, spec=service({}).spec, now=NOW + timedelta(hours=5, minutes=45))
+    assert later.cooldown_until == NOW + timedelta(hours=6, minutes=15)
+
+
 @pytest.mark.fault("T35")
 def test_history_keeps_the_newest_ten() -> None:
     """More would be refused by the API server, and the status could never be written again."""

@@ -55,9 +55,6 @@ def ended(start: str, end: str, *, outcome: str = "Succeeded") -> dict[str, Any]
     return entry | {"finishedAt": at(hours=1)}
 
 
-UNDONE = ended("auto", "fp8", outcome="RolledBack") | {"knob": "kvCacheDtype", "finishedAt": at(minutes=31)}
-
-
 def goes_on(
     id: str,  # noqa: A002 (as in the table)
     *,
@@ -381,24 +378,6 @@ CASES = (
         link=chain.cooled_down,
         status={"cooldownUntil": at(hours=-5), "history": [ended("256", "128")]},
         reason=HoldReason.COOLDOWN,
-    ),
-    Case(
-        id="the way back from what was kept, after another change that did no harm",
-        link=chain.cooled_down,
-        status={"cooldownUntil": at(minutes=1), "history": [ended("256", "128"), UNDONE]},
-        reason=HoldReason.COOLDOWN,
-        says="2026-11-21T17:00:00Z",
-    ),
-    Case(
-        id="further in the direction of what was kept, after another change that did no harm",
-        link=chain.cooled_down,
-        status={"cooldownUntil": at(minutes=1), "history": [ended("64", "128"), UNDONE]},
-    ),
-    Case(
-        id="the way back from what was kept, after the cooldown that the user wrote",
-        link=chain.cooled_down,
-        spec={"tuning.cooldown": "30m"},
-        status={"cooldownUntil": at(minutes=1), "history": [ended("256", "128"), UNDONE]},
     ),
     Case(
         id="the next step after one that was not kept",

@@ -28,10 +28,12 @@ def finished(
 ) -> VLLMServiceStatus:
     """The status after a change ended: no active change, a history entry, cooldown, failure memory, circuit breaker."""
     cooldown = _cooldown(change, ending, spec=spec)
+    until = cooldown_until(ending.outcome, earlier=status.history, cooldown=cooldown, now=now)
     status = status.updated(
         active_change=None,
         history=(*status.history, _entry(change, ending, spec=spec, now=now)),
-        cooldown_until=cooldown_until(ending.outcome, earlier=status.history, cooldown=cooldown, now=now),
+        # What was kept before it, and is not to be taken back so soon, or did harm, has its whole cooldown.
+        cooldown_until=until if status.cooldown_until is None else max(until, status.cooldown_until),
     )
     # A change without a verdict (aborted, metrics missing for too long) is no failure: retry after the cooldown.
     if change.harmful is not None or change.declined:

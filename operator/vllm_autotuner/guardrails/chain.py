@@ -19,7 +19,7 @@ from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.guardrails.change_windows import why_closed
 from vllm_autotuner.guardrails.circuit_breaker import circuit_is_open
 from vllm_autotuner.guardrails.contest import REPLICAS, gave_up_replicas
-from vllm_autotuner.guardrails.cooldown import BUDGET_WINDOW, goes_on, taken_back
+from vllm_autotuner.guardrails.cooldown import BUDGET_WINDOW, goes_on
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
 from vllm_autotuner.planning.bounds import opted_in, outside, with_value
@@ -215,15 +215,7 @@ def cooled_down(proposal: Proposal, context: Context) -> Answer:
     """
     status, tuning, now = context.status, context.spec.tuning, context.now
     until = status.cooldown_until
-    if until is None or _makes_it_start(proposal) or proposal.knob is Knob.REPLICAS:
-        return Allow()
-    if now >= until and not tuning.cooldown_is_written:
-        # Of the last change; one before it may have been kept more lately than a cooldown ago.
-        until = (
-            taken_back(proposal.knob, proposal.value, history=status.history, cooldown=tuning.cooldown, now=now)
-            or until
-        )
-    if now >= until:
+    if until is None or now >= until or _makes_it_start(proposal) or proposal.knob is Knob.REPLICAS:
         return Allow()
     end = f"until {until:%Y-%m-%dT%H:%M:%SZ} (spec.tuning.cooldown)"
     further = not tuning.cooldown_is_written and goes_on(

@@ -10,7 +10,7 @@ from typing import Final
 from vllm_autotuner.api.knobs import Knob, knob_value
 from vllm_autotuner.api.status import BudgetStatus, HistoryEntry, Outcome
 
-__all__ = ["BUDGET_WINDOW", "MOST_DOUBLINGS", "cooldown_until", "goes_on", "spent", "taken_back"]
+__all__ = ["BUDGET_WINDOW", "MOST_DOUBLINGS", "cooldown_until", "goes_on", "spent"]
 
 BUDGET_WINDOW: Final = timedelta(days=1)
 """Period of spec.tuning.budget.changesPerDay; it begins with the first change, not at midnight."""
@@ -48,25 +48,6 @@ def goes_on(
         each.outcome is Outcome.SUCCEEDED and (each.knob != knob.value or _is_farther(value, than=each))
         for each in recent
     )
-
-
-def taken_back(
-    knob: Knob, value: int | str, *, history: Iterable[HistoryEntry], cooldown: timedelta, now: datetime
-) -> datetime | None:
-    """Until when a change would take back what was kept within the cooldown; None if it does not.
-
-    A change that came after it and did no harm may have made the end of the cooldown an earlier one.
-    """
-    ends = (
-        each.finished_at + cooldown
-        for each in history
-        if each.outcome is Outcome.SUCCEEDED
-        and each.knob == knob.value
-        and each.finished_at is not None
-        and now - each.finished_at < cooldown
-        and not _is_farther(value, than=each)
-    )
-    return max(ends, default=None)
 
 
 def _is_farther(value: int | str, *, than: HistoryEntry) -> bool:
