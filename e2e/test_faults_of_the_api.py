@@ -94,7 +94,7 @@ async def test_an_edit_there_and_back_that_the_watch_did_not_bring_rolls_nothing
 
         async def all_told() -> bool:
             told = len(play.monitor.statuses("unheard"))
-            await play.ticks(5)
+            await play.ticks(10)
             return len(play.monitor.statuses("unheard")) == told
 
         await until("nothing is left to tell", all_told, seconds=PATIENCE)
