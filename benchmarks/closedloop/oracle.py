@@ -218,7 +218,7 @@ def _most_of_the_day(runs: Sequence[tuple[Score, Plan]]) -> tuple[Score, Plan]:
 
 async def _winner(
     scenario: Scenario,
-    runs: list[tuple[Score, Plan]],
+    runs: Sequence[tuple[Score, Plan]],
     choose: Callable[[Sequence[tuple[Score, Plan]]], tuple[Score, Plan]],
     *,
     patience: Patience | None,
@@ -227,7 +227,6 @@ async def _winner(
 
     One that the calmest hours made the best is no longer, after a day like that of the others.
     """
-    runs = list(runs)
     while True:
         known, plan = choose(runs)
         whole = await _to_the_end(scenario, plan, known, patience=patience)

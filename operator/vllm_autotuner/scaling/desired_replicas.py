@@ -123,6 +123,12 @@ class _Question:
     def _newest(self) -> float | None:
         return None if self.supply.newest_since is None else self.supply.newest_since.timestamp()
 
+    @property
+    def _same_pods_since(self) -> float | None:
+        """Unix seconds at which a pod last came or went: after a scale-in the newest that is left may be older."""
+        moments = (self.supply.newest_since, self.supply.pods_changed_at)
+        return max((moment.timestamp() for moment in moments if moment is not None), default=None)
+
     def more(self) -> Scale:
         """The desired replicas, `supply.current` or more, and why."""
         current = self.supply.current
@@ -207,11 +213,9 @@ class _Question:
         if budget_spent(self.case, over=lately, since=newest, beyond_chance=True):
             return True
         # And all that is remembered: of few requests twice as many may be late by chance, but not for half an hour.
-        # A burst that is over needs no replica, and after a scale-in the newest that is left may be older than both.
-        moments = (self.supply.newest_since, self.supply.pods_changed_at)
-        since = max((moment.timestamp() for moment in moments if moment is not None), default=None)
+        # A burst that is over needs no replica.
         still = budget_spent(self.case, over=lately, since=newest, beyond_chance=False)
-        return still and budget_spent(self.case, over=REMEMBERED, since=since, beyond_chance=True)
+        return still and budget_spent(self.case, over=REMEMBERED, since=self._same_pods_since, beyond_chance=True)
 
     def _why_not_yet(self) -> str | None:
         supply = self.supply
@@ -255,13 +259,13 @@ class _Question:
         """
         supply, seen = self.supply, self.case.observation
         current = supply.current
-        moments = [moment for moment in (supply.newest_since, supply.pods_changed_at) if moment is not None]
+        since = self._same_pods_since
         whole = (
             supply.rolled_out and supply.ready == current and len(seen.engines) >= current and seen.everybody_reports
         )
         if current <= self.scaling.min_replicas or not whole or not self._may_be_spare() or _a_burst_has_begun(seen):
             return None
-        if any(self.now - moment < self._stable for moment in moments):
+        if since is not None and self.now.timestamp() - since < self._stable.total_seconds():
             return None
         rests_until = tried_again_from(current - 1, supply.failed, stabilization=self._stable)
         if rests_until is not None and self.now < rests_until:
@@ -273,7 +277,6 @@ class _Question:
         enough = replicas_for(rate, known.low)
         if enough is None or enough >= current:
             return None
-        since = max((at.timestamp() for at in moments), default=None)
         # Chance excuses nothing here: a replica is taken away where it is known that nothing is late.
         if budget_spent(self.case, over=timedelta(days=1), since=since, beyond_chance=False):
             return None
