@@ -354,6 +354,8 @@ class FleetLoop:
 
     async def _give_turns(self, waiting: Sequence[_Waiting], *, adopting: Adopting) -> None:
         """Begin changes: only now is it known who all would, and which changes have ended in this tick."""
+        if not waiting:
+            return
         known = self._limits_known_at >= self._began
         begin = self._fleet().begin([each.asking for each in waiting] if known else [])
         for each in waiting:

@@ -126,6 +126,8 @@ class StatusWriter:
 
     async def _write(self, entry: ServiceEntry, before: VLLMServiceStatus, after: VLLMServiceStatus) -> ServiceEntry:
         """Write the status if it says anything new. Raises StatusUnreadable when it is no valid status."""
+        if after == before and entry.body.get("status"):
+            return entry  # as nearly always; what they look like on the wire need not be known then
         wire = fitted(to_wire(after))
         if wire == to_wire(before) and entry.body.get("status"):
             return entry
