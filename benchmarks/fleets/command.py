@@ -28,6 +28,7 @@ from benchmarks.fleets.fleet import HOME, INTERVAL, LOOK, Fleet, Operator, fleet
 from benchmarks.fleets.metrics_servers import MetricsServer, RealPrometheus, StandIn, samples_of, scraping
 from benchmarks.fleets.page import CANARY_COLUMNS, FLEET_COLUMNS, SHARD_COLUMNS, canary_row_of, row_of, rows_of_shards
 from benchmarks.fleets.played_node import played_node
+from benchmarks.fleets.reference_loop import machine_speed
 from benchmarks.fleets.troubles import behind_a_bad_api, in_trouble
 from benchmarks.result_files import require_clean_tree, write_result
 from benchmarks.tenants.answering import answering
@@ -60,9 +61,10 @@ async def cell(
         idle_bytes = cost.peak_bytes
         waits = await grown(fleet, [cost], server=server, console=console)
         before = await server.counted()
-        found = await steady(fleet, operator, cost, minutes=minutes)
+        async with machine_speed() as speed:
+            found = await steady(fleet, operator, cost, minutes=minutes)
         after = await server.counted()
-        found |= {
+        found |= speed | {
             "rss_before_mib": round(idle_bytes / 2**20, 1),
             "queries_per_tick": round((after.asked - before.asked) / found["ticks"], 1),
             "mib_per_tick": round((after.sent - before.sent) / found["ticks"] / 2**20, 2),
@@ -99,14 +101,16 @@ async def in_shards(
             costs.append(await stack.enter_async_context(Cost(operator.place, every=LOOK)))
         await until("the first ticks", lambda: all(cost.ticks >= 1 for cost in costs), seconds=120)
         waits = await grown(fleet, costs, server=server, console=console)
-        each = await asyncio.gather(
-            *(steady(fleet, *pair, minutes=minutes) for pair in zip(operators, costs, strict=True))
-        )
+        async with machine_speed() as speed:
+            each = await asyncio.gather(
+                *(steady(fleet, *pair, minutes=minutes) for pair in zip(operators, costs, strict=True))
+            )
     again = await asyncio.gather(*(started_again(*pair) for pair in zip(operators, shards, strict=True)))
     return {
         "services": fleet.services,
         "engines": fleet.all_engines,
         **waits,
+        **speed,
         "shards": [found | {"start_peak_rss_mib": peak} for found, peak in zip(each, again, strict=True)],
     }
 
@@ -130,12 +134,14 @@ async def beside_others(
     async with Cost(operator.place, every=LOOK) as cost:
         await until("the first tick", lambda: cost.ticks >= 1, seconds=120)
         waits = await grown(fleet, [cost], server=server, console=console)
-        found = await steady(fleet, operator, cost, minutes=minutes)
+        async with machine_speed() as speed:
+            found = await steady(fleet, operator, cost, minutes=minutes)
     found |= {"start_peak_rss_mib": await started_again(operator, arguments)}
     return {
         "services": fleet.services + others.services,
         "engines": fleet.all_engines + others.all_engines,
         **waits,
+        **speed,
         "number": shard.number,
         "of": shard.of,
         "shards": [found],

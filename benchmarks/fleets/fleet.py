@@ -33,9 +33,9 @@ LIMITS: Final = "vllm-autotuner-limits"
 PER_NAMESPACE: Final = 25
 INTERVAL: Final = 15.0
 """Seconds between ticks: the chart's."""
-LOOK: Final = 10.0
-"""Seconds between two looks at the operator's metrics: fewer than between two ticks, so that each is told apart, and
-no more of them than that, as a look has the operator write its whole page. A Prometheus takes one in 15 to 60."""
+LOOK: Final = 5.0
+"""Seconds between two looks at the operator's metrics, more often than a Prometheus scrapes them: with 10 s, two slow
+ticks ended between two looks."""
 SERVICES: Final = "/apis/vllm-autotuner.dev/v1alpha1/vllmservices"
 PATHS: Final = {
     "VLLMService": "/apis/vllm-autotuner.dev/v1alpha1/namespaces/{namespace}/vllmservices",
