@@ -168,10 +168,11 @@ def fleet(result: Result) -> list[str]:
         "runs nothing, and Prometheus is a stand-in that sends the bytes a real one sent about one engine under load, "
         "under other names. All services are created at once; a tick is measured when everything has settled. A cycle "
         "is from the begin of a tick to the begin of the next one (the interval is 15 s). The reference loop is a "
-        "fixed piece of Python that runs every 10 s beside what is measured: the cores are shared with strangers, and CPU "
-        "seconds of two hours compare only beside its CPU milliseconds. Nothing waits in any engine, so that calm "
-        "services rest in most ticks; where requests wait everywhere, each tick has the cost of deciding all services. "
-        "The operator's metrics are asked for every 5 s, which is in the figures: 8 % of a tick of 1,000 services."
+        "fixed piece of Python that runs every 10 s beside what is measured: the cores are shared with strangers, and "
+        "CPU seconds of two hours compare only beside its CPU milliseconds. Nothing waits in any engine, so that calm "
+        "services rest in most ticks; where requests wait everywhere, each tick has the cost of deciding all "
+        "services. The operator's metrics are asked for every 5 s, which is in the figures: 8 % of a tick of 1,000 "
+        "services."
     )
     cells = sorted(result["cells"], key=lambda each: float(each["engines"]))
     lines = [about, "", *table(FLEET_COLUMNS, [row_of(each) for each in cells])]
