@@ -233,8 +233,8 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section(
         name="fleet_before",
         title="Fleet before",
-        question="What did the fleet of 1,000 services cost before?",
-        command="python benchmarks/fleet.py --services 1000 --minutes 2 --json",
+        question="What did fleets of 10 and of 1,000 services cost before, and what do they cost now?",
+        command="python benchmarks/fleet.py --services 10 1000 --minutes 3 --json",
         body=fleet_before,
     ),
     Section(

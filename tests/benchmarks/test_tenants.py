@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from benchmarks.fleets.page import fleet, fleet_canary, fleet_shards, fleet_shards_others, fleet_troubles
+from benchmarks.fleets.page import fleet, fleet_before, fleet_canary, fleet_shards, fleet_shards_others, fleet_troubles
 from benchmarks.tenants.page import hostile, operator_cost
 from benchmarks.tenants.shapes import NAMESPACE, POD, Shape, namespaces_of, shape_of
 from benchmarks.tenants.stand_in import COUNT, StandIn, application
@@ -155,6 +155,7 @@ def test_the_cost_of_each_fleet_is_told() -> None:
         "engines": 2000,
         "calm": 750.4,
         "cpu_s_per_tick": 2.345,
+        "reference_loop_ms": 81.6,
         "cycle_s": 15.04,
         "longest_tick_s": 9.9,
         "peak_rss_mib": 321.0,
@@ -196,9 +197,14 @@ def test_the_cost_of_each_fleet_is_told() -> None:
     text = "\n".join(fleet_troubles(result))
     assert "| 1,000 | each answer takes 2 s | 7 | 15.2 | 18 | 3 | no | 335 |" in text
     assert "| 1,000 | no answer in time | 10 | 8 | 12.3 | 22 | 1,001 | 1,000 | 61 | no | 330 |" in text
-    row = "| 1,000 | 2,000 | 750 | 2.35 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 22 | 30 |"
+    row = "| 1,000 | 2,000 | 750 | 2.35 | 82 | 15.0 | 9.9 | 321 | 0.25 | 64.0 | 40.0 | 0 in 12 ticks | 60 | 22 | 30 |"
     assert row in text
     assert row in "\n".join(fleet(result))
+    now = cell | {"operator": "now"}
+    then = {name: value for name, value in now.items() if name != "reference_loop_ms"} | {"operator": "then"}
+    text = "\n".join(fleet_before({"summary": {}, "cells": [then, now]}))
+    assert f"| now {row}" in text
+    assert "| then | 1,000 | 2,000 | 750 | 2.35 | not measured | 15.0 |" in text
 
 
 def test_each_shard_of_a_fleet_has_a_row() -> None:
@@ -211,13 +217,19 @@ def test_each_shard_of_a_fleet_has_a_row() -> None:
         "start_peak_rss_mib": 150.6,
         "loop_lag_s": 0.111,
     }
-    cell = {"services": 800, "engines": 1600, "status_for_all_s": 20.4, "shards": [shard, shard | {"cycle_s": 16.0}]}
+    cell = {
+        "services": 800,
+        "engines": 1600,
+        "status_for_all_s": 20.4,
+        "reference_loop_ms": 99.6,
+        "shards": [shard, shard | {"cycle_s": 16.0}],
+    }
     text = "\n".join(fleet_shards({"summary": {}, "cells": [cell]}))
-    assert "| 800 | 1,600 | 1 of 2 | 400 | 0.46 | 15.0 | 1.3 | 160 | 151 | 0.11 | 20 |" in text
-    assert "| 800 | 1,600 | 2 of 2 | 400 | 0.46 | 16.0 | 1.3 | 160 | 151 | 0.11 | 20 |" in text
+    assert "| 800 | 1,600 | 1 of 2 | 400 | 0.46 | 100 | 15.0 | 1.3 | 160 | 151 | 0.11 | 20 |" in text
+    assert "| 800 | 1,600 | 2 of 2 | 400 | 0.46 | 100 | 16.0 | 1.3 | 160 | 151 | 0.11 | 20 |" in text
     alone = cell | {"number": 0, "of": 5, "shards": [shard]}
     text = "\n".join(fleet_shards_others({"summary": {}, "cells": [alone]}))
-    assert "| 800 | 1,600 | 1 of 5 | 400 | 0.46 | 15.0 | 1.3 | 160 | 151 | 0.11 | 20 |" in text
+    assert "| 800 | 1,600 | 1 of 5 | 400 | 0.46 | 100 | 15.0 | 1.3 | 160 | 151 | 0.11 | 20 |" in text
 
 
 def test_a_canary_has_a_row_alone_and_one_beside_each_fleet() -> None:
