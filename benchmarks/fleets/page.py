@@ -52,7 +52,7 @@ def row_of(cell: Mapping[str, Any]) -> tuple[str, ...]:
         f"{cell['engines']:,}",
         f"{cell['calm']:,.0f}",
         f"{cell['cpu_s_per_tick']:.2f}",
-        _speed(cell),
+        _if_measured(cell, "reference_loop_ms"),
         f"{cell['cycle_s']:.1f}",
         f"{cell['longest_tick_s']:.1f}",
         f"{cell['peak_rss_mib']:.0f}",
@@ -61,7 +61,7 @@ def row_of(cell: Mapping[str, Any]) -> tuple[str, ...]:
         f"{cell['mib_per_tick']:.1f}",
         f"{cell['status_writes']} in {cell['ticks']} ticks",
         f"{cell['status_for_all_s']:.0f}",
-        "not measured" if (found := cell.get("change_goes_on_after_kill_s")) is None else f"{found:.0f}",
+        _if_measured(cell, "change_goes_on_after_kill_s"),
         f"{cell['first_tick_after_kill_s']:.0f}",
     )
 
@@ -77,11 +77,11 @@ def rows_of_shards(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
             f"{number} of {of}",
             f"{sum(each['diagnoses'].values()):,.0f}",
             f"{each['cpu_s_per_tick']:.2f}",
-            _speed(cell),
+            _if_measured(cell, "reference_loop_ms"),
             f"{each['cycle_s']:.1f}",
             f"{each['longest_tick_s']:.1f}",
             f"{each['peak_rss_mib']:.0f}",
-            "not measured" if (found := each.get("start_peak_rss_mib")) is None else f"{found:.0f}",
+            _if_measured(each, "start_peak_rss_mib"),
             f"{each['loop_lag_s']:.2f}",
             f"{cell['status_for_all_s']:.0f}",
         )
@@ -89,8 +89,9 @@ def rows_of_shards(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def _speed(cell: Mapping[str, Any]) -> str:
-    return "not measured" if (found := cell.get("reference_loop_ms")) is None else f"{found:.0f}"
+def _if_measured(figures: Mapping[str, Any], name: str) -> str:
+    """A figure that results of earlier versions do not have."""
+    return "not measured" if (found := figures.get(name)) is None else f"{found:.0f}"
 
 
 def canary_row_of(cell: Mapping[str, Any]) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ from typing import Final
 __all__ = ["machine_speed"]
 
 TURNS: Final = 500_000
-"""Of the loop: a tenth of a second."""
+"""Of the loop: a twentieth of a second."""
 EVERY: Final = 10.0
-"""Seconds between two loops: one per cent of a core."""
+"""Seconds between two loops: half a per cent of a core."""
 
 
 @asynccontextmanager

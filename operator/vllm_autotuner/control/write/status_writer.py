@@ -126,10 +126,11 @@ class StatusWriter:
 
     async def _write(self, entry: ServiceEntry, before: VLLMServiceStatus, after: VLLMServiceStatus) -> ServiceEntry:
         """Write the status if it says anything new. Raises StatusUnreadable when it is no valid status."""
-        if after == before and entry.body.get("status"):
+        stored = bool(entry.body.get("status"))
+        if stored and after == before:
             return entry  # as nearly always; what they look like on the wire need not be known then
         wire = fitted(to_wire(after))
-        if wire == to_wire(before) and entry.body.get("status"):
+        if stored and wire == to_wire(before):
             return entry
         # One list that is too long, and the API server refuses this and every later status: the service is frozen, its
         # rollback with it. So what is sent has been read like a stored one, which cuts lists and texts (T43).
