@@ -118,6 +118,15 @@ async def test_a_slow_engine_is_not_scraped_in_a_burst_afterwards() -> None:
     assert [at - STARTED for at in series.times] == [0, 4, 8]
 
 
+async def test_a_first_answer_that_takes_all_of_the_time_is_followed_by_a_second() -> None:
+    time = Time()
+    engine = Engine(time, takes=25)
+    found = await sample(engine, time, seconds=10)
+    (series,) = await running(found.recording)
+    assert [at - STARTED for at in series.times] == [0, 26]
+    assert engine.scrapes == 2
+
+
 async def test_a_sleep_that_ends_early_is_not_scraped_twice() -> None:
     time = Time(early=0.001)
     found = await sample(Engine(time), time)

@@ -138,15 +138,15 @@ class Sampler:
         while True:
             # Scrapes that a slow answer has run past are left out, not caught up with: a burst is not a sample. The
             # count goes on in any case, because a sleep may end a moment early and must not be scraped twice.
-            due = max(due, int(self._elapsed() // step)) + 1
+            due = max(due, int(self.elapsed // step)) + 1
             if due * step > until + step / 1000:
                 return
-            await self.clock.sleep(max(0.0, due * step - self._elapsed()))
+            await self.clock.sleep(max(0.0, due * step - self.elapsed))
             await self.scrape(target)
 
     async def scrape(self, target: ScrapeTarget) -> SourceError | None:
         """Scrape once; a failure is counted and returned."""
-        began = self._elapsed()
+        began = self.elapsed
         try:
             page = await self.reader.fetch(target.url)
             # The time of the request, as Prometheus stamps it.
@@ -159,7 +159,9 @@ class Sampler:
             self.scraped(target)
         return None
 
-    def _elapsed(self) -> float:
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
         return self.clock.monotonic() - self.zero
 
 
@@ -173,7 +175,9 @@ async def sample_engines(
     transport: httpx.AsyncBaseTransport | None = None,
     scraped: Callable[[ScrapeTarget], None] = lambda target: None,
 ) -> Scraped:
-    """Scrape every target each `interval` for `duration`, both ends included; `scraped` is called after each attempt.
+    """Scrape every target each `interval` for `duration`, both ends included, and at least twice.
+
+    `scraped` is called after each attempt.
 
     Raises the first target's SourceError when no target ever answers; at once, when waiting would not help.
     """
@@ -184,7 +188,10 @@ async def sample_engines(
         errors = await sampler.first(targets)
         if len(errors) == len(targets) and not any(map(may_pass, errors)):
             raise errors[0]
-        await sampler.repeat(targets, step=interval.total_seconds(), until=duration.total_seconds())
+        step = interval.total_seconds()
+        # A first answer that took all of the time is followed by one more: one scrape shows no rates, and a page with
+        # odd counters would pass for a good one.
+        await sampler.repeat(targets, step=step, until=max(duration.total_seconds(), sampler.elapsed + step))
     finally:
         await reader.close()
     if not recording.names and len(errors) == len(targets) and not foreign:
