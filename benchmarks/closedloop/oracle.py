@@ -14,9 +14,10 @@ from functools import lru_cache
 from typing import Final
 
 from benchmarks.closedloop.capacity import engine_of
+from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.fluid import demand_of, largest_rate
-from benchmarks.closedloop.playing import play
-from benchmarks.closedloop.policies import Fixed
+from benchmarks.closedloop.playing import Run, play
+from benchmarks.closedloop.policies import Fixed, Policy
 from benchmarks.closedloop.scenario import Objectives, Scenario, Upgrade, Wedge
 from benchmarks.closedloop.scoring import Score, score
 from benchmarks.closedloop.service import Owner
@@ -241,19 +242,17 @@ async def _judged(scenario: Scenario, plan: Plan, *, patience: Patience | None) 
     One that keeps them for hours is played to the end of the day. Of several prices the one with the calmest hours
     would win: one replica kept them for 5.7 h, and not for the day (cap-bound 620, half of the GPU-hours).
     """
-    if scenario.steady_from is not None and patience is not None:
-        first = await _played(scenario, plan, patience=SCREEN)
-        if first.attainment < NEARLY:
-            return first
-    found = await _played(scenario, plan, patience=patience)
-    return found if found.attainment < 1 - TIE else await _to_the_end(scenario, plan, found, patience=patience)
+    if patience is None:
+        return await _played(scenario, plan)
+    enough = 1 - TIE if patience.whole_day else math.inf
+    return await _played(scenario, plan, (SCREEN, NEARLY), (patience, enough))
 
 
 async def _to_the_end(scenario: Scenario, plan: Plan, known: Score, *, patience: Patience | None) -> Score:
     """The score of the whole day, where less of it was played and that is not enough."""
     if patience is None or not patience.whole_day or known.extrapolated_from_hours is None:
         return known
-    return await _played(scenario, plan, patience=None)
+    return await _played(scenario, plan)
 
 
 async def best_with_fixed_gpus(scenario: Scenario, *, frozen: bool = False, patience: Patience | None) -> Found:
@@ -268,14 +267,37 @@ async def best_with_fixed_gpus(scenario: Scenario, *, frozen: bool = False, pati
         gpus = replicas * one.tensor_parallel_size
         seconds = scenario.duration * gpus
         ranked.append(Plan(flags=one, schedule=((0.0, replicas),), gpu_seconds=seconds, strain=strain))
-    runs = [(await _played(scenario, plan, patience=patience), plan) for plan in _variants(ranked)]
+    stages = () if patience is None else ((patience, math.inf),)
+    runs = [(await _played(scenario, plan, *stages), plan) for plan in _variants(ranked)]
     if not runs:
         raise ValueError(f"{scenario.name}: no setting within the bounds starts an engine")
     found, plan = await _winner(scenario, runs, _most_of_the_day, patience=patience)
     return Found(plan=plan, score=found, played=len(runs))
 
 
-async def _played(scenario: Scenario, plan: Plan, *, patience: Patience | None) -> Score:
+@dataclass(slots=True, kw_only=True)
+class _InStages:
+    """Ends a run where the load has settled for a stage and the plan attained too little; else the next one counts."""
+
+    scenario: Scenario
+    stages: list[tuple[Settling, float]]
+    """With the attainment from which on the run goes on."""
+
+    def since(self, cluster: SimulatedCluster, policy: Policy) -> float | None:
+        """Answer as `Settling.since` does."""
+        while self.stages:
+            settling, enough = self.stages[0]
+            since = settling.since(cluster, policy)
+            if since is None:
+                return None
+            if score(self.scenario, Run(cluster=cluster, played=cluster.now, settled_since=since)).attainment < enough:
+                return since
+            del self.stages[0]
+        return None
+
+
+async def _played(scenario: Scenario, plan: Plan, *stages: tuple[Patience, float]) -> Score:
+    """Play a plan to the end of the day, or of the first stage (how sure, and what attainment is enough) it fails."""
     owner = Owner(scenario)
     flags = plan.flags
     policy = Fixed(
@@ -287,7 +309,8 @@ async def _played(scenario: Scenario, plan: Plan, *, patience: Patience | None) 
         flags.max_model_len,
         schedule=plan.schedule,
     )
-    settling = None if patience is None else Settling(scenario=scenario, patience=patience)
+    known = [(Settling(scenario=scenario, patience=patience), enough) for patience, enough in stages]
+    settling = _InStages(scenario=scenario, stages=known)
     return score(scenario, await play(scenario, policy, owner=owner, settling=settling))
 
 

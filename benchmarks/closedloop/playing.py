@@ -5,13 +5,13 @@ Must not: score, or compare. Everything that a run depends on is in the scenario
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from benchmarks.closedloop.cluster import SimulatedCluster
 from benchmarks.closedloop.policies import Policy
 from benchmarks.closedloop.scenario import Scenario
 from benchmarks.closedloop.scraping import TICK
 from benchmarks.closedloop.service import Owner
-from benchmarks.closedloop.settling import Settling
 
 __all__ = ["Run", "play"]
 
@@ -29,13 +29,20 @@ class Run:
     """Where all was played all the same: the run as it would have ended when it had settled."""
 
 
+class Settles(Protocol):
+    """Says when a run need not go on: `settling.Settling`, or several of them."""
+
+    def since(self, cluster: SimulatedCluster, policy: Policy) -> float | None:
+        """Return since when the run goes on as it went, None while it has to be played. Asked after each tick."""
+
+
 async def play(
     scenario: Scenario,
     policy: Policy,
     *,
     owner: Owner,
     faults: bool = True,
-    settling: Settling | None = None,
+    settling: Settles | None = None,
     exact: bool = False,
     given_up: Callable[[SimulatedCluster], bool] = lambda cluster: False,
 ) -> Run:

@@ -29,7 +29,7 @@ from benchmarks.closedloop.oracle import (
 from benchmarks.closedloop.playing import play
 from benchmarks.closedloop.policies import Fixed
 from benchmarks.closedloop.scenario import Scenario, Wedge
-from benchmarks.closedloop.scoring import score
+from benchmarks.closedloop.scoring import Score, score
 from benchmarks.closedloop.service import Owner
 from benchmarks.closedloop.settling import Patience
 from vllm_autotuner.cluster.adapter import Cluster
@@ -164,10 +164,36 @@ def test_where_the_approximation_promises_too_much_more_replicas_are_played(
     assert found.score.attainment == 1.0
 
 
+def _ends_early(morning: float, stages: Sequence[tuple[Patience, float]]) -> bool:
+    """Whether a run that attains so much in the morning ends with one of its stages."""
+    return any(morning < enough for _, enough in stages)
+
+
+def test_a_run_in_stages_ends_where_one_for_that_stage_alone_would() -> None:
+    """What goes on is not begun anew, and it is the same day to the last digit."""
+    scenario = case(rate=2.0, seconds=4 * HOUR, seats=16, steady_from=0.0)
+    plan = plans(scenario, flags_of(scenario)[:1])[0][0]
+    brief = replace(PATIENCE, fewest=900.0)
+
+    def scored(*stages: tuple[Patience, float]) -> Score:
+        return asyncio.run(oracle._played(scenario, plan, *stages))
+
+    first, second, whole = scored((brief, math.inf)), scored((PATIENCE, math.inf)), scored()
+    hours = [one.extrapolated_from_hours for one in (first, second, whole)]
+    assert hours[0] is not None
+    assert hours[1] is not None
+    assert hours[0] < hours[1]
+    assert hours[2] is None
+    assert scored((brief, math.inf), (PATIENCE, math.inf)) == first
+    assert scored((brief, 0.0), (PATIENCE, math.inf)) == second
+    assert scored((brief, 0.0), (PATIENCE, 0.0)) == whole
+
+
 def test_a_plan_that_holds_for_a_calm_morning_only_does_not_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def played(scenario: Scenario, plan: Plan, *, patience: Patience | None) -> Any:
-        attainment = 0.95 if patience is None and plan.schedule[0][1] < 2 else 1.0
-        hours = None if patience is None else 5.0
+    async def played(scenario: Scenario, plan: Plan, *stages: tuple[Patience, float]) -> Any:
+        ends = _ends_early(1.0, stages)
+        attainment = 0.95 if not ends and plan.schedule[0][1] < 2 else 1.0
+        hours = 5.0 if ends else None
         return SimpleNamespace(
             attainment=attainment, goodput=1.0, gpu_hours=plan.gpu_seconds / HOUR, extrapolated_from_hours=hours
         )
@@ -192,11 +218,13 @@ def test_a_plan_that_nearly_held_for_a_calm_morning_does_not_win_by_it(
     """
     first: list[object] = []
 
-    async def played(scenario: Scenario, plan: Plan, *, patience: Patience | None) -> Any:
+    async def played(scenario: Scenario, plan: Plan, *stages: tuple[Patience, float]) -> Any:
         first.append(plan.flags)
-        lucky, whole = plan.schedule[0][1] < 2 if scales else plan.flags == first[0], patience is None
-        attainment = (0.80 if whole else 0.985) if lucky else 0.992 if scenario.scales else 0.95
-        hours, gpus = None if whole else 5.0, plan.gpu_seconds / HOUR
+        lucky = plan.schedule[0][1] < 2 if scales else plan.flags == first[0]
+        morning = 0.985 if lucky else 0.992 if scenario.scales else 0.95
+        ends = _ends_early(morning, stages)
+        attainment = morning if ends or not lucky else 0.80
+        hours, gpus = 5.0 if ends else None, plan.gpu_seconds / HOUR
         return SimpleNamespace(attainment=attainment, goodput=1.0, gpu_hours=gpus, extrapolated_from_hours=hours)
 
     monkeypatch.setattr(oracle, "_played", played)
