@@ -21,6 +21,7 @@ __all__ = [
     "ROOT",
     "Tree",
     "UnrepeatableError",
+    "is_in_history",
     "provenance",
     "require_clean_tree",
     "tree_of",
@@ -61,6 +62,11 @@ def tree_of(root: Path) -> Tree:
     outputs = [f":(exclude){path}" for path in GENERATED]
     changed = _git(root, "status", "--porcelain", "--", ".", *outputs) or ""
     return Tree(commit=commit.strip(), changed=tuple(changed.splitlines()))
+
+
+def is_in_history(commit: str, *, root: Path = ROOT) -> bool:
+    """Whether what is checked out is a commit or comes after it."""
+    return _git(root, "merge-base", "--is-ancestor", commit, "HEAD") is not None
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -22,6 +22,7 @@ from benchmarks.closedloop.fleets import FLEETS
 from benchmarks.closedloop.hardware import hardware_of
 from benchmarks.closedloop.harm import HarmTask, HarmTrial, suffer
 from benchmarks.closedloop.harm_report import harm_summarised, harm_summary, harm_tabled
+from benchmarks.closedloop.kept_trials import KeptTrials
 from benchmarks.closedloop.scenarios import SCENARIOS
 from benchmarks.closedloop.summary import Played, case_figures, summary_of
 from benchmarks.closedloop.tables import case_table, summary_table
@@ -59,6 +60,8 @@ Examples:
   benchmarks/closed_loop.py --quick --scenario kv-fp8 --policy autotuner --policy without-kv-cache-dtype
 
   benchmarks/closed_loop.py --scenario wedge --exact
+
+  benchmarks/closed_loop.py --seed 100 --seeds 5 --save --keep ~/days
 
   benchmarks/closed_loop.py --bad 0.3 --seeds 10
 """
@@ -99,6 +102,10 @@ def main(
         float | None,
         typer.Option(min=0.0, max=1.0, help="Instead: fleets in which each value is secretly bad with this chance."),
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="A folder that keeps each day, and gives back those that the same code has played before."),
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")] = False,
     save: Annotated[
@@ -122,6 +129,7 @@ def main(
         raise typer.BadParameter(str(error)) from None
     if save:
         require_clean_tree()
+    kept = None if keep is None else KeptTrials.at(keep)
     folders = [*([RESULTS] if save else []), *([output] if output is not None else [])]
     if bad is not None:
         harms = [
@@ -171,7 +179,7 @@ def main(
     asked = {
         case.key: [one for one in policies if (one in ALWAYS or case.seed < few) and case.tells(one)] for case in cases
     }
-    for played in _play(console, cases, asked, jobs=jobs):
+    for played in _play(console, cases, asked, jobs=jobs, kept=kept):
         finished.append(played)
         console.print(case_table(played))
         figures = {**about, "summary": summary_of(finished), "cases": [case_figures(one) for one in finished]}
@@ -186,7 +194,12 @@ main.__doc__ = EXAMPLES
 
 
 def _play(
-    console: Console, cases: Sequence[CaseOf], asked: Mapping[Key, Sequence[PolicyName]], *, jobs: int
+    console: Console,
+    cases: Sequence[CaseOf],
+    asked: Mapping[Key, Sequence[PolicyName]],
+    *,
+    jobs: int,
+    kept: KeptTrials | None,
 ) -> Iterator[dict[PolicyName, Trial]]:
     """Yield each case as its last policy ends."""
     trials: dict[Key, dict[PolicyName, Trial]] = {}
@@ -196,8 +209,7 @@ def _play(
         for each in sorted(asked[case.key], key=lambda one: one not in LONGEST_FIRST)
     ]
     with _progress(console, total=len(tasks)) as progress, workers(jobs) as pool:
-        for future in as_completed([pool.submit(run, task) for task in tasks]):
-            trial = future.result()
+        for trial in _trials(tasks, pool, kept):
             case = trial.task.case
             played = trials.setdefault(case.key, {})
             played[trial.task.policy] = trial
@@ -208,6 +220,17 @@ def _play(
             progress.advance(progress.task_ids[0])
             if len(played) == len(asked[case.key]):
                 yield {name: played[name] for name in asked[case.key]}
+
+
+def _trials(tasks: Sequence[Task], pool: ProcessPoolExecutor, kept: KeptTrials | None) -> Iterator[Trial]:
+    """Yield those that are known, then the others as they end."""
+    known = {} if kept is None else {task: kept.known(task) for task in tasks}
+    yield from (trial for trial in known.values() if trial is not None)
+    for future in as_completed([pool.submit(run, task) for task in tasks if known.get(task) is None]):
+        trial = future.result()
+        if kept is not None:
+            kept.keep(trial)
+        yield trial
 
 
 def _harm(console: Console, tasks: Sequence[HarmTask], *, jobs: int, folders: Sequence[Path]) -> dict[str, Any]:

@@ -142,10 +142,13 @@ class Trial:
     """What only this policy has to tell."""
     seconds: float
     """Of CPU time."""
+    commit: str | None = None
+    """That played it; None: what is checked out, just now."""
 
     def figures(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self.score), **self.notes, "cpu_seconds": round(self.seconds, 1)}
+        played = {} if self.commit is None else {"played_at": self.commit}
+        return {**asdict(self.score), **self.notes, "cpu_seconds": round(self.seconds, 1), **played}
 
 
 def run(task: Task) -> Trial:

@@ -173,20 +173,20 @@ def test_a_run_in_stages_ends_where_one_for_that_stage_alone_would() -> None:
     """What goes on is not begun anew, and it is the same day to the last digit."""
     scenario = case(rate=2.0, seconds=4 * HOUR, seats=16, steady_from=0.0)
     plan = plans(scenario, flags_of(scenario)[:1])[0][0]
-    brief = replace(PATIENCE, fewest=900.0)
+    brief, longer = replace(PATIENCE, fewest=900.0), replace(PATIENCE, fewest=2 * HOUR)
 
     def scored(*stages: tuple[Patience, float]) -> Score:
         return asyncio.run(oracle._played(scenario, plan, *stages))
 
-    first, second, whole = scored((brief, math.inf)), scored((PATIENCE, math.inf)), scored()
+    first, second, whole = scored((brief, math.inf)), scored((longer, math.inf)), scored()
     hours = [one.extrapolated_from_hours for one in (first, second, whole)]
     assert hours[0] is not None
     assert hours[1] is not None
     assert hours[0] < hours[1]
     assert hours[2] is None
-    assert scored((brief, math.inf), (PATIENCE, math.inf)) == first
-    assert scored((brief, 0.0), (PATIENCE, math.inf)) == second
-    assert scored((brief, 0.0), (PATIENCE, 0.0)) == whole
+    assert scored((brief, math.inf), (longer, math.inf)) == first
+    assert scored((brief, 0.0), (longer, math.inf)) == second
+    assert scored((brief, 0.0), (longer, 0.0)) == whole
 
 
 def test_a_plan_that_holds_for_a_calm_morning_only_does_not_win(monkeypatch: pytest.MonkeyPatch) -> None:

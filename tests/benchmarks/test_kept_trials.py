@@ -1,0 +1,119 @@
+"""What is kept is given back for the same task and the same code, and for nothing else."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.closedloop import kept_trials
+from benchmarks.closedloop.hardware import hardware_of
+from benchmarks.closedloop.kept_trials import KeptTrials, code_of
+from benchmarks.closedloop.scoring import Score
+from benchmarks.closedloop.trial import CaseOf, PolicyName, Setting, Task, Trial
+from benchmarks.result_files import ROOT, STARTED, Tree
+
+TASK = Task(
+    case=CaseOf(scenario="cap-bound", seed=7, hardware=hardware_of(["llama-3.1-8b-h100"])), policy=PolicyName.ORACLE
+)
+SCORE = Score(
+    requests=10,
+    attainment=1 / 3,
+    settled_attainment=0.1,
+    gpu_hours=24.0,
+    settled_gpus=1.0,
+    goodput=0.7,
+    settled_goodput=0.7,
+    in_time=0.9,
+    failed=1,
+    restarts=0,
+    scalings=2,
+    extrapolated_from_hours=None,
+)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> KeptTrials:
+    if STARTED.commit is None:
+        pytest.skip("no git repository")
+    return KeptTrials(tmp_path / "days", Tree(commit=STARTED.commit))
+
+
+def trial(task: Task = TASK) -> Trial:
+    return Trial(task=task, score=SCORE, notes={"setting": {"seats": 8}}, seconds=1.5)
+
+
+def test_a_trial_comes_back_whole_and_names_its_commit(kept: KeptTrials) -> None:
+    assert kept.known(TASK) is None
+    kept.keep(trial())
+    found = kept.known(TASK)
+    assert found == replace(trial(), commit=STARTED.commit)
+    assert found.figures() == {**trial().figures(), "played_at": STARTED.commit}
+    assert [one.suffix for one in kept.folder.iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(TASK, policy=PolicyName.AUTOTUNER),
+        replace(TASK, case=replace(TASK.case, seed=8)),
+        replace(TASK, case=replace(TASK.case, setting=Setting.FIXED)),
+        replace(TASK, case=replace(TASK.case, quick=True)),
+        replace(TASK, case=replace(TASK.case, noise=False)),
+        replace(TASK, case=replace(TASK.case, hardware=hardware_of(["qwen3-32b-h100"]))),
+    ],
+)
+def test_another_task_is_not_known(kept: KeptTrials, other: Task) -> None:
+    kept.keep(trial())
+    assert kept.known(other) is None
+
+
+def test_another_code_is_not_known(kept: KeptTrials, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.keep(trial())
+    monkeypatch.setattr(kept_trials, "code_of", lambda policy: "another")
+    assert kept.known(TASK) is None
+
+
+def test_what_no_commit_of_ours_played_is_not_known(kept: KeptTrials) -> None:
+    KeptTrials(kept.folder, Tree(commit="0123456789ab")).keep(trial())
+    assert kept.known(TASK) is None
+
+
+def test_the_oracles_code_is_without_the_decisions_and_the_products_is_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hashed: list[set[str]] = []
+
+    def told(files: set[Path]) -> str:
+        hashed.append({str(one.relative_to(ROOT)) for one in files})
+        return "hash"
+
+    monkeypatch.setattr(kept_trials, "_hash_of", told)
+    for modules in (kept_trials.ORACLE, kept_trials.PRODUCT):
+        kept_trials._code_of.__wrapped__(modules)
+    oracle, product = hashed
+    own = "operator/vllm_autotuner"
+    both = {
+        "benchmarks/closedloop/oracle.py",
+        "benchmarks/closedloop/scenarios.py",
+        "benchmarks/closedloop/trial.py",
+        f"{own}/simulation/scheduler.py",
+        f"{own}/simulation/profiles/llama-3.1-8b-h100.json",
+    }
+    assert both <= oracle <= product
+    assert not any(one.startswith((f"{own}/scaling/", f"{own}/control/decide/")) for one in oracle)
+    assert {f"{own}/scaling/error_budget.py", f"{own}/control/decide/tick.py"} <= product
+    assert not any(".venv" in one for one in product)
+
+
+def test_a_changed_file_changes_the_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_trials, "ROOT", tmp_path)
+    source = tmp_path / "a.py"
+    source.write_text("x = 1\n")
+    before = kept_trials._hash_of([source])
+    assert kept_trials._hash_of([source]) == before
+    source.write_text("x = 2\n")
+    assert kept_trials._hash_of([source]) != before
+
+
+def test_the_hash_of_code_does_not_change_between_two_looks() -> None:
+    assert code_of(PolicyName.ORACLE) == code_of(PolicyName.ORACLE_FROZEN) != code_of(PolicyName.KEDA)
