@@ -2,7 +2,7 @@
 
 All scenarios with some seeds take hours: what is known need not be played twice, be it after an interruption or beside
 another policy. The same code: every file of this repository that is loaded for it, and the engines' profiles. The
-oracle loads no decision of the product, so what it found stays known while those change.
+oracle and the rivals load no decision of the product, so what they did stays known while those change.
 Must not: keep what a dirty tree played, change a figure, or take one of a commit that nobody can check out.
 """
 
@@ -19,7 +19,7 @@ from typing import Final
 
 from benchmarks.closedloop import trial
 from benchmarks.closedloop.scoring import Score
-from benchmarks.closedloop.trial import ORACLES, PolicyName, Task, Trial
+from benchmarks.closedloop.trial import PRODUCT, PolicyName, Task, Trial
 from benchmarks.result_files import ROOT, Tree, is_in_history, require_clean_tree
 
 __all__ = ["KeptTrials", "code_of"]
@@ -30,9 +30,8 @@ for module in sys.argv[1:]:
     importlib.import_module(module)
 print(json.dumps([one.__file__ for one in list(sys.modules.values()) if getattr(one, "__file__", None)]))
 """
-ORACLE: Final = ("benchmarks.closedloop.oracle", "benchmarks.closedloop.scenarios")
-PRODUCT: Final = ("benchmarks.closedloop.trial",)
-"""Of the product, its ablations and its rivals."""
+OTHERS: Final = tuple(f"benchmarks.closedloop.{name}" for name in ("offline", "oracle", "rivals", "scenarios"))
+PRODUCTS: Final = ("benchmarks.closedloop.trial",)
 TRIAL: Final = Path(trial.__file__)
 """Says which case is drawn, and how it is played."""
 PROFILES: Final = ROOT / "operator" / "vllm_autotuner" / "simulation" / "profiles"
@@ -89,7 +88,7 @@ class KeptTrials:
 
 def code_of(policy: PolicyName) -> str:
     """Return a hash of all that a policy's trials depend on, but for the libraries."""
-    return _code_of(ORACLE if policy in ORACLES else PRODUCT)
+    return _code_of(PRODUCTS if policy in PRODUCT else OTHERS)
 
 
 @cache

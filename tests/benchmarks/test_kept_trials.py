@@ -78,7 +78,7 @@ def test_what_no_commit_of_ours_played_is_not_known(kept: KeptTrials) -> None:
     assert kept.known(TASK) is None
 
 
-def test_the_oracles_code_is_without_the_decisions_and_the_products_is_with_them(
+def test_the_code_of_others_is_without_the_decisions_and_the_products_is_with_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hashed: list[set[str]] = []
@@ -88,19 +88,21 @@ def test_the_oracles_code_is_without_the_decisions_and_the_products_is_with_them
         return "hash"
 
     monkeypatch.setattr(kept_trials, "_hash_of", told)
-    for modules in (kept_trials.ORACLE, kept_trials.PRODUCT):
+    for modules in (kept_trials.OTHERS, kept_trials.PRODUCTS):
         kept_trials._code_of.__wrapped__(modules)
-    oracle, product = hashed
+    others, product = hashed
     own = "operator/vllm_autotuner"
     both = {
+        "benchmarks/closedloop/offline.py",
         "benchmarks/closedloop/oracle.py",
+        "benchmarks/closedloop/rivals.py",
         "benchmarks/closedloop/scenarios.py",
         "benchmarks/closedloop/trial.py",
         f"{own}/simulation/scheduler.py",
         f"{own}/simulation/profiles/llama-3.1-8b-h100.json",
     }
-    assert both <= oracle <= product
-    assert not any(one.startswith((f"{own}/scaling/", f"{own}/control/decide/")) for one in oracle)
+    assert both <= others <= product
+    assert not any(one.startswith((f"{own}/scaling/", f"{own}/control/decide/")) for one in others)
     assert {f"{own}/scaling/error_budget.py", f"{own}/control/decide/tick.py"} <= product
     assert not any(".venv" in one for one in product)
 
@@ -116,4 +118,4 @@ def test_a_changed_file_changes_the_hash(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_hash_of_code_does_not_change_between_two_looks() -> None:
-    assert code_of(PolicyName.ORACLE) == code_of(PolicyName.ORACLE_FROZEN) != code_of(PolicyName.KEDA)
+    assert code_of(PolicyName.ORACLE) == code_of(PolicyName.KEDA) != code_of(PolicyName.AUTOTUNER)
