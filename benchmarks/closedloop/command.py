@@ -224,9 +224,10 @@ def _play(
 
 def _trials(tasks: Sequence[Task], pool: ProcessPoolExecutor, kept: KeptTrials | None) -> Iterator[Trial]:
     """Yield those that are known, then the others as they end."""
-    known = {} if kept is None else {task: kept.known(task) for task in tasks}
-    yield from (trial for trial in known.values() if trial is not None)
-    for future in as_completed([pool.submit(run, task) for task in tasks if known.get(task) is None]):
+    known = [None if kept is None else kept.known(task) for task in tasks]
+    futures = [pool.submit(run, task) for task, trial in zip(tasks, known, strict=True) if trial is None]
+    yield from (trial for trial in known if trial is not None)
+    for future in as_completed(futures):
         trial = future.result()
         if kept is not None:
             kept.keep(trial)
