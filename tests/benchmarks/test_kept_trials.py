@@ -1,11 +1,12 @@
 """What is kept is given back for the same task and the same code, and for nothing else."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.closedloop import kept_trials
+from benchmarks.closedloop import command, kept_trials
 from benchmarks.closedloop.hardware import hardware_of
 from benchmarks.closedloop.kept_trials import KeptTrials, code_of
 from benchmarks.closedloop.scoring import Score
@@ -119,3 +120,21 @@ def test_a_changed_file_changes_the_hash(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_hash_of_code_does_not_change_between_two_looks() -> None:
     assert code_of(PolicyName.ORACLE) == code_of(PolicyName.KEDA) != code_of(PolicyName.AUTOTUNER)
+
+
+def test_what_is_known_is_not_played_again(kept: KeptTrials, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[Task] = []
+
+    def run(task: Task) -> Trial:
+        played.append(task)
+        return trial(task)
+
+    monkeypatch.setattr(command, "run", run)
+    other = replace(TASK, policy=PolicyName.AUTOTUNER)
+    with ThreadPoolExecutor(1) as pool:
+        assert [one.commit for one in command._trials([TASK], pool, kept)] == [None]
+        again = list(command._trials([other, TASK], pool, kept))
+        assert [(one.task, one.commit) for one in again] == [(TASK, STARTED.commit), (other, None)]
+        assert played == [TASK, other]
+        assert len(list(command._trials([TASK], pool, None))) == 1
+    assert played == [TASK, other, TASK]
