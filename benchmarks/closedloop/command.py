@@ -7,7 +7,7 @@ Must not: play or judge a run.
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -222,7 +222,7 @@ def _play(
                 yield {name: played[name] for name in asked[case.key]}
 
 
-def _trials(tasks: Sequence[Task], pool: ProcessPoolExecutor, kept: KeptTrials | None) -> Iterator[Trial]:
+def _trials(tasks: Sequence[Task], pool: Executor, kept: KeptTrials | None) -> Iterator[Trial]:
     """Yield those that are known, then the others as they end."""
     known = [None if kept is None else kept.known(task) for task in tasks]
     futures = [pool.submit(run, task) for task, trial in zip(tasks, known, strict=True) if trial is None]
