@@ -10,7 +10,7 @@ from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.objectives import Target, Targets
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.engine_window import EngineWindow
-from vllm_autotuner.observation.noise import NOISE
+from vllm_autotuner.observation.noise import DEVIATIONS, NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import Absence, Measured, NoData, Reading, number
 from vllm_autotuner.performance.step_time import StepTime, StepTimeFit, fit_step_time
@@ -19,6 +19,7 @@ __all__ = [
     "BUSY",
     "HANGS_AFTER",
     "NEARLY_ALL",
+    "SLOTS_USED",
     "Case",
     "Sustained",
     "batch_of_tokens",
@@ -28,6 +29,7 @@ __all__ = [
     "is_not_exported",
     "kv_max",
     "kv_mean",
+    "late_from",
     "mean_batch",
     "mean_running",
     "most_waiting",
@@ -54,9 +56,18 @@ FEWEST_FINISHED: Final = 10
 see, but it lags, and with few finished requests a single one decides it. Our choice, unmeasured."""
 
 
-HANGS_AFTER: Final = 120.0
-"""Seconds without a token after which an engine with requests hangs: no prefill or decode step takes this long. Design
-choice."""
+HANGS_AFTER: Final = Threshold(
+    limit=120,
+    unit="s",
+    reason="no step takes this long, and a prompt in chunks moves the KV cache meanwhile",
+    source="design choice",
+)
+SLOTS_USED: Final = Threshold(
+    limit=0.5,
+    unit="of scrapes",
+    reason="with all slots in use max-num-seqs is the more likely limit",
+    source="our choice",
+)
 TURNED_AWAY: Final = 0.01
 """Share of rejected requests (by the engine's queue limit) above which the queue counts as full in every scrape. A
 queue at its limit may drain between scrapes, so its gauge alone is not enough. Our choice: as for preemptions, F4."""
@@ -167,8 +178,12 @@ def is_late(reading: Reading, target: Target) -> bool:
     return isinstance(reading, Measured) and reading.value > target.seconds
 
 
-CHANCE: Final = 2.0
-"""Standard deviations within which a difference in a share of requests counts as chance (95 % confidence)."""
+def late_from(target: Target, *, holding: bool) -> float:
+    """Seconds above which an objective counts as missed: by more than nothing, or by what is noise for a named class.
+
+    A class clears only when the latency is clearly inside, so that it does not flip.
+    """
+    return target.seconds * (1 - NOISE if holding else 1.0)
 
 
 def tpot_surely(case: Case) -> Reading:
@@ -187,7 +202,7 @@ def by_chance(quantile: float, *, of: float) -> float:
     The share of n requests that meet a quantile q has the standard deviation sqrt(q * (1 - q) / n). Worked: at p95, 2
     of 40 requests may be late; 4 can be late by chance and 5 cannot.
     """
-    return CHANCE * sqrt(quantile * (1 - quantile) / of) if of > 0 else 0.0
+    return DEVIATIONS * sqrt(quantile * (1 - quantile) / of) if of > 0 else 0.0
 
 
 def tpot_mean(case: Case) -> Reading:
@@ -264,7 +279,7 @@ def undecided(case: Case, queueing: Sequence[EngineWindow]) -> str:
     if queueing and min(stalled) >= case.observation.window:
         return (
             f"requests wait and no token was computed for {min(stalled):.0f} s: the engine may hang, which is certain "
-            f"after {HANGS_AFTER:.0f} s; look for {HANGS_AFTER + 40:.0f} s"
+            f"after {HANGS_AFTER.limit:.0f} s; look for {HANGS_AFTER.limit + 40:.0f} s"
         )
     return ""
 

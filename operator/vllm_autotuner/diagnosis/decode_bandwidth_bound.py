@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.api.wording import told_apart, told_seconds
-from vllm_autotuner.diagnosis.case import Case, mean_batch, tpot_reading
+from vllm_autotuner.diagnosis.case import Case, late_from, mean_batch, tpot_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.communication_bound import no_faster_than_fewer_gpus
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
@@ -25,19 +25,13 @@ class DecodeBandwidthBound:
     smallest_batch: Threshold = Threshold(
         limit=2, unit="sequences", reason="a smaller batch is not practical", source="design choice"
     )
-    stay: Threshold = Threshold(
-        limit=0.9,
-        unit="of the objective",
-        reason="hysteresis: clears only when clearly within the objective",
-        source="our choice",
-    )
 
     def judge(self, case: Case) -> Finding:
         """Hold when TPOT is over its objective and no batch is small enough to meet it."""
         target, reading = case.targets.tpot, tpot_reading(case)
         if not isinstance(reading, Measured):
             return Fails()
-        limit = target.seconds * (self.stay.limit if self.diagnosis in case.holding else 1.0)
+        limit = late_from(target, holding=self.diagnosis in case.holding)
         if reading.value <= limit:
             return Fails()
         itl, a_step = number(case.observation.itl.mean), case.observation.tokens_per_step

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, by_chance, ttft_reading
+from vllm_autotuner.diagnosis.case import Case, by_chance, late_from, ttft_reading
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
@@ -15,16 +15,13 @@ from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.reading import Measured, number
 
-__all__ = ["FEWEST_REQUESTS", "LENGTHS", "TTFTS", "HeadOfLineBlocking", "Spread", "Tail", "few_block_many"]
+__all__ = ["FEWEST_REQUESTS", "TAIL", "HeadOfLineBlocking", "Spread", "Tail", "few_block_many"]
 
-LENGTHS: Final = Threshold(
+TAIL: Final = Threshold(
     limit=10,
     unit="p99 over p50",
-    reason="one such request costs as much as ten typical ones; chat traffic stays below",
+    reason="one such request costs as much as ten typical ones; chat traffic stays below, in prompts and in waits",
     source="our choice; Azure conversation trace 2023: prompts 4.1",
-)
-TTFTS: Final = Threshold(
-    limit=10, unit="p99 over p50", reason="ten times the median wait exceeds normal spread", source="our choice"
 )
 FEWEST_REQUESTS: Final = Threshold(
     limit=50, unit="requests", reason="with fewer requests the p99 is a single request", source="our choice"
@@ -66,16 +63,16 @@ def few_block_many(case: Case) -> Tail | None:
     """
     reading, target = ttft_reading(case), case.targets.ttft
     observation, holding = case.observation, DiagnosisClass.HEAD_OF_LINE_BLOCKING in case.holding
-    noise = NOISE if holding else 0.0
     median = number(observation.ttft.quantile(0.5))
-    if not isinstance(reading, Measured) or reading.value <= target.seconds * (1 - noise):
+    if not isinstance(reading, Measured) or reading.value <= late_from(target, holding=holding):
         return None
-    if median is None or median > target.seconds * (1 + noise) or observation.ttft.count < FEWEST_REQUESTS.limit:
+    highest = target.seconds * (1 + NOISE if holding else 1.0)
+    if median is None or median > highest or observation.ttft.count < FEWEST_REQUESTS.limit:
         return None
     if observation.prompt_length.count < FEWEST_REQUESTS.limit:
         return None
     waits, lengths = (_spread(each, holding=holding) for each in (observation.ttft, observation.prompt_length))
-    if waits is None or lengths is None or lengths.at_most < LENGTHS.limit or waits.at_most < TTFTS.limit:
+    if waits is None or lengths is None or min(lengths.at_most, waits.at_most) < TAIL.limit:
         return None
     return Tail(lengths=lengths, ttft=waits)
 
@@ -99,8 +96,7 @@ class HeadOfLineBlocking:
     """
 
     diagnosis: ClassVar = DiagnosisClass.HEAD_OF_LINE_BLOCKING
-    lengths: Threshold = LENGTHS
-    ttfts: Threshold = TTFTS
+    tail: Threshold = TAIL
     requests: Threshold = FEWEST_REQUESTS
 
     def judge(self, case: Case) -> Finding:
@@ -122,7 +118,7 @@ class HeadOfLineBlocking:
                     name="TTFT, p99 over p50",
                     value=round(tail.ttft.ratio, 1),
                     unit="ratio",
-                    threshold=self.ttfts.limit,
+                    threshold=self.tail.limit,
                     window=window,
                     note=_chance(tail.ttft),
                 ),
@@ -130,7 +126,7 @@ class HeadOfLineBlocking:
                     name="prompt length, p99 over p50",
                     value=round(tail.lengths.ratio, 1),
                     unit="ratio",
-                    threshold=self.lengths.limit,
+                    threshold=self.tail.limit,
                     note=_chance(tail.lengths),
                 ),
             ),

@@ -5,7 +5,16 @@ from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.api.wording import counted, told_waiting
-from vllm_autotuner.diagnosis.case import Case, Sustained, kv_max, kv_mean, most_waiting, slots_used_share, undecided
+from vllm_autotuner.diagnosis.case import (
+    SLOTS_USED,
+    Case,
+    Sustained,
+    kv_max,
+    kv_mean,
+    most_waiting,
+    slots_used_share,
+    undecided,
+)
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
@@ -28,12 +37,7 @@ class KVCacheSaturated:
     highest: Threshold = HIGHEST
     mean: Threshold = MEAN
     preempted: Threshold = PREEMPTED
-    slots_used: Threshold = Threshold(
-        limit=0.5,
-        unit="of scrapes",
-        reason="with all slots in use max-num-seqs is the more likely limit",
-        source="our choice",
-    )
+    slots_used: Threshold = SLOTS_USED
 
     def judge(self, case: Case) -> Finding:
         """Hold when most queueing engines have a full KV cache and free slots."""

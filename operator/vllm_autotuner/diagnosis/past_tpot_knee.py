@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.api.wording import told_apart
-from vllm_autotuner.diagnosis.case import Case, busy_batch, mean_batch, step_time, tpot_reading, tpot_tail
+from vllm_autotuner.diagnosis.case import Case, busy_batch, late_from, mean_batch, step_time, tpot_reading, tpot_tail
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
@@ -30,21 +30,14 @@ class PastTPOTKnee:
         reason="below it a single step is too slow, not the batch too large",
         source="design choice: DecodeBandwidthBound at batch 1-2; our choice for the margin",
     )
-    stay: Threshold = Threshold(
-        limit=0.9,
-        unit="of the objective",
-        reason="hysteresis: clears only when clearly within the objective",
-        source="our choice",
-    )
 
     def judge(self, case: Case) -> Finding:
         """Hold when TPOT is over its objective with a batch that can shrink."""
-        holding = self.diagnosis in case.holding
         target = case.targets.tpot
         reading = tpot_reading(case)
         if not isinstance(reading, Measured):
             return Unknown(f"TPOT: {reading.why}")
-        if reading.value <= target.seconds * (self.stay.limit if holding else 1.0):
+        if reading.value <= late_from(target, holding=self.diagnosis in case.holding):
             return Fails()
         batch = mean_batch(case)
         if batch < self.smallest_batch.limit:

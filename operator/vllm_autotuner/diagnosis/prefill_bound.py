@@ -8,10 +8,12 @@ from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.api.wording import told_apart, told_seconds, told_waiting
 from vllm_autotuner.diagnosis.case import (
     FEWEST_FINISHED,
+    SLOTS_USED,
     Case,
     Sustained,
     is_late,
     is_not_exported,
+    late_from,
     most_waiting,
     slots_used_share,
     tpot_reading,
@@ -134,18 +136,7 @@ class PrefillBound:
     )
     busy: Threshold = BUSY
     dominant: Threshold = DOMINANT
-    stay: Threshold = Threshold(
-        limit=0.9,
-        unit="of the objective",
-        reason="hysteresis: clears only when clearly within the objective",
-        source="our choice",
-    )
-    slots_used: Threshold = Threshold(
-        limit=0.5,
-        unit="of scrapes",
-        reason="with all slots in use max-num-seqs is the more likely limit",
-        source="our choice",
-    )
+    slots_used: Threshold = SLOTS_USED
 
     def judge(self, case: Case) -> Finding:
         """Hold when an objective is missed and neither KV cache, nor slots, nor a few huge requests explain it."""
@@ -153,7 +144,7 @@ class PrefillBound:
         reading, target = ttft_reading(case), case.targets.ttft
         if not isinstance(reading, Measured) or few_block_many(case) is not None:
             return Fails()
-        if reading.value <= target.seconds * (self.stay.limit if holding else 1.0):
+        if reading.value <= late_from(target, holding=holding):
             return self._between_tokens(case, holding=holding)
         if is_late(tpot_reading(case), case.targets.tpot) and not prompts_dominate(case.engines):
             return Fails()
@@ -174,7 +165,7 @@ class PrefillBound:
         that contend explain late tokens better.
         """
         reading, target = tpot_surely(case), case.targets.tpot
-        late = isinstance(reading, Measured) and reading.value > target.seconds * (self.stay.limit if holding else 1.0)
+        late = isinstance(reading, Measured) and reading.value > late_from(target, holding=holding)
         shares = prefill_shares(case.engines)
         if not late or not _reaches(self.busy, shares) or not prompts_dominate(case.engines):
             return Fails()

@@ -17,12 +17,7 @@ class Wedged:
     """Requests run or wait on a Ready engine, but it has computed neither prompt nor output tokens for minutes."""
 
     diagnosis: ClassVar = DiagnosisClass.WEDGED
-    stalled: Threshold = Threshold(
-        limit=HANGS_AFTER,
-        unit="s",
-        reason="no step takes this long, and a prompt in chunks moves the KV cache meanwhile",
-        source="design choice",
-    )
+    stalled: Threshold = HANGS_AFTER
     stalled_queue: Threshold = Threshold(
         limit=30,
         unit="s",

@@ -6,14 +6,17 @@ Must not: fit anything, or depend on the meaning of a residual.
 
 from typing import Final
 
-__all__ = ["LEAST", "outlying"]
+from vllm_autotuner.observation.noise import NOISE
 
-LEAST: Final = 0.1
-"""Relative residual up to which no window is an outlier, however well the others fit. Our choice: the size of noise."""
+__all__ = ["outlying"]
+
 TIMES: Final = 3.0
 """Times the typical residual from which a window is one. Our choice."""
 
 
 def outlying(typical: float) -> float:
-    """Return the relative residual above which a window is an outlier, where `typical` is that of the others."""
-    return max(LEAST, TIMES * typical)
+    """Return the relative residual above which a window is an outlier, where `typical` is that of the others.
+
+    What is noise is none, however well the others fit.
+    """
+    return max(NOISE, TIMES * typical)

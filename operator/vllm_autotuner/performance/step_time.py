@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_autotuner.engine.geometry import Experts
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import StepPoint
 from vllm_autotuner.performance.non_negative import non_negative
-from vllm_autotuner.performance.outliers import LEAST, outlying
+from vllm_autotuner.performance.outliers import outlying
 from vllm_autotuner.performance.prompt_share import with_newest_prompts
 
 __all__ = [
@@ -241,7 +242,7 @@ def fit_windows(usable: Sequence[StepPoint]) -> StepTimeFit:
     error = float(np.mean(np.abs(curve.predict(batch) - itl) / itl))
     # A window that began with one batch and ended with another has the mean of both and the latency of the larger: of a
     # few windows none outvotes it, and all of them miss the line as outliers of noise do.
-    if error > outlying(LEAST):
+    if error > outlying(NOISE):
         what = "a line" if curve.experts is None else "the curve of a mixture of experts"
         return NoFit(f"{what} misses the {len(batch)} windows with load by {error:.0%} in the mean")
     return StepTime(

@@ -23,6 +23,7 @@ from vllm_autotuner.diagnosis.case import (
 from vllm_autotuner.diagnosis.concurrency_capped import ConcurrencyCapped
 from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.diagnosis.prefill_bound import BUSY, prefill_shares
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.capacity import BUSIEST, FirstToken, Limits, Replica
@@ -41,9 +42,6 @@ __all__ = [
     "rate_now",
 ]
 
-IN_GENERAL: Final = 0.1
-"""Relative error of a line that engines in general give, at the batch that was measured: by the noise of a window. Our
-choice; away from that batch the model's own error is what counts."""
 STRETCH: Final = NEWEST_STRETCHES[0]
 """Seconds over which a load is averaged: objectives are quantiles over minutes, not over a window of 30 s."""
 FEWEST_WINDOWS: Final = 5
@@ -137,7 +135,8 @@ def _line(case: Case) -> StepTime | None:
     if alone is None:
         return None
     slope = max(0.0, (itl - alone) / batch)
-    return StepTime(base=alone, per_sequence=slope, low=batch, high=batch, points=1, error=IN_GENERAL)
+    # At the batch that was measured it is off by the noise of a window; away from it the model's own error counts.
+    return StepTime(base=alone, per_sequence=slope, low=batch, high=batch, points=1, error=NOISE)
 
 
 def _empty(seen: Observation, line: StepTime) -> float:
