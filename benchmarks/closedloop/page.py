@@ -48,6 +48,7 @@ def closed_loop(result: Result) -> list[str]:
             if shortened
             else "Every hour was played."
         )
+        + _played_before(cases)
         + (FIXED if result["setting"] == "fixed" else ""),
         "",
     ]
@@ -75,6 +76,13 @@ def closed_loop(result: Result) -> list[str]:
         "changes kept", "hours played",
     )  # fmt: skip
     return lines + table(columns, [_case(case) for case in cases])
+
+
+def _played_before(cases: Sequence[Result]) -> str:
+    """Name the commits of runs that were kept (`--keep`): what they loaded is the same to the last byte."""
+    commits = [policy["played_at"] for case in cases for policy in case["policies"].values() if "played_at" in policy]
+    told = ", ".join(dict.fromkeys(commits))
+    return f" {len(commits)} runs had been played before by the same code, at {told}." if commits else ""
 
 
 def ablations(result: Result) -> list[str]:

@@ -120,6 +120,15 @@ def whole(found: Sequence[Played], **about: str) -> dict[str, Any]:
     return {**told, **about, "summary": summary_of(found), "cases": [case_figures(one) for one in found]}
 
 
+def test_the_page_names_the_commits_that_played_kept_runs() -> None:
+    kept = [
+        {name: replace(one, commit=f"c{index}") for name, one in case.items()} for index, case in enumerate(cases())
+    ]
+    kept[1][PolicyName.HPA] = replace(kept[1][PolicyName.HPA], commit=None)
+    assert "9 runs had been played before by the same code, at c0, c1." in "\n".join(closed_loop(whole(kept)))
+    assert "played before" not in "\n".join(closed_loop(whole(cases())))
+
+
 def test_where_the_gpus_are_fixed_goodput_and_restarts_tell_policies_apart() -> None:
     text = "\n".join(closed_loop(whole(cases(), setting="fixed")))
     assert "goodput: median | worst | most restarts" in text
