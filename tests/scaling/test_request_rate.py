@@ -43,6 +43,14 @@ def test_the_load_of_a_failed_scale_in_is_that_of_now_after_a_step(newest: list[
     assert tokens_per_second_lately(seen) == pytest.approx(remembered * (LENGTH + 1) / WINDOW, rel=0.02)
 
 
+def test_the_load_of_a_service_without_requests_is_none_and_no_error() -> None:
+    seen = carrying([100.0] * 20)
+    silent = replace(
+        seen, steps=(), first_tokens=(), quiet=tuple((seen.at - WINDOW * index, WINDOW) for index in range(20))
+    )
+    assert tokens_per_second_lately(silent) == 0.0
+
+
 def test_a_few_requests_do_not_tell_what_prompts_take() -> None:
     seen = carrying([100.0] * 20)
     longer = tuple(replace(one, prompts=3000.0 if index < 10 else 0.5) for index, one in enumerate(seen.steps))

@@ -40,7 +40,7 @@ def tokens_per_second_lately(seen: Observation) -> float | None:
     The most of five minutes, as in what it is compared with, or what came of a step within them: the median of the
     newest three windows, which one burst does not move.
     """
-    made = list(seen.tokens_by_window(over=STRETCH).values())
+    made = list(seen.tokens_by_window(over=STRETCH, quiet=True).values())
     peak = peak_tokens_per_second(seen, over=timedelta(seconds=STRETCH))
     return seen.generated_per_second if peak is None else max(peak, median(made[-3:]) / seen.window)
 
