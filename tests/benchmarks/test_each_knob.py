@@ -176,3 +176,19 @@ def test_replicas_go_where_the_others_carry_the_load_by_the_low_end_of_their_cap
     assert effective is not None
     assert "carry the highest load" in effective.replicas_reason
     assert not product.ended
+
+
+def test_a_service_without_requests_gives_its_replicas_back_and_gets_them_with_the_load() -> None:
+    """Half an hour of silence: no window has tokens, and nothing of it may be divided by or averaged."""
+    busy = drawn("over-provisioned", seed=2)
+    load, back = busy.rate.rate(0.0), 3000.0
+    rate = RateCurve.steps([(0.0, load), (600.0, 0.0), (back, load), (busy.duration, 0.0)])
+
+    def served_again(product: Autotuner, deployment: SimulatedCluster) -> bool:
+        return deployment.now > back and deployment.replicas > 1
+
+    _, deployment = tuned(replace(busy, rate=rate, steady_from=None), served_again)
+    silent = [count for at, count in deployment.scalings if 600.0 < at < back]
+    assert silent[-1] == 1
+    assert deployment.replicas > 1
+    assert deployment.now < back + 600.0
